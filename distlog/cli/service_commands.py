@@ -113,10 +113,7 @@ Maintain = Annotated[
 Processes = Annotated[
     int,
     typer.Option(
-        min=1,
-        max=1000,
-        metavar="N",
-        help="Serve with N processes, at consecutive ports; all stop when one ends.",
+        min=1, max=1000, metavar="N", help="Serve with N processes, at consecutive ports; all stop when one ends."
     ),
 ]
 
@@ -141,8 +138,7 @@ def serve(
     listen: Listen = "127.0.0.1:9092",
     advertised: Advertised = None,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Accept clients without authentication, and readable PLAIN passwords."),
+        bool, typer.Option("--insecure", help="Accept clients without authentication, and readable PLAIN passwords.")
     ] = False,
     ssl_certfile: listener.Certfile = None,
     ssl_keyfile: listener.Keyfile = None,

@@ -7,14 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.server.quotas import (
-    CLIENT_ID,
-    MOST_NAME_BYTES,
-    NAMES,
-    REQUEST_PERCENTAGE,
-    USER,
-    Entity,
-)
+from distlog.gateway.server.quotas import CLIENT_ID, MOST_NAME_BYTES, NAMES, REQUEST_PERCENTAGE, USER, Entity
 
 # A quota as a record: {"client-id": null, "user": "alice"} and its name in the key, a number in the value. Null is
 # the default entity. The newest record of a key counts, and one without a value removes the quota.

@@ -320,11 +320,7 @@ class Maintenance:
     ) -> None:
         self.lease = TaskLease(Storage(root, storage_options), lease_s=lease_s)
         self._manager = LogManager(
-            root,
-            config=settings,
-            storage_options=storage_options,
-            on_run=on_run,
-            may_run=lambda: self.lease.is_held,
+            root, config=settings, storage_options=storage_options, on_run=on_run, may_run=lambda: self.lease.is_held
         )
         self._scheduler = Scheduler()
         self._scheduler.schedule("maintenance-lease", self.lease.keep, delay_ms=0, period_ms=int(lease_s * 1000 / 20))

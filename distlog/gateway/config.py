@@ -195,11 +195,7 @@ class GatewayConfig:
         most=MAX_INT,
     )
     producer_id_expiration_ms: int = broker_setting(
-        "producer.id.expiration.ms",
-        EXPIRATION_MS,
-        "how long a silent producer is remembered",
-        least=1,
-        most=MAX_INT,
+        "producer.id.expiration.ms", EXPIRATION_MS, "how long a silent producer is remembered", least=1, most=MAX_INT
     )
     principal_mapping_rules: str = broker_setting(
         "ssl.principal.mapping.rules", "DEFAULT", "the users' names of clients with certificates, by their subjects"

@@ -88,10 +88,7 @@ def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[M
         "connections": ("open connections", len(processor.connections)),
         "request_queue_size": ("requests that wait for a handler", waiting),
         "request_memory_bytes": ("bytes of requests that are received or handled", processor.memory.used),
-        "fetch_memory_bytes": (
-            "bytes of records in responses that clients have not taken",
-            broker.fetch_memory.used,
-        ),
+        "fetch_memory_bytes": ("bytes of records in responses that clients have not taken", broker.fetch_memory.used),
         "node_id": ("the id of this broker", broker.cluster.node.id),
         "brokers": ("gateways of the root that live, as far as this one knows", len(broker.cluster.nodes)),
         "coordinated_partitions": (

@@ -179,13 +179,7 @@ def requested_name(topic: Any) -> str | None:
 
 
 def _requested_topic(
-    request: Request,
-    broker: Broker,
-    ids: TopicIds,
-    name: str | None,
-    topic_id: uuid.UUID | None,
-    *,
-    may_create: bool,
+    request: Request, broker: Broker, ids: TopicIds, name: str | None, topic_id: uuid.UUID | None, *, may_create: bool
 ) -> Fields:
     is_by_name, name, rights = name is not None, ids.name_of(name, topic_id), request.rights
     rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)

@@ -207,12 +207,7 @@ def _when_all(request: Request, waiting: Sequence[Future[AppendInfo]], work: Cal
 
 
 def _append(
-    part: _ProducedBatch,
-    broker: Broker,
-    topics: _Topics,
-    transactional_id: str | None,
-    *,
-    at_once: bool = False,
+    part: _ProducedBatch, broker: Broker, topics: _Topics, transactional_id: str | None, *, at_once: bool = False
 ) -> None:
     """Append the batch in place, or have it gathered; `topics` are those that the request has found by now."""
     part.error = None
@@ -573,10 +568,7 @@ def list_offsets(request: Request, broker: Broker) -> Fields:
     """The offset for each partition's time."""
     committed = request.get("isolation_level", 0) == _READ_COMMITTED
     topics = [
-        {
-            "name": name,
-            "partitions": _listed(request, broker, name, [*numbers.values()], committed),
-        }
+        {"name": name, "partitions": _listed(request, broker, name, [*numbers.values()], committed)}
         for name, numbers in _by_index(request).items()
     ]
     return {"throttle_time": 0, "topics": topics}
@@ -724,12 +716,7 @@ def _refused_id(transactional_id: str, request: Request, broker: Broker) -> Erro
 
 
 def _producer_id_fields(code: ErrorCode, producer: ProducerId) -> Fields:
-    return {
-        "throttle_time": 0,
-        "error_code": code,
-        "producer_id": producer.id,
-        "producer_epoch": producer.epoch,
-    }
+    return {"throttle_time": 0, "error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
 
 
 INIT_PRODUCER_ID = Api(

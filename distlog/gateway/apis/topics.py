@@ -73,10 +73,7 @@ def _count(topic: Any) -> int:
         if topic.replication_factor == 0 or topic.replication_factor < _DEFAULT_COUNT:
             raise InvalidReplicationError("Replication factor must be larger than 0, or -1 to use the default value.")
         return int(topic.num_partitions)
-    for field, value in (
-        ("numPartitions", topic.num_partitions),
-        ("replication factor", topic.replication_factor),
-    ):
+    for field, value in (("numPartitions", topic.num_partitions), ("replication factor", topic.replication_factor)):
         if value != _DEFAULT_COUNT:
             raise UnsupportedRequestError(
                 f"A manual partition assignment was specified, but {field} was not set to -1."

@@ -15,13 +15,7 @@ from distlog.core.groups.group_log import GroupLog
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID
 from distlog.gateway.config import GroupSettings
-from distlog.gateway.groups.classic_group import (
-    ClassicGroup,
-    GroupPhase,
-    GroupRefusedError,
-    Stored,
-    check_commit,
-)
+from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRefusedError, Stored, check_commit
 from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.offsets_format import EndedTransaction, TopicPartition, read_topics
 from distlog.gateway.groups.offsets_topic import OffsetsTopic

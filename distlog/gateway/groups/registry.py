@@ -199,12 +199,7 @@ class GroupRegistry:
 
     def _new_consumers(self, name: str) -> ConsumerGroup:
         return ConsumerGroup(
-            name,
-            self.configs,
-            clock=self.clock,
-            wall_clock=self.wall_clock,
-            new_id=self._new_id,
-            save=self._store,
+            name, self.configs, clock=self.clock, wall_clock=self.wall_clock, new_id=self._new_id, save=self._store
         )
 
     def classic(self, group: Group, *, joins: bool = False) -> ClassicGroup:

@@ -396,12 +396,7 @@ class Partition:
         self._epochs = LeaderEpochs()
 
     def append(
-        self,
-        records: bytes,
-        fence: Fence | None = None,
-        *,
-        timeout_s: float | None = None,
-        at_once: bool = False,
+        self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None, at_once: bool = False
     ) -> AppendInfo:
         """Append a producer's batch in place: see `PartitionLog.append_batches`; `at_once` only if the log is open.
 

@@ -47,10 +47,7 @@ def test_a_topic_is_created_with_its_settings(gateway: GatewayServer, client: An
     config = {"retention.ms": "1000", "cleanup.policy": "compact", "min.insync.replicas": "2"}
     create(client, "orders", 3, config=config).result(30)
     topic = opened(gateway, "orders")
-    assert (topic.partitions, topic.config.overrides()) == (
-        3,
-        {"retention.ms": "1000", "cleanup.policy": "compact"},
-    )
+    assert (topic.partitions, topic.config.overrides()) == (3, {"retention.ms": "1000", "cleanup.policy": "compact"})
     with Wire(gateway) as wire:
         assert producing(wire, batch([record(0, key=b"k")]), 2, topic="orders").base_offset == 0
 

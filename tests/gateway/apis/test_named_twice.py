@@ -118,8 +118,7 @@ def test_a_group_is_asked_once_for_all_places_that_a_request_names(
         )
         groups = tuple(
             module.OffsetFetchRequestGroup(
-                group_id="g",
-                topics=(module.OffsetFetchRequestTopics(name="clicks", partition_indexes=numbers),),
+                group_id="g", topics=(module.OffsetFetchRequestTopics(name="clicks", partition_indexes=numbers),)
             )
             for numbers in ((0, 0), (0, 1))
         )

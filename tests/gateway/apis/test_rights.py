@@ -84,63 +84,65 @@ MEMBER = {
     "subscribed_topic_names": ["clicks"],
     "topic_partitions": [],
 }
+MEMBERSHIP = {"group_id": "g", "session_timeout": 1, "protocol_type": "consumer"}
+MARKERS = {"markers": [{"producer_id": 1, "topics": [{"name": "clicks", "partition_indexes": [0]}]}]}
+MADE = {"topics": [{"name": "made", "num_partitions": 1, "replication_factor": 1}]}
+FETCHED = [{"name": "clicks", "partition_indexes": [0]}]
+ANY_ACL = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+NO_FILTERS = {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
+QUOTA = {
+    "entity": [{"entity_type": "user", "entity_name": "alice"}],
+    "ops": [{"key": "producer_byte_rate", "value": 1e6}],
+}
+TOPIC, BROKER, GROUP_TYPE = 2, 4, 32
+
+
+def resource(kind: int, name: str, **fields: Any) -> dict[str, Any]:
+    return {"resources": [{"resource_type": kind, "resource_name": name, **fields}]}
+
+
+def retention(**fields: Any) -> dict[str, Any]:
+    return resource(TOPIC, "clicks", configs=[{"name": "retention.ms", "value": "7", **fields}])
+
+
+def session(**fields: Any) -> dict[str, Any]:
+    return resource(GROUP_TYPE, "g", configs=[{"name": "consumer.session.timeout.ms", "value": "50000", **fields}])
+
+
+def produced(transactional_id: str | None, acks: int) -> dict[str, Any]:
+    return {"transactional_id": transactional_id, "acks": acks, "topic_data": PRODUCED}
+
+
+def committed(group: str, **fields: Any) -> dict[str, Any]:
+    return {"group_id": group, "generation_id_or_member_epoch": -1, **POSITIONS, **fields}
+
+
+def positions(group: str) -> dict[str, Any]:
+    return {"group_id": group, "topics": FETCHED}
+
+
+FETCH_ALL = {"max_bytes": 1 << 20, "topics": on(partition=0, partition_max_bytes=1 << 20)}
+OF_GROUP_AND_TOPIC = ("READ group g", "READ topic clicks")
+DESCRIBE_GROUP_AND_TOPIC = ("DESCRIBE group g", "DESCRIBE topic clicks")
+WITHOUT_KEYS = {"configuration_keys": None}
 CASES = [
-    Case(0, OF_TOPIC, ("WRITE topic clicks",), {"transactional_id": None, "acks": -1, "topic_data": PRODUCED}, 12),
-    Case(
-        0,
-        OF_ID,
-        ("WRITE transactional_id t", "WRITE topic cli*"),
-        {"transactional_id": "t", "acks": 1, "topic_data": PRODUCED},
-        12,
-    ),
-    Case(
-        1,
-        OF_TOPIC,
-        ("READ topic clicks",),
-        {"max_bytes": 1 << 20, "topics": on(partition=0, partition_max_bytes=1 << 20)},
-        12,
-    ),
+    Case(0, OF_TOPIC, ("WRITE topic clicks",), produced(None, -1), 12),
+    Case(0, OF_ID, ("WRITE transactional_id t", "WRITE topic cli*"), produced("t", 1), 12),
+    Case(1, OF_TOPIC, ("READ topic clicks",), FETCH_ALL, 12),
     Case(2, OF_TOPIC, ("DESCRIBE topic clicks",), {"topics": on(partition_index=0, timestamp=-1)}),
     Case(3, OF_TOPIC, ("DESCRIBE topic clicks",), {"topics": [{"name": "clicks"}]}),
-    Case(
-        8,
-        OF_GROUP,
-        ("READ group g", "READ topic clicks"),
-        {"group_id": "g", "generation_id_or_member_epoch": -1, **POSITIONS},
-    ),
-    Case(8, OF_TOPIC, ("READ topic clicks",), {"group_id": "open", "generation_id_or_member_epoch": -1, **POSITIONS}),
-    Case(
-        9,
-        OF_GROUP,
-        ("DESCRIBE group g", "DESCRIBE topic clicks"),
-        {"groups": [{"group_id": "g", "topics": [{"name": "clicks", "partition_indexes": [0]}]}]},
-    ),
-    Case(
-        9,
-        OF_TOPIC,
-        ("DESCRIBE topic clicks",),
-        {"groups": [{"group_id": "open", "topics": [{"name": "clicks", "partition_indexes": [0]}]}]},
-    ),
-    Case(
-        9,
-        OF_GROUP,
-        ("DESCRIBE group g", "DESCRIBE topic clicks"),
-        {"group_id": "g", "topics": [{"name": "clicks", "partition_indexes": [0]}]},
-        7,
-    ),
-    Case(
-        9,
-        OF_TOPIC,
-        ("DESCRIBE topic clicks",),
-        {"group_id": "open", "topics": [{"name": "clicks", "partition_indexes": [0]}]},
-        1,
-    ),
+    Case(8, OF_GROUP, OF_GROUP_AND_TOPIC, committed("g")),
+    Case(8, OF_TOPIC, ("READ topic clicks",), committed("open")),
+    Case(9, OF_GROUP, DESCRIBE_GROUP_AND_TOPIC, {"groups": [positions("g")]}),
+    Case(9, OF_TOPIC, ("DESCRIBE topic clicks",), {"groups": [positions("open")]}),
+    Case(9, OF_GROUP, DESCRIBE_GROUP_AND_TOPIC, positions("g"), 7),
+    Case(9, OF_TOPIC, ("DESCRIBE topic clicks",), positions("open"), 1),
     Case(10, OF_GROUP, ("DESCRIBE group g",), {"key_type": 0, "coordinator_keys": ["g"]}),
     Case(10, OF_ID, ("DESCRIBE transactional_id t",), {"key_type": 1, "coordinator_keys": ["t"]}),
     Case(10, OF_ID, ("WRITE transactional_id t",), {"key_type": 1, "key": "t"}, 3),
     Case(10, OF_GROUP, ("READ group g",), {"key": "g"}, 0),
-    Case(11, OF_GROUP, ("READ group g",), {"group_id": "g", "session_timeout": 1, "protocol_type": "consumer"}),
-    Case(11, OF_GROUP, ("READ group g",), {"group_id": "g", "session_timeout": 1, "protocol_type": "consumer"}, 0),
+    Case(11, OF_GROUP, ("READ group g",), MEMBERSHIP),
+    Case(11, OF_GROUP, ("READ group g",), MEMBERSHIP, 0),
     Case(12, OF_GROUP, ("READ group g",), GROUP),
     Case(
         13, OF_GROUP, ("READ group g",), {"group_id": "g", "members": [{"member_id": "m", "group_instance_id": None}]}
@@ -148,27 +150,11 @@ CASES = [
     Case(13, OF_GROUP, ("READ group g",), {"group_id": "g", "member_id": "m"}, 0),
     Case(14, OF_GROUP, ("READ group g",), GROUP),
     Case(15, OF_GROUP, ("DESCRIBE group g",), {"groups": ["g"]}),
-    Case(
-        19,
-        OF_TOPIC,
-        ("CREATE topic made",),
-        {"topics": [{"name": "made", "num_partitions": 1, "replication_factor": 1}]},
-    ),
+    Case(19, OF_TOPIC, ("CREATE topic made",), MADE),
     Case(20, OF_TOPIC, ("DELETE topic made",), {"topics": [{"name": "made"}]}),
     Case(20, OF_TOPIC, ("DELETE topic made",), {"topic_names": ["made"]}, 5),
-    Case(
-        19,
-        OF_TOPIC,
-        ("CREATE cluster",),
-        {"topics": [{"name": "made", "num_partitions": 1, "replication_factor": 1}]},
-        2,
-    ),
-    Case(
-        21,
-        OF_TOPIC,
-        ("DELETE topic clicks",),
-        {"topics": [{"name": "clicks", "partitions": [{"partition_index": 0, "offset": -1}]}]},
-    ),
+    Case(19, OF_TOPIC, ("CREATE cluster",), MADE, 2),
+    Case(21, OF_TOPIC, ("DELETE topic clicks",), {"topics": on(partition_index=0, offset=-1)}),
     Case(
         22,
         OF_ID,
@@ -183,178 +169,32 @@ CASES = [
     Case(25, OF_ID, ("WRITE transactional_id t", "READ group g"), {**TXN, "group_id": "g"}),
     Case(25, OF_GROUP, ("READ group g",), {**TXN, "transactional_id": "open", "group_id": "g"}),
     Case(26, OF_ID, ("WRITE transactional_id t",), {**TXN, "committed": True}),
-    Case(
-        27,
-        OF_CLUSTER,
-        ("CLUSTER_ACTION cluster",),
-        {"markers": [{"producer_id": 1, "topics": [{"name": "clicks", "partition_indexes": [0]}]}]},
-    ),
-    Case(
-        27,
-        OF_CLUSTER,
-        ("ALTER cluster",),
-        {"markers": [{"producer_id": 1, "topics": [{"name": "clicks", "partition_indexes": [0]}]}]},
-    ),
-    Case(
-        28,
-        OF_ID,
-        ("WRITE transactional_id t", "READ group g", "READ topic clicks"),
-        {**TXN, "group_id": "g", **POSITIONS},
-    ),
-    Case(
-        28,
-        OF_GROUP,
-        ("READ group g", "READ topic clicks"),
-        {**TXN, "transactional_id": "open", "group_id": "g", **POSITIONS},
-    ),
+    Case(27, OF_CLUSTER, ("CLUSTER_ACTION cluster",), MARKERS),
+    Case(27, OF_CLUSTER, ("ALTER cluster",), MARKERS),
+    Case(28, OF_ID, ("WRITE transactional_id t", *OF_GROUP_AND_TOPIC), {**TXN, "group_id": "g", **POSITIONS}),
+    Case(28, OF_GROUP, OF_GROUP_AND_TOPIC, {**TXN, "transactional_id": "open", "group_id": "g", **POSITIONS}),
     Case(28, OF_TOPIC, ("READ topic clicks",), {**TXN, "transactional_id": "open", "group_id": "open", **POSITIONS}),
-    Case(
-        29,
-        OF_CLUSTER,
-        ("DESCRIBE cluster",),
-        {
-            "resource_type_filter": 1,
-            "pattern_type_filter": 1,
-            "resource_name_filter": None,
-            "principal_filter": None,
-            "host_filter": None,
-            "operation": 1,
-            "permission_type": 1,
-        },
-    ),
+    Case(29, OF_CLUSTER, ("DESCRIBE cluster",), {**ANY_ACL, **NO_FILTERS}),
     Case(30, OF_CLUSTER, ("ALTER cluster",), {"creations": [{**BIND, "permission_type": 2}]}),
     Case(
-        31,
-        OF_CLUSTER,
-        ("ALTER cluster",),
-        {
-            "filters": [
-                {
-                    "resource_type_filter": 2,
-                    "resource_name_filter": "none",
-                    "principal_filter": None,
-                    "host_filter": None,
-                    "operation": 1,
-                    "permission_type": 1,
-                }
-            ]
-        },
+        31, OF_CLUSTER, ("ALTER cluster",), {"filters": [{**ANY_ACL, **NO_FILTERS, "resource_name_filter": "none"}]}
     ),
-    Case(
-        32,
-        OF_TOPIC,
-        ("DESCRIBE_CONFIGS topic clicks",),
-        {"resources": [{"resource_type": 2, "resource_name": "clicks", "configuration_keys": None}]},
-    ),
-    Case(
-        32,
-        OF_CLUSTER,
-        ("DESCRIBE_CONFIGS cluster",),
-        {"resources": [{"resource_type": 4, "resource_name": "0", "configuration_keys": None}]},
-    ),
-    Case(
-        32,
-        OF_GROUP,
-        ("DESCRIBE_CONFIGS group g",),
-        {"resources": [{"resource_type": 32, "resource_name": "g", "configuration_keys": None}]},
-    ),
-    Case(
-        33,
-        OF_TOPIC,
-        ("ALTER_CONFIGS topic clicks",),
-        {
-            "resources": [
-                {
-                    "resource_type": 2,
-                    "resource_name": "clicks",
-                    "configs": [{"name": "retention.ms", "value": "7"}],
-                }
-            ]
-        },
-    ),
-    Case(
-        33,
-        OF_GROUP,
-        ("ALTER_CONFIGS group g",),
-        {
-            "resources": [
-                {
-                    "resource_type": 32,
-                    "resource_name": "g",
-                    "configs": [{"name": "consumer.session.timeout.ms", "value": "50000"}],
-                }
-            ]
-        },
-    ),
-    Case(
-        33,
-        OF_CLUSTER,
-        ("ALTER_CONFIGS cluster",),
-        {"resources": [{"resource_type": 4, "resource_name": "0", "configs": []}]},
-    ),
+    Case(32, OF_TOPIC, ("DESCRIBE_CONFIGS topic clicks",), resource(TOPIC, "clicks", **WITHOUT_KEYS)),
+    Case(32, OF_CLUSTER, ("DESCRIBE_CONFIGS cluster",), resource(BROKER, "0", **WITHOUT_KEYS)),
+    Case(32, OF_GROUP, ("DESCRIBE_CONFIGS group g",), resource(GROUP_TYPE, "g", **WITHOUT_KEYS)),
+    Case(33, OF_TOPIC, ("ALTER_CONFIGS topic clicks",), retention()),
+    Case(33, OF_GROUP, ("ALTER_CONFIGS group g",), session()),
+    Case(33, OF_CLUSTER, ("ALTER_CONFIGS cluster",), resource(BROKER, "0", configs=[])),
     Case(35, OF_CLUSTER, ("DESCRIBE cluster",), {"topics": None}),
     Case(37, OF_TOPIC, ("ALTER topic clicks",), {"topics": [{"name": "clicks", "count": 3, "assignments": None}]}),
     Case(42, OF_GROUP, ("DELETE group g",), {"groups_names": ["g"]}),
-    Case(
-        44,
-        OF_TOPIC,
-        ("ALTER_CONFIGS topic clicks",),
-        {
-            "resources": [
-                {
-                    "resource_type": 2,
-                    "resource_name": "clicks",
-                    "configs": [{"name": "retention.ms", "config_operation": 0, "value": "7"}],
-                }
-            ]
-        },
-    ),
-    Case(
-        44,
-        OF_GROUP,
-        ("ALTER_CONFIGS group g",),
-        {
-            "resources": [
-                {
-                    "resource_type": 32,
-                    "resource_name": "g",
-                    "configs": [{"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "50000"}],
-                }
-            ]
-        },
-    ),
-    Case(
-        44,
-        OF_CLUSTER,
-        ("ALTER_CONFIGS cluster",),
-        {"resources": [{"resource_type": 4, "resource_name": "0", "configs": []}]},
-    ),
-    Case(
-        47,
-        OF_GROUP,
-        ("DELETE group g", "READ topic clicks"),
-        {"group_id": "g", "topics": [{"name": "clicks", "partitions": [{"partition_index": 0}]}]},
-    ),
-    Case(
-        47,
-        OF_TOPIC,
-        ("READ topic clicks",),
-        {"group_id": "open", "topics": [{"name": "clicks", "partitions": [{"partition_index": 0}]}]},
-    ),
+    Case(44, OF_TOPIC, ("ALTER_CONFIGS topic clicks",), retention(config_operation=0)),
+    Case(44, OF_GROUP, ("ALTER_CONFIGS group g",), session(config_operation=0)),
+    Case(44, OF_CLUSTER, ("ALTER_CONFIGS cluster",), resource(BROKER, "0", configs=[])),
+    Case(47, OF_GROUP, ("DELETE group g", "READ topic clicks"), {"group_id": "g", "topics": on(partition_index=0)}),
+    Case(47, OF_TOPIC, ("READ topic clicks",), {"group_id": "open", "topics": on(partition_index=0)}),
     Case(48, OF_CLUSTER, ("DESCRIBE_CONFIGS cluster",), {"components": []}),
-    Case(
-        49,
-        OF_CLUSTER,
-        ("ALTER_CONFIGS cluster",),
-        {
-            "entries": [
-                {
-                    "entity": [{"entity_type": "user", "entity_name": "alice"}],
-                    "ops": [{"key": "producer_byte_rate", "value": 1e6}],
-                }
-            ]
-        },
-    ),
+    Case(49, OF_CLUSTER, ("ALTER_CONFIGS cluster",), {"entries": [QUOTA]}),
     Case(50, OF_CLUSTER, ("DESCRIBE cluster",), {"users": None}),
     Case(51, OF_CLUSTER, ("ALTER cluster",), {"upsertions": [EVE]}),
     Case(61, OF_TOPIC, ("READ topic clicks",), {"topics": [{"name": "clicks", "partition_indexes": [0]}]}),
@@ -555,12 +395,7 @@ def test_a_request_for_several_topics_has_the_answers_of_both_kinds(gateway: Gat
 
 
 def test_a_refused_fetch_does_not_wait(mallory: UserWire) -> None:
-    fields = {
-        "max_wait": 60_000,
-        "min_bytes": 1,
-        "max_bytes": 1 << 20,
-        "topics": on(partition=0, partition_max_bytes=9),
-    }
+    fields = {"max_wait": 60_000, "min_bytes": 1, "topics": on(partition=0, partition_max_bytes=9), "max_bytes": 99}
     mallory.socket.settimeout(30)
     assert codes(mallory.plain(1, 12, **fields)) == {E.none, OF_TOPIC}
     mallory.socket.settimeout(60)
@@ -804,9 +639,7 @@ def test_records_of_acls_that_are_not_understood_allow_nothing_and_break_nothing
         ):
             hosted.append_run(0, own_batch([(each, value)], 1), lambda snapshot: None)
         acls.look()
-        every = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
-        none = {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
-        told = root.plain(29, 3, **every, **none)
+        told = root.plain(29, 3, **ANY_ACL, **NO_FILTERS)
         assert [(each.resource_name, len(each.acls)) for each in told.resources] == [("*", 1), ("clicks", 1)]
         assert "forged" not in caplog.text
         described = {"topics": [{"name": "clicks"}]}
@@ -821,9 +654,7 @@ def test_the_table_of_rights_is_that_of_the_page() -> None:
     text = (Path(__file__).parents[3] / "docs" / "gateway-security.md").read_text(encoding="utf-8")
     rows = dict(
         re.findall(
-            r"^\| ([A-Za-z, ]+) \| ([A-Z][^|]*?) \|$",
-            text.split("## ACLs")[1].split("\n## ")[0],
-            re.MULTILINE,
+            r"^\| ([A-Za-z, ]+) \| ([A-Z][^|]*?) \|$", text.split("## ACLs")[1].split("\n## ")[0], re.MULTILINE
         )
     )
     found = {api: rights for apis, rights in rows.items() for api in apis.split(", ")}

@@ -27,11 +27,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def told(wire: Wire, producer: int, epoch: int, *, number: int = 0, committed: bool = False, by: int = 0) -> Any:
     topics = (WritableTxnMarkerTopic(name="clicks", partition_indexes=(number,)),)
     asked = WritableTxnMarker(
-        producer_id=producer,
-        producer_epoch=epoch,
-        transaction_result=committed,
-        topics=topics,
-        coordinator_epoch=by,
+        producer_id=producer, producer_epoch=epoch, transaction_result=committed, topics=topics, coordinator_epoch=by
     )
     ((code,),) = [
         [each.error_code for topic in found.topics for each in topic.partitions]

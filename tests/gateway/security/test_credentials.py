@@ -96,14 +96,7 @@ def test_a_first_message_of_another_form_fails(users: Users, token: bytes) -> No
 
 @pytest.mark.parametrize(
     ("part", "other"),
-    [
-        ("c=biws", "c=eSws"),
-        ("c=biws", "c=!"),
-        (f"r={NONCE}", "r="),
-        ("p=", "p=AA"),
-        ("p=", "x=1,"),
-        ("c=biws,", ""),
-    ],
+    [("c=biws", "c=eSws"), ("c=biws", "c=!"), (f"r={NONCE}", "r="), ("p=", "p=AA"), ("p=", "x=1,"), ("c=biws,", "")],
 )
 def test_a_last_message_that_was_changed_fails(users: Users, part: str, other: str) -> None:
     exchange = ScramExchange("SCRAM-SHA-256", users, new_nonce)

@@ -23,12 +23,7 @@ from distlog.gateway.security.users_file import UsersFile
 
 pytestmark = pytest.mark.long
 
-PROTOCOLS = [
-    ("SSL", None),
-    ("SASL_PLAINTEXT", "PLAIN"),
-    ("SASL_SSL", "SCRAM-SHA-256"),
-    ("SASL_SSL", "SCRAM-SHA-512"),
-]
+PROTOCOLS = [("SSL", None), ("SASL_PLAINTEXT", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-256"), ("SASL_SSL", "SCRAM-SHA-512")]
 AT_ONCE = GroupSettings(initial_rebalance_delay_ms=0)
 WRONG = [("SASL_PLAINTEXT", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512")]
 VALUES = [b"%d" % number for number in range(20)]

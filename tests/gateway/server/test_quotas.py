@@ -22,12 +22,7 @@ from distlog.gateway.config import GatewayConfig, GroupSettings
 from distlog.gateway.dynamic_configs import DynamicConfigs, decode_config
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.group_configs import GroupConfigs
-from distlog.gateway.server.quotas import (
-    PRODUCER_BYTE_RATE,
-    REQUEST_PERCENTAGE,
-    Entity,
-    Quotas,
-)
+from distlog.gateway.server.quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, Entity, Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 
 DESCRIBE, ALTER = 48, 49

@@ -8,16 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from gateways import (
-    METADATA,
-    PRODUCE,
-    Wire,
-    framed,
-    produce_fields,
-    request,
-    serving,
-    until,
-)
+from gateways import METADATA, PRODUCE, Wire, framed, produce_fields, request, serving, until
 from raw_batches import batch, record
 
 import distlog
