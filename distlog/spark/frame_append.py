@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -20,7 +19,6 @@ from distlog.core.topics.topic import Topic
 from distlog.spark.batch_source import check_writable
 from distlog.spark.sink import (
     MicroBatch,
-    TaskWriter,
     TopicFacts,
     WriteOptions,
     WrittenSegments,
@@ -29,7 +27,7 @@ from distlog.spark.sink import (
     partition_column,
     write_rows,
 )
-from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_part, has_map_in_arrow, map_in_arrow
+from distlog.spark.versions import by_id, map_in_arrow
 
 OrderBy = str | Column | Iterable[str | Column]
 
@@ -112,23 +110,7 @@ def written_in_tasks(rows: DataFrame, options: WriteOptions, facts: TopicFacts) 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from _told(write_rows(storage, facts, compression, batches, unit)).to_batches()
 
-    class Write:
-        def __init__(self) -> None:
-            self._writer = TaskWriter(storage, facts, compression, unit)
-
-        def eval(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
-            self._writer.append(batch)
-            yield from ()
-
-        def terminate(self) -> Iterator[pa.Table]:
-            yield _told(self._writer.close())
-
-    if has_map_in_arrow():
-        told = map_in_arrow(rows, write, _SCHEMA)
-    else:
-        check_part(HAS_ARROW_FUNCTIONS, "an append without pandas", "4.1", ": install pandas")
-        function: Any = F.arrow_udtf(Write, returnType=_SCHEMA)
-        told = function(rows.asTable())
+    told = map_in_arrow(rows, write, _SCHEMA)
     return [pickle.loads(row["written"]) for row in sorted(told.collect(), key=lambda row: int(row["task"]))]
 
 

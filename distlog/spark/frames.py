@@ -55,7 +55,6 @@ from distlog.spark.sink import WriteOptions, parse_batch_id
 from distlog.spark.spark_session import cores, format_with
 from distlog.spark.stream_plan import BYTES_BEHIND, log_bytes
 from distlog.spark.tasks import SparkRun, clean_in_tasks
-from distlog.spark.versions import has_map_in_arrow
 
 StorageSettings = Mapping[str, Any]
 
@@ -165,7 +164,7 @@ def read(
     The arguments mean what they mean in `Topic.scan`. The version is the newest one now, or one given by number or
     time; a Topic in place of its URL is read as it sees itself, with the storage options that it has. `limit` gives
     the first records; tasks end where it is reached, and are not cut off as by `DataFrame.limit`.
-    If pandas is installed, rows come by `mapInArrow`, which is faster than the data source.
+    Rows come by `mapInArrow`, which is faster than the data source, and needs pandas.
     """
     _check_session(spark)
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
@@ -177,23 +176,9 @@ def read(
     min_partitions = None if min_partitions is None else whole_number("min_partitions", min_partitions)
     if limit is not None:
         slices, exact = first_offsets(slices, count_of("limit", limit))
-    if has_map_in_arrow():
-        groups = split(slices, SplitSize(cores(spark), min_partitions))
-        rows = read_splits(
-            spark, topic.storage, topic.handle.name, schema, [Split(group, visible) for group in groups]
-        )
-    else:
-        options = _source_options(topic, _spans(slices) or {0: (topic.end_offsets()[0],) * 2})
-        options |= {
-            name: str(to_ms(time, up=True))
-            for name, time in (("startTime", start_time), ("endTime", end_time))
-            if time is not None
-        }
-        if min_partitions is not None:
-            options["minPartitions"] = str(min_partitions)
-        options["kafka.isolation.level"] = isolation
-        source = format_with(spark, topic.storage.options)
-        rows = spark.read.format(source).schema(schema).options(**options).load(topic.url)
+    groups = split(slices, SplitSize(cores(spark), min_partitions))
+    parts = [Split(group, visible) for group in groups]
+    rows = read_splits(spark, topic.storage, topic.handle.name, schema, parts)
     return rows if limit is None or exact else rows.limit(limit)
 
 
@@ -304,28 +289,6 @@ def of_slices(
     schema = schema_of([SPARK_NAMES.get(name, name) for name in columns], include_headers=True)
     groups = split(slices, SplitSize(cores(spark)))
     return read_splits(spark, storage, prefix, schema, [Split(group, isolation) for group in groups])
-
-
-def _spans(slices: Iterable[SegmentSlice]) -> dict[int, tuple[int, int]]:
-    """The offsets (first, end) of the slices, by partition."""
-    spans: dict[int, tuple[int, int]] = {}
-    for piece in slices:
-        start, end = piece.span
-        spans[piece.segment.partition] = spans.get(piece.segment.partition, (start, end))[0], end
-    return spans
-
-
-def _source_options(topic: Topic, spans: Mapping[int, tuple[int, int]]) -> dict[str, str]:
-    """The options that make the data source read these offsets, of the version that was asked for, if any."""
-    starts, ends = ({number: span[side] for number, span in spans.items()} for side in (0, 1))
-    # a version has no active segments, so a read of what is there now must not name one
-    version = {"versionAsOf": str(topic.version)} if topic.current.pinned else {}
-    return version | {
-        "assign": format_assign(topic.name, spans),
-        "startingOffsets": format_offsets(topic.name, starts),
-        "endingOffsets": format_offsets(topic.name, ends),
-        "failOnDataLoss": "false",
-    }
 
 
 _LAG = pa.schema(

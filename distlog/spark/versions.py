@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -13,7 +11,6 @@ import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.types import StructType
 
 from distlog.core.errors import InvalidConfigError
@@ -42,7 +39,6 @@ __all__ = [
     "arrow_schema",
     "by_id",
     "check_part",
-    "has_map_in_arrow",
     "map_in_arrow",
 ]
 
@@ -166,25 +162,8 @@ def check_part(is_there: bool, what: str, since: str, instead: str = "") -> None
         raise InvalidConfigError(f"{what} needs PySpark {since} or newer, and this is {pyspark.__version__}{instead}")
 
 
-def has_map_in_arrow() -> bool:
-    """True if Spark allows `mapInArrow`: it insists on pandas, although it does not use it there."""
-    with _any_pandas():
-        try:
-            require_minimum_pandas_version()
-        except ImportError:
-            return False
-    return True
-
-
 def map_in_arrow(frame: DataFrame, function: Any, schema: StructType | str) -> DataFrame:
-    """`frame.mapInArrow`, without a word about the pandas that it does not use."""
-    with _any_pandas():
-        return frame.mapInArrow(function, schema)
-
-
-@contextmanager
-def _any_pandas() -> Iterator[None]:
+    """`frame.mapInArrow`, which needs pandas, although it does not use it, and takes one newer than Spark knows."""
     with warnings.catch_warnings():
-        # a pandas newer than Spark knows works too
         warnings.simplefilter("ignore", FutureWarning)
-        yield
+        return frame.mapInArrow(function, schema)

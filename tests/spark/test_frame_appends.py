@@ -26,17 +26,6 @@ def topic(tmp_path: Path) -> distlog.Topic:
     return distlog.create(str(tmp_path / "clicks"), partitions=2)
 
 
-@pytest.fixture(params=["with pandas", "without pandas"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes in tasks by mapInArrow, and by a table function, as where pandas is not installed."""
-
-    def missing() -> None:
-        raise ImportError("no pandas")
-
-    if request.param == "without pandas":
-        monkeypatch.setattr("distlog.spark.versions.require_minimum_pandas_version", missing)
-
-
 @pytest.fixture
 def ranges(spark: SparkSession) -> Iterator[int]:
     """How many ranges a sort makes: Spark puts small ones together unless told otherwise."""
@@ -59,7 +48,6 @@ def segments(topic: distlog.Topic) -> int:
     return topic.refresh().segments().num_rows
 
 
-@pytest.mark.usefixtures("either_way")
 def test_tasks_write_rows_in_the_order_of_sparks_partitions(spark: SparkSession, topic: distlog.Topic) -> None:
     rows = spark.range(0, 50_000, 1, 5).selectExpr("cast(id as string) value", "cast(id % 2 as int) partition")
     result = append(rows, topic)
@@ -69,7 +57,6 @@ def test_tasks_write_rows_in_the_order_of_sparks_partitions(spark: SparkSession,
     assert segments(topic) == 10
 
 
-@pytest.mark.usefixtures("either_way")
 def test_all_columns_come_through_tasks_as_they_are(spark: SparkSession, topic: distlog.Topic) -> None:
     rows = spark.sql(
         "select encode('k', 'utf-8') key, cast(null as string) value, timestamp_millis(1700000000123) timestamp,"
@@ -101,7 +88,6 @@ def test_a_small_file_of_many_rows_is_written_by_tasks(
     assert append(spark.read.parquet(str(tmp_path / "nulls.parquet")), topic).record_count == 30_000
 
 
-@pytest.mark.usefixtures("either_way")
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 def test_the_attempts_that_failed_leave_nothing_that_is_read(spark: SparkSession, topic: distlog.Topic) -> None:
     def fail_late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

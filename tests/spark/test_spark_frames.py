@@ -40,17 +40,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
     return made
 
 
-@pytest.fixture(params=["with pandas", "without pandas"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads by mapInArrow, and by the data source, as where pandas is not installed."""
-    if request.param == "without pandas":
-        monkeypatch.setattr("distlog.spark.versions.require_minimum_pandas_version", _no_pandas)
-
-
-def _no_pandas() -> None:
-    raise ImportError("no pandas")
-
-
 def people(spark: SparkSession, count: int = 30, tasks: int = 2) -> DataFrame:
     return spark.range(0, count, 1, tasks).selectExpr("concat('user', id % 10) as user", "cast(id as string) as line")
 
@@ -221,7 +210,6 @@ def test_append_of_a_frame_in_foreachBatch_tells_a_replay(  # noqa: N802 - Spark
     assert sum(topic.refresh().end_offsets().values()) == 2
 
 
-@pytest.mark.usefixtures("either_way")
 def test_read_means_what_a_scan_means(spark: SparkSession, filled: distlog.Topic) -> None:
     for bounds in (
         {},
@@ -236,7 +224,6 @@ def test_read_means_what_a_scan_means(spark: SparkSession, filled: distlog.Topic
         assert found == list(zip(expected["partition"].to_pylist(), expected["offset"].to_pylist(), strict=True))
 
 
-@pytest.mark.usefixtures("either_way")
 def test_times_are_those_of_the_records_also_after_a_backfill(spark: SparkSession, topic: distlog.Topic) -> None:
     for partition, times in ((0, (8, 9)), (0, (1, 5)), (1, (5, 2)), (1, (-1, 6, 3))):
         topic.append([{"value": b"v", "timestamp": time} for time in times], partition=partition)
@@ -252,7 +239,6 @@ def test_times_are_those_of_the_records_also_after_a_backfill(spark: SparkSessio
     assert offsets(bounded) == [(0, 2), (0, 3)]
 
 
-@pytest.mark.usefixtures("either_way")
 def test_read_takes_columns_versions_and_headers(spark: SparkSession, filled: distlog.Topic) -> None:
     rows = read(spark, filled.url, ["value", "offset"], version=1).collect()
     assert [row.asDict() for row in rows[:2]] == [{"value": b"0", "offset": 0}, {"value": b"1", "offset": 1}]
@@ -260,7 +246,6 @@ def test_read_takes_columns_versions_and_headers(spark: SparkSession, filled: di
     assert read(spark, filled.url, include_headers=True).columns[-1] == "headers"
 
 
-@pytest.mark.usefixtures("either_way")
 def test_read_takes_a_topic_as_it_sees_itself(spark: SparkSession, s3_url: Address) -> None:
     topic = distlog.create(s3_url.url, storage_options=s3_url.options)
     topic.append([{"value": b"seen"}])
@@ -276,7 +261,6 @@ def test_read_fails_at_once_where_there_is_nothing(spark: SparkSession, tmp_path
         read(spark, str(tmp_path / "nothing"))
 
 
-@pytest.mark.usefixtures("either_way")
 def test_storage_options_may_be_any_values(spark: SparkSession, s3_url: Address) -> None:
     options = {**s3_url.options, "use_ssl": False, "client_kwargs": {"region_name": "us-east-1", "verify": False}}
     distlog.create(s3_url.url, storage_options=options)
@@ -336,7 +320,6 @@ def test_an_append_from_a_thread_or_of_another_session_finds_the_format(
     assert sum(topic.refresh().end_offsets().values()) == 15
 
 
-@pytest.mark.usefixtures("either_way")
 def test_a_read_has_the_active_segments_up_to_their_ends_at_the_call(
     spark: SparkSession, topic: distlog.Topic
 ) -> None:

@@ -34,13 +34,6 @@ settings = {"spark.sql.shuffle.partitions": "1", "spark.sql.debug.maxToStringFie
 _CLASSIC = """
 served = {"spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin", "spark.connect.grpc.binding.port": port}
 spark = session("secrets", **{"spark.master": "local[1]"}, **events, **settings, **served)
-
-def more_views(topic):
-    def none() -> None:
-        raise ImportError
-    frames.require_minimum_pandas_version = none
-    read(spark, topic.refresh()).createOrReplaceTempView("no_pandas")
-    return ["no_pandas"]
 """
 _CONNECTED = """
 from pyspark.sql import SparkSession
@@ -49,9 +42,6 @@ builder = SparkSession.builder.remote(f"sc://127.0.0.1:{port}")
 for name, value in settings.items():
     builder.config(name, value)
 spark = builder.getOrCreate()
-
-def more_views(topic):
-    return []
 """
 #: Appends, reads and streams, with a topic at argv[1], an S3 server at argv[2], and files in argv[3].
 _USES = """
@@ -65,7 +55,7 @@ register(spark, storage_options=secrets)
 rows.write.format("distlog").mode("append").save(url)
 loaded = spark.read.format("distlog").load(url)
 loaded.createOrReplaceTempView("source")
-for view in ("map_in_arrow", "source", *more_views(topic)):
+for view in ("map_in_arrow", "source"):
     (row,) = spark.sql(f"SELECT count(*) AS rows FROM {view}").collect()
     assert row.rows == (6 if view == "map_in_arrow" else 9), (view, row)
     for mode in ("extended", "formatted", "cost"):
