@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType
 from distlog.core.arrays import column_of, integers
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.maintenance import record_keys
 from distlog.core.maintenance.cleaning_plan import Cleanable
 from distlog.core.maintenance.compaction import CleaningPlan, GroupToClean, clean_group, clean_or_failure
 from distlog.core.maintenance.group_rewrite import (
@@ -27,25 +28,6 @@ from distlog.core.maintenance.group_rewrite import (
     RewrittenGroup,
     RewrittenPartition,
     result_or_failure,
-)
-from distlog.core.maintenance.record_keys import (
-    BLOBS_BYTES,
-    SECRET_BYTES,
-    SLOT_BYTES,
-    Blobs,
-    KeyedRecords,
-    OffsetMap,
-    OffsetSurvivors,
-    Verdicts,
-    blob_offsets,
-    exchanged_bytes,
-    judge,
-    key_rows,
-    keyed_records,
-    keys_by_bucket,
-    map_slots,
-    offsets_by_group,
-    plan_buckets,
 )
 from distlog.core.maintenance.run import Item as SizedItem
 from distlog.core.maintenance.run import WorkItem
@@ -159,7 +141,7 @@ def rows(targets: Iterable[int], kind: int, data: Sequence[bytes]) -> pa.RecordB
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
-def blob_rows(blobs: Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.RecordBatch:
+def blob_rows(blobs: record_keys.Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.RecordBatch:
     """A row for each blob; no blob is copied."""
     ends = np.append(0, blobs.ends * blobs.words.itemsize).astype(np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(blobs.words)]
@@ -221,7 +203,7 @@ class KeysItem:
 
     partition: int
     segments: list[SegmentInfo]
-    verdicts: Verdicts
+    verdicts: record_keys.Verdicts
     start_offset: int
     first_bucket: int
     buckets: int
@@ -236,14 +218,14 @@ class HashKeys:
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
         """Read all segments, and send their keys whenever there are enough."""
         item: KeysItem = pickle.loads(data)
-        parts, size, keyed = list[KeyedRecords](), 0, self._keyed(item)
+        parts, size, keyed = list[record_keys.KeyedRecords](), 0, self._keyed(item)
         while part := result_or_failure(item.partition, partial(next, keyed, None)):
             if isinstance(part, RewriteFailure):
                 yield rows([item.first_bucket], RESULT, [pickle.dumps(part)])
                 continue
             parts.append(part)
-            size += exchanged_bytes(part)
-            if size >= BLOBS_BYTES:
+            size += record_keys.exchanged_bytes(part)
+            if size >= record_keys.BLOBS_BYTES:
                 yield _send_keys(item, parts)
                 parts, size = [], 0
         yield _send_keys(item, parts)
@@ -252,13 +234,13 @@ class HashKeys:
         """Send nothing: all is sent already."""
         yield from ()
 
-    def _keyed(self, item: KeysItem) -> Iterator[KeyedRecords]:
+    def _keyed(self, item: KeysItem) -> Iterator[record_keys.KeyedRecords]:
         for segment in item.segments:
-            yield from keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
+            yield from record_keys.keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
 
 
-def _send_keys(item: KeysItem, parts: list[KeyedRecords]) -> pa.RecordBatch:
-    blobs = keys_by_bucket(parts, item.start_offset, item.buckets)
+def _send_keys(item: KeysItem, parts: list[record_keys.KeyedRecords]) -> pa.RecordBatch:
+    blobs = record_keys.keys_by_bucket(parts, item.start_offset, item.buckets)
     clean, bucket = np.divmod(blobs.targets, item.buckets)
     return blob_rows(blobs, item.first_bucket + bucket, np.where(clean, CLEAN, DIRTY))
 
@@ -283,20 +265,20 @@ class FindSuperseded:
         """Take the item, or keys; pass on why a partition was given up."""
         if kind == ITEM:
             self._item: BucketItem = pickle.loads(data)
-            self._keys = OffsetMap(self._item.slots)
+            self._keys = record_keys.OffsetMap(self._item.slots)
         elif kind == RESULT:
             yield rows([self._item.first_group], RESULT, [bytes(data)])
         else:
             find = self._keys.take if kind == DIRTY else self._keys.superseded
-            superseded = find(key_rows(data))
+            superseded = find(record_keys.key_rows(data))
             self._found.append(superseded)
             self._size += superseded.nbytes
-            if self._size >= BLOBS_BYTES:
+            if self._size >= record_keys.BLOBS_BYTES:
                 yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Send the superseded offsets found since the last sending."""
-        blobs = offsets_by_group(np.concatenate([*self._found, _NONE]), self._item.base_offsets)
+        blobs = record_keys.offsets_by_group(np.concatenate([*self._found, _NONE]), self._item.base_offsets)
         yield blob_rows(blobs, self._item.first_group + blobs.targets, np.full(len(blobs.ends), SUPERSEDED))
         self._found, self._size = [], 0
 
@@ -318,9 +300,9 @@ class RewriteGroup:
             self._due, start = due, due.group.base_offset
             # segments without bytes may span any number of offsets
             end = max((one.next_offset for one in due.group.segments if one.log_bytes), default=start)
-            self._survivors = OffsetSurvivors(start, end, due.end_offset - 1)
+            self._survivors = record_keys.OffsetSurvivors(start, end, due.end_offset - 1)
         elif kind == SUPERSEDED:
-            self._survivors.supersede(blob_offsets(data))
+            self._survivors.supersede(record_keys.blob_offsets(data))
         else:
             self._has_failed = True
             yield rows([0], RESULT, [bytes(data)])
@@ -366,7 +348,8 @@ def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, cores: in
     return [
         plan
         for plan in plans
-        if map_slots(plan.dirty_records) * SLOT_BYTES > dedupe_buffer_bytes or plan.log_bytes > most_bytes
+        if plan.log_bytes > most_bytes
+        or record_keys.map_slots(plan.dirty_records) * record_keys.SLOT_BYTES > dedupe_buffer_bytes
     ]
 
 
@@ -382,15 +365,15 @@ def clean_shared(
     read = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
     found = SparkRun(spark)(partial(_judge, handle, handle.trusted_ms()), read)
     verdicts_of = {plan.partition: verdicts for plan, verdicts in zip(read, found, strict=True)}
-    judged = list(zip(plans, [verdicts_of.get(plan.partition, Verdicts()) for plan in plans], strict=True))
-    known = [(plan, verdicts) for plan, verdicts in judged if isinstance(verdicts, Verdicts)]
+    judged = [(plan, verdicts_of.get(plan.partition, record_keys.Verdicts())) for plan in plans]
+    known = [(plan, verdicts) for plan, verdicts in judged if isinstance(verdicts, record_keys.Verdicts)]
     stages = _plan_stages(known, dedupe_buffer_bytes, now_ms, cores(spark))
     done = [*(one for _, one in judged if isinstance(one, RewriteFailure)), *stages.run(spark, handle)]
     return [_cleaned(plan, [one for one in done if one.partition == plan.partition]) for plan in plans]
 
 
-def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> Verdicts | RewriteFailure:
-    work = partial(judge, handle.reader, plan.segments, now_ms, handle.producer_expiration_ms)
+def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> record_keys.Verdicts | RewriteFailure:
+    work = partial(record_keys.judge, handle.reader, plan.segments, now_ms, handle.producer_expiration_ms)
     return result_or_failure(plan.partition, work)
 
 
@@ -407,7 +390,7 @@ class _Stages:
         if not self.groups:
             return []
         # sent with the code, like the storage's own secrets, and not in a row: a shuffle would write it to a disk
-        secret = handle.random.randbytes(SECRET_BYTES)
+        secret = handle.random.randbytes(record_keys.SECRET_BYTES)
         keys, buckets, groups = (
             frame_of(spark, ITEM, [pickle.dumps(item) for item in items])
             for items in (self.keys, self.buckets, self.groups)
@@ -419,14 +402,14 @@ class _Stages:
 
 
 def _plan_stages(
-    plans: Sequence[tuple[CleaningPlan, Verdicts]], dedupe_buffer_bytes: int, now_ms: int, cores: int
+    plans: Sequence[tuple[CleaningPlan, record_keys.Verdicts]], dedupe_buffer_bytes: int, now_ms: int, cores: int
 ) -> _Stages:
     """Plan the tasks: in the first stage all read about the same amount; buckets are allotted by records."""
     stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
     target = target_cost((segment for plan, _ in plans for segment in plan.cleaned), cores)
     for plan, verdicts in plans:
         share = ceil(cores * plan.dirty_records / max(records, 1))
-        buckets, slots = plan_buckets(plan.dirty_records, dedupe_buffer_bytes, share)
+        buckets, slots = record_keys.plan_buckets(plan.dirty_records, dedupe_buffer_bytes, share)
         groups = plan.groups(verdicts, now_ms, plan.end_offset)
         for part in pack(plan.cleaned, target):
             own = verdicts.within(part[0].base_offset, part[-1].next_offset)

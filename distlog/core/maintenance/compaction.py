@@ -25,6 +25,7 @@ from distlog.core.display import Shown, counted
 from distlog.core.errors import StorageError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.kernels.record_write import KEPT, choose_records
+from distlog.core.maintenance import record_keys
 from distlog.core.maintenance.cleaning_plan import (
     MOST_SEGMENTS,
     Cleanable,
@@ -41,18 +42,6 @@ from distlog.core.maintenance.group_rewrite import (
     commit_rewrite,
     result_or_failure,
     rewrite_group,
-)
-from distlog.core.maintenance.record_keys import (
-    SECRET_BYTES,
-    MapSurvivors,
-    OffsetMap,
-    ScannedRecords,
-    Survivors,
-    Verdicts,
-    build_map,
-    checked_chunks,
-    judge,
-    scan_records,
 )
 from distlog.core.reading.chunks import Chunk
 from distlog.core.reading.stable_offset import last_stable_offset
@@ -141,7 +130,7 @@ class GroupToClean:
     """
 
     group: SegmentGroup
-    verdicts: Verdicts
+    verdicts: record_keys.Verdicts
     end_offset: int
     now_ms: int
     config: TopicConfig
@@ -205,7 +194,7 @@ class CleaningPlan:
         """The size of the segments that are cleaned."""
         return sum(one.log_bytes for one in self.cleaned)
 
-    def groups(self, verdicts: Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
+    def groups(self, verdicts: record_keys.Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
         """The groups of adjacent segments below `end_offset`; each group becomes one segment."""
         below = [one for one in self.cleaned if one.base_offset < end_offset]
         groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(below, self.config))
@@ -236,8 +225,8 @@ _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
 class BatchFilter:
     """Decides which records and batches stay; times are in ms, offsets are absolute."""
 
-    survivors: Survivors
-    verdicts: Verdicts
+    survivors: record_keys.Survivors
+    verdicts: record_keys.Verdicts
     end_offset: int
     now_ms: int
     delete_retention_ms: int
@@ -276,7 +265,7 @@ class BatchFilter:
         outcomes = self._outcomes(chunk)
         start, rows = 0, np.flatnonzero(~outcomes.discarded & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
-            scanned = scan_records(chunk.selection(), rows, _COLUMNS) if len(rows) else None
+            scanned = record_keys.scan_records(chunk.selection(), rows, _COLUMNS) if len(rows) else None
             done, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
             end = int(rows[0]) if len(rows) else len(chunk.batches)
             choice = self._choose(chunk.batches[start:end], outcomes.part(start, end), done - start, scanned)
@@ -306,7 +295,7 @@ class BatchFilter:
         batches: np.ndarray,
         outcomes: _BatchOutcomes,
         read: npt.NDArray[np.intp],
-        scanned: ScannedRecords | None,
+        scanned: record_keys.ScannedRecords | None,
     ) -> _Choice:
         """Decide on `batches`; `read` are the numbers of those whose records were scanned."""
         kept = np.zeros(len(batches), KEPT)
@@ -403,7 +392,7 @@ def _empty(headers: np.ndarray, emptied: Flags) -> None:
     headers["attributes"][emptied] &= _KEPT_WHEN_EMPTY
 
 
-def _write(chunk: Chunk, choice: _Choice, scanned: ScannedRecords | None) -> FilteredBatches:
+def _write(chunk: Chunk, choice: _Choice, scanned: record_keys.ScannedRecords | None) -> FilteredBatches:
     """Write the batches that stay, in their order."""
     stays = choice.whole | choice.emptied | choice.rewritten
     segment = chunk.pieces[0].slice.segment
@@ -427,7 +416,7 @@ def _write(chunk: Chunk, choice: _Choice, scanned: ScannedRecords | None) -> Fil
     )
 
 
-def _records(choice: _Choice, scanned: ScannedRecords | None) -> RecordBytes:
+def _records(choice: _Choice, scanned: record_keys.ScannedRecords | None) -> RecordBytes:
     """The records of the rewritten batches, compressed at the codec's default level, as Kafka does it."""
     rows = np.flatnonzero(choice.rewritten)
     if scanned is None or len(rows) == 0:
@@ -452,11 +441,11 @@ def clean_partition(
 ) -> RewrittenPartition:
     """Do what `plan` says, up to the offset at which the memory for keys is full."""
     now_ms = plan.now_ms(handle)
-    verdicts = judge(handle.reader, plan.segments, handle.trusted_ms(), handle.producer_expiration_ms)
-    keys = OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
-    secret = handle.random.randbytes(SECRET_BYTES)
-    build_map(handle.reader, plan.dirty, plan.start_offset, plan.end_offset, verdicts, keys, secret)
-    survivors, end = MapSurvivors(keys, secret), keys.latest_offset + 1
+    verdicts = record_keys.judge(handle.reader, plan.segments, handle.trusted_ms(), handle.producer_expiration_ms)
+    keys = record_keys.OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
+    secret = handle.random.randbytes(record_keys.SECRET_BYTES)
+    record_keys.build_map(handle.reader, plan.dirty, plan.start_offset, plan.end_offset, verdicts, keys, secret)
+    survivors, end = record_keys.MapSurvivors(keys, secret), keys.latest_offset + 1
     groups = (clean_group(handle, group, survivors) for group in plan.groups(verdicts, now_ms, end))
     return RewrittenPartition(plan.partition, tuple(groups), plan.start_offset, end)
 
@@ -468,11 +457,11 @@ def clean_or_failure(
     return result_or_failure(plan.partition, lambda: clean_partition(handle, plan, dedupe_buffer_bytes))
 
 
-def clean_group(handle: TopicHandle, due: GroupToClean, survivors: Survivors) -> RewrittenGroup:
+def clean_group(handle: TopicHandle, due: GroupToClean, survivors: record_keys.Survivors) -> RewrittenGroup:
     """Write the records of the group that stay; raises what `rewrite_group` raises."""
     config, segments = due.config, due.group.segments
     chosen = BatchFilter(survivors, due.verdicts, due.end_offset, due.now_ms, config.delete_retention_ms)
-    chunks = chain.from_iterable(checked_chunks(handle.reader, segment) for segment in segments)
+    chunks = chain.from_iterable(record_keys.checked_chunks(handle.reader, segment) for segment in segments)
     return rewrite_group(handle, due.group, chosen, chunks, config=config, read_version=due.read_version)
 
 

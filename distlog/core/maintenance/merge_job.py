@@ -17,15 +17,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.arrays import byte_array, join, new_array, numbers_of
-from distlog.core.batches.record_batch import (
-    Source,
-    first_bad_crc,
-    give_append_times,
-    header_offsets,
-    read_headers,
-    write_append_times,
-    write_base_offsets,
-)
+from distlog.core.batches import record_batch
 from distlog.core.batches.record_decoder import BatchSelection
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, of_numbers
@@ -319,7 +311,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     segments = job.inputs
     sizes = segments.log_bytes
     ends = np.cumsum(sizes)
-    rows = read_headers(data)
+    rows = record_batch.read_headers(data)
     owner = np.searchsorted(ends, rows["position"], side="right")
     batch_ends = np.append(0, rows["position"] + rows["size"])
     at_ends = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
@@ -331,14 +323,14 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     _check_place(segments, rows, owner, shifts)
     checksums = np.empty(len(sizes), np.int64)
     crcs_of_slices(data, ends - sizes, ends, checksums)
-    if first_bad_crc(data, rows) >= 0 or (checksums != segments.array("crc32c")).any():
+    if record_batch.first_bad_crc(data, rows) >= 0 or (checksums != segments.array("crc32c")).any():
         raise _UnsoundError
     times = segments.array("append_time_ms")[owner]
     if (times >= 0).any():
         data = data.copy()
-        give_append_times(rows, times)
+        record_batch.give_append_times(rows, times)
         timed = rows[times >= 0]
-        write_append_times(data, timed)
+        record_batch.write_append_times(data, timed)
         rows[times >= 0] = timed
     groups = np.repeat(np.arange(len(job.counts)), job.counts)[owner]
     counts = np.bincount(groups, minlength=len(job.counts))
@@ -346,7 +338,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
         raise _UnsoundError
     base_offsets = rows["base_offset"] + shifts[owner]
     partitions = segments.array("partition")[owner]
-    source = BatchSelection(byte_array(data), rows, shifts[owner], partitions, 0, MAX_LONG, Source())
+    source = BatchSelection(byte_array(data), rows, shifts[owner], partitions, 0, MAX_LONG, record_batch.Source())
     return source, _Batches(data, rows, counts, base_offsets, segments.min_timestamps[owner])
 
 
@@ -432,7 +424,7 @@ class _Writing:
         firsts = np.cumsum(self.job.counts) - self.job.counts
         bases = self.job.inputs.base_offsets[firsts[start:end]]
         moved = self.batches.base_offsets[first:last] - np.repeat(bases, counts)
-        write_base_offsets(data, rows["position"], header_offsets(rows, moved))
+        record_batch.write_base_offsets(data, rows["position"], record_batch.header_offsets(rows, moved))
         rows["base_offset"] = moved
         oldest = np.ascontiguousarray(self.batches.oldest[first:last])
         folded = fold_all(data, rows, counts, oldest, self.config.index_interval_bytes)
