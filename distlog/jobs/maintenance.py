@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,15 +74,13 @@ def _run(prog: str, work: Work, chosen: argparse.Namespace) -> int:
     started = time.monotonic()
     urls = [chosen.topic] if chosen.topic else _below(chosen.root, dict(chosen.storage))
     done = [one for url in urls if (one := _maintain(prog, url, work, chosen))]
-    failed = sum(one.status != DONE for one in done)
+    failed = sum(status != DONE for _, status in done)
     if chosen.root or chosen.json:
         seconds = time.monotonic() - started
-        topics = [dict(one.facts) for one in done]
+        facts = {"topics": [facts for facts, _ in done], "failed": failed, "seconds": round(seconds, 3)}
         text = f"{counted(len(done), 'topic')} in {seconds:.1f} s, {failed:,} failed"
-        print_report(
-            Summary(text, {"topics": topics, "failed": failed, "seconds": round(seconds, 3)}), as_json=chosen.json
-        )
-    return done[0].status if chosen.topic else FAILED if failed else DONE
+        print_report(Summary(text, facts), as_json=chosen.json)
+    return done[0][1] if chosen.topic else FAILED if failed else DONE
 
 
 def _below(root: str, storage: dict[str, str]) -> list[str]:
@@ -93,23 +90,15 @@ def _below(root: str, storage: dict[str, str]) -> list[str]:
     return urls
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMaintenance:
-    """The work done on one topic, or the reason why it failed."""
-
-    facts: Mapping[str, Any]
-    status: int
-
-
-def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> TopicMaintenance | None:
-    """Do the work on one topic and print its report."""
+def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> tuple[dict[str, Any], int] | None:
+    """Do the work on one topic and print its report; returns its facts and status, None for a dropped topic."""
     try:
         report = work(url, chosen)
     except Exception as error:
         if chosen.root and isinstance(error, TopicNotFoundError):
             return None
-        return TopicMaintenance({"topic": url, "error": reason(error)}, fail(f"{prog}: {url}", error, reason(error)))
+        return {"topic": url, "error": reason(error)}, fail(f"{prog}: {url}", error, reason(error))
     facts = {"topic": url, **report.to_dict()}
     if not chosen.json:
         print_report(Summary(f"{url}: {report}", facts), as_json=False)
-    return TopicMaintenance(facts, status_of(report))
+    return facts, status_of(report)

@@ -156,4 +156,4 @@ def test_nor_does_a_rebuild_of_its_indexes(tmp_path: Any, known: bool) -> None:
     topic.storage.delete([topic.reader.name(segment, ".index")])
     made = rebuild_segment(topic.reader, segment, topic.config)
     assert made.error
-    assert made.files == made.facts == {}
+    assert made.written == made.facts == {}

@@ -50,7 +50,11 @@ _REPORT = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SegmentRebuild:
-    """The rebuild of one segment: the states found, and the sizes of the index files written, both by suffix."""
+    """The rebuild of one segment: the states found, and the sizes of the index files written, both by suffix.
+
+    `facts` are fields of SegmentInfo as they should be now, whether they change or not. `error` says why the log
+    itself cannot be trusted; then nothing is written.
+    """
 
     segment: SegmentInfo
     found: Mapping[str, State]
@@ -220,28 +224,13 @@ def _verdict(reader: SegmentReader, verdict: SegmentVerdict, transactions: Segme
 # of the whole partition, since a transaction may begin in another segment.
 
 
-@dataclass(frozen=True, slots=True)
-class RebuiltIndexes:
-    """The state of a segment's index files (`found`), and the `files` that must be written, both by suffix.
-
-    `facts` are fields of SegmentInfo as they should be after the write, whether they change or not. `error` says why
-    the log itself cannot be trusted; then nothing is written.
-    """
-
-    segment: SegmentInfo
-    found: Mapping[str, State]
-    files: Mapping[str, bytes]
-    facts: Mapping[str, int]
-    error: str | None = None
-
-
 def rebuild_segment(
-    reader: SegmentReader, segment: SegmentInfo, config: TopicConfig, *, force: bool = False
-) -> RebuiltIndexes:
-    """Make the index files that the segment should have from its log; returns only those that must be written.
+    reader: SegmentReader, segment: SegmentInfo, config: TopicConfig, *, force: bool = False, dry_run: bool = False
+) -> SegmentRebuild:
+    """Write the index files of the segment that are wrong, from its log.
 
-    With `force` these are all files that differ from what the topic's present config gives. Nothing is written here.
-    Memory is a few chunks of the log, and the indexes.
+    With `force` these are all files that differ from what the topic's present config gives. Memory is a few chunks of
+    the log, and the indexes.
     """
     indexes = find_indexes(reader, segment)
     log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes)
@@ -254,7 +243,7 @@ def rebuild_segment(
                 each.add(chunk.batches, position)
             position += len(chunk.data)
     except (CorruptRecordError, SnapshotTooOldError) as error:
-        return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
+        return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
     files = log.finish()
     for index in indexes:
         index.finish()
@@ -267,7 +256,14 @@ def rebuild_segment(
     # the indexes that are written are files, the others stay where they are
     fields = [(suffix, field) for suffix in files if (field := INDEX_FIELDS[suffix].position)]
     facts |= {field: OWN_FILE if suffix in wrong else getattr(segment, field) for suffix, field in fields}
-    return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, wrong, facts)
+    if not dry_run:
+        changes: dict[str, Any] = {**facts}
+        after = dataclasses.replace(segment, **changes)
+        # an empty index is forgotten, not written
+        reader.storage.put_many({reader.name(after, suffix): data for suffix, data in wrong.items() if data})
+        reader.forget_indexes(segment)
+    sizes = {suffix: len(data) for suffix, data in wrong.items()}
+    return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, sizes, facts)
 
 
 def _ends(log: LogDescription) -> dict[str, int]:
@@ -284,18 +280,6 @@ def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> boo
     return index.data != data or known not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
 
 
-def write_indexes(reader: SegmentReader, rebuilt: RebuiltIndexes, *, dry_run: bool = False) -> SegmentRebuild:
-    """Replace the segment's index files by those of `rebuilt`; an empty index is forgotten, not written."""
-    if not dry_run:
-        facts: dict[str, Any] = {**rebuilt.facts}
-        after = dataclasses.replace(rebuilt.segment, **facts)
-        names = {reader.name(after, suffix): data for suffix, data in rebuilt.files.items() if data}
-        reader.storage.put_many(names)
-        reader.forget_indexes(rebuilt.segment)
-    sizes = {suffix: len(data) for suffix, data in rebuilt.files.items()}
-    return SegmentRebuild(rebuilt.segment, rebuilt.found, sizes, rebuilt.facts, rebuilt.error)
-
-
 def rebuild_segments(
     handle: TopicHandle,
     snapshot: Snapshot,
@@ -306,14 +290,8 @@ def rebuild_segments(
     tell: Tell = tell_nothing,
 ) -> Iterator[SegmentRebuild]:
     """Rebuild the indexes of every segment, without the commit that records the new sizes and checksums."""
-    work = partial(_rebuild, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
+    work = partial(rebuild_segment, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
     return each_segment(run or run_here(handle.storage), work, snapshot, tell)
-
-
-def _rebuild(
-    reader: SegmentReader, segment: SegmentInfo, *, config: TopicConfig, force: bool, dry_run: bool
-) -> SegmentRebuild:
-    return write_indexes(reader, rebuild_segment(reader, segment, config, force=force), dry_run=dry_run)
 
 
 def commit_facts(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
