@@ -22,10 +22,7 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionServ
 
 
 class Api(NamedTuple):
-    """One of Kafka's APIs, in the versions from `oldest` to `newest`.
-
-    `handle` returns the fields of the response, or None if it responds itself, now or later.
-    """
+    """One of Kafka's APIs, in the versions from `oldest` to `newest`."""
 
     key: int
     name: str

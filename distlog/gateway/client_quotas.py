@@ -43,10 +43,7 @@ def encode_change(entity: Entity, name: str, value: float | None) -> tuple[bytes
 
 
 def decode_change(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[Entity, str], float | None]:
-    """The entity, the quota's name, and its value, of a key's `fields`.
-
-    Raises InvalidConfigError, ValueError, TypeError, KeyError, AttributeError for a record of none.
-    """
+    """The entity, the quota's name, and its value, of a key's `fields`."""
     entity, name = Entity.of(dict(fields["entity"])), str(fields["quota"])
     changed = None if value is None else float(json.loads(value))
     check_change(entity, {name: changed})

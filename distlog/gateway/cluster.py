@@ -305,10 +305,7 @@ class TaskLease:
 
 
 class Maintenance:
-    """The tasks of `root` in threads, while this process has their lease. `settings` are Kafka's broker settings.
-
-    `on_run` is that of the LogManager. Raises the errors of LogManager.
-    """
+    """The tasks of `root` in threads, while this process has their lease. `settings` are Kafka's broker settings."""
 
     def __init__(
         self,

@@ -113,10 +113,7 @@ _MOST_WOKEN = 16
 
 @dataclass(slots=True, eq=False)
 class DelayedFetch:
-    """A fetch that waits until `missing` bytes have come, or until `deadline_s` of the monotonic clock.
-
-    `seen` has the end that it has looked at, by partition.
-    """
+    """A fetch that waits until `missing` bytes have come, or until `deadline_s` of the monotonic clock."""
 
     request: Request
     deadline_s: float
@@ -289,10 +286,7 @@ _APPEND_LOOK_S, _LONGEST_APPEND_PAUSE_S = 0.005, 0.1
 
 @dataclass(slots=True, eq=False)
 class DelayedAppend:
-    """A produce request that waits for locks of partitions, or until `deadline_s` of the monotonic clock.
-
-    `waits_for` has for each partition whether it waits to flush, or else to append. `state` is the handler's.
-    """
+    """A produce request that waits for locks of partitions, or until `deadline_s` of the monotonic clock."""
 
     request: Request
     deadline_s: float

@@ -17,10 +17,7 @@ _Key = tuple[Entity | str, str]
 
 
 class DynamicConfigs:
-    """The changes of administrators while the gateways of a root run; `quotas` and `groups` get them.
-
-    For many threads; `clock` tells the ms.
-    """
+    """The changes of administrators while the gateways of a root run; `quotas` and `groups` get them."""
 
     def __init__(
         self, metadata: MetadataCache, quotas: Quotas, groups: GroupConfigs, clock: Callable[[], int]

@@ -148,10 +148,7 @@ class _Gathering:
 
     @property
     def is_complete(self) -> bool:
-        """True if no producer sends more before it has an answer, so that nothing is gained by a linger.
-
-        An idempotent producer has at most five requests under way, as many as a partition remembers.
-        """
+        """True if no producer sends more before it has an answer, so that nothing is gained by a linger."""
         return len(self._full) == len(self._producers)
 
 

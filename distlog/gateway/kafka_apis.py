@@ -49,11 +49,7 @@ _BEFORE_AUTHENTICATION = OF_SASL | {cluster.KEY}
 
 
 def supports(head: RequestHead, session: ClientSession) -> bool:
-    """True if a request's body can be read; False for a version of ApiVersions that is not known.
-
-    Raises InvalidRequestError for other APIs and versions: a client that read ApiVersions does not send them. As in
-    Kafka, also for APIs that need authentication, before the client has authenticated.
-    """
+    """True if a request's body can be read; False for a version of ApiVersions that is not known."""
     if session.principal is None and head.api_key not in _BEFORE_AUTHENTICATION:
         raise InvalidRequestError("the client has not authenticated", api_key=head.api_key)
     api = APIS.get(head.api_key)

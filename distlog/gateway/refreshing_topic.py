@@ -31,10 +31,7 @@ class RefreshingTopic:
         return self.topic.snapshot
 
     def refresh(self, max_age_ms: int = 0) -> Snapshot:
-        """Move on to the newest version; on an object store, unless the last refresh was less than `max_age_ms` ago.
-
-        Raises TopicNotFoundError when the topic was dropped, StorageError.
-        """
+        """Load the newest version; on an object store, unless the last refresh was less than `max_age_ms` ago."""
         if self.is_local:
             if not self._has_changed():
                 return self.snapshot

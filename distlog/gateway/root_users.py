@@ -67,10 +67,7 @@ class RootUsers:
         self._records.look()
 
     def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
-        """Set credentials, None removes one; they are durable, and count here, when this returns.
-
-        Raises DistlogError.
-        """
+        """Set credentials, None removes one; they are durable, and count here, when this returns."""
         self._records.append([encode_credential(name, secret) for name, secret in changes])
 
     def _set(self, secrets: Mapping[Credential, ScramSecret]) -> None:

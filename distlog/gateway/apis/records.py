@@ -65,11 +65,7 @@ _Topics = dict[str | uuid.UUID, HostedTopic | DistlogError]
 
 @dataclass(slots=True, eq=False)
 class _ProducedBatch:
-    """One partition's batch of a produce request, and its progress; its `topic` is a name or an id.
-
-    `result` is that of an append that is gathered, and `info` that of one that is over; it `is_flushed` when it is as
-    safe as the topic's flush policy demands.
-    """
+    """One partition's batch of a produce request, and its progress; its `topic` is a name or an id."""
 
     topic: str | uuid.UUID
     number: int
@@ -127,10 +123,7 @@ def is_at_hand(request: Request, broker: Broker) -> bool:
 
 
 def produce_at_once(request: Request, broker: Broker) -> bool:
-    """Append what only has to be written; True if the request is answered, else `produce` goes on with it.
-
-    To hand a small batch over to another thread takes longer than to append it.
-    """
+    """Append what only has to be written; True if the request is answered, else `produce` goes on with it."""
     if request.body.transactional_id is not None:
         return False
     request.delayed = _new_delayed(request, broker)

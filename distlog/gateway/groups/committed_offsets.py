@@ -47,10 +47,7 @@ class EndedPositions:
         self._locks = defaultdict[int, threading.Lock](threading.Lock)
 
     def learn(self, group: str) -> None:
-        """Apply the transactions that ended before this call, for all groups of the partition.
-
-        Raises GroupRefusedError if the storage fails, or while the partition is loaded; a later call reads them.
-        """
+        """Apply the transactions that ended before this call, for all groups of the partition."""
         number = self._markers.partition_of(group)
         with self._locks[number]:
             try:
@@ -120,10 +117,7 @@ class CommittedOffsets:
         instance_id: str | None = None,
         generation: int = -1,
     ) -> None:
-        """Keep positions that count when the producer's transaction is committed; `append` puts them into the log.
-
-        Raises GroupRefusedError, and the errors of `append`.
-        """
+        """Keep positions that count when the producer's transaction is committed; `append` puts them into the log."""
         _check_metadata(positions)
         # an earlier transaction of the same producer must not be taken for this one
         self._ended.learn(group)
@@ -182,10 +176,7 @@ class CommittedOffsets:
     def delete(
         self, group: str, places: Iterable[TopicPartition], results: dict[TopicPartition, ErrorCode], done: Stored
     ) -> None:
-        """Forget positions in topics that no member reads; `results` gets each partition's code, before `done`.
-
-        Raises GroupRefusedError if there is no such group, or it has members whose topics are not known.
-        """
+        """Forget positions in topics that no member reads; `results` gets each partition's code, before `done`."""
         with self._groups.opened(group, missing=ErrorCode.group_id_not_found) as opened:
             topics = read_topics(opened.membership)
             if topics is None:

@@ -207,10 +207,7 @@ class GroupAdmin:
                     yield _description(opened)
 
     def describe(self, group: str) -> GroupDescription:
-        """A classic group; a missing one is dead, and one of the newer protocol, as in Kafka.
-
-        It has an `error` if it is another gateway's, or not loaded yet.
-        """
+        """A classic group; a missing one is dead, and one of the newer protocol, as in Kafka."""
         try:
             with self._groups.opened(group, missing=ErrorCode.none) as opened:
                 if isinstance(opened.membership, ConsumerGroup):
@@ -347,11 +344,7 @@ class GroupServices:
     def share(
         self, coordination: Coordination[Any], changed: threading.Event, partitions: Callable[[], int]
     ) -> threading.Event:
-        """Coordinate another store by the same lease: `changed` is set when the lease has changed.
-
-        `partitions` gives its number of partitions, and may raise DistlogError. Returns the event to set after an
-        unload.
-        """
+        """Coordinate another store by the same lease: `changed` is set when the lease has changed."""
         self._sharing.append((coordination, changed))
         self._counts.append(partitions)
         return self._unloaded
@@ -362,10 +355,7 @@ class GroupServices:
         return self._store.partitions
 
     def join(self) -> None:
-        """Join the root's gateways, and stay one of them; a failure is logged, and tried again.
-
-        Raises StorageRefusedError if the storage's answer is no, and would be no again.
-        """
+        """Join the root's gateways, and stay one of them; a failure is logged, and tried again."""
         # the topics are opened while the lease is read
         opened = [begin(count) for count in self._counts]
         sync = partial(self._sync, [task.wait for task in opened])

@@ -108,10 +108,7 @@ def encode_setting(group: str, name: str, value: int | None) -> tuple[bytes, byt
 
 
 def decode_setting(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[str, str], int | None]:
-    """The group, the setting's name, and its value, of a key's `fields`.
-
-    Raises InvalidConfigError, ValueError, KeyError for a record of none.
-    """
+    """The group, the setting's name, and its value, of a key's `fields`."""
     name, number = str(fields["setting"]), None
     if value is not None and not (number := _number(name, value.decode())):
         raise ValueError("no setting of a group is 0")

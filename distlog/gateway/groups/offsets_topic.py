@@ -250,10 +250,7 @@ class OffsetsTopic:
             self._compaction.step(led[0], led[1].partitions)
 
     def lost(self) -> Collection[int]:
-        """After a failure, the partitions to begin anew: another gateway leads them, or the topic was dropped.
-
-        Raises DistlogError.
-        """
+        """After a failure, the partitions to begin anew: another gateway leads them, or the topic was dropped."""
         with self._lock:
             led, has_failed = self._topic_led, any(each.has_failed for each in self._batchings.values())
         if led is None or not has_failed:
@@ -301,10 +298,7 @@ class OffsetsTopic:
                 yield PendingPosition(record.waits_for or 0, change[0], change[1])
 
     def ended(self, partition: int) -> Iterator[EndedTransaction]:
-        """The transactions that have ended in a partition since it was loaded, each once; one caller at a time.
-
-        Raises DistlogError.
-        """
+        """The transactions that have ended in a partition since it was loaded, each once; one caller at a time."""
         tail = self._tails.get(partition)
         return iter(()) if tail is None else ended_transactions(tail)
 

@@ -203,10 +203,7 @@ class GroupRegistry:
         )
 
     def classic(self, group: Group, *, joins: bool = False) -> ClassicGroup:
-        """The group by the classic protocol; one without members becomes one if a member `joins`.
-
-        Raises GroupRefusedError for a group with members of the newer protocol.
-        """
+        """The group by the classic protocol; one without members becomes one if a member `joins`."""
         membership = group.membership
         if isinstance(membership, ClassicGroup):
             return membership
@@ -219,10 +216,7 @@ class GroupRegistry:
         return made
 
     def consumers(self, group: Group, *, joins: bool = False) -> ConsumerGroup:
-        """The group by the newer protocol; one without members becomes one if a member `joins`.
-
-        Raises GroupRefusedError for a group with classic members, which do not move over while they are there.
-        """
+        """The group by the newer protocol; one without members becomes one if a member `joins`."""
         membership = group.membership
         if isinstance(membership, ConsumerGroup):
             return membership

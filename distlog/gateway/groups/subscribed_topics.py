@@ -29,10 +29,7 @@ def matches(pattern: str, names: Iterable[str]) -> frozenset[str]:
 
 
 class SubscribedTopics:
-    """Topics by name, as of the last look. `find` gives a topic or raises TopicNotFoundError, `names` all names.
-
-    A thread makes the looks; any thread calls the rest. Raises nothing.
-    """
+    """Topics by name, as of the last look. `find` gives a topic or raises TopicNotFoundError, `names` all names."""
 
     def __init__(self, find: Callable[[str], TopicSummary], names: Callable[[], Iterable[str]]) -> None:
         self._find, self._names = find, names

@@ -241,10 +241,7 @@ class FrameReader:
             self._filled += count
 
     def begin(self) -> int:
-        """Begin the next frame if its length is there; returns the length, or 0 if no frame was begun.
-
-        Raises InvalidRequestError for a length that cannot be.
-        """
+        """Begin the next frame if its length is there; returns the length, or 0 if no frame was begun."""
         start = self._at + _LENGTH
         if self._frame is not None or len(self._rest) < start:
             return 0
@@ -340,10 +337,7 @@ _CORRELATION_ID = struct.Struct(">i")
 
 
 def write_response(api_key: int, version: int, correlation_id: int, fields: Fields) -> list[ResponsePiece]:
-    """The frame of a response, with its length in front, as pieces that are sent one after the other.
-
-    Raises ValueError for a field that no version of the API knows.
-    """
+    """The frame of a response, with its length in front, as pieces that are sent one after the other."""
     header, write = _writer(api_key, version)
     pieces = Pieces()
     pieces.small += bytes(_RESPONSE_HEAD.size) + header

@@ -311,10 +311,7 @@ class SaslExchange:
         return True
 
     def step(self, token: bytes) -> tuple[bytes, str | None]:
-        """The answer to a client's token, and the user's name if it is authenticated now.
-
-        Raises AuthenticationFailedError; then the connection must end.
-        """
+        """The answer to a client's token, and the user's name if it is authenticated now."""
         try:
             answer, self._user = self._step(token)
         except AuthenticationFailedError:

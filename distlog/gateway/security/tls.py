@@ -35,11 +35,7 @@ class TlsFiles:
     crl: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """TLS 1.2 or newer, as a server.
-
-        Raises InvalidConfigError for settings that do not go together; StorageError, which names a file and no
-        password, for one that cannot be used.
-        """
+        """TLS 1.2 or newer, as a server."""
         if self.client_auth not in CLIENT_AUTH:
             raise InvalidConfigError(f"ssl.client.auth is one of {', '.join(CLIENT_AUTH)}", found=self.client_auth)
         if (self.ca is None) == (self.client_auth != "none"):
@@ -98,10 +94,7 @@ def _using(files: str, **names: str) -> Iterator[None]:
 
 
 class TlsContext:
-    """TLS by files as they are now. Files that cannot be used change nothing, and are logged.
-
-    Raises InvalidConfigError, StorageError. For one thread.
-    """
+    """TLS by files as they are now. Files that cannot be used change nothing, and are logged."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files, self._stamp = files, files.stamp()

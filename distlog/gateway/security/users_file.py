@@ -192,11 +192,7 @@ def write_users(
     *,
     timeout_s: float = _WAIT_S,
 ) -> None:
-    """Change the users in the file, atomically; a missing one is created, for its owner only.
-
-    Raises InvalidConfigError, StorageError; then the file is as it was. Processes that do this at once wait for each
-    other, by the lock of a file beside it, `timeout_s` at most: then LockHeldError names the holder.
-    """
+    """Change the users in the file, atomically; a missing one is created, for its owner only."""
     target = os.path.realpath(path)
     with flocked(f"{target}.lock", timeout_s) as lock:
         try:

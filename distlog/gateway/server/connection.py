@@ -150,10 +150,7 @@ class Processor:
         self._turn_end_s = None
 
     def later(self, work: Callable[[], None]) -> None:
-        """Have the event loop do it, from any thread; nothing if the loop has ended.
-
-        Waking the loop takes longer than most work, so it is woken once for all that comes until it does it.
-        """
+        """Have the event loop do it, from any thread; nothing if the loop has ended."""
         self._due.append(work)
         if not self._is_woken and not self.loop.is_closed():
             self._is_woken = True
@@ -161,10 +158,7 @@ class Processor:
             (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_due)
 
     def in_turn(self, work: Callable[[], None]) -> None:
-        """Do the work of a connection, and what that has done later, in this turn of the event loop.
-
-        A request that is handled at once is answered without another look at all connections.
-        """
+        """Do the work of a connection, and what that has done later, in this turn of the event loop."""
         self._is_woken = True
         try:
             work()
@@ -382,10 +376,7 @@ class Connection(asyncio.BufferedProtocol):
         self._next()
 
     def _begin(self) -> None:
-        """Have the newest request handled, if it is its turn, and there is memory for it.
-
-        Objects are larger than bytes; and small frames take no memory of their own, but many of them may wait.
-        """
+        """Have the newest request handled, if it is its turn, and there is memory for it."""
         request, size = self._under_way[-1], 0
         if len(self._under_way) > 1:
             if request.head.api_key != PRODUCE_KEY:

@@ -141,10 +141,7 @@ class Request:
         self.client.fail(self, why)
 
     def let_next(self) -> None:
-        """Have its client's next request handled, if that may be before this one is answered.
-
-        A handler calls it when all that depends on the order of requests is done, and this one waits for storage.
-        """
+        """Have its client's next request handled, if that may be before this one is answered."""
         self.client.let_next(self)
 
     def _pieces_of(self, fields: Fields) -> Sequence[ResponsePiece] | None:

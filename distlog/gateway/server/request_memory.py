@@ -12,11 +12,7 @@ _ALWAYS_TAKEN = 64 << 10
 
 
 class RequestMemory:
-    """`limit` bytes for requests and responses, of which one user or address has three quarters at the most.
-
-    A request keeps its memory while it waits for memory for the rest. When all holders of memory wait, one of them
-    goes on beyond the limit, or none ever would. A response is there already: later requests wait for its memory.
-    """
+    """`limit` bytes for requests and responses, of which one user or address has three quarters at the most."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._most, self.used = limit, limit * 3 // 4, 0

@@ -96,10 +96,7 @@ class SharedLoads(Generic[T]):
 
 
 class HostedTopic(RefreshingTopic):
-    """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open.
-
-    On an object store, appends are gathered for `linger_ms`, or until they are `linger_bytes`.
-    """
+    """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open."""
 
     def __init__(
         self,
@@ -151,10 +148,7 @@ class HostedTopic(RefreshingTopic):
         return self._gathered.append(number, records, fence)
 
     def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
-        """Append a batch of the gateway itself, unless `fence` refuses; on the device, if it `is_durable`.
-
-        Raises the errors of appends, and of `fence`.
-        """
+        """Append a batch of the gateway itself, unless `fence` refuses; on the device, if it `is_durable`."""
         partition = self.partition(number)
         if not self.is_local:
             return self._gathered.append_runs({number: run}, fence)[number].result().appended
@@ -221,11 +215,7 @@ _MANY_MISSES = 10
 
 
 class MissingNames:
-    """The names that no folder of a root has; for many threads. `list_folders` gives those that there are.
-
-    Such a name takes several requests of an object store, and a client may ask for thousands. So after some of them
-    one listing counts for `max_age_ms`.
-    """
+    """The names that no folder of a root has; for many threads. `list_folders` gives those that there are."""
 
     def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
         self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
@@ -247,11 +237,7 @@ class MissingNames:
 
 
 class CollidingNames:
-    """The folders of a root by their names with `_` for each period; for many threads.
-
-    Kafka's metrics have one name for topics that differ in these alone, so brokers refuse the second one. A listing
-    counts for `max_age_ms`, since a request may create thousands of topics.
-    """
+    """The folders of a root by their names with `_` for each period; for many threads."""
 
     def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
         self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
@@ -395,10 +381,7 @@ class MetadataCache:
         return {name: each for name, each in topics_or_errors.items() if isinstance(each, HostedTopic)}
 
     def facts_or_errors(self) -> dict[str, TopicSummary | Exception]:
-        """All topics, by name, and the error of one that cannot be opened, which is logged. Raises StorageError.
-
-        On an object store the topics in use cost nothing, and others a request now and then (see TopicIndex).
-        """
+        """All topics, by name, and the error of one that cannot be opened, which is logged. Raises StorageError."""
         names = self._names()
         if self.root.is_local_disk:
             return _or_errors(lambda name: self.fresh_topic(name).facts, names)
@@ -416,10 +399,7 @@ class MetadataCache:
         return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
 
     def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
-        """Create a topic for a client.
-
-        Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError, in the words of brokers.
-        """
+        """Create a topic for a client."""
         check_partition_count(partitions)
         check_not_own(name)
         self._check_collision(name)
@@ -431,10 +411,7 @@ class MetadataCache:
         return hosted
 
     def own_topic(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
-        """A topic of the gateways themselves, created if it is missing. Raises StorageError.
-
-        Raises InvalidPartitionsError if it has another number of partitions.
-        """
+        """A topic of the gateways themselves, created if it is missing. Raises StorageError."""
         try:
             hosted = self.fresh_topic(name)
         except TopicNotFoundError:
@@ -484,10 +461,7 @@ class MetadataCache:
         return True
 
     def drop(self, name: str, topic_id: uuid.UUID | None = None) -> HostedTopic:
-        """Drop a topic, if it has this id; returns it as it was.
-
-        Raises TopicNotFoundError, UnknownTopicIdError, InvalidTopicError, StorageError.
-        """
+        """Drop a topic, if it has this id; returns it as it was."""
         hosted = self.clients_topic(name)
         if topic_id not in (None, hosted.id):
             raise UnknownTopicIdError("the topic of this name has another id", topic_id=topic_id)

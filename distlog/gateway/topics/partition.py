@@ -156,10 +156,7 @@ class _Use:
 
 
 class OpenPartitionLogs:
-    """Logs by partition, for many threads: the ones in use, and the most recently used others.
-
-    As many as the process may have open, or `limit`.
-    """
+    """Logs by partition, for many threads: the ones in use, and the most recently used others."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit, self._lock = limit, threading.Lock()
@@ -228,10 +225,7 @@ class OpenPartitionLogs:
                 log.flush_if_due(timeout_s=SHORT_WAIT_S)
 
     def close_idle(self) -> None:
-        """Close the logs that were not used since the last call.
-
-        Their open files would keep the space of a segment that another process has ended, and that is deleted.
-        """
+        """Close the logs that were not used since the last call."""
         with self._lock:
             unused = [each for each in self._logs if each in self._idle and each not in self._users]
             to_close = [(each, self._logs.pop(each)) for each in unused]
@@ -244,10 +238,7 @@ class OpenPartitionLogs:
         self._close_all(to_close)
 
     def close(self, partition: Hashable, timeout_s: float | None = None) -> None:
-        """Close the partition's log, after a checkpoint, if it is open: now, or after its last use.
-
-        Raises LockHeldError after `timeout_s`; it is closed all the same, without the checkpoint.
-        """
+        """Close the partition's log, after a checkpoint, if it is open: now, or after its last use."""
         with self._lock:
             if partition in self._users:
                 self._ending.add(partition)
@@ -295,10 +286,7 @@ class PartitionTail:
         self._read, self.offset = read, offset
 
     def batches(self) -> Iterator[TailBatches]:
-        """The batches since the last call; `offset` moves on when the caller takes the next ones.
-
-        Raises CorruptRecordError, and the errors of `read`.
-        """
+        """The batches since the last call; `offset` moves on when the caller takes the next ones."""
         while (batches := self._read(self.offset)) is not None and len(batches):
             data = bytes(batches)
             rows = read_headers(data)
@@ -340,10 +328,7 @@ class LeaderEpochs:
         return self.entries[place - 1][0] if place else NONE
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """The end of an epoch that a consumer has met: the start of the next one, or the log end.
-
-        A log without epochs has shown none to consumers, and was never cut: the end is the log end.
-        """
+        """The end of an epoch that a consumer has met: the start of the next one, or the log end."""
         if not self.entries or epoch == self.latest:
             return EpochEnd(epoch, log_end_offset)
         place = bisect_right([each for each, _ in self.entries], epoch)
@@ -412,10 +397,7 @@ class Partition:
             return log.is_free(flush=flush)
 
     def append_run(self, run: BatchRun, fence: Fence) -> Appended:
-        """Append batches of the gateway in place, unless `fence` refuses. Raises as `PartitionLog.append`.
-
-        Also the errors of `fence`, and LockHeldError after OWN_WAIT_S.
-        """
+        """Append batches of the gateway in place, unless `fence` refuses. Raises as `PartitionLog.append`."""
         with self._log() as log:
             (appended,) = log.append_runs([run], fence, timeout_s=OWN_WAIT_S)
             return appended
@@ -447,10 +429,7 @@ class Partition:
         return LogOffsets(state.log_start_offset, stable[1], state.log_end_offset)
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> FetchedData:
-        """Whole batches from the one with `offset` on; up to the last stable offset if `committed`.
-
-        Raises OffsetOutOfRangeError, CorruptRecordError, StorageError.
-        """
+        """Whole batches from the one with `offset` on; up to the last stable offset if `committed`."""
         state = self.state()
         if not self.fresh.is_local and offset > state.log_end_offset:
             # another gateway or job has appended
@@ -487,10 +466,7 @@ class Partition:
         return self._epochs
 
     def producers(self) -> npt.NDArray[np.void]:
-        """The log's entry of each producer now, as in a producer snapshot (ENTRY rows), by producer id.
-
-        Raises StorageError, CorruptRecordError.
-        """
+        """The log's entry of each producer now, as in a producer snapshot (ENTRY rows), by producer id."""
         topic = self.fresh.topic
         if self.fresh.is_local:
             with self._log() as log:

@@ -118,10 +118,7 @@ class TopicIndex:
         self._looks = 0
 
     def facts(self, names: Collection[str], max_age_ms: int) -> dict[str, TopicSummary | Exception]:
-        """The topics in these folders as they were at most `max_age_ms` ago, or the error of each one.
-
-        A folder without a topic is left out. Raises nothing.
-        """
+        """The topics in these folders as they were at most `max_age_ms` ago, or the error of each one."""
         with self._lock:
             self._forget(self._known.keys() - set(names))
             due = self._due(names, max_age_ms)

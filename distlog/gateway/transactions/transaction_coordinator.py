@@ -358,10 +358,7 @@ _PAUSE_S = 1.0
 
 
 class TransactionServices:
-    """The transactions whose ids this gateway coordinates by its lease, and fences for the transactions of all ids.
-
-    One thread loads, unloads and ends them; any thread calls the rest.
-    """
+    """The transactions whose ids this gateway coordinates by its lease, and fences for those of all ids."""
 
     def __init__(
         self,
@@ -395,10 +392,7 @@ class TransactionServices:
         self._thread.start()
 
     def fence(self, transactional_id: str, producer: ProducerId, place: TopicPartition) -> Fence:
-        """A fence that refuses appends unless the producer's transaction is open, and has the partition `place`.
-
-        It raises TransactionRefusedError, and DistlogError.
-        """
+        """A fence that refuses appends unless the producer's transaction is open, and has the partition `place`."""
 
         def check(snapshot: Snapshot) -> None:
             check_open(self._log.newest(transactional_id), producer, place)
@@ -406,10 +400,7 @@ class TransactionServices:
         return check
 
     def check_hangs(self, producer_id: int, place: TopicPartition) -> None:
-        """Raise TransactionRefusedError if a transaction of the producer in a partition has a coordinator.
-
-        Also DistlogError. It reads the states of all coordinators of the root.
-        """
+        """Raise TransactionRefusedError if a transaction of the producer in a partition has a coordinator."""
         for state in self._log.of_producer(producer_id):
             if place in state.partitions and not state.is_over:
                 raise TransactionRefusedError(ErrorCode.invalid_txn_state)

@@ -240,10 +240,7 @@ class TransactionLog:
             self._compaction.step(state_topic.hosted.topic, state_topic.leadership.partitions)
 
     def lost(self) -> Collection[int]:
-        """After a failure, the partitions to begin anew: another gateway leads them, or the topic was dropped.
-
-        Raises DistlogError.
-        """
+        """After a failure, the partitions to begin anew: another gateway leads them, or the topic was dropped."""
         with self._lock:
             state_topic = self._state_topic
         if state_topic is None or not self._has_failed:
