@@ -221,8 +221,6 @@ class ConsumerGroup:
         if member.current.epoch != epoch:
             raise GroupRefusedError(stale)
 
-    # --- heartbeats
-
     def heartbeat(self, request: ConsumerHeartbeat, topics: TopicsView, answer: AnswerHeartbeat) -> None:
         """Answer when all changes that it makes are durable, or at once if it makes none."""
         try:
@@ -333,8 +331,6 @@ class ConsumerGroup:
         for kind in OF_MEMBERS:
             self._change(kind, None, member.id)
 
-    # --- assignments
-
     def _begin_epoch(self) -> None:
         self.epoch += 1
         self._change(RecordKind.EPOCH, self.epoch)
@@ -397,8 +393,6 @@ class ConsumerGroup:
         member.revoke_by = self.clock() + member.facts.rebalance_timeout_ms if waits else inf
         member.current = after
         self._change(RecordKind.CURRENT, after, member.id)
-
-    # --- records
 
     def _change(self, kind: RecordKind, value: ConsumerValue | None, member: str = "") -> None:
         self._changes[ConsumerKey(self.id, kind, member)] = value
@@ -463,8 +457,6 @@ class ConsumerGroup:
         gone = (key for key, value in self._changes.items() if value is None)
         epochs = (ConsumerKey(self.id, kind) for kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH))
         return [(key, None) for key in (*gone, *epochs)]
-
-    # --- time
 
     @property
     def next_deadline(self) -> float:

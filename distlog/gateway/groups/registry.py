@@ -256,8 +256,6 @@ class GroupRegistry:
 
         self.store.store(name, changes, locked)
 
-    # --- time
-
     @property
     def next_deadline(self) -> float:
         """The time of the next `expire`, by the clock; `inf` if there is none."""

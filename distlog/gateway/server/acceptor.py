@@ -6,7 +6,6 @@ import asyncio
 import errno
 import logging
 import socket
-from contextlib import suppress
 from typing import Any
 
 from distlog.core.errors import StorageError
@@ -33,34 +32,22 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
         for family, *_, address in dict.fromkeys(addresses):
             number = sockets[0].getsockname()[1] if sockets else port
             try:
-                sockets.append(_listening_socket(family, (address[0], number, *address[2:])))
+                place = address[0], number, *address[2:]
+                # without `dualstack_ipv6` a socket of IPv6 takes no IPv4
+                sockets.append(socket.create_server(place, family=family, backlog=_BACKLOG))
             except OSError as error:
                 if error.errno not in _NOT_HERE:
                     raise
                 not_here = error
         if not_here is not None and not sockets:
             raise not_here
+        for each in sockets:
+            each.setblocking(False)
     except OSError as error:
         for each in sockets:
             each.close()
         raise StorageError(f"cannot listen: {error.strerror or error}", host=host, port=port) from None
     return sockets
-
-
-def _listening_socket(family: int, address: tuple[object, ...]) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setblocking(False)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            with suppress(OSError):
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 _LOOK_S = 1.0

@@ -287,9 +287,6 @@ class Connection(asyncio.BufferedProtocol):
         """True if nothing is under way: a client that is silent now owes nothing, and is owed nothing."""
         return not self._under_way and not self._frames.is_begun
 
-    # ---
-    # Requests come.
-
     def get_buffer(self, sizehint: int) -> memoryview:
         """The buffer for received bytes; asyncio calls it."""
         return self._frames.room()
@@ -422,9 +419,6 @@ class Connection(asyncio.BufferedProtocol):
             name = None if principal == ANONYMOUS else principal
             self._owned = principal, owner_of(name, self.session.address[0])
         return self._owned[1]
-
-    # ---
-    # Requests are answered: see `Client`.
 
     def send(self, request: Request, pieces: Sequence[ResponsePiece]) -> None:
         """Send a response behind the earlier ones."""
@@ -582,9 +576,6 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = False
         self._timeouts.touched()
         self._write()
-
-    # ---
-    # The connection ends.
 
     def connection_lost(self, error: BaseException | None) -> None:
         """End; asyncio calls it. If a client of TLS has closed it, what waits behind its records is taken first."""

@@ -219,8 +219,6 @@ class TransactionLog:
         """The partition that has an id."""
         return offsets_partition(transactional_id, self.partitions)
 
-    # --- leadership
-
     def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
         """Lead partitions; an earlier leader writes nothing more. Raises the errors of `Leadership.begin`."""
         self._opened().leadership.begin(partitions, may_lead)
@@ -255,8 +253,6 @@ class TransactionLog:
         with self._lock:
             later = list(self._later)
         wait(later)
-
-    # --- states
 
     def load(self, partitions: Collection[int]) -> Iterator[TransactionState]:
         """The newest state of each id in these partitions, synced before it is read. Raises DistlogError.
