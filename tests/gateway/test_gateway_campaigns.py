@@ -1,4 +1,4 @@
-"""Short runs of campaigns of gateways: kills, stops and ends beneath the members of a group, and hostile frames."""
+"""Short runs of campaigns of gateways: kills, stops, copies in transactions, and hostile frames."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Address
-from soak import hostile_frames, many_gateways
+from soak import exactly_once, gateway_kills, hostile_frames, many_gateways
 
 pytest.importorskip("confluent_kafka")
 
@@ -20,7 +20,7 @@ def test_no_position_goes_back_and_the_group_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.s3
-def test_the_same_on_s3(tmp_path: Path, s3_url: Address) -> None:
+def test_no_position_goes_back_on_s3(tmp_path: Path, s3_url: Address) -> None:
     tally = many_gateways.run(
         tmp_path, 1, troubles=1, gateways=2, members=2, kinds=["kill"], address=(s3_url.url, s3_url.options)
     )
@@ -31,3 +31,22 @@ def test_hostile_frames_end_nothing_and_harm_no_honest_producer(tmp_path: Path) 
     tally = hostile_frames.run(tmp_path, 1, frames=500)
     assert tally["frames"] == 500
     assert min(tally["answered"], tally["refused"], tally["records of the honest producer"]) > 0
+
+
+def test_what_was_acknowledged_is_there_once_and_in_order(tmp_path: Path) -> None:
+    tally = gateway_kills.run(tmp_path, 1, kills=1, senders=2)
+    assert tally["kills"] == 1
+    assert tally["records"] > 0
+
+
+def test_what_was_acknowledged_is_there_on_s3(tmp_path: Path) -> None:
+    tally = gateway_kills.run_on_s3(tmp_path, 1, kills=1, senders=1)
+    assert tally["kills"] == 1
+    assert tally["records"] > 0
+    assert tally["faults"] > 0
+
+
+def test_each_input_of_transactions_is_copied_once_and_in_order(tmp_path: Path) -> None:
+    tally = exactly_once.run(tmp_path, 3, kills=2, workers=1, records=300)
+    assert tally["kills"] == 2
+    assert tally["records"] == 300

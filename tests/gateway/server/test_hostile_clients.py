@@ -9,6 +9,7 @@ import ssl
 import struct
 import threading
 import time
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,18 @@ from gateways import (
     serving,
     until,
 )
+from gateways import gateway as gateway
 from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 from tls_certificates import Authority
 
 import distlog
+from distlog.core.batches.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
+from distlog.core.config import TopicConfig
+from distlog.core.errors import RecordTooLargeError
+from distlog.core.log import log_validator
+from distlog.core.log.log_validator import validate
 from distlog.gateway import gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
@@ -289,3 +296,46 @@ def test_the_end_is_bounded_when_the_storage_is_not(root: Path, monkeypatch: pyt
     # it would wait for 60 s
     assert time.monotonic() - begun_s < 30
     goes_on.set()
+
+
+def expanding(codec: int, size: int) -> bytes:
+    """A batch of one record of so many zeros."""
+    records = [record(0, 0, None, bytes(size))]
+    return batch(records, attributes=codec, section=compress(codec, records[0]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
+def test_a_batch_that_expands_too_far_is_refused_and_costs_no_memory(gateway: GatewayServer, codec: int) -> None:
+    with Wire(gateway) as wire:
+        told = producing(wire, expanding(codec, 40 << 20))
+        assert (told.error_code, told.base_offset) == (ErrorCode.message_too_large, -1)
+        assert "expands to more than 32 times max.message.bytes" in told.error_message
+        # one that is large, and no bomb
+        assert producing(wire, expanding(codec, 20 << 20)).base_offset == 0
+
+
+@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
+def test_a_batch_that_expands_too_far_for_a_small_topic_is_refused(codec: int) -> None:
+    config = TopicConfig.parse({"max.message.bytes": "200000"})
+    with pytest.raises(RecordTooLargeError, match="expands to more than 32 times"):
+        validate(expanding(codec, log_validator._SMALLEST_LIMIT), config, 0)
+
+
+def test_a_snappy_batch_has_no_room_for_a_bomb(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        assert producing(wire, expanding(SNAPPY, 40 << 20)).error_code is ErrorCode.message_too_large
+        assert producing(wire, expanding(SNAPPY, 10 << 20)).base_offset == 0
+
+
+@pytest.mark.long
+def test_the_memory_for_a_bomb_is_bounded_by_its_topic() -> None:
+    bomb = expanding(ZSTD, 128 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordTooLargeError):
+            validate(bomb, TopicConfig(), 0)
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(validate(bomb, TopicConfig.parse({"max.message.bytes": str(8 << 20)}), 1000).rows) == 1
