@@ -28,7 +28,6 @@ from distlog.core.maintenance.merge_plan import limits_of
 from distlog.core.segments.segment_writer import HELD_BYTES, LARGEST_BUNDLE, LARGEST_PART
 from distlog.core.storage.backend import MAX_MERGED_BYTES as RANGE_BYTES
 from distlog.core.storage.object_store import PART_BYTES, SINGLE_PUT_BYTES
-from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES
 
 PUT_DOLLARS, GET_DOLLARS, MONTH_OF_GB_DOLLARS = 0.005 / 1000, 0.0004 / 1000, 0.023
 DAY_S, DAYS_A_MONTH = 86_400, 30
@@ -273,10 +272,8 @@ class Day:
 
     @property
     def merges(self) -> Requests:
-        """The merges, their commits, with manifests, and the openings."""
-        size = self.merge_commit_bytes // max(self.runs, 1)
-        manifest = object_puts(size) if size > MAX_CONDITIONAL_BYTES else 0
-        return self.merging.requests + self.openings + Requests(1 + manifest, 0).times(self.runs)
+        """The merges, their commits, and the openings."""
+        return self.merging.requests + self.openings + Requests(1, 0).times(self.runs)
 
     @property
     def merge_commit_bytes(self) -> int:

@@ -47,8 +47,6 @@ def test_commit_and_checkpoint_names_are_parsed_back() -> None:
     assert paths.parse_checkpoint_file(paths.checkpoint_file(100, HEX)) == 100
     assert paths.parse_commit_file("00000000000000000012.json.tmp") is None
     assert paths.parse_checkpoint_file("_last_checkpoint") is None
-    former = f"_commits/{100:020d}.{HEX}.checkpoint.parquet"
-    assert (paths.parse_checkpoint_file(former), paths.parse_former_checkpoint_file(former)) == (None, 100)
 
 
 @pytest.mark.parametrize(

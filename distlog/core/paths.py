@@ -5,7 +5,6 @@ A topic is a folder; all names below are relative to it:
     _commits/00000000000000000007.json                          commit 7
     _commits/00000000000000000100.<sha256>.checkpoint.arrow.zst the state at version 100
     _commits/<version>.<sha256>.of.<that of a full one>.checkpoint.arrow.zst   what changed since that checkpoint
-    _commits/00000000000000000006.<uuid hex>.manifest.jsonl     actions of a commit that is too large for one file
     _commits/_last_checkpoint                                   a hint
     _commits/.removed-files                                     on a local disk, the lock of deletes and restores
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
@@ -35,7 +34,6 @@ from functools import lru_cache
 from distlog.core.errors import InvalidConfigError, InvalidTopicError
 
 COMMITS_DIR = "_commits"
-MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<read_version>[0-9]{{20}})\.[0-9a-f]{{32}}\.manifest\.jsonl"
 GROUPS_DIR = "_groups"
 #: The gateways' index of the root's topics, so that a list of all of them need not read each one.
 TOPIC_INDEX = f"{GROUPS_DIR}/00000000-0000-0000-0000-000000000000/topics.json"
@@ -60,8 +58,6 @@ _CHECKPOINT = re.compile(
     rf"{COMMITS_DIR}/(?P<version>[0-9]{{20}})\.[0-9a-f]{{32}}(?:\.of\.(?P<base>[0-9]{{20}}\.[0-9a-f]{{32}}))?"
     rf"{re.escape(_CHECKPOINT_SUFFIX)}"
 )
-_FORMER_CHECKPOINT = re.compile(rf"{COMMITS_DIR}/([0-9]{{20}})\.[0-9a-f]{{32}}\.checkpoint\.parquet")
-_MANIFEST = re.compile(MANIFEST_PATTERN)
 _LEFT_OVER = re.compile(r"\.[0-9a-f]{32}\.tmp|\.probe-[0-9a-f]{32}")
 #: A group's name in a path: other bytes of its UTF-8 are ~ and two hex digits, since a group may have any name.
 _GROUP = re.compile(r"(?:[a-zA-Z0-9_-]|~[0-9a-f]{2})(?:[a-zA-Z0-9._-]|~[0-9a-f]{2})*")
@@ -201,22 +197,10 @@ def commit_file(version: int) -> str:
 def checkpoint_file(version: int, digest_hex: str, base: str | None = None) -> str:
     """The relative name of a checkpoint of the state at `version`; the digits are of the file's SHA-256.
 
-    With `base`, the name of a full one, it is an incremental one, which has what changed since that one. An older
-    library takes no file of such a name for a checkpoint.
+    With `base`, the name of a full one, it is an incremental one, which has what changed since that one.
     """
     of = "" if base is None else f".of.{base.removeprefix(f'{COMMITS_DIR}/').removesuffix(_CHECKPOINT_SUFFIX)}"
     return f"{COMMITS_DIR}/{version:020d}.{digest_hex}{of}{_CHECKPOINT_SUFFIX}"
-
-
-def manifest_file(read_version: int, unique_hex: str) -> str:
-    """The relative name of a manifest; `read_version` is the version that its writer read before it wrote."""
-    return f"{COMMITS_DIR}/{read_version:020d}.{unique_hex}.manifest.jsonl"
-
-
-def manifest_read_version(name: str) -> int | None:
-    """The version that the writer of the manifest `name` (relative) read before it wrote; None for any other file."""
-    match = _MANIFEST.fullmatch(name)
-    return int(match["read_version"]) if match else None
 
 
 def parse_commit_file(name: str) -> int | None:
@@ -235,12 +219,6 @@ def base_of_checkpoint(name: str) -> str | None:
     """The name of the full checkpoint that the incremental one `name` needs, both relative; else None."""
     match = _CHECKPOINT.fullmatch(name)
     return f"{COMMITS_DIR}/{match['base']}{_CHECKPOINT_SUFFIX}" if match and match["base"] else None
-
-
-def parse_former_checkpoint_file(name: str) -> int | None:
-    """The version of a checkpoint in Parquet, as older libraries wrote them, by its relative name; else None."""
-    match = _FORMER_CHECKPOINT.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def group_folder(topic_id: str, group: str) -> str:

@@ -21,7 +21,7 @@ from distlog.core.commits.fields import LONGEST_NAME
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -185,10 +185,10 @@ class MicroBatch:
 def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool:
     """True if a version later than `after`, up to `head`, has the commit of the write; the commit is made durable.
 
-    It reads no manifests. Raises CommitStateUnknownError if vacuum has deleted some of these commits.
+    Raises CommitStateUnknownError if vacuum has deleted some of these commits.
     """
     try:
-        for commits in CommitFiles(storage).follow(after + 1, end=head + 1, known=head, whole_from=MAX_LONG):
+        for commits in CommitFiles(storage).follow(after + 1, end=head + 1, known=head):
             if any(commit.write_id == write_id for commit in commits):
                 storage.sync(paths.COMMITS_DIR)
                 return True

@@ -485,7 +485,7 @@ class WatchedTopic:
         if now < self._next_check:
             return True
         self._next_check = now + CHECK_S
-        commit = CommitFiles(self._storage).read(snapshot.version, whole=False)
+        commit = CommitFiles(self._storage).read(snapshot.version)
         return commit is not None and commit.id == snapshot.commit_id
 
 

@@ -20,7 +20,6 @@ from distlog.core import paths
 from distlog.core.commits import checkpoint, commit_json, partition_table
 from distlog.core.commits.action_table import ADD_TABLE, MOST_ROWS_OF_TABLE, REMOVE_TABLE, read_table, write_table
 from distlog.core.commits.actions import (
-    TABLES,
     Action,
     Add,
     AddTable,
@@ -30,12 +29,11 @@ from distlog.core.commits.actions import (
     RemoveTable,
     SetLogStartOffset,
     SetPartitions,
-    each,
+    without_tables,
 )
-from distlog.core.commits.commit_json import Commit, in_tables, read_actions, write_items
+from distlog.core.commits.commit_json import Commit, in_tables, read_actions, write_actions
 from distlog.core.commits.fields import write
 from distlog.core.commits.partition_table import PartitionTable
-from distlog.core.commits.prepared_commit import features
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_columns
 from distlog.core.commits.snapshot import Snapshot, apply
@@ -95,22 +93,18 @@ legal_parts = st.builds(
 @given(st.lists(legal_parts, min_size=1, max_size=12))
 def test_any_segments_come_back_as_they_were_and_in_their_order(segments: list[SegmentInfo]) -> None:
     assert read_again(table(*segments)) == table(*segments)
-    assert list(each([table(*segments)])) == [Add(one) for one in segments]
+    assert list(without_tables([table(*segments)])) == [Add(one) for one in segments]
     pairs = [(one.partition, one.stem) for one in segments]
     assert read_again(removal(*pairs)) == removal(*pairs)
-    assert list(each([removal(*pairs)])) == [Remove(*pair) for pair in pairs]
+    assert list(without_tables([removal(*pairs)])) == [Remove(*pair) for pair in pairs]
 
 
-def test_long_runs_become_tables_that_name_their_feature_and_short_ones_do_not() -> None:
+def test_only_long_runs_become_tables() -> None:
     adds: list[Action] = [Add(part(n)) for n in range(commit_json.TABLE_ROWS)]
     removes: list[Action] = [Remove(n, STEMS[0]) for n in range(commit_json.TABLE_ROWS)]
     kinds = [type(action) for action in in_tables([*removes, SetLogStartOffset(0, 1), *adds, *removes[1:]])]
     assert kinds == [RemoveTable, SetLogStartOffset, AddTable, *([Remove] * (len(removes) - 1))]
-    assert TABLES in features(in_tables(adds)).reader
-    assert TABLES in features(in_tables(removes)).reader
-    assert TABLES not in features(in_tables(adds[1:])).reader
-    unknown: list[Action] = [Add(dataclasses.replace(one.segment, unknown='{"new": 1}')) for one in adds]  # type: ignore[union-attr]
-    assert in_tables(unknown) == unknown
+    assert in_tables(adds[1:]) == adds[1:]
 
 
 @pytest.mark.long
@@ -126,9 +120,9 @@ def test_a_part_takes_few_bytes_at_any_number_of_parts(
         for n in range(count)
     ]
     actions = in_tables([Add(one) for one in segments])
-    items = json.loads(json.dumps(list(write_items(actions)), default=write))
+    items = json.loads(json.dumps(write_actions(actions), default=write))
     assert len(json.dumps(items)) < 3000 + 13 * count
-    assert [one for action in read_actions(items) for one in each([action])] == [Add(one) for one in segments]
+    assert list(without_tables(read_actions(items))) == [Add(one) for one in segments]
 
 
 @pytest.mark.parametrize("position", range(0, 400, 7))
@@ -147,7 +141,7 @@ def test_a_damaged_table_is_an_error_of_the_commit_and_nothing_else(position: in
     except CorruptMetadataError:
         return
     # a flipped bit may give other numbers that can be
-    assert len(list(each(decoded.actions))) == COUNT
+    assert len(list(without_tables(decoded.actions))) == COUNT
 
 
 def body_of(**changes: Any) -> dict[str, Any]:
@@ -224,7 +218,7 @@ class Twins:
             actions=actions,
         )
         after = outcome(self.columns, commit)
-        expected = outcome(self.singly, dataclasses.replace(commit, actions=tuple(each(actions))))
+        expected = outcome(self.singly, dataclasses.replace(commit, actions=tuple(without_tables(actions))))
         assert (after is None) == (expected is None)
         if after is None or expected is None:
             return False

@@ -9,7 +9,6 @@ import pytest
 from crc32c import crc32c
 from histories import History, segment
 
-from distlog.core import paths
 from distlog.core.commits import actions
 from distlog.core.commits.actions import (
     Active,
@@ -18,10 +17,7 @@ from distlog.core.commits.actions import (
     Create,
     Drop,
     GcFloor,
-    InPlaceTransaction,
     LogFloor,
-    Manifest,
-    Pin,
     ProducerBatches,
     Remove,
     Restore,
@@ -31,8 +27,6 @@ from distlog.core.commits.actions import (
     SetPartitions,
     SetTopicId,
     SetTransaction,
-    UnknownAction,
-    Unpin,
 )
 from distlog.core.commits.commit_json import Commit, read_actions
 from distlog.core.commits.producer_table import ProducerBatch
@@ -49,15 +43,11 @@ EVERY_ACTION = (
     Restore(1, 5, 2),
     SetTransaction("app", 7, {0: (0, 10), 2: (5, 5)}),
     SetTransaction("app", "7", {}),
-    InPlaceTransaction("payments", 2, 7, 2**63 - 1, 2**15 - 1, "prepare_abort", (0, 2), 60_000, 5_000),
     Cleaned(0, 5),
     Active(0, STEM, 10),
     Seal(0, STEM),
     GcFloor(12),
     LogFloor(12),
-    Pin("backup", 3, 1_700_000_000_000),
-    Unpin("backup"),
-    Manifest(paths.manifest_file(5, "0" * 32), 100, 7),
     ProducerBatches({0: (ProducerBatch(7, 1, 4, 9, 2, 1_000, 1, -1), ProducerBatch(7, 1, -1, 10, 0, 1_001, 3, 5))}),
     SetTopicId("12345678-1234-1234-1234-123456789abd"),
     Drop(),
@@ -84,10 +74,8 @@ def commit() -> Commit:
 
 def test_every_action_survives_its_json(commit: Commit) -> None:
     assert commit.actions == EVERY_ACTION
-    assert {type(action) for action in EVERY_ACTION} == set(actions.Action.__args__) - {
-        UnknownAction,
-        *(actions.AddTable, actions.RemoveTable),
-    }
+    tables = {actions.AddTable, actions.RemoveTable}
+    assert {type(action) for action in EVERY_ACTION} == set(actions.Action.__args__) - tables
 
 
 def test_a_commit_is_one_json_object_with_kafka_like_names(commit: Commit) -> None:
@@ -97,15 +85,14 @@ def test_a_commit_is_one_json_object_with_kafka_like_names(commit: Commit) -> No
     ]  # fmt: skip
     assert [name for action in body["actions"] for name in action] == [
         "create", "partitions", "config", "add", "remove", "log_start_offset", "restore",
-        "transaction", "transaction", "producer_transaction", "cleaned", "active", "seal", "gc_floor",
-        "log_floor", "pin", "unpin", "manifest", "producers", "topic_id", "drop",
+        "transaction", "transaction", "cleaned", "active", "seal", "gc_floor",
+        "log_floor", "producers", "topic_id", "drop",
     ]  # fmt: skip
     assert body["actions"][7] == {
         "transaction": {
             "app_id": "app",
             "batch_id": 7,
             "offsets": {"0": [0, 10], "2": [5, 5]},
-            "in_order": False,
         }
     }
 
@@ -128,25 +115,9 @@ def test_an_unknown_action_stops_a_reader(commit: Commit) -> None:
         Commit.decode(signed(body), "a file")
 
 
-def test_an_unknown_action_that_is_safe_for_readers_is_kept_as_a_name(commit: Commit) -> None:
-    body = body_of(commit)
-    body["actions"] = [{"bloom_filter": {"reader_safe": True, "bits": [1, 2]}}]
-    decoded = Commit.decode(signed(body), "a file")
-    assert decoded.actions == (UnknownAction("bloom_filter"),)
-    with pytest.raises(UnsupportedVersionError):
-        decoded.encode()
-
-
-@pytest.mark.parametrize("reader_safe", [1, "true", None, False])
-def test_only_true_makes_an_unknown_action_safe_for_readers(commit: Commit, reader_safe: object) -> None:
-    body = {**body_of(commit), "actions": [{"bloom_filter": {"reader_safe": reader_safe}}]}
-    with pytest.raises(UnsupportedVersionError):
-        Commit.decode(signed(body), "a file")
-
-
 def test_a_newer_format_is_named_before_anything_else_is_looked_at() -> None:
     with pytest.raises(UnsupportedVersionError, match="upgrade"):
-        Commit.decode(b'{"format": 2, "version": "another kind of number"}', "a file")
+        Commit.decode(b'{"format": 3, "version": "another kind of number"}', "a file")
 
 
 def test_any_flipped_bit_is_noticed(commit: Commit) -> None:

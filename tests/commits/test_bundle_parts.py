@@ -8,17 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from histories import History, commit_log, segment
+from histories import History, segment
 
 from distlog.core import paths
-from distlog.core.commits import actions, checkpoint, fields
+from distlog.core.commits import checkpoint, fields
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.prepared_commit import oldest_read_version
 from distlog.core.commits.segment_info import OWN_FILE, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import MAX_LONG, TopicConfig
-from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
-from distlog.core.storage.storage import Storage
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import CorruptMetadataError
 
 STEM = paths.new_stem(0, uuid.UUID(int=1).hex)
 POSITIONS = ("log_position", "offset_index_position", "time_index_position")
@@ -46,9 +45,8 @@ def test_a_part_is_the_same_after_json_and_a_checkpoint() -> None:
     assert checkpoint.decode(checkpoint.encode(snapshot), "a checkpoint") == snapshot
 
 
-def test_a_segment_of_an_older_library_has_files_of_its_own() -> None:
-    body = {name: value for name, value in fields.write(segment()).items() if name not in POSITIONS}
-    info = fields.read(SegmentInfo, body)
+def test_a_segment_without_positions_has_files_of_its_own() -> None:
+    info = fields.read(SegmentInfo, fields.write(segment()))
     assert {getattr(info, name) for name in POSITIONS} == {OWN_FILE}
     assert not info.is_bundled
 
@@ -106,24 +104,6 @@ def test_a_checkpoint_with_such_parts_is_refused(changes: dict[str, int], compla
     changed = checkpoint.pack(state, pa.RecordBatch.from_pylist(rows, segments.schema), transactions)
     with pytest.raises(CorruptMetadataError, match=complaint):
         checkpoint.decode(changed, "a checkpoint")
-
-
-def test_the_first_commit_with_a_part_requires_the_feature_and_an_older_library_refuses_by_name(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = commit_log(storage, checkpoint_commits=2)
-    created = log.create(4, TopicConfig())
-    plain, one = log.commit(created, "append", lambda _: [Add(segment(3))])
-    first, two = log.commit(one, "append", lambda _: [Add(part())])
-    second, _ = log.commit(two, "append", lambda _: [Add(part(1, 100, 1008, 2012))])
-    assert [made.requires.reader for made in (plain, first, second) if made] == [(), ("bundles",), ()]
-    assert "bundles" in log.load().requires.reader
-    monkeypatch.setattr(actions, "KNOWN", actions.KNOWN - {"bundles"})
-    assert log.load(version=1).version == 1
-    for version in (2, 3):
-        # version 2 is in a checkpoint
-        with pytest.raises(UnsupportedVersionError, match="bundles: upgrade to read"):
-            log.load(version=version)
 
 
 def test_a_part_that_is_described_anew_does_not_make_another_partitions_part_old() -> None:

@@ -23,7 +23,6 @@ from distlog.core.errors import (
     CorruptMetadataError,
     StorageError,
     TopicNotFoundError,
-    UnsupportedVersionError,
 )
 from distlog.core.storage.storage import Storage
 
@@ -107,34 +106,6 @@ def test_a_broken_chain_is_refused(storage: Storage, log: CommitLog) -> None:
     for call in (log.load, log.history, lambda: log.refresh(snapshot)):
         with pytest.raises(CorruptMetadataError, match="follow"):
             call()
-
-
-def test_a_newer_format_stops_everybody(storage: Storage, log: CommitLog) -> None:
-    snapshot = log.create(1, CONFIG)
-    storage.put(paths.commit_file(1), b'{"format":2,"everything":"else"}')
-    for call in (log.load, lambda: log.refresh(snapshot), lambda: append(log, snapshot)):
-        with pytest.raises(UnsupportedVersionError, match="upgrade"):
-            call()
-
-
-def test_an_unknown_action_stops_everybody(storage: Storage, log: CommitLog) -> None:
-    snapshot = log.create(1, CONFIG)
-    forged(storage, snapshot, actions=[{"shuffle": {}}])
-    for call in (log.load, lambda: log.refresh(snapshot), lambda: append(log, snapshot)):
-        with pytest.raises(UnsupportedVersionError, match="shuffle"):
-            call()
-
-
-def test_an_unknown_action_that_is_safe_for_readers_stops_writers_only(storage: Storage, log: CommitLog) -> None:
-    snapshot = log.create(1, CONFIG)
-    forged(storage, snapshot, actions=[{"bloom_filter": {"reader_safe": True}}])
-    loaded = log.load()
-    assert loaded.version == 1
-    assert log.refresh(snapshot) == loaded
-    for stale in (loaded, snapshot):
-        with pytest.raises(UnsupportedVersionError, match="bloom_filter"):
-            append(log, stale)
-    assert log.load() == loaded
 
 
 def test_a_store_too_slow_for_vacuum_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import uuid
 
@@ -18,15 +17,12 @@ from distlog.core.commits.actions import (
     Create,
     Drop,
     GcFloor,
-    Pin,
     Remove,
     Seal,
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
     SetTransaction,
-    UnknownAction,
-    Unpin,
 )
 from distlog.core.commits.snapshot import PartitionState, fold
 from distlog.core.commits.transaction_table import KEPT_MS, TransactionInfo
@@ -126,19 +122,12 @@ def test_the_gc_floor_only_rises_and_lies_in_the_past(history: History) -> None:
     refused(history, GcFloor(5), match="future")
 
 
-def test_pins_come_and_go(history: History) -> None:
-    history.commit(Pin("a", 1, 10), Pin("b", 2, 20))
-    history.commit(Pin("b", 1, 30), Unpin("a"), Unpin("never was"))
-    assert history.snapshot().pins == {"b": Pin("b", 1, 30)}
-    refused(history, Pin("c", 9, 10), match="future")
-
-
 def test_a_dropped_topic_is_empty_and_takes_only_a_gc_floor(history: History) -> None:
-    history.commit(SetTransaction("app", 1, {}), Pin("a", 1, 10))
+    history.commit(SetTransaction("app", 1, {}))
     history.commit(Drop())
     snapshot = history.snapshot()
     assert snapshot.dropped
-    assert (snapshot.partitions, snapshot.pins, len(snapshot.transactions)) == ((), {}, 0)
+    assert (snapshot.partitions, len(snapshot.transactions)) == ((), 0)
     refused(history, Add(segment(0, 30)), match="dropped")
     refused(history, SetPartitions(5), match="dropped")
     refused(history, Drop(), match="dropped")
@@ -189,18 +178,11 @@ def test_commits_follow_each_other_in_number_chain_and_time(history: History) ->
         fold(None, history.commits[1:])
 
 
-def test_an_unknown_action_is_remembered(history: History) -> None:
-    commit = dataclasses.replace(history.commit(), actions=(UnknownAction("bloom_filter"),))
-    history.commits[-1] = commit
-    history.commit(Add(segment(0, 30)))
-    assert history.snapshot().requires.writer == ("bloom_filter",)
-
-
 def test_commit_bytes_add_up(history: History) -> None:
     assert history.snapshot().commit_bytes == sum(len(commit.encode()) for commit in history.commits)
 
 
 def test_a_snapshot_pickles(history: History) -> None:
-    history.commit(SetTransaction("app", 7, {0: (0, 1)}), Pin("a", 1, 10))
+    history.commit(SetTransaction("app", 7, {0: (0, 1)}))
     snapshot = history.snapshot()
     assert pickle.loads(pickle.dumps(snapshot)) == snapshot

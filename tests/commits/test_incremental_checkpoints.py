@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
-import re
 import subprocess
 import sys
 import uuid
@@ -239,29 +238,6 @@ def test_whichever_byte_flips_it_is_no_other_state(storage: Storage, log: Commit
             checkpoint.decode(base, "a file", pa.Codec("zstd").compress(bytes(flipped), asbytes=True))
 
 
-def test_an_older_library_passes_over_an_incremental_one(
-    storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    snapshot = grown(log, large_topic(log), 2 * EVERY)
-    names = checkpoint_files(storage)
-    # as libraries before this one told checkpoints from other files
-    monkeypatch.setattr(
-        paths,
-        "_CHECKPOINT",
-        re.compile(r"_commits/(?P<version>[0-9]{20})\.[0-9a-f]{32}(?P<base>)\.checkpoint\.arrow\.zst"),
-    )
-    assert checkpoint_files(storage) == names[:1]
-    assert checkpoint.read_hint(storage) is None
-    gets, _, lists = requests(storage, lambda: commit_log(storage).load())
-    assert commit_log(storage).load() == snapshot
-    assert lists == 1
-    assert gets < snapshot.version + 3, "the full one was used"
-    other = commit_log(storage, checkpoint_commits=EVERY)
-    append(other, other.load(), EVERY)
-    monkeypatch.undo()
-    assert commit_log(storage).load() == other.load()
-
-
 def test_a_full_one_of_another_topic_is_no_base(storage: Storage, log: CommitLog) -> None:
     snapshot = large_topic(log)
     base, *_ = checkpoint_files(storage)
@@ -284,7 +260,7 @@ def test_vacuum_keeps_the_full_one_that_a_kept_one_needs_and_none_that_lacks_it(
         return FileInfo(paths.checkpoint_file(version, f"{version:032x}", full), 1, 1)
 
     def left(*, gc_floor: int, log_floor: int, highest: int = 0) -> list[int | None]:
-        gone = obsolete_checkpoints(files, gc_floor, (), log_floor, highest)
+        gone = obsolete_checkpoints(files, gc_floor, log_floor, highest)
         return [paths.parse_checkpoint_file(one.name) for one in files if one not in gone]
 
     files = [file(100), file(200), file(300, 200), file(400, 200), file(500), file(600, 500), file(700, 500)]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import SetTransaction
-from distlog.core.commits.checkpoint import transactions_of
 from distlog.core.commits.snapshot import fold
 from distlog.core.commits.transaction_table import (
     KEPT_MS,
@@ -105,22 +104,6 @@ def test_the_state_is_the_same_however_commits_are_folded_and_through_a_checkpoi
     assert whole == one_by_one
     assert numbers(whole.transactions, "stream") == [*(str(number) for number in range(40, 50)), '"a word"']
     assert checkpoint.decode(checkpoint.encode(whole), "a file") == whole
-
-
-def test_a_checkpoint_of_a_library_that_keeps_all_is_read_without_the_forgotten() -> None:
-    """Such a library keeps the new field as an unknown one."""
-    rows = [
-        {"app_id": "app", "batch_id": str(number), "version": number, "timestamp_ms": number, "offsets": [],
-         "unknown": unknown}
-        for number, unknown in enumerate(['{"in_order": true, "mood": "good"}'] * 30 + ['{"in_order": false}', ""])
-    ]  # fmt: skip
-    older = pa.schema([spec for spec in SCHEMA if spec.name != "in_order"])
-    columns = transactions_of(pa.RecordBatch.from_pylist(rows, older), 100)
-    assert set(columns["unknown"].to_pylist()) == {'{"mood": "good"}', ""}
-    table = TransactionTable(columns)
-    assert numbers(table) == [str(number) for number in range(20, 32)]
-    assert table.get("app", 29) == TransactionInfo(29, 29, {}, '{"mood": "good"}', in_order=True)
-    assert table.get("app", 31) == TransactionInfo(31, 31, {})
 
 
 @pytest.mark.parametrize("change", [{"batch_id": '"a word"'}, {"batch_id": "true"}, {"batch_id": "7,"}])

@@ -17,9 +17,8 @@ from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.commits import checkpoint, commit_json, producer_table
-from distlog.core.commits.actions import PRODUCERS, Add, Drop, ProducerBatches, Requires
+from distlog.core.commits.actions import Add, Drop, ProducerBatches
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.prepared_commit import features
 from distlog.core.commits.producer_table import (
     COMMIT_MARKER,
     DATA,
@@ -33,10 +32,8 @@ from distlog.core.commits.producer_table import (
 )
 from distlog.core.commits.snapshot import Snapshot, apply, fold
 from distlog.core.config import DAY_MS, MAX_LONG
-from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+from distlog.core.errors import CorruptMetadataError
 from distlog.core.transactions.producer_states import NONE, ProducerStates, batches_of, producer_batches
-
-TOLD = Requires(writer=(PRODUCERS,))
 
 
 def told(producer: int = 7, offset: int = 0, count: int = 1, **changes: Any) -> ProducerBatch:
@@ -50,7 +47,7 @@ def append(history: History, *batches: ProducerBatch, partition: int = 0, end: i
     begin = history.snapshot().partitions[partition].log_end_offset
     end = max(each.last_offset for each in batches) + 1 if end is None else end
     added = Add(segment(partition, begin, end - begin))
-    return history.commit(added, ProducerBatches({partition: batches}), requires=TOLD)
+    return history.commit(added, ProducerBatches({partition: batches}))
 
 
 @pytest.fixture
@@ -100,7 +97,7 @@ def test_a_fold_of_commits_knows_what_the_rules_of_a_log_make_of_their_batches(
 ) -> None:
     history, states, passed_ms, log = History(), ProducerStates(), 0, raw(steps)
     history.create(1)
-    rows, is_told = read_headers(log), False
+    rows = read_headers(log)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(producer_table, "_MOST_CHANGED", most)
         first = 0
@@ -108,8 +105,7 @@ def test_a_fold_of_commits_knows_what_the_rules_of_a_log_make_of_their_batches(
             some = rows[first : first + data.draw(st.integers(1, 9))]
             pause_ms = steps[first][4] + 1
             history.now_ms += pause_ms - 1
-            passed_ms += min(pause_ms, PAUSE_MS) if is_told else 0
-            is_told = True
+            passed_ms += min(pause_ms, PAUSE_MS)
             quiet = [
                 producer
                 for producer in range(1, 6)
@@ -178,10 +174,11 @@ def test_a_producer_is_forgotten_when_commits_tell_nothing_of_it_for_a_day(histo
 
 def test_a_commit_from_the_far_future_makes_no_producer_forgotten(history: History) -> None:
     append(history, told(7, 0))
+    before_ms = history.snapshot().passed_ms
     history.now_ms += 365 * DAY_MS
     history.commit()
     snapshot = history.snapshot()
-    assert snapshot.passed_ms == PAUSE_MS
+    assert snapshot.passed_ms == before_ms + PAUSE_MS
     assert snapshot.partitions[0].producers.get(7, snapshot.passed_ms) is not None
 
 
@@ -249,8 +246,8 @@ def test_batches_of_a_producer_that_are_not_in_their_order_are_refused(history: 
 def body() -> dict[str, Any]:
     """The JSON of what a commit tells of two batches."""
     action = ProducerBatches({0: (told(7, 0, 3), told(8, 3)), 2: (told(8, 5, kind=COMMIT_MARKER),)})
-    (found,) = json.loads(json.dumps(list(commit_json.write_items([action]))))
-    assert commit_json.read_item(found) == [action]
+    (found,) = json.loads(json.dumps(commit_json.write_actions([action])))
+    assert commit_json.read_actions([found]) == (action,)
     columns: dict[str, Any] = found["producers"]
     return columns
 
@@ -283,7 +280,7 @@ HOSTILE: dict[str, tuple[str, Any]] = {
 def test_columns_that_make_no_sense_are_refused(name: str) -> None:
     column, value = HOSTILE[name]
     with pytest.raises(ValueError, match=r"must|a commit has|column"):
-        commit_json.read_item({"producers": {**body(), column: value}})
+        commit_json.read_actions([{"producers": {**body(), column: value}}])
 
 
 @pytest.mark.parametrize("name", ["producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta"])
@@ -291,7 +288,7 @@ def test_a_column_that_is_missing_is_refused(name: str) -> None:
     columns = body()
     del columns[name]
     with pytest.raises(ValueError, match=name):
-        commit_json.read_item({"producers": columns})
+        commit_json.read_actions([{"producers": columns}])
 
 
 def test_a_commit_tells_of_a_bounded_number_of_batches() -> None:
@@ -303,43 +300,21 @@ def test_a_commit_tells_of_a_bounded_number_of_batches() -> None:
     for count in (commit_json.MOST_PRODUCER_BATCHES, commit_json.MOST_PRODUCER_BATCHES + 1):
         item = {"producers": {**columns, "partition": [0] * count}}
         if count <= commit_json.MOST_PRODUCER_BATCHES:
-            commit_json.read_item(item)
+            commit_json.read_actions([item])
         else:
             with pytest.raises(ValueError, match="a commit has"):
-                commit_json.read_item(item)
+                commit_json.read_actions([item])
 
 
 def test_a_commit_tells_of_producers_once() -> None:
     with pytest.raises(ValueError, match="once"):
-        commit_json.read_items([{"producers": body()}, {"producers": body()}])
+        commit_json.read_actions([{"producers": body()}, {"producers": body()}])
 
 
 def test_many_batches_take_few_bytes_each() -> None:
     batches = tuple(told(7, 3 * number, 3, timestamp=1_700_000_000_000 + number) for number in range(1_000))
-    (found,) = commit_json.write_items([ProducerBatches({0: batches})])
+    (found,) = commit_json.write_actions([ProducerBatches({0: batches})])
     assert len(json.dumps(found, separators=(",", ":"))) < 15 * len(batches)
-
-
-def test_a_library_without_the_feature_may_read_the_topic_but_not_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    action = ProducerBatches({0: (told(7, 0),)})
-    assert features([action]) == TOLD
-    history = History()
-    history.create(1)
-    data = append(history, told(7, 0)).encode()
-    monkeypatch.setattr(commit_json, "PRODUCERS", "not known")
-    monkeypatch.setattr("distlog.core.commits.actions.KNOWN", frozenset())
-    old = apply(fold(None, history.commits[:-1]), Commit.decode(data, "a file"))
-    old.requires.check_readable("a file")
-    with pytest.raises(UnsupportedVersionError, match="producers"):
-        old.requires.check_writable()
-
-
-def test_a_checkpoint_without_producers_has_no_columns_for_them(history: History) -> None:
-    state, *_ = checkpoint.unpack(checkpoint.encode(history.snapshot()))
-    assert state["producers"] == 0
-    append(history, told(7, 0))
-    *_, producers = checkpoint.unpack(checkpoint.encode(history.snapshot()))
-    assert producers.column_names == producer_table.SCHEMA.names
 
 
 def test_a_checkpoint_on_storage_comes_back(memory_url: Any, history: History) -> None:

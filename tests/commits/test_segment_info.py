@@ -40,13 +40,6 @@ def test_a_segment_is_the_same_after_json_and_pickle() -> None:
     assert pickle.loads(pickle.dumps(info)) == info
 
 
-def test_fields_of_a_newer_library_are_kept_and_not_looked_at() -> None:
-    info, body = segment(), {**fields.write(segment()), "colour": "blue"}
-    newer = fields.read(SegmentInfo, {**fields.write(info), "colour": "blue"})
-    assert dataclasses.replace(newer, unknown="") == info
-    assert fields.write(newer.at(100)) == {**body, **fields.write(info.at(100))}
-
-
 def test_stored_offsets_that_would_overflow_where_readers_count_on_are_refused() -> None:
     segment(stored_base_offset=2**63 - 11).check()
     with pytest.raises(ValueError, match="larger than offsets are"):

@@ -204,15 +204,6 @@ def bytes_of(body: dict[str, Any]) -> bytes:
     return text + b',"crc32c":%d}\n' % crc32c(text)
 
 
-def test_what_a_newer_library_stored_besides_is_kept() -> None:
-    body = body_of(state_of())
-    body["colour"] = "blue"
-    body["members"][0]["rack"] = "r1"
-    state = GroupState.decode(bytes_of(body), "f")
-    again = json.loads(further(state).encode())
-    assert (again["colour"], again["members"][0]["rack"]) == ("blue", "r1")
-
-
 @pytest.mark.parametrize(
     "change",
     [

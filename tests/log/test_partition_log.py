@@ -38,7 +38,6 @@ from topics import NOW, Clock
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.commits import actions, checkpoint
 from distlog.core.commits.actions import Drop, SetConfig, SetLogStartOffset
 from distlog.core.errors import (
     CommitConflictError,
@@ -47,7 +46,6 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.log.live_snapshot import with_tails
-from distlog.core.topics import open_topic
 from distlog.core.topics.topic import Topic
 
 
@@ -250,19 +248,6 @@ def test_a_log_lets_go_of_all_its_files(folder: Path) -> None:
     assert open_below(folder) == []
 
 
-def test_a_topic_with_an_active_segment_asks_writers_for_the_feature(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = Process(folder)
-    assert process.head().requires.writer == ()
-    append(process[0], b"a")
-    assert process.head().requires.writer == (actions.ACTIVE_SEGMENTS,)
-    monkeypatch.setattr(actions, "KNOWN", actions.KNOWN - {actions.ACTIVE_SEGMENTS})
-    assert process.handle.log.load().version == 1
-    with pytest.raises(UnsupportedVersionError, match="active-segments"):
-        process.handle.log.commit(process.head(), "config", lambda _: [SetConfig({})])
-
-
 @pytest.mark.parametrize("is_open", [False, True])
 def test_an_active_segment_of_a_newer_library_takes_no_appends(folder: Path, is_open: bool) -> None:
     process, newer = Process(folder), Process(folder)
@@ -278,25 +263,6 @@ def test_an_active_segment_of_a_newer_library_takes_no_appends(folder: Path, is_
         append(process[0], b"d")
     assert process.seen() == before
     assert before[0][-1] == b"c"
-
-
-def test_the_feature_stands_in_the_commit_that_needs_it_first_and_stays_in_checkpoints(folder: Path) -> None:
-    process = Process(folder)
-    process.topic().append([{"value": b"a"}])
-    for value in (b"b", b"c"):
-        append(process[0], value)
-        process.topic().append([{"value": b"a"}])
-    process.topic().drop()
-    open_topic.create(str(folder), 1)
-    written = {commit.operation: commit.requires.writer for commit in process.handle.log.history()}
-    first = next(commit.version for commit in process.handle.log.history()[::-1] if commit.requires.writer)
-    assert (first, process.handle.log.commits(first, first + 1)[0].operation) == (2, "active")
-    assert written["append"] == written["drop"] == written["create"] == ()
-    # also for the topic that was created in its place: the lock files may still be there
-    head = process.handle.log.load()
-    checkpoint.write(process.handle.storage, head)
-    (name,) = [file.name for file in process.handle.storage.list(paths.COMMITS_DIR) if ".checkpoint." in file.name]
-    assert checkpoint.read(process.handle.storage, name).requires.writer == (actions.ACTIVE_SEGMENTS,)
 
 
 def test_the_folder_of_a_partition_is_made_by_the_first_append(folder: Path) -> None:

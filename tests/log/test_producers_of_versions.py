@@ -10,8 +10,6 @@ from partition_logs import Process, append, new_topic, send
 
 import distlog
 from distlog.core import paths
-from distlog.core.commits.actions import Pin
-from distlog.core.config import MAX_LONG
 
 
 def test_producers_are_known_when_a_restore_moves_the_beginning_back_to_an_earlier_cut(tmp_path: Path) -> None:
@@ -91,15 +89,3 @@ def test_an_export_of_a_version_between_the_gc_floor_and_the_head_has_its_produc
     old.export(tmp_path / "kafka")
     adopted = distlog.adopt(tmp_path / "kafka", str(tmp_path / "again")).topics["events"]
     assert send(Process(tmp_path / "again" / "events")[0], 0) == (0, 1), adopted
-
-
-def test_an_export_of_a_pinned_version_has_its_producers_however_old_it_is(tmp_path: Path) -> None:
-    folder = tmp_path / "events"
-    topic = sent_once(folder, rolls=3)
-    wanted = cut(topic, 1)
-    topic.log.commit(topic.snapshot, "config", lambda _: [Pin("report", wanted, MAX_LONG)])
-    age(folder, cut(topic.refresh(), 2, 3))
-    assert topic.vacuum().gc_floor > wanted
-    distlog.open(str(folder), version=wanted).export(tmp_path / "kafka")
-    distlog.adopt(tmp_path / "kafka", str(tmp_path / "again"))
-    assert send(Process(tmp_path / "again" / "events")[0], 0) == (0, 1)

@@ -52,19 +52,13 @@ def test_a_bundle_stays_while_one_part_is_live_and_goes_with_the_last(world: Wor
     assert world.files() == set()
 
 
-def test_a_bundle_stays_for_the_delay_and_for_those_who_travel_to_its_versions(world: World) -> None:
+def test_a_bundle_stays_for_the_delay(world: World) -> None:
     world.topic().append(both("v"))
     held = world.topic()
     world.expire()
     assert vacuumed(world)
     with pytest.raises(SnapshotTooOldError):
         held.scan().to_table()
-    world.topic().append(both("w"))
-    held = world.topic()
-    world.pin()
-    world.expire()
-    assert vacuumed(world) == []
-    assert held.scan(columns=["value"]).to_table()["value"].to_pylist() == [b"w", b"w"]
 
 
 def test_a_merge_makes_one_bundle_of_several_which_go_then(tmp_path: Path) -> None:

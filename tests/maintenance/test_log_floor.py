@@ -19,11 +19,9 @@ from distlog.core.commits.actions import (
     Drop,
     GcFloor,
     LogFloor,
-    Pin,
     Remove,
     SetConfig,
     SetLogStartOffset,
-    Unpin,
 )
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
@@ -149,25 +147,16 @@ def test_an_older_version_or_time_is_refused_with_both_bounds(world: World) -> N
         world.topic().restore(39)
 
 
-def test_commits_that_are_younger_and_versions_that_are_pinned_stay(world: World) -> None:
+def test_commits_that_are_younger_stay(world: World) -> None:
     commits(world, 40)
     world.clock.now += WEEK_MS - 20 * HOUR_MS
     commits(world, 1, 0)
     run(world)
     assert versions(world)[0] == 20
-    head = log_of(world).load()
-    until_ms = world.clock.now + 10 * WEEK_MS
-    _, head = world.log.commit(head, "pin", lambda _: [Pin("a", 35, until_ms)])
     world.clock.now += WEEK_MS
     commits(world, 20)
     run(world)
-    assert versions(world)[0] == 30
-    assert log_of(world).load(version=35).version == 35
-    world.log.commit(log_of(world).load(), "unpin", lambda _: [Unpin("a")])
-    run(world)
     assert versions(world)[0] == 40
-    with pytest.raises(CommitConflictError, match="version 35 are not kept"):
-        world.log.commit(log_of(world).load(), "pin", lambda _: [Pin("a", 35, until_ms)])
 
 
 def test_without_an_end_of_the_retention_all_commits_stay(world: World) -> None:

@@ -51,7 +51,6 @@ def snapshot_of(segments: Sequence[SegmentInfo], log_start_offset: int = 0) -> S
         config=config,
         partitions=(state,),
         transactions=NO_TRANSACTIONS,
-        pins={},
     )
 
 

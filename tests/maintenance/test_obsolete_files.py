@@ -13,8 +13,6 @@ from topics import Clock, topic_on, values
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import Pin
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import StorageError
 from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
 from distlog.core.storage.storage import Storage
@@ -76,19 +74,6 @@ def test_there_is_always_one_to_fall_back_on(tmp_path: Path) -> None:
     damage_checkpoint(topic, newest)
     assert gets_to_open(topic, newest) < 10
     assert topic.log.load().version == topic.version
-
-
-def test_a_pinned_version_keeps_the_checkpoints_that_open_it(tmp_path: Path) -> None:
-    clock = Clock()
-    topic = topic_of_versions(Storage(tmp_path / "log"), 10, clock)
-    topic.log.commit(topic.snapshot, "config", lambda _: [Pin("report", 5, MAX_LONG)])
-    clock.now_ms += 10_000
-    topic.refresh().vacuum()
-    assert checkpoints(topic)[:2] == [4, 5]
-    cost = gets_to_open(topic, 5)
-    damage_checkpoint(topic, 5)
-    assert gets_to_open(topic, 5) < 10
-    assert cost < gets_to_open(topic, 3)
 
 
 def test_verify_does_not_mind_a_checkpoint_that_goes_meanwhile(

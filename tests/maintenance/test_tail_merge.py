@@ -95,7 +95,6 @@ def snapshot_of(config: TopicConfig, *states: PartitionState) -> Snapshot:
         config=config,
         partitions=states,
         transactions=NO_TRANSACTIONS,
-        pins={},
     )
 
 

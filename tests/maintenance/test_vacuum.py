@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from vacuuming import DELAY, World
 
-from distlog.core.commits.actions import Pin
 from distlog.core.errors import TransactionTooOldError
 from distlog.core.topics.append_commit import commit_append
 
@@ -108,20 +107,6 @@ def test_the_files_of_a_dropped_topic_stay_for_the_delay(world: World) -> None:
     world.wait(DELAY - 1)
     world.vacuum()
     assert held.scan().count() == held.scan().to_table().num_rows == 1
-
-
-def test_a_pinned_version_keeps_its_files_until_it_expires(world: World) -> None:
-    world.append("pinned")
-    held = world.topic()
-    until = world.clock.now + 10 * DELAY
-    world.log.commit(held.snapshot, "config", lambda snapshot: [Pin("report", held.version, until)])
-    world.expire()
-    world.wait()
-    world.vacuum()
-    assert held.scan(columns=["value"]).to_table().column(0).to_pylist() == [b"pinned"]
-    world.clock.now = until
-    world.vacuum()
-    assert world.files() == set()
 
 
 def test_a_foreign_file_is_left_alone(world: World, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from two_clocks import TwoClocks, poison
 from vacuuming import DELAY
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Pin, Remove, SetLogStartOffset
+from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import DAY_MS
 from distlog.core.maintenance.log_floor import CommitsFolder
@@ -65,21 +65,6 @@ def test_a_commit_by_a_clock_that_is_behind_does_not_make_vacuum_delete_too_earl
     world.by(Clock(NOW)).compact()
     world.by(world.store).vacuum()
     assert contents(held) == {0: [b"v0", b"v1"]}
-
-
-def test_a_pin_lasts_until_its_time_whatever_the_clock_of_vacuum(tmp_path: Path) -> None:
-    world = TwoClocks(Storage(tmp_path / "log"), retention_ms=0, file_delete_delay_ms=DELAY)
-    world.good.append(values([1]))
-    held = world.by(world.store)
-    until = NOW + 10 * DELAY
-    held.log.commit(held.snapshot, "config", lambda current: [Pin("report", held.version, until)])
-    world.store.now_ms += 10
-    world.by(world.store).retention()
-    world.store.now_ms += 2 * DELAY
-    world.by(world.bad).vacuum()
-    assert contents(held) == {0: [b"v1"]}
-    world.store.now_ms = until
-    assert world.by(world.store).vacuum().files != ()
 
 
 def commits(*times: int) -> list[FileInfo]:

@@ -84,18 +84,10 @@ def test_an_append_has_one_time_in_all_of_its_segments_and_batches() -> None:
     assert {time for _, time, _ in check_readers(topic)} == {topic.snapshot.timestamp_ms}
 
 
-def test_a_topic_that_needs_it_names_the_feature_to_older_libraries() -> None:
-    topic = topic_of(Clock(NOW))
-    assert topic.snapshot.requires.reader == ()
-    topic.append(rows("a"))
-    assert topic.snapshot.requires.reader == ("append-time",)
-
-
 def test_with_create_time_nothing_changes() -> None:
     topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}"), 1, {}, Clock(NOW))
     topic.append([{"value": "v", "timestamp": 7}])
     assert segment(topic).append_time_ms == -1
-    assert topic.snapshot.requires.reader == ()
 
 
 def test_no_commit_takes_a_time_back() -> None:

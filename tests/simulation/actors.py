@@ -27,14 +27,13 @@ from distlog import (
 )
 from distlog.core.arrays import column_of
 from distlog.core.batches.record_batch import HEADERS_TYPE
-from distlog.core.commits.actions import Pin
 from distlog.core.config import TopicConfig
 from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.open_topic import make_topic
 from simulation.gateways import Gateway, Register, registers
 from simulation.oracle import ID_HEADER, Batch, Given, Oracle, Rows, rows_of
-from simulation.world import BEGIN_MS, Process
+from simulation.world import Process
 
 if TYPE_CHECKING:
     from simulation.kafka_directories import Broker
@@ -498,10 +497,6 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
             topic.delete_records({partition: before})
             if topic.start_offsets()[partition] < before and "restore" not in stage.jobs:
                 stage.oracle.says(f"offsets below {before} of partition {partition} are there after their deletion")
-        case "pin":
-            name, version = f"pin of {process.name}", topic.version
-            until_ms = int(BEGIN_MS + (stage.oracle.world.now + random.uniform(0, 4 * stage.oracle.delay_s)) * 1000)
-            topic.log.commit(topic.snapshot, "pin", lambda _: [Pin(name, version, until_ms)])
         case "config":
             size = {"segment.bytes": random.choice((1 << 20, 1 << 24, None))}
             topic.alter_config(_other_settings(stage, stage.more) if stage.more and stage.chance(0.7) else size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -22,7 +22,7 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReadCommit:
-    """A commit; each of its `actions` is (name, body), those in columns, tables and manifests one by one."""
+    """A commit; each of its `actions` is (name, body), those in tables one by one."""
 
     version: int
     id: str
@@ -38,13 +38,12 @@ class ReadCommit:
         return (body for other, body in self.actions if other == name)
 
 
-def read_commit(data: bytes, read_file: Callable[[str], bytes]) -> ReadCommit:
-    """The commit that `data` holds; `read_file` reads a manifest. Raises UnreadableError."""
+def read_commit(data: bytes) -> ReadCommit:
+    """The commit that `data` holds. Raises UnreadableError."""
     at = data.rindex(b',"crc32c":')
     body = json.loads(data)
     if crc32c(data[:at]) != body["crc32c"]:
         raise UnreadableError("the checksum of a commit is wrong")
-    items = [item for each in body["actions"] for item in _with_manifests(each, read_file)]
     return ReadCommit(
         body["version"],
         body["id"],
@@ -52,19 +51,9 @@ def read_commit(data: bytes, read_file: Callable[[str], bytes]) -> ReadCommit:
         body["topic_id"],
         body["timestamp_ms"],
         body["operation"],
-        tuple(action for item in items for action in _actions(item)),
+        tuple(action for item in body["actions"] for action in _actions(item)),
         body.get("requires", {}),
     )
-
-
-def _with_manifests(item: Body, read_file: Callable[[str], bytes]) -> Iterator[Body]:
-    if "manifest" not in item:
-        yield item
-        return
-    lines = read_file(item["manifest"]["file"])
-    if crc32c(lines) != item["manifest"]["crc32c"]:
-        raise UnreadableError("the checksum of a manifest is wrong")
-    yield from map(json.loads, lines.splitlines())
 
 
 #: The fields of a segment that are left out where they have these values.
@@ -90,26 +79,21 @@ _FLAGS = frozenset({"compacted", "has_transactions", "has_producers"})
 
 def _actions(item: Body) -> Iterator[tuple[str, Body]]:
     ((name, body),) = item.items()
-    if name in ("adds", "removes"):
-        rows = _rows_of_columns(body)
-    elif name in ("add_table", "remove_table"):
-        rows = _rows_of_table(body)
-    elif name == "producers":
-        yield name, {"rows": _producers(body)}
-        return
-    else:
-        yield name, {**DEFAULTS, **body} if name == "add" else body
-        return
-    for row in rows:
-        if name.startswith("add"):
-            segment = {**DEFAULTS, **row}
-            yield "add", segment if name == "adds" else {key: segment[key] for key in segment.keys() - _COMPUTED}
-        else:
-            yield "remove", row
+    match name:
+        case "add":
+            yield name, {**DEFAULTS, **body}
+        case "add_table":
+            for row in _rows_of_table(body):
+                yield "add", {key: row[key] for key in row.keys() - _COMPUTED}
+        case "remove_table":
+            yield from (("remove", row) for row in _rows_of_table(body))
+        case "producers":
+            yield name, {"rows": _producers(body)}
+        case _:
+            yield name, body
 
 
 _STEPS = frozenset({"partition", "base_offset", "created_ms"})
-_STEPS_OF_COLUMNS = _STEPS | {"log_position", "offset_index_position", "time_index_position"}
 #: Columns of differences to another one, in the order in which they are read.
 _RELATIVE = {
     "next_offset": "base_offset",
@@ -129,27 +113,6 @@ _GAPS = {
 }
 
 
-def _rows_of_columns(body: Body) -> list[dict[str, Any]]:
-    count, stems = len(body["partition"]), body["stems"]
-    columns = {
-        name: column if isinstance(column, list) else [column] * count
-        for name, column in body.items()
-        if name != "stems"
-    }
-    columns["stem"] = [stems[number] for number in columns["stem"]]
-    for name in _STEPS_OF_COLUMNS & columns.keys():
-        columns[name] = list(accumulate(columns[name]))
-    _add_bases(columns, count)
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _add_bases(columns: dict[str, list[Any]], count: int) -> None:
-    for name, other in _RELATIVE.items():
-        if name in columns:
-            bases = columns.get(other, [DEFAULTS.get(other)] * count)
-            columns[name] = [own + base for own, base in zip(columns[name], bases, strict=True)]
-
-
 def _rows_of_table(body: Body) -> list[dict[str, Any]]:
     """The rows of a table; its two checksums are differences to computed ones."""
     count, packed = body["rows"], base64.b64decode(body["data"])
@@ -163,7 +126,9 @@ def _rows_of_table(body: Body) -> list[dict[str, Any]]:
         at += width * count
     for name in _STEPS & columns.keys():
         columns[name] = list(accumulate(columns[name]))
-    _add_bases(columns, count)
+    for name, other in _RELATIVE.items():
+        if name in columns:
+            columns[name] = [own + base for own, base in zip(columns[name], columns[other], strict=True)]
     for name, size_of in _GAPS.items():
         if name in columns:
             end = 0

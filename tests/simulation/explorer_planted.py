@@ -9,21 +9,9 @@ from unittest import mock
 
 from distlog.core.commits.actions import Action, SetTransaction
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintenance import vacuum
 from distlog.gateway import leadership
 from distlog.gateway.leadership import Leadership
 from simulation.planted import Plant
-from simulation.threads import current
-
-
-def _pins_are_read_once() -> Any:
-    """Vacuum does not read the pins again after another commit came first."""
-    read, known = vacuum.pinned_versions, dict[object, tuple[int, ...]]()
-
-    def pinned_versions(head: Snapshot, now_ms: int) -> tuple[int, ...]:
-        return known.setdefault(current(), read(head, now_ms))
-
-    return mock.patch.object(vacuum, "pinned_versions", pinned_versions)
 
 
 def _epochs_are_counted_once() -> Any:
@@ -53,6 +41,5 @@ class ExploredBug:
 
 #: Each bug by what is wrong with it.
 EXPLORED_BUGS: Mapping[str, ExploredBug] = {
-    "pins are read once": ExploredBug(_pins_are_read_once, "a pin beside vacuum"),
     "epochs are counted once": ExploredBug(_epochs_are_counted_once, "two leaders of one partition"),
 }

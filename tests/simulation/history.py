@@ -96,7 +96,7 @@ class Plan(Drawn):
     has_holes: bool = False
     #: Whether actors do several things at once, and rest for longer then, so that others are far ahead of them.
     in_bursts: bool = False
-    #: Whether commits have their actions in tables and manifests, as those of many partitions.
+    #: Whether commits have their actions in tables, as those of many partitions.
     in_tables: bool = False
     #: Whether vacuum and old versions are looked at in the end, too, which takes a fifth of the time of a short one.
     is_vacuumed: bool = True

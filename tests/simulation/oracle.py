@@ -109,12 +109,11 @@ class OldCommits:
     deleted: set[int] = field(default_factory=set)
     #: Versions that were put again after they had been deleted.
     late: set[int] = field(default_factory=set)
-    pins: Mapping[str, Body] = field(default_factory=dict)
     #: So many are deleted together, in any order.
     at_once: int = 3
 
-    def put(self, commit: ReadCommit, after: TopicState, now_s: float) -> Iterable[str]:
-        """Take note of a commit; says which rules it breaks."""
+    def put(self, commit: ReadCommit, after: TopicState, now_s: float) -> None:
+        """Take note of a commit."""
         version = commit.version
         self.written_s[version] = now_s
         kept_ms = after.number("commit.retention.ms", WEEK_MS)
@@ -122,10 +121,6 @@ class OldCommits:
         for body in commit.bodies("log_floor"):
             self.floor = max(self.floor, body["version"])
             self.floors.append((body["version"], self.kept_s.get(version - 1, 0.0)))
-            for name, pin in self.pins.items():
-                if pin["version"] < self.floor and pin["until_ms"] > BEGIN_MS + now_s * 1000:
-                    yield f"the log floor is {self.floor}, although {name} pins version {pin['version']}"
-        self.pins = after.pins
 
     def least_s(self, version: int) -> float:
         """How long a commit is kept at least: by its settings, those before, and those that its floor went by.
@@ -243,7 +238,7 @@ class Oracle:
         if state is None:
             self.says(f"a reader got version {snapshot.version}, which nobody has committed")
             return
-        parts = snapshot.partitions, snapshot.transactions, snapshot.config, snapshot.pins, snapshot.requires
+        parts = snapshot.partitions, snapshot.transactions, snapshot.config, snapshot.requires
         key = snapshot.version, *map(id, parts), snapshot.gc_floor, snapshot.log_floor
         if key not in self._compared:
             # it is kept, so that nothing else gets the same ids
@@ -355,7 +350,7 @@ class Oracle:
             return
         topic, author = parts[1], self.store.author
         assert author is not None
-        commit = read_commit(data, lambda file: self.store.objects[f"bucket/{topic}/{file}"].data)
+        commit = read_commit(data)
         self._leading.add(key)
         rewrites = any(commit.bodies("remove"))
         for name, body in commit.actions:
@@ -383,23 +378,18 @@ class Oracle:
         self._commits[name] = data
         before = self.states.get(version - 1, TopicState())
         try:
-            commit = read_commit(data, self._file)
+            commit = read_commit(data)
             after = before.after(commit)
         except (ValueError, UnreadableError) as error:
             self.says(str(error))
             return
         self.states[version], self.operations[version] = after, commit.operation
         self.head = max(self.head, version)
-        for text in self.old.put(commit, after, self.world.now):
-            self.says(text)
+        self.old.put(commit, after, self.world.now)
         store_ms = BEGIN_MS + self.world.now * 1000
         if commit.timestamp_ms > store_ms + 11 * 60_000 and version:
             self.says(f"version {version} is {(commit.timestamp_ms - store_ms) / 1000:.0f} s in the future")
         self._take(commit, before, after)
-
-    def _file(self, name: str) -> bytes:
-        """The bytes of a file of the topic."""
-        return self.store.objects[self._prefix + name].data
 
     def _take(self, commit: ReadCommit, before: TopicState, after: TopicState) -> None:
         version = commit.version

@@ -243,14 +243,6 @@ def _newest_commits_go_first() -> Any:
     return mock.patch.object(vacuum, "delete_below", delete)
 
 
-def _pins_are_ignored() -> Any:
-    """Vacuum deletes the commits of pinned versions."""
-    both = ExitStack()
-    for module in (vacuum, log_floor):
-        both.enter_context(mock.patch.object(module, "pinned_versions", return_value=()))
-    return both
-
-
 def _commits_of(now_ms: Callable[[int], int], factor: float = 1.0) -> Plant:
     """Vacuum takes another time for the present, or another retention, when it looks for old commits."""
 
@@ -259,8 +251,7 @@ def _commits_of(now_ms: Callable[[int], int], factor: float = 1.0) -> Plant:
             now = now_ms(true_ms)
             kept_ms = int((head.commits_kept_ms or 10**15) * factor)
             head_then = folder.head_at(now - kept_ms, max(now, true_ms))
-            pinned = log_floor.pinned_versions(head, true_ms)
-            return min([-1 if head_then is None else head_then, gc_floor, *pinned])
+            return min(-1 if head_then is None else head_then, gc_floor)
 
         return mock.patch.object(vacuum, "highest_log_floor", highest)
 
@@ -689,7 +680,6 @@ BUGS: Mapping[str, Bug] = {
     "the log floor is not committed": bug(_log_floor_is_not_committed, "vacuumer"),
     "no checkpoint at the log floor": bug(_no_checkpoint_at_the_floor, "vacuumer"),
     "the newest commits go first": bug(_newest_commits_go_first, "vacuumer"),
-    "pins hold no commits": bug(_pins_are_ignored, "vacuumer"),
     "commits go by the process's clock": bug(_commits_of(lambda _: times.now_ms()), "vacuumer"),
     "commits stay half as long": bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
     "removed rows stay": bug(planted_state.removed_rows_stay, "incremental", "compact"),
@@ -697,7 +687,6 @@ BUGS: Mapping[str, Bug] = {
     "a base is stale": bug(planted_state.on_a_stale_base, "many bases"),
     "bases are deleted": bug(planted_state.bases_are_deleted, "many bases"),
     "damage is not noticed": bug(planted_state.damage_is_not_noticed, "damage"),
-    "waiting changes count as made": bug(planted_state.waiting_changes_count_as_made, "several members"),
     "the index of topics is not checked": bug(planted_state.the_index_is_not_checked, "lister"),
     "the index of topics has no age": bug(planted_state.the_index_has_no_age, "lister"),
     "merges store offsets of the log": bug(planted_state.merges_store_offsets_of_the_log, "compact"),

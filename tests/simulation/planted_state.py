@@ -9,7 +9,6 @@ from unittest import mock
 import numpy as np
 
 from distlog.core.commits import checkpoint, row_changes
-from distlog.core.groups.group_log import WaitingChange
 from distlog.core.maintenance import log_floor, merge_job
 from distlog.core.maintenance.batch_join import BatchJoin
 from distlog.gateway.topics import topic_index
@@ -68,11 +67,6 @@ def damage_is_not_noticed() -> Any:
 
 # ---
 # Of changes of a group that wait to be taken along.
-
-
-def waiting_changes_count_as_made() -> Any:
-    """A member whose change waits takes any later version for the one that has it."""
-    return mock.patch.object(WaitingChange, "is_made", return_value=True)
 
 
 # ---

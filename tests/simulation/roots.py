@@ -59,7 +59,7 @@ class Root:
         self._versions[name] = version
         told = self._told.setdefault(name, [])
         topic_id, partitions = told[-1][1:] if told else ("", 0)
-        commit = read_commit(data, lambda file: self.store.objects[f"{self._prefix}{name}/{file}"].data)
+        commit = read_commit(data)
         for kind, body in commit.actions:
             match kind:
                 case "create":

@@ -312,7 +312,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "followers": Scenario(
         followers,
         "members",
-        (10, 30, 100, 300, 1000),
+        (10, 30, 100, 300),
         (
             "s to join",
             "requests of a member to join",

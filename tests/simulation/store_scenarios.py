@@ -14,9 +14,8 @@ from distlog import (
     TopicExistsError,
 )
 from distlog.core import paths
-from distlog.core.commits.actions import LEADER_APP, Action, Add, Pin, SetTransaction, each
+from distlog.core.commits.actions import LEADER_APP, Add, SetTransaction, without_tables
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import FencedMemberError, LeaderFencedError
 from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
 from distlog.core.topics.writer import Writer
@@ -24,7 +23,6 @@ from distlog.gateway.leadership import Leadership, LeaderTopic
 from simulation.actors import PASSING, make
 from simulation.oracle import Batch
 from simulation.scenario import Scenario, StoreScenario
-from simulation.world import BEGIN_MS
 
 
 class TwoAppends(StoreScenario):
@@ -114,8 +112,6 @@ class Vacuumed(StoreScenario):
     name = "append, group commit and vacuum"
     delay_s, kept_s = 20.0, 60.0
     config: ClassVar[Mapping[str, object]] = {"segment.bytes": 1 << 20}
-    #: The version that is pinned, if one is.
-    pinned = -1
 
     def prepare(self) -> None:
         """Leave behind old commits, and files that compaction has replaced."""
@@ -148,45 +144,11 @@ class Vacuumed(StoreScenario):
             self.world.pause(self.delay_s + LONGEST_PUT_MS / 1000 + 60)
             topic.refresh().vacuum()
         topic.log.checkpoints.wait()
-        if self.pinned < 0:
-            self.oracle.check_vacuumed()
+        self.oracle.check_vacuumed()
         self.oracle.check_checkpoints()
         topic = distlog.open(self.stage.url)
         self.check_versions(topic)
         self.check_records(topic)
-
-
-class PinnedVersion(Vacuumed):
-    """A pin of an old version is committed beside vacuum: its commits and its files stay."""
-
-    name = "a pin beside vacuum"
-
-    def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
-        return {"pinner": self.pin, "vacuum": self.vacuum}
-
-    def pin(self) -> None:
-        """Pin the version before the compaction, if it is kept, and read it again and again."""
-        topic = distlog.open(self.stage.url)
-        version, until_ms = 5, int(BEGIN_MS + (self.world.now + 10_000_000) * 1000)
-
-        def plan(current: Snapshot) -> list[Action] | None:
-            # what a floor has passed cannot be pinned any more
-            return [Pin("job", version, until_ms)] if max(current.log_floor, current.gc_floor) <= version else None
-
-        with suppress(*PASSING):
-            topic.log.commit(topic.snapshot, "pin", plan)
-
-    def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
-        if pins := distlog.open(self.stage.url).snapshot.pins:
-            self.pinned = pins["job"].version
-        super().check()
-        if self.pinned >= 0:
-            self.oracle.check_version(distlog.open(self.stage.url), self.pinned)
-            rows = self.rows(distlog.open(self.stage.url, version=self.pinned))
-            if [value for _, _, _, value in rows] != [b"%d.0" % number for number in range(len(rows))]:
-                self.says(f"the pinned version {self.pinned} has {rows}")
 
 
 class DroppedAndCreated(StoreScenario):
@@ -378,7 +340,7 @@ class Leaders(StoreScenario):
         if kind != "put" or data is None or paths.parse_commit_file(key.rpartition("/")[2]) is None:
             return
         author = self.store.author.name if self.store.author else ""
-        for action in each(Commit.decode(data, key).actions):
+        for action in without_tables(Commit.decode(data, key).actions):
             if isinstance(action, SetTransaction) and action.app_id.startswith(LEADER_APP):
                 if int(action.batch_id) <= self.epoch:
                     self.says(f"{author} begins epoch {action.batch_id} after epoch {self.epoch} of {self.leader}")
@@ -420,6 +382,5 @@ STORE_SCENARIOS: tuple[type[Scenario], ...] = (
     Restored,
     ConsumerGroup,
     Transactions,
-    PinnedVersion,
     Leaders,
 )

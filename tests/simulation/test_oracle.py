@@ -20,7 +20,7 @@ def state_of(url: Path) -> TopicState:
     """The state that the oracle folds from a topic's files."""
     state = TopicState()
     for file in sorted((url / "_commits").glob("*.json")):
-        state = state.after(read_commit(file.read_bytes(), lambda name: (url / name).read_bytes()))
+        state = state.after(read_commit(file.read_bytes()))
     return state
 
 
@@ -71,7 +71,7 @@ def test_the_records_of_a_segment_are_read_with_their_times_and_headers(
 def test_a_commit_that_does_not_follow_is_refused(clicks: distlog.Topic, tmp_path: Path) -> None:
     clicks.append([{"value": b"1"}])
     state = state_of(copied(clicks, tmp_path))
-    commit = read_commit((tmp_path / "_commits" / f"{1:020d}.json").read_bytes(), lambda _: b"")
+    commit = read_commit((tmp_path / "_commits" / f"{1:020d}.json").read_bytes())
     with pytest.raises(ValueError, match="does not follow"):
         state.after(commit)
 

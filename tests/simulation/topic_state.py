@@ -62,12 +62,9 @@ class TopicState:
     partitions: tuple[PartitionLog, ...] = ()
     batches: Mapping[tuple[str, int | str], ApplicationBatch] = field(default_factory=dict)
     producers: Mapping[tuple[int, int], ProducerBatches] = field(default_factory=dict)
-    pins: Mapping[str, Body] = field(default_factory=dict)
     gc_floor: int = 0
     log_floor: int = 0
-    readers_need: frozenset[str] = frozenset()
-    writers_need: frozenset[str] = frozenset()
-    #: The time that has passed in commits since they tell of producers.
+    #: The time that has passed in commits, in which a pause counts as an hour at most.
     passed_ms: int = 0
 
     def number(self, setting: str, default: int) -> int:
@@ -105,16 +102,13 @@ class _Draft:
 
     def __init__(self, before: TopicState, commit: ReadCommit) -> None:
         self.before, self.commit = before, commit
-        needs = commit.requires
         pause_ms = min(commit.timestamp_ms - before.timestamp_ms, HOUR_MS)
         self.state = replace(
             before,
             version=commit.version,
             id=commit.id,
             timestamp_ms=commit.timestamp_ms,
-            readers_need=before.readers_need | {*needs.get("reader", ())},
-            writers_need=before.writers_need | {*needs.get("writer", ())},
-            passed_ms=before.passed_ms + (pause_ms if "producers" in before.writers_need else 0),
+            passed_ms=before.passed_ms + (pause_ms if before.id else 0),
         )
         self.logs = list(before.partitions)
         self.appended: dict[int, list[Body]] = {}
@@ -135,7 +129,7 @@ class _Draft:
                 self.state = replace(state, topic_id=self.commit.topic_id, dropped=False, settings={})
             case "drop":
                 self.logs = []
-                self.state = replace(state, dropped=True, pins={}, batches={}, producers={})
+                self.state = replace(state, dropped=True, batches={}, producers={})
             case "partitions":
                 if body["count"] < len(self.logs):
                     raise ValueError(f"version {state.version} takes partitions away")
@@ -162,10 +156,6 @@ class _Draft:
                 self.state = replace(state, gc_floor=max(state.gc_floor, body["version"]))
             case "log_floor":
                 self.state = replace(state, log_floor=max(state.log_floor, body["version"]))
-            case "pin":
-                self.state = replace(state, pins={**state.pins, body["name"]: body})
-            case "unpin":
-                self.state = replace(state, pins={key: pin for key, pin in state.pins.items() if key != body["name"]})
             case _:
                 raise ValueError(f"version {state.version} has an action {name}, which no store of objects has")
 
@@ -241,10 +231,7 @@ def differences(snapshot: Any, state: TopicState) -> Iterator[str]:
         yield "it has the id of another commit"
     if dict(snapshot.config.overrides()) != dict(state.settings):
         yield f"its settings are {dict(snapshot.config.overrides())}, not {dict(state.settings)}"
-    pins = {name: (pin.version, pin.until_ms) for name, pin in snapshot.pins.items()}
-    if pins != {name: (pin["version"], pin["until_ms"]) for name, pin in state.pins.items()}:
-        yield f"its pins are {pins}"
-    if {*snapshot.requires.reader} != state.readers_need or {*snapshot.requires.writer} != state.writers_need:
+    if snapshot.requires.reader or snapshot.requires.writer:
         yield f"it requires {snapshot.requires}"
     if len(snapshot.partitions) != len(state.partitions):
         yield f"it has {len(snapshot.partitions)} partitions, not {len(state.partitions)}"

@@ -191,18 +191,6 @@ def test_who_writes_under_the_name_of_ids_is_not_taken_for_them(topic: distlog.T
     assert not is_committed(topic.storage, "mine", 0, head=1)
 
 
-def test_of_a_commit_between_no_manifest_is_read_to_find_a_write(topic: distlog.Topic) -> None:
-    large = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer="a", commit_limit=100)
-    large.commit(topic.snapshot, "config", lambda head: [SetConfig({"retention.ms": "1"})])
-    planned = writer(topic.url)
-    commit(planned, write(planned, "a"))
-    write_id = CommitFiles(topic.storage).read_existing(2).write_id or ""
-    (manifest,) = [file.name for file in topic.storage.list(paths.COMMITS_DIR) if "manifest" in file.name]
-    topic.storage.delete([manifest])
-    assert is_committed(topic.storage, write_id, 0, head=2)
-    assert not is_committed(topic.storage, write_id, 0, head=1)
-
-
 @pytest.mark.parametrize("read", [2, 5])
 def test_where_vacuum_has_deleted_the_commits_that_may_be_the_writes_its_outcome_is_unknown(
     topic: distlog.Topic, read: int

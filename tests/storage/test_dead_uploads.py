@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -95,18 +94,9 @@ def test_the_upload_of_a_killed_writer_goes_once_its_commit_would_be_refused(
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(lambda version: paths.manifest_file(version, HEX), id="a manifest"),
-        pytest.param(lambda version: paths.pending_file(stem(version)), id="an append that waits"),
-    ],
-)
-def test_the_upload_for_a_commit_goes_once_that_would_be_refused(
-    world: S3Topic, s3_server: S3Server, name: Callable[[int], str]
-) -> None:
-    dead = world.leave_upload(name(1))
-    alive = world.leave_upload(name(2))
+def test_the_upload_of_a_pending_append_goes_once_that_would_be_refused(world: S3Topic, s3_server: S3Server) -> None:
+    dead = world.leave_upload(paths.pending_file(stem(1)))
+    alive = world.leave_upload(paths.pending_file(stem(2)))
     assert [upload.name for upload in world.topic.vacuum().uploads] == [dead]
     assert (world.left(), world.parts_left(s3_server)) == ([alive], SINGLE_PUT_BYTES)
 

@@ -26,7 +26,7 @@ from distlog.core.errors import (
 )
 from distlog.core.storage import durable_files
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult, commit_append
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.topic import Topic
 
 #: The stories end when the first process came to its end by itself.
@@ -162,20 +162,6 @@ def test_story_6_of_many_appends_that_end_anywhere_the_acknowledged_ones_stay(
         told = set(acknowledged)
         acknowledged.clear()
         assert {number for number in range(3) if found[number]} >= told
-
-
-def test_story_7_a_commit_with_a_manifest_is_there_with_it_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def large(root: Path) -> AppendResult:
-        storage = Storage(root / "logs" / "clicks")
-        return topic_on(storage, commit_limit=500).append(values([0]), partition=0, app_id="app", batch_id=0)
-
-    for root, disk in crashes(tmp_path, monkeypatch, lambda root: opened(root, 1), large):
-        seen = contents(opened(root))
-        assert seen in ({0: []}, {0: [b"v0"]})
-        assert large(root).replayed is bool(seen[0])
-        assert contents(opened(disk.after_power_loss(root / "left"))) == {0: [b"v0"]}
 
 
 def test_a_folder_that_cannot_be_synced_makes_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from partition_logs import Killed, Killer, Process, new_topic
-from searches import stride
-from transacting import OlderSender, Producing, committed
+from transacting import Producing, committed
 
 pytestmark = pytest.mark.long
 
@@ -74,27 +73,3 @@ def test_killed_before_any_step_each_transaction_is_whole_or_not_there(
             assert Process(folder).anomalies() == ()
             before += 1
     assert before > 30
-
-
-@pytest.mark.parametrize("decision", [None, True, False])
-def test_what_an_older_version_left_has_one_end_whoever_is_killed_before_any_step(
-    decision: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # each step with one decision; `make soak` has all
-    before, is_killed = [None, True, False].index(decision) % stride(3), True
-    with monkeypatch.context() as patches:
-        killer = Killer(patches)
-        while is_killed:
-            folder = new_topic(tmp_path / str(before) / "events", 2)
-            older = OlderSender(Process(folder)).begin().send(0, b"a0").send(1, b"a1")
-            if decision is not None:
-                older.commit() if decision else older.abort()
-            assert committed(folder) == {0: [], 1: []}
-            is_killed = killed(killer, before, lambda folder=folder: Producing(Process(folder)))  # type: ignore[misc]
-            Producing(Process(folder)).begin().send(0, b"b0").commit()
-            ended = {0: [b"a0", b"b0"], 1: [b"a1"]} if decision else {0: [b"b0"], 1: []}
-            assert committed(folder) == ended, before
-            assert Process(folder).head().producer_transactions == {}
-            assert Process(folder).anomalies() == ()
-            before += stride(3)
-    assert before > 10

@@ -138,7 +138,7 @@ def requests(storage: Storage, call: Callable[[], object]) -> tuple[int, int, in
 def forged(storage: Storage, snapshot: Snapshot, **changes: Any) -> bytes:
     """A commit that follows `snapshot`, as only another library would write it."""
     body = {
-        "format": 1,
+        "format": 2,
         "version": snapshot.version + 1,
         "id": "12345678-1234-1234-1234-123456789abc",
         "prev": snapshot.commit_id,

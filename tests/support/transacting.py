@@ -5,23 +5,11 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 from typing import cast
-from unittest import mock
 
 import pyarrow as pa
 from partition_logs import Process
 
 from distlog.core.batches.record_encoder import encode
-from distlog.core.commits import prepared_commit
-from distlog.core.commits.actions import (
-    ONGOING,
-    PREPARE_ABORT,
-    PREPARE_COMMIT,
-    PRODUCER_APP,
-    PRODUCER_TRANSACTIONS,
-    InPlaceTransaction,
-    Requires,
-    SetTransaction,
-)
 from distlog.core.log.end_marker import marker
 from distlog.core.log.log_validator import runs
 from distlog.core.topics.append_commit import AppendResult
@@ -78,30 +66,6 @@ class Sender:
             log = self.process[partition]
             log.flush(log.end_transaction(run, lambda _: None))
         self._is_open, self.partitions = False, set()
-
-
-class OlderSender(Sender):
-    """A producer of an older version, which had transactions in place: the commit log decided them.
-
-    It is killed before its decision, or behind it, before its markers.
-    """
-
-    def begin(self) -> Sender:
-        self._commit(SetTransaction(f"{PRODUCER_APP}{self.transactional_id}", 0, {}, in_order=True))
-        partitions = tuple(range(len(self.process.head().partitions)))
-        self._action = InPlaceTransaction(
-            self.transactional_id, 0, 1, self.producer_id, self.epoch, ONGOING, partitions, 60_000
-        )
-        self._commit(self._action)
-        return super().begin()
-
-    def _end(self, *, is_committed: bool) -> None:
-        self._commit(self._action.of(PREPARE_COMMIT if is_committed else PREPARE_ABORT))
-
-    def _commit(self, action: SetTransaction | InPlaceTransaction) -> None:
-        requires = Requires(reader=(PRODUCER_TRANSACTIONS,))
-        with mock.patch.object(prepared_commit, "features", return_value=requires):
-            self.process.handle.log.commit(self.process.snapshots.refresh(), "begin", lambda _: [action])
 
 
 class Producing:

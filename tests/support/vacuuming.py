@@ -7,10 +7,9 @@ import random
 from store_clock import WRITTEN, TimedStorage
 
 from distlog.core import paths
-from distlog.core.commits.actions import Pin
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot, apply
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.maintenance.retention import retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.storage.storage import Storage
@@ -89,11 +88,6 @@ class World:
         topic = self.topic()
         retention(topic.handle, topic.snapshot)
 
-    def pin(self) -> None:
-        """Pin the version at the head for ever."""
-        head = self.log.load()
-        self.log.commit(head, "config", lambda snapshot: [Pin("report", head.version, MAX_LONG)])
-
     def wait(self, after_head_ms: int = DELAY) -> None:
         self.clock.now = (
             WRITTEN[self.storage.url, paths.commit_file(self.log.load(include_dropped=True).version)] + after_head_ms
@@ -116,15 +110,12 @@ class World:
         return sorted(version for name in names if (version := paths.parse_checkpoint_file(name)) is not None)
 
     def check_supported_versions(self) -> None:
-        """Each version since the gc floor, and each pinned one, opens as its commits say, and reads."""
+        """Each version since the gc floor opens as its commits say, and reads."""
         head = self.log.load(include_dropped=True)
-        state, supported = (
-            None,
-            {*range(head.gc_floor, head.version + 1), *(pin.version for pin in head.pins.values())},
-        )
+        state = None
         for commit in self.log.history()[::-1]:
             state = apply(state, commit)
-            if state.version in supported:
+            if head.gc_floor <= state.version:
                 assert self.log.load(version=state.version, include_dropped=True) == state
                 self.read(state)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -132,15 +131,6 @@ def test_a_checkpoint_and_its_commits_agree_on_the_ids(memory_url: Address) -> N
     loaded = distlog.open(topic.url)
     assert loaded.snapshot == folded
     assert loaded.append(values(range(1))).offsets == {0: (0, 1)}
-
-
-def test_a_new_id_is_a_commit_that_older_libraries_refuse_to_read(memory_url: Address) -> None:
-    topic = distlog.create(f"{memory_url.url}/clicks")
-    new_id = topic.assign_new_id()
-    commit = json.loads(Storage(topic.url).read("_commits/00000000000000000001.json"))
-    assert commit["topic_id"] == topic.snapshot.topic_id
-    # without `reader_safe` no library passes over an action that it does not know
-    assert commit["actions"] == [{"topic_id": {"topic_id": new_id}}]
 
 
 @pytest.fixture

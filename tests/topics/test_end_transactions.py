@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from left_transactions import TIME_MS, in_transaction, left_log_dir, plain, state, states_log
-from partition_logs import Process, new_topic
-from transacting import OlderSender, seen
 from typer.testing import CliRunner
 
 import distlog
@@ -143,25 +141,3 @@ def test_the_command_lists_and_aborts(adopted: Adopted, tmp_path: Path) -> None:
     assert [(row["producer_id"], row["transaction_first_offset"]) for row in rows] == [(7, -1), (8, -1)]
     assert values(topic) == [b"a", b"d"]
     assert run.invoke(app, ["transactions", topic.url, "--abort", "5"]).exit_code == 2
-
-
-def test_what_an_older_version_left_is_listed_and_ends_when_a_producer_with_its_id_begins(tmp_path: Path) -> None:
-    process = Process(new_topic(tmp_path / "events", 2))
-    OlderSender(process).begin().send(0, b"undecided")
-    OlderSender(process, "refunds").begin().send(1, b"decided").commit()
-    topic = distlog.open(str(tmp_path / "events"))
-    assert "producer-transactions" in topic.snapshot.requires.reader
-    assert seen(topic) == {0: [], 1: []}
-    listed = topic.open_transactions().hanging.transactions
-    assert [(each.transactional_id, each.state) for each in listed] == [
-        ("payments", "ongoing"),
-        ("refunds", "prepare_commit"),
-    ]
-    with pytest.raises(CommitConflictError, match="producer"):
-        topic.abort_transaction(1, 0)
-    for name in ("payments", "refunds"):
-        topic.producer(name).close()
-    assert seen(topic) == {0: [], 1: [b"decided"]}
-    assert seen(topic, "read_uncommitted") == {0: [b"undecided"], 1: [b"decided"]}
-    assert topic.open_transactions().transactions == ()
-    assert topic.verify().anomalies == ()

@@ -43,7 +43,7 @@ from distlog.core.kernels.crc import crcs_joined, crcs_of_rows
 #: The names of the actions.
 ADD_TABLE, REMOVE_TABLE = "add_table", "remove_table"
 #: A table has no more rows, and the tables of a commit not more than MOST_ROWS.
-MOST_ROWS_OF_TABLE, MOST_ROWS = 100_000, 2_000_000
+MOST_ROWS_OF_TABLE, MOST_ROWS = 100_000, 500_000
 
 STEPS = frozenset({"partition", "base_offset", "created_ms"})
 #: In the order in which they are read.
@@ -80,8 +80,6 @@ def write_table(action: AddTable | RemoveTable) -> dict[str, Any]:
     columns, lists = dict[str, Longs](), dict[str, list[str]]()
     for spec in _SCHEMAS[kind]:
         column = action.rows[spec.name]
-        if spec.name == "unknown":
-            continue
         if spec.type == pa.string():
             coded = column.dictionary_encode()
             lists[spec.name] = coded.dictionary.to_pylist()
@@ -177,8 +175,7 @@ def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[di
     lists, widths, same = (text.get(name) for name in ("texts", "columns", "same"))
     if not isinstance(lists, dict) or not isinstance(widths, dict) or not isinstance(same, dict):
         raise ValueError("its table lacks columns")
-    names = {name for name in schema.names if name != "unknown"}
-    if {*widths, *same} != names or len(widths) + len(same) != len(names):
+    if {*widths, *same} != {*schema.names} or len(widths) + len(same) != len(schema):
         raise ValueError("its table has other columns than this library knows")
     number = Integer(-(1 << 63), (1 << 63) - 1)
     columns = {name: np.full(rows, number(value), np.int64) for name, value in same.items()}
@@ -210,8 +207,6 @@ def _decoded(columns: dict[str, Longs]) -> dict[str, Longs]:
 
 
 def _column(spec: pa.Field, columns: Mapping[str, Longs], lists: Mapping[str, Any], rows: int) -> pa.Array:
-    if spec.name == "unknown":
-        return texts([""] * rows)
     column = columns[spec.name]
     if spec.type == pa.string():
         values = lists.get(spec.name)

@@ -9,11 +9,10 @@ of other incremental ones. So it costs as much as the changes, and a reader need
 
 The file is one zstd frame. In it are the size of a JSON text (int64, little-endian), the text, and messages of
 Arrow IPC, uncompressed record batches: the live segments in the order of (partition, base_offset), then the batches
-of the transaction table; if commits told of producers, a third one has these. The text has the rest of the state,
-the columns of all batches, and the counts and ends
-that the rows must agree with. Fields that a newer library added are kept as they are. An incremental checkpoint has
-the rows that the full one lacks, each with its number among all rows, and then the numbers of the full one's rows
-that are gone (`row_changes`); its text is whole.
+of the transaction table, then the producers. The text has the rest of the state, the columns of all batches, and the
+counts and ends that the rows must agree with. An incremental checkpoint has the rows that the full one lacks, each
+with its number among all rows, and then the numbers of the full one's rows that are gone (`row_changes`); its text is
+whole.
 
 Nothing in the file is trusted. The frame declares its size, which the size of the file bounds. Arrow may crash on a
 schema that is malformed, so it never parses one: the schemas are made from the names and types in the text. Arrow
@@ -22,28 +21,26 @@ verifies the messages, and validates the columns in full; all of them are no lar
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import logging
 import os
 import struct
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import are_empty, booleans, column_of, integers, join, numbers_of, texts
+from distlog.core.arrays import integers, numbers_of
 from distlog.core.commits import actions, fields, producer_table, segment_table, transaction_table
 from distlog.core.commits.action_table import declared_size
-from distlog.core.commits.actions import MAX_PARTITIONS, NOTHING, Active, InPlaceTransaction, Pin, Requires
-from distlog.core.commits.commit_json import FORMAT
-from distlog.core.commits.fields import LONG, UUID, Integer, Text, stored, unknown_fields
+from distlog.core.commits.actions import MAX_PARTITIONS, NOTHING, Active, Requires
+from distlog.core.commits.commit_json import FORMAT, check_format
+from distlog.core.commits.fields import LONG, UUID, Text, stored
 from distlog.core.commits.partition_table import Longs, PartitionTable
 from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.row_changes import RowChanges
@@ -90,7 +87,6 @@ _SKIPPED = 0x184D2A50
 _TEXT_SIZE = struct.Struct("<q")
 #: The numbers of fields in Arrow's flatbuffers.
 _MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3
-_ROWS_AT_ONCE = 1024
 
 _MALFORMED = (
     *(pa.ArrowException, ArithmeticError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError),
@@ -208,13 +204,12 @@ _PARTITION = ("log_start_offset", "log_end_offset", "first_dirty_offset", "segme
 
 
 class _Partitions(NamedTuple):
-    """The partitions' facts in columns, and those that only a newer library knows."""
+    """The partitions' facts in columns."""
 
     log_start_offsets: Longs
     log_end_offsets: Longs
     first_dirty_offsets: Longs
     segments: Longs
-    unknown: Mapping[int, str] = MappingProxyType({})
 
 
 def _partitions(bodies: Any) -> _Partitions:
@@ -229,13 +224,7 @@ def _partitions(bodies: Any) -> _Partitions:
         if set(map(type, values)) - {int} or not 0 <= min(values, default=0) <= max(values, default=0) <= MAX_LONG:
             raise ValueError(f"{name}: must be an integer from 0 to {MAX_LONG}")
         columns.append(np.array(values, np.int64))
-    unknown = {
-        number: json.dumps({name: body[name] for name in body.keys() - {*_PARTITION}}, sort_keys=True)
-        for number, body in enumerate(bodies)
-        if len(body) > len(_PARTITION)
-    }
-    starts, ends, dirty, segments = columns
-    return _Partitions(starts, ends, dirty, segments, unknown)
+    return _Partitions(*columns)
 
 
 def _former_ids(value: Any) -> tuple[str, ...]:
@@ -248,7 +237,6 @@ def _former_ids(value: Any) -> tuple[str, ...]:
 class _State:
     """The JSON in the file; names are those of Snapshot."""
 
-    format: int = stored(Integer(FORMAT, FORMAT))
     version: int = stored(LONG)
     commit_id: str = stored(UUID)
     topic_id: str = stored(UUID)
@@ -258,20 +246,17 @@ class _State:
     gc_floor: int = stored(LONG)
     dropped: bool = stored(fields.boolean)
     commit_bytes: int = stored(LONG)
-    pins: tuple[Pin, ...] = stored(_all(Pin))
     partitions: Any = stored(_partitions)
     active: tuple[Active, ...] = stored(_all(Active))
     transactions: int = stored(LONG)
-    producers: int = stored(LONG, default=0)
+    producers: int = stored(LONG)
     passed_ms: int = stored(LONG, default=0)
     requires: Requires = stored(Requires.of, default=NOTHING)
-    producer_transactions: tuple[InPlaceTransaction, ...] = stored(_all(InPlaceTransaction), default=())
     log_floor: int = stored(LONG, default=0)
     former_retention_ms: int = stored(LONG, default=0)
     former_retention_version: int = stored(LONG, default=0)
     replaced_ms: int = stored(LONG, default=0)
     former_ids: tuple[str, ...] = stored(_former_ids, default=())
-    unknown: str = unknown_fields()
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -285,7 +270,7 @@ def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.Rec
     producers = producer_table.to_columns({number: state.producers for number, state in sorted(table.own.items())})
     state = _state(snapshot, len(producers))
     segments = table.segments()
-    body = {**fields.write(state), "partitions": _facts_of(table, segments)}
+    body = {"format": FORMAT, **fields.write(state), "partitions": _facts_of(table, segments)}
     return body, dict(zip(_SCHEMAS, (segments, snapshot.transactions.columns(), producers), strict=True))
 
 
@@ -301,6 +286,7 @@ def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
                 raise ValueError("it and its full one decompress to more than any state may take")
             body, changed = _unpacked(changes, incremental=True)
             batches = {table: _changed(rows, table, changed) for table, rows in batches.items()}
+        check_format(body.get("format"), file)
         state = fields.read(_State, body)
         state.requires.check_readable(file)
         return _snapshot(state, *batches.values())
@@ -321,7 +307,6 @@ def _changed(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBa
 
 def _state(snapshot: Snapshot, producers: int) -> _State:
     return _State(
-        format=FORMAT,
         version=snapshot.version,
         commit_id=snapshot.commit_id,
         topic_id=snapshot.topic_id,
@@ -331,20 +316,17 @@ def _state(snapshot: Snapshot, producers: int) -> _State:
         gc_floor=snapshot.gc_floor,
         dropped=snapshot.dropped,
         commit_bytes=snapshot.commit_bytes,
-        pins=tuple(snapshot.pins.values()),
         partitions=(),
         active=tuple(state.active for _, state in sorted(snapshot.table.own.items()) if state.active),
         transactions=len(snapshot.transactions),
         producers=producers,
         requires=snapshot.requires,
         passed_ms=snapshot.passed_ms,
-        producer_transactions=tuple(snapshot.producer_transactions.values()),
         log_floor=snapshot.log_floor,
         former_retention_ms=snapshot.former_retention_ms,
         former_retention_version=snapshot.former_retention_version,
         replaced_ms=snapshot.replaced_ms,
         former_ids=snapshot.former_ids,
-        unknown=snapshot.unknown,
     )
 
 
@@ -352,13 +334,8 @@ def _facts_of(table: PartitionTable, segments: pa.RecordBatch) -> list[dict[str,
     """The JSON of the partitions."""
     counts = np.bincount(numbers_of(segments["partition"]), minlength=len(table))
     columns = (table.log_start_offsets, table.log_end_offsets, table.first_dirty_offsets, counts)
-    facts: list[dict[str, Any]] = [
-        dict(zip(_PARTITION, row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-    for number, state in table.own.items():
-        if state.unknown:
-            facts[number] = {**json.loads(state.unknown), **facts[number]}
-    return facts
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [dict(zip(_PARTITION, row, strict=True)) for row in rows]
 
 
 def _snapshot(
@@ -368,7 +345,7 @@ def _snapshot(
     count = sum(state.partitions.segments.tolist())
     if (len(segments), len(transactions), len(producers)) != (count, state.transactions, state.producers):
         raise ValueError("the number of its rows differs from its metadata")
-    segments = _segment_columns(segments)
+    segments = _batch(segments, segment_table.SCHEMA)
     _check_segments(segments, state.partitions)
     return Snapshot(
         version=state.version,
@@ -380,18 +357,15 @@ def _snapshot(
         partitions=_partition_table(segments, producers, state),
         transactions=TransactionTable(transactions_of(transactions, state.timestamp_ms)),
         gc_floor=state.gc_floor,
-        pins={pin.name: pin for pin in state.pins},
         dropped=state.dropped,
         commit_bytes=state.commit_bytes,
         requires=state.requires,
         passed_ms=state.passed_ms,
-        producer_transactions={each.transactional_id: each for each in state.producer_transactions},
         log_floor=state.log_floor,
         former_retention_ms=state.former_retention_ms,
         former_retention_version=state.former_retention_version,
         replaced_ms=state.replaced_ms,
         former_ids=state.former_ids,
-        unknown=state.unknown,
     )
 
 
@@ -408,9 +382,8 @@ def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state:
             first_dirty_offset=int(facts.first_dirty_offsets[number]),
             active=active.get(number),
             producers=tables.get(number, NO_PRODUCERS),
-            unknown=facts.unknown.get(number, ""),
         )
-        for number in sorted({*active, *tables, *facts.unknown})
+        for number in sorted({*active, *tables})
         if number < len(facts.segments)
     }
     columns = facts.log_start_offsets, facts.log_end_offsets, facts.first_dirty_offsets
@@ -427,11 +400,7 @@ def pack(
     producers: pa.RecordBatch = _NO_PRODUCERS,
 ) -> bytes:
     """The file of a state and its rows; raises ValueError when no reader would take it."""
-    batches = dict(zip(_SCHEMAS, (segments, transactions, producers), strict=True))
-    if not len(producers):
-        # an older library can read it then
-        del batches["producers"]
-    return _packed(state, batches)
+    return _packed(state, dict(zip(_SCHEMAS, (segments, transactions, producers), strict=True)))
 
 
 def _packed(state: Mapping[str, Any], batches: Mapping[str, pa.RecordBatch]) -> bytes:
@@ -466,14 +435,13 @@ def _unpacked(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any]
         raise ValueError("its text is cut off")
     state = dict(fields.parse(plain.read(text_size)))
     columns = state.pop("columns")
-    names = [*_SCHEMAS, *(table + _GONE for table in _SCHEMAS)] if incremental else list(_SCHEMAS)
-    optional = names if incremental else ["producers"]
-    batches = {
-        name: _next_batch(plain, dict(columns[name])) for name in names if name in columns or name not in optional
-    }
+    names = [*_SCHEMAS]
+    if incremental:
+        names = [name for name in (*_SCHEMAS, *(table + _GONE for table in _SCHEMAS)) if name in columns]
+    batches = {name: _next_batch(plain, dict(columns[name])) for name in names}
     if plain.read(1):
         raise ValueError("it has more batches than it declares")
-    return state, batches if incremental else {**batches, "producers": batches.get("producers", _NO_PRODUCERS)}
+    return state, batches
 
 
 def _limit(data: bytes) -> int:
@@ -520,9 +488,7 @@ def _unsigned(data: bytes, position: int, size: int) -> int:
 
 def transactions_of(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     """The checked columns of a TransactionTable, none of which is later than `now_ms`; raises ValueError."""
-    names = transaction_table.SCHEMA.names
-    known = [rows[name] for name in names if name not in ("in_order", "unknown")]
-    transactions = _batch([*known, *_in_order_of(rows, _unknown_of(rows, names))], transaction_table.SCHEMA)
+    transactions = _batch(rows, transaction_table.SCHEMA)
     times = numbers_of(transactions["timestamp_ms"])
     if np.any(np.diff(times) < 0) or np.any(times > now_ms) or np.any(times < 0):
         raise ValueError("its transactions are not in the order of time")
@@ -532,68 +498,10 @@ def transactions_of(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     return transactions
 
 
-def _segment_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns of a SegmentTable; older libraries write fewer columns, newer ones more."""
-    if rows.schema.equals(segment_table.SCHEMA) and not _any_unknown(rows):
-        return _batch(rows.columns, segment_table.SCHEMA)
-    defaults = {spec.name: spec.default for spec in dataclasses.fields(SegmentInfo)}
-    written = set(rows.schema.names)
-    if any(name not in written and defaults[name] is MISSING for name in segment_table.SCHEMA.names):
-        raise ValueError("its segments lack a column")
-    if written - set(segment_table.SCHEMA.names) or _any_unknown(rows):
-        starts = range(0, len(rows), _ROWS_AT_ONCE)
-        parts = (map(_segment, rows.slice(start, _ROWS_AT_ONCE).to_pylist()) for start in starts)
-        return join([segment_table.NO_SEGMENTS.columns(), *(SegmentTable.of(list(part)).columns() for part in parts)])
-    return _batch(
-        [
-            rows[spec.name] if spec.name in written else column_of([defaults[spec.name]] * len(rows), spec.type)
-            for spec in segment_table.SCHEMA
-        ],
-        segment_table.SCHEMA,
-    )
-
-
-def _any_unknown(rows: pa.RecordBatch) -> bool:
-    return "unknown" in rows.schema.names and not are_empty(rows["unknown"])
-
-
-def _segment(row: dict[str, Any]) -> SegmentInfo:
-    # this library may know fields that an older one kept as unknown
-    kept = json.loads(row.pop("unknown", "") or "{}")
-    return fields.read(SegmentInfo, {**{name: value for name, value in row.items() if value is not None}, **kept})
-
-
-def _unknown_of(rows: pa.RecordBatch, known: Container[str]) -> pa.Array:
-    """The fields of each row that only a newer library knows: kept as unknown before, or columns of its own."""
-    written = rows.schema.names
-    newer = [name for name in written if name not in known]
-    kept = rows["unknown"] if "unknown" in written else texts([""] * len(rows))
-    if not newer:
-        return kept
-    columns = zip(kept.to_pylist(), *(rows[name].to_pylist() for name in newer), strict=True)
-    return column_of([_with(text, dict(zip(newer, values, strict=True))) for text, *values in columns], pa.string())
-
-
-def _in_order_of(rows: pa.RecordBatch, unknown: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The columns `in_order` and `unknown`; a library that did not know `in_order` kept it as unknown."""
-    if "in_order" in rows.schema.names:
-        return rows["in_order"], unknown
-    if are_empty(unknown):
-        return booleans(np.zeros(len(rows), bool)), unknown
-    kept = [dict(json.loads(text or "{}")) for text in unknown.to_pylist()]
-    in_order = booleans([fields.boolean(one.pop("in_order", False)) for one in kept])
-    return in_order, texts([json.dumps(one, sort_keys=True) if one else "" for one in kept])
-
-
-def _with(unknown: str, newer: Mapping[str, Any]) -> str:
-    values = {name: value for name, value in newer.items() if value is not None}
-    return json.dumps({**json.loads(unknown or "{}"), **values}, sort_keys=True) if values else unknown
-
-
-def _batch(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    if [column.type for column in columns] != schema.types or any(column.null_count for column in columns):
+def _batch(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if not rows.schema.equals(schema) or any(column.null_count for column in rows.columns):
         raise ValueError("its rows are malformed")
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return rows
 
 
 def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:

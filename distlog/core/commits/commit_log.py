@@ -43,7 +43,7 @@ from distlog.core.errors import (
 )
 from distlog.core.locks import process_lock
 from distlog.core.storage.locks_and_pages import make_lock
-from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, PutTime, Storage
+from distlog.core.storage.storage import PutTime, Storage
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class DeletionCheck:
         """True if the commit of `version`, whose file has `begin`, is the one of `commit_id`."""
         if commit_id.encode() in begin:
             return True
-        commit = CommitFiles(self._storage).read(version, whole=False)
+        commit = CommitFiles(self._storage).read(version)
         return commit is not None and commit.id == commit_id
 
     def forget(self) -> None:
@@ -179,7 +179,7 @@ class CommitLog:
 
     `clock` gives the time in ms. `random` varies the pauses of `sleep`, in seconds. `monotonic` measures deadlines,
     in seconds. `writer` is stored in each commit as its author. A checkpoint is written after `checkpoint_commits`
-    commits (see `CheckpointWriter`). A commit of more than `commit_limit` bytes gets a manifest. `defaults` are
+    commits (see `CheckpointWriter`). `defaults` are
     settings for what a topic does not set itself (`TopicConfig.with_defaults`).
     """
 
@@ -193,7 +193,6 @@ class CommitLog:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
         checkpoint_commits: int = CHECKPOINT_COMMITS,
-        commit_limit: int = MAX_CONDITIONAL_BYTES,
         defaults: Mapping[str, object] = NO_DEFAULTS,
     ) -> None:
         self._storage = storage
@@ -206,7 +205,6 @@ class CommitLog:
         self._writer = writer
         self._sleep = sleep
         self._monotonic = monotonic
-        self._commit_limit = commit_limit
         self._crowded_at, self._may_join_line, self._has_short_names = -math.inf, True, False
         self._next_append: str | None = None
         self._past = Followed()
@@ -239,11 +237,9 @@ class CommitLog:
         actions = [*creation(self._storage.url, partitions, config), *imported]
         head = self._head_to_create_on(absent_ms)
         self._storage.probe_put_if_absent(paths.COMMITS_DIR)
-        limit = self._commit_limit if imported else MAX_CONDITIONAL_BYTES
-        attempts = self._attempts("import" if imported else CREATE, None, limit)
+        attempts = self._attempts("import" if imported else CREATE, None)
         while True:
             attempt = attempts.make(head, topic_id or str(uuid.uuid4()), actions)
-            attempts.write_manifest()
             put_time = PutTime()
             if self._put(attempt, TIMEOUT_S, put_time) is None and self._begins_or_follows(head, attempt, put_time):
                 # vacuum takes it on a full disk, and restore: they make it too, if there is a place then
@@ -353,7 +349,7 @@ class CommitLog:
         the data files must be kept; UnsupportedVersionError when only a newer library may write the topic.
         """
         race = CommitRetries(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
-        head, attempts = snapshot, self._attempts(operation, write_id, self._commit_limit)
+        head, attempts = snapshot, self._attempts(operation, write_id)
         if group is None or not self._may_join_line:
             group = GroupCommit(self._storage, None, snapshot)
         group.knows(self._past, has_short_names=self._has_short_names)
@@ -377,7 +373,6 @@ class CommitLog:
                 joins_line, head = False, self._wait_in_line(group, head, race)
                 continue
             attempt = _prepared(attempts, head, actions, race.waited_ms(), group)
-            attempts.write_manifest()
             put_time = PutTime()
             winner = self._put(attempt, race.left_s(), put_time)
             if winner is not None:
@@ -507,9 +502,9 @@ class CommitLog:
         """The log floor, if the commit that `error` is about is below it by now; else None."""
         return self._loader.floor_above(error)
 
-    def _attempts(self, operation: str, write_id: str | None, limit: int) -> CommitPreparation:
+    def _attempts(self, operation: str, write_id: str | None) -> CommitPreparation:
         author, clock = self._writer, self._clock
-        return CommitPreparation(self._storage, operation, writer=author, write_id=write_id, clock=clock, limit=limit)
+        return CommitPreparation(self._storage, operation, writer=author, write_id=write_id, clock=clock)
 
     def _put(self, attempt: PreparedCommit, timeout_s: float, put_time: PutTime) -> bytes | None:
         """Put the attempt's commit; None if it was first, else the bytes of the commit that was."""

@@ -21,8 +21,7 @@ from distlog.core.paths import STEM_PATTERN
 # ---
 # A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check takes what `json.loads`
 # returned and gives the field's value, or raises ValueError; `read` turns a whole JSON object into the dataclass. A
-# newer library may add fields: their names are ignored, and a class that is written again keeps them in a field
-# made with `unknown_fields`.
+# newer library may add fields, which are ignored: what must not be ignored is a feature, see `actions.Requires`.
 
 
 Check = Callable[[Any], Any]
@@ -84,17 +83,6 @@ def by_partition(check: Check) -> Check:
     return checked
 
 
-def numbers_of(check: Check) -> Check:
-    """Check: a list of what `check` takes, in ascending order, as a tuple."""
-
-    def checked(value: Any) -> tuple[int, ...]:
-        if not isinstance(value, list) or sorted({check(each) for each in value}) != value:
-            raise ValueError("must be a list of ascending numbers")
-        return tuple(value)
-
-    return checked
-
-
 def settings(value: Any) -> dict[str, str]:
     """Check: an object of strings; TopicConfig checks the names and values."""
     if not isinstance(value, dict) or not all(isinstance(setting, str) for setting in value.values()):
@@ -126,24 +114,19 @@ def stored(check: Check, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"check": check})
 
 
-def unknown_fields() -> Any:
-    """A dataclass field for the fields that only a newer library knows: a JSON object as text, or ""."""
-    return dataclasses.field(default="", metadata={"unknown": True})
-
-
 def checks(kind: type) -> Mapping[str, Check]:
     """The checks of a dataclass's stored fields, by name, in their order."""
     return _checks(cast(Hashable, kind))
 
 
 @cache
-def _checks(kind: Any) -> Mapping[str, Check]:
-    return {spec.name: spec.metadata["check"] for spec in dataclasses.fields(kind) if "check" in spec.metadata}
+def _defaults(kind: Any) -> Mapping[str, Any]:
+    return {spec.name: spec.default for spec in dataclasses.fields(kind) if "check" in spec.metadata}
 
 
 @cache
-def _unknown_field(kind: Any) -> str | None:
-    return next((spec.name for spec in dataclasses.fields(kind) if "unknown" in spec.metadata), None)
+def _checks(kind: Any) -> Mapping[str, Check]:
+    return {spec.name: spec.metadata["check"] for spec in dataclasses.fields(kind) if "check" in spec.metadata}
 
 
 #: Up to so many values are checked one by one, which takes less than to begin a kernel of Arrow.
@@ -177,16 +160,13 @@ def read(kind: type[Value], body: Any, **others: Any) -> Value:
     """The `kind` that the JSON object `body` describes, with `others`; raises ValueError that names the field."""
     if not isinstance(body, dict):
         raise ValueError(f"{kind.__name__} must be an object")
-    known, keeper = checks(kind), _unknown_field(cast(Hashable, kind))
     values, name = {}, ""
     try:
-        for name, check in known.items():
+        for name, check in checks(kind).items():
             if name in body:
                 values[name] = check(body[name])
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    if keeper and len(values) < len(body):
-        values[keeper] = json.dumps({name: body[name] for name in body.keys() - known.keys()}, sort_keys=True)
     try:
         return kind(**values, **others)
     except TypeError as error:
@@ -194,11 +174,10 @@ def read(kind: type[Value], body: Any, **others: Any) -> Value:
 
 
 def write(value: Any) -> dict[str, Any]:
-    """The JSON object that `read` turns into an equal value."""
-    kind = type(value)
-    keeper = _unknown_field(cast(Hashable, kind))
-    unknown = json.loads(getattr(value, keeper) or "{}") if keeper else {}
-    return {**unknown, **{name: getattr(value, name) for name in checks(kind)}}
+    """The JSON object that `read` turns into an equal value; it lacks the fields that have their defaults."""
+    defaults = _defaults(cast(Hashable, type(value)))
+    stored_values = ((name, getattr(value, name)) for name in defaults)
+    return {name: stored_value for name, stored_value in stored_values if stored_value != defaults[name]}
 
 
 def _partition_name(name: str) -> int:

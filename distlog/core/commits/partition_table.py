@@ -36,7 +36,6 @@ class PartitionState:
     first_dirty_offset: int = 0
     active: Active | None = None
     producers: ProducerTable = NO_PRODUCERS
-    unknown: str = ""
 
     @property
     def first_unstable_offset(self) -> int:
@@ -48,7 +47,7 @@ class PartitionState:
     @property
     def is_plain(self) -> bool:
         """True if columns hold all of it."""
-        return self.active is None and not self.producers and not self.unknown
+        return self.active is None and not self.producers
 
 
 # ---

@@ -14,29 +14,16 @@ import pyarrow.compute as pc
 from distlog.core import paths
 from distlog.core.arrays import numbers_of
 from distlog.core.commits.actions import (
-    ACTIVE_SEGMENTS,
-    APPEND_TIME,
-    BUNDLES,
-    COLUMNS,
-    COMMIT_RETENTION,
-    NOTHING,
-    PRODUCERS,
-    TABLES,
     Action,
-    Active,
     Add,
     AddTable,
-    LogFloor,
-    ProducerBatches,
     Remove,
     RemoveTable,
-    Requires,
     Restore,
     Seal,
-    SetConfig,
-    each,
+    without_tables,
 )
-from distlog.core.commits.commit_json import Commit, CommitWriter, in_tables, uses_columns
+from distlog.core.commits.commit_json import Commit, in_tables
 from distlog.core.commits.segment_info import BY_COMMIT
 from distlog.core.commits.segment_table import appended_at, with_numbers
 from distlog.core.commits.snapshot import Snapshot, apply
@@ -123,33 +110,6 @@ def check_read_version(head: Snapshot, read_version: int | None) -> None:
         )
 
 
-def features(actions: Sequence[Action]) -> Requires:
-    """The features that a library must know to apply `actions`."""
-    added = [action.segment for action in actions if isinstance(action, Add)]
-    tables = [action.rows for action in actions if isinstance(action, AddTable)]
-    has_append_times = any(segment.append_time_ms >= 0 for segment in added)
-    has_append_times = has_append_times or any((numbers_of(rows["append_time_ms"]) >= 0).any() for rows in tables)
-    has_bundles = any(segment.is_bundled for segment in added)
-    has_bundles = has_bundles or any((numbers_of(rows["log_position"]) >= 0).any() for rows in tables)
-    has_tables = any(isinstance(action, AddTable | RemoveTable) for action in actions)
-    reader = (
-        *((APPEND_TIME,) if has_append_times else ()),
-        *((BUNDLES,) if has_bundles else ()),
-        *((COLUMNS,) if uses_columns(actions) else ()),
-        *((TABLES,) if has_tables else ()),
-        *((COMMIT_RETENTION,) if any(isinstance(action, LogFloor) for action in actions) else ()),
-    )
-    settings = [action.settings for action in actions if isinstance(action, SetConfig)]
-    has_active = any(isinstance(action, Active) for action in actions)
-    has_producers = any(isinstance(action, ProducerBatches) for action in actions)
-    writer = (
-        *((ACTIVE_SEGMENTS,) if has_active else ()),
-        *((PRODUCERS,) if has_producers else ()),
-        *((COMMIT_RETENTION,) if any("commit.retention.ms" in each for each in settings) else ()),
-    )
-    return Requires(reader=reader, writer=writer)
-
-
 def oldest_read_version(actions: Sequence[Action]) -> int | None:
     """The oldest read version of the files that `actions` add; None if there are none.
 
@@ -160,7 +120,7 @@ def oldest_read_version(actions: Sequence[Action]) -> int | None:
     removed = [action.rows for action in actions if isinstance(action, RemoveTable)]
     if restored or known or removed:
         known.update(pair for rows in removed for pair in zip(*(column.to_pylist() for column in rows), strict=True))
-        segments = (action.segment for action in each(actions) if isinstance(action, Add))
+        segments = (action.segment for action in without_tables(actions) if isinstance(action, Add))
         added = {
             one.stem for one in segments if one.partition not in restored and (one.partition, one.stem) not in known
         }
@@ -186,10 +146,9 @@ class PreparedCommit:
 
 
 class CommitPreparation:
-    """The attempts of one commit, a new one after each lost race; its manifest, if any, is kept between them.
+    """The attempts of one commit, a new one after each lost race.
 
-    `writer` is the author of the commit, `write_id` its write; `clock` gives the time in ms. A commit of more than
-    `limit` bytes gets a manifest.
+    `writer` is the author of the commit, `write_id` its write; `clock` gives the time in ms.
     """
 
     def __init__(
@@ -200,11 +159,9 @@ class CommitPreparation:
         writer: str,
         write_id: str | None,
         clock: Callable[[], int],
-        limit: int = MAX_CONDITIONAL_BYTES,
     ) -> None:
         self._storage, self._operation, self._clock = storage, operation, clock
         self._writer, self._write_id = writer, write_id
-        self._files = CommitWriter(storage, limit)
 
     def make(
         self,
@@ -235,19 +192,19 @@ class CommitPreparation:
             write_id=self._write_id,
             next_append=next_append,
             actions=actions,
-            requires=features(actions).beyond(head.requires if head else NOTHING),
         )
         if head:
             check_read_version(head, oldest_read_version(actions))
-        data = self._files.encode(commit, *((head.version, head.gc_floor) if head else (0, 0)))
+        data = commit.encode()
+        if len(data) > MAX_CONDITIONAL_BYTES:
+            raise CommitConflictError(
+                f"nothing was committed: a commit takes up to {MAX_CONDITIONAL_BYTES} bytes; do it in several",
+                size=len(data),
+            )
         try:
-            commit = self._files.decode(data, paths.commit_file(commit.version))
+            commit = Commit.decode(data, paths.commit_file(commit.version))
             return PreparedCommit(commit, data, apply(head, commit))
         except CorruptMetadataError as error:
             raise CommitConflictError(
                 f"nothing was committed: {error.__cause__}", operation=self._operation
             ) from error
-
-    def write_manifest(self) -> None:
-        """Make the manifest of the last attempt durable, if it has one; call it before the commit is put."""
-        self._files.write_manifest()

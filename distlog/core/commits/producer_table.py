@@ -185,9 +185,8 @@ class ProducerState:
 # since it was made. So a commit costs as much as the producers that it names, however many there are.
 #
 # A producer that no commit named for EXPIRATION_MS is not known any more, unless its transaction is open. That
-# goes by the times of commits, so that all readers agree: by the time that has passed in them since the first one
-# that named a producer, in which a pause counts as PAUSE_MS at most. So one commit from the far future makes no
-# producer forgotten. Rows are dropped when the table is made anew.
+# goes by the times of commits, so that all readers agree; a pause between two counts as PAUSE_MS at most. So one
+# commit from the far future makes no producer forgotten. Rows are dropped when the table is made anew.
 
 
 _BATCH = ("last_sequence", "last_offset", "offset_delta", "timestamp")
@@ -347,7 +346,7 @@ def to_columns(tables: Mapping[int, ProducerTable]) -> pa.RecordBatch:
 def of_columns(columns: pa.RecordBatch, log_ends: npt.NDArray[np.int64], passed_ms: int) -> dict[int, ProducerTable]:
     """The table of each partition with producers, from columns of SCHEMA; ValueError for wrong ones.
 
-    The logs end at `log_ends`. `passed_ms` is the time passed since the first commit that named a producer.
+    The logs end at `log_ends`. `passed_ms` is the snapshot's.
     """
     columns = columns.select(SCHEMA.names)
     if columns.schema.types != SCHEMA.types or any(column.null_count for column in columns):

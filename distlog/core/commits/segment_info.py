@@ -78,7 +78,6 @@ class SegmentInfo:
     time_index_position: int = stored(_POSITION, default=OWN_FILE)
     # Whether batches carry producer ids.
     has_producers: bool = stored(fields.boolean, default=False)
-    unknown: str = fields.unknown_fields()
     # Not stored: the file grows, and may be cut, so it is read and never mapped. Only a snapshot for readers has it.
     is_active: bool = False
 

@@ -75,9 +75,7 @@ def _arrow_type(check: object) -> pa.DataType:
     return pa.bool_() if check is boolean else pa.string()
 
 
-SCHEMA = pa.schema(
-    [*((name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()), ("unknown", pa.string())]
-)
+SCHEMA = pa.schema([(name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()])
 _NUMBERS = [spec.name for spec in SCHEMA if spec.type == pa.int64()]
 _DEFAULTS = {spec.name: spec.default for spec in fields(SegmentInfo) if spec.default is not MISSING}
 #: The columns that name segments.
@@ -359,7 +357,7 @@ def of_numbers(
 ) -> pa.RecordBatch:
     """Segments as a batch of SCHEMA; one stem and compression may stand for all. Other fields are defaults, or 0."""
     count = len(np.asarray(columns["partition"]))
-    shared = {"stem": stem, "compression": compression, "unknown": ""}
+    shared = {"stem": stem, "compression": compression}
     arrays = []
     for spec in SCHEMA:
         if isinstance(shared.get(spec.name), pa.Array):

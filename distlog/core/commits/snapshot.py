@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,11 +13,7 @@ from distlog.core import paths
 from distlog.core.arrays import booleans, join, numbers_of
 from distlog.core.commits import actions
 from distlog.core.commits.actions import (
-    COMPLETE,
     NOTHING,
-    ONGOING,
-    PREPARE_ABORT,
-    PREPARE_COMMIT,
     Action,
     Active,
     Add,
@@ -26,10 +22,7 @@ from distlog.core.commits.actions import (
     Create,
     Drop,
     GcFloor,
-    InPlaceTransaction,
     LogFloor,
-    Manifest,
-    Pin,
     ProducerBatches,
     Remove,
     RemoveTable,
@@ -41,8 +34,6 @@ from distlog.core.commits.actions import (
     SetPartitions,
     SetTopicId,
     SetTransaction,
-    UnknownAction,
-    Unpin,
 )
 from distlog.core.commits.commit_json import CREATE, Commit
 from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
@@ -76,9 +67,8 @@ class Snapshot:
 
     `name` is the prefix of the partition folders: the topic's name when it was created. A commit is refused if the
     read version of its files is below `gc_floor`. `commit_bytes` is the size of all commits so far. `requires` names
-    the features that readers and writers must know. `passed_ms` is the time that has passed in commits since they
-    tell of producers (see `producer_table`). `producer_transactions` are those that older versions left without their
-    end, by transactional id. `unknown` holds fields that only a newer library knows.
+    the features that readers and writers must know. `passed_ms` is the time that has passed in commits (see
+    `producer_table`).
 
     Commits below `log_floor` may be deleted. What `commit.retention.ms` was before version
     `former_retention_version` lowered it is `former_retention_ms`: it holds until the floor is above that version.
@@ -102,13 +92,10 @@ class Snapshot:
     former_retention_version: int = 0
     replaced_ms: int = 0
     former_ids: tuple[str, ...] = ()
-    pins: Mapping[str, Pin]
     dropped: bool = False
     requires: Requires = NOTHING
-    unknown: str = ""
     commit_bytes: int = 0
     passed_ms: int = 0
-    producer_transactions: Mapping[str, InPlaceTransaction] = field(default_factory=dict)
     seen_ms: int = field(default=0, compare=False)
 
     @property
@@ -172,7 +159,6 @@ class PartitionDraft:
         self._log_end_offset = state.log_end_offset
         self._first_dirty_offset = state.first_dirty_offset
         self._active = state.active
-        self._unknown = state.unknown
         self._segments = state.segments
         self._producers = state.producers
         self._appended: list[SegmentInfo] = []
@@ -272,7 +258,6 @@ class PartitionDraft:
             first_dirty_offset=self._first_dirty_offset,
             active=self._active,
             producers=self._producers,
-            unknown=self._unknown,
         )
 
     def _check_at_end(self, stem: str, base_offset: int) -> None:
@@ -302,14 +287,6 @@ class PartitionDraft:
 #
 # Pure functions. A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an
 # overlap or a duplicate record. A writer runs `apply` before it commits, so it never writes such a commit.
-
-
-#: The states that may follow each state of a transaction in place.
-_NEXT_STATES = {
-    ONGOING: (ONGOING, PREPARE_COMMIT, PREPARE_ABORT),
-    PREPARE_COMMIT: (COMPLETE,),
-    PREPARE_ABORT: (COMPLETE,),
-}
 
 
 #: The actions on one partition, besides tables and new log starts.
@@ -345,17 +322,15 @@ class _Draft:
     def __init__(self, snapshot: Snapshot | None) -> None:
         self._head = snapshot
         self._partitions = snapshot.table if snapshot else NO_PARTITIONS
-        self._pins = dict(snapshot.pins) if snapshot else {}
         self._changed: dict[int, PartitionDraft] = {}
         self._touched: dict[int, PartitionDraft] = {}
         self._transactions = TransactionDraft(snapshot.transactions if snapshot else NO_TRANSACTIONS)
-        self._in_place = dict(snapshot.producer_transactions) if snapshot else {}
 
     def apply(self, commit: Commit) -> None:
         head = self._follow(commit)
         tables = [action for action in commit.actions if isinstance(action, AddTable | RemoveTable)]
         starts = self._starts_in_columns(commit.actions) if tables else None
-        for action in actions.each(commit.actions) if tables and starts is None else commit.actions:
+        for action in actions.without_tables(commit.actions) if tables and starts is None else commit.actions:
             if head.dropped and not isinstance(action, GcFloor | LogFloor):
                 raise ValueError("the topic was dropped")
             if starts is None or not isinstance(action, SetLogStartOffset):
@@ -406,9 +381,7 @@ class _Draft:
         return dataclasses.replace(
             self._head,
             partitions=self._partitions.with_states(changed),
-            pins=self._pins,
             transactions=self._transactions.finish(self._head.timestamp_ms),
-            producer_transactions=self._in_place,
         )
 
     def _follow(self, commit: Commit) -> Snapshot:
@@ -430,7 +403,7 @@ class _Draft:
             timestamp_ms=commit.timestamp_ms,
             commit_bytes=head.commit_bytes + commit.size,
             requires=head.requires.also(commit.requires),
-            passed_ms=head.passed_ms + (pause_ms if actions.PRODUCERS in head.requires.writer else 0),
+            passed_ms=head.passed_ms + pause_ms,
         )
 
     def _with_former_retention(self, head: Snapshot) -> Snapshot:
@@ -461,9 +434,7 @@ class _Draft:
             # an import may be the dropped topic as it was
             replaced_ms=commit.timestamp_ms if head and commit.operation == CREATE else 0,
             seen_ms=head.seen_ms if head else 0,
-            pins={},
             requires=head.requires if head else NOTHING,
-            unknown=head.unknown if head else "",
             commit_bytes=head.commit_bytes if head else 0,
             passed_ms=head.passed_ms if head else 0,
         )
@@ -492,27 +463,15 @@ class _Draft:
             case ProducerBatches(batches):
                 for partition, each in batches.items():
                     self._partition(partition).take(each, head.passed_ms)
-            case InPlaceTransaction():
-                self._change_in_place(action, commit.timestamp_ms)
             case GcFloor(version):
-                _check_past(version, commit)
+                if version > commit.version:
+                    raise ValueError(f"version {version} is in the future")
                 return dataclasses.replace(head, gc_floor=max(head.gc_floor, version))
             case LogFloor(version):
                 return _raised(head, version)
-            case Pin(name, version):
-                _check_past(version, commit)
-                if version < head.log_floor:
-                    raise ValueError(f"the commits of version {version} are not kept")
-                self._pins[name] = action
-            case Unpin(name):
-                self._pins.pop(name, None)
             case AddTable() | RemoveTable():
                 # together with all tables of the commit
                 return head
-            case Manifest():
-                raise ValueError("its manifest was not read")
-            case UnknownAction(kind):
-                return dataclasses.replace(head, requires=head.requires.also(Requires(writer=(kind,))))
             case Restore(_, _, version) if version < head.gc_floor or version >= commit.version:
                 raise ValueError(f"the files of version {version} are not kept")
             case _:
@@ -563,7 +522,7 @@ class _Draft:
         chosen = [alone[numbers_of(rows["partition"])] for rows in (added, removed)]
         if any(each.any() for each in chosen):
             some = [rows.filter(booleans(flags)) for rows, flags in zip((added, removed), chosen, strict=True)]
-            for action in actions.each([AddTable(some[0]), RemoveTable(some[1])]):
+            for action in actions.without_tables([AddTable(some[0]), RemoveTable(some[1])]):
                 if isinstance(action, Add | Remove):
                     self._act_on_partition(action)
             added, removed = (
@@ -573,36 +532,17 @@ class _Draft:
             self._partitions = self._partitions.changed(added, removed, gc_floor)
 
     def _drop(self, head: Snapshot) -> Snapshot:
-        self._partitions, self._pins, self._changed, self._touched = NO_PARTITIONS, {}, {}, {}
-        self._transactions, self._in_place = TransactionDraft(NO_TRANSACTIONS), {}
+        self._partitions, self._changed, self._touched = NO_PARTITIONS, {}, {}
+        self._transactions = TransactionDraft(NO_TRANSACTIONS)
         return dataclasses.replace(head, dropped=True, transactions=NO_TRANSACTIONS)
 
     def _record(self, commit: Commit, action: SetTransaction) -> None:
         if any(partition >= len(self._partitions) for partition in action.offsets):
             raise ValueError("a transaction names a partition that does not exist")
         in_order = action.in_order and isinstance(action.batch_id, int)
-        info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, action.unknown, in_order)
+        info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, in_order)
         before_ms = self._head.timestamp_ms if self._head else 0
         self._transactions.record(action.app_id, action.batch_id, info, before_ms)
-
-    def _change_in_place(self, action: InPlaceTransaction, timestamp_ms: int) -> None:
-        """Take the next state of a transaction that an older version began in place, and keep it until its end."""
-        name, before = action.transactional_id, self._in_place.get(action.transactional_id)
-        if any(partition >= len(self._partitions) for partition in action.partitions):
-            raise ValueError(f"the transaction of {name!r} names a partition that does not exist")
-        if before is not None and before.place == action.place:
-            started_ms, may_follow = before.started_ms, action.state in _NEXT_STATES[before.state]
-            may_follow = may_follow and set(before.partitions) <= set(action.partitions)
-        else:
-            has_ended = before is None or (before.is_decided and before.place < action.place)
-            started_ms, may_follow = timestamp_ms, has_ended and action.state == ONGOING
-        if not may_follow:
-            state = "nothing" if before is None else before.state
-            raise ValueError(f"the transaction of {name!r} cannot become {action.state} after {state}")
-        if action.state == COMPLETE:
-            del self._in_place[name]
-        else:
-            self._in_place[name] = dataclasses.replace(action, started_ms=started_ms)
 
 
 def _raised(head: Snapshot, log_floor: int) -> Snapshot:
@@ -611,8 +551,3 @@ def _raised(head: Snapshot, log_floor: int) -> Snapshot:
     if log_floor > head.former_retention_version:
         head = dataclasses.replace(head, former_retention_ms=0, former_retention_version=0)
     return dataclasses.replace(head, log_floor=max(head.log_floor, log_floor))
-
-
-def _check_past(version: int, commit: Commit) -> None:
-    if version > commit.version:
-        raise ValueError(f"version {version} is in the future")

@@ -12,7 +12,7 @@ from functools import partial
 from types import MappingProxyType
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint, commit_json
+from distlog.core.commits import checkpoint
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
 from distlog.core.config import MAX_LONG
@@ -40,18 +40,15 @@ class CommitFiles:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def read(self, version: int, *, whole: bool = True) -> Commit | None:
-        """The commit of `version`, or None if there is none yet; raises CorruptMetadataError.
-
-        If not `whole`, the manifest is not read, and its actions are missing.
-        """
+    def read(self, version: int) -> Commit | None:
+        """The commit of `version`, or None if there is none yet; raises CorruptMetadataError."""
         try:
             data = self._storage.read(paths.commit_file(version), 0, MAX_CONDITIONAL_BYTES + 1)
         except FileNotFoundError:
             return None
-        return self.decode(version, data, whole=whole)
+        return self.decode(version, data)
 
-    def decode(self, version: int, data: bytes, *, whole: bool = True) -> Commit:
+    def decode(self, version: int, data: bytes) -> Commit:
         """The commit of `version`, whose file begins with `data`; otherwise as `read`."""
         file = paths.commit_file(version)
         if len(data) > MAX_CONDITIONAL_BYTES:
@@ -61,25 +58,21 @@ class CommitFiles:
         commit = Commit.decode(data, file)
         if commit.version != version:
             raise CorruptMetadataError("the commit is not of the version in its name", file=file)
-        return self.expanded(commit) if whole else commit
+        return commit
 
-    def expanded(self, commit: Commit) -> Commit:
-        """A commit with the actions of its manifest; raises CorruptMetadataError."""
-        return commit_json.expanded(commit, partial(commit_json.read, self._storage))
-
-    def read_existing(self, version: int, *, whole: bool = True) -> Commit:
+    def read_existing(self, version: int) -> Commit:
         """`read` of a commit that is known to exist; raises CorruptMetadataError if it does not."""
-        commit = self.read(version, whole=whole)
+        commit = self.read(version)
         if commit is None:
             file = paths.commit_file(version)
             raise CorruptMetadataError("a commit below the head is missing; restore it from a copy", file=file)
         return commit
 
-    def read_many(self, versions: Sequence[int], whole_from: int = 0) -> list[Commit | None]:
-        """`read` of each of `versions`, whole from `whole_from` on; in parallel, if requests are slow."""
+    def read_many(self, versions: Sequence[int]) -> list[Commit | None]:
+        """`read` of each of `versions`; in parallel, if requests are slow."""
         if self._storage.is_local or len(versions) == 1:
-            return [self.read(version, whole=version >= whole_from) for version in versions]
-        return in_parallel(lambda version: self.read(version, whole=version >= whole_from), versions)
+            return [self.read(version) for version in versions]
+        return in_parallel(self.read, versions)
 
     def follow(
         self,
@@ -88,13 +81,12 @@ class CommitFiles:
         end: int = MAX_LONG,
         known: int = -1,
         group: int = 1,
-        whole_from: int = 0,
         asked: AskedAt | None = None,
     ) -> Iterator[list[Commit]]:
         """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
 
         A group is as large as all groups before it together: most often there is just one new commit. The version
-        `known` is known to exist. Commits below `whole_from` lack the actions of their manifests. Raises
+        `known` is known to exist. Raises
         CorruptMetadataError for a missing version below `known`, or below a commit that was read. With a `group` of
         one, nothing beyond it is read, so a missing version is the end. `asked` gets the time of the last question.
         """
@@ -104,7 +96,7 @@ class CommitFiles:
             asked.time_ms = self._storage.replied_ms()
             # Two versions beyond `known`: the first is expected to be missing, and then the second must be, too.
             size = min(max(group, start - first, known + 3 - start), _LARGEST_GROUP)
-            next_commits = self.read_many(range(start, min(start + size, end)), whole_from)
+            next_commits = self.read_many(range(start, min(start + size, end)))
             commits = list(_until_missing(next_commits))
             if commits:
                 yield commits
@@ -113,13 +105,13 @@ class CommitFiles:
                 continue
             if start <= known or self._is_seen_behind(start, next_commits[len(commits) + 1 :], size):
                 # A missing version may have been written, and the next one after it, between two of our reads.
-                self.read_existing(start, whole=False)
+                self.read_existing(start)
                 continue
             return
 
     def _is_seen_behind(self, missing: int, commits: Sequence[Commit | None], size: int) -> bool:
         if size > 1 and not commits:
-            return self.read(missing + 1, whole=False) is not None
+            return self.read(missing + 1) is not None
         return any(commits)
 
 
@@ -275,7 +267,7 @@ class SnapshotLoader:
         disk, commits are deleted one after the other: if that of `base` is there, no later one was deleted.
         """
         if self._storage.is_local:
-            commit = self._files.read(base.version, whole=False)
+            commit = self._files.read(base.version)
             return commit is not None and commit.id == base.commit_id
         later = self._storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(version)))
         return all((paths.parse_commit_file(file.name) or 0) <= version for file in later)
@@ -304,7 +296,7 @@ class SnapshotLoader:
                     asked.time_ms = 0
                     break
             if snapshot is known:
-                _check_belongs(known, self._files.read_existing(known.version, whole=False))
+                _check_belongs(known, self._files.read_existing(known.version))
             return self._believed(known, snapshot, asked.time_ms if snapshot.version + 1 < end else 0)
         except CorruptMetadataError as error:
             if self._is_there(known):
@@ -316,7 +308,7 @@ class SnapshotLoader:
     def _is_there(self, known: Snapshot) -> bool:
         """False if the folder has another commit of that version, or none: then it was deleted, or made anew."""
         try:
-            commit = self._files.read(known.version, whole=False)
+            commit = self._files.read(known.version)
         except CorruptMetadataError:
             return True
         return commit is not None and commit.id == known.commit_id
@@ -457,8 +449,7 @@ class SnapshotLoader:
     def _fold_from(self, snapshot: Snapshot | None, end: int, known: int, asked: AskedAt) -> Snapshot | None:
         """`snapshot`, or nothing, with the commits up to `end`; it must belong to the topic, by its own commit."""
         start = snapshot.version if snapshot else 0
-        new = start + 1 if snapshot else 0
-        groups = self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, whole_from=new, asked=asked)
+        groups = self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, asked=asked)
         for commits in groups:
             if snapshot and commits[0].version == snapshot.version:
                 _check_belongs(snapshot, commits[0])
@@ -467,7 +458,7 @@ class SnapshotLoader:
         return snapshot
 
     def _timestamp(self, version: int) -> int:
-        return self._files.read_existing(version, whole=False).timestamp_ms
+        return self._files.read_existing(version).timestamp_ms
 
 
 def _is_below(name: str, end: int) -> bool:

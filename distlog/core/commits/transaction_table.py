@@ -31,7 +31,6 @@ _COLUMNS: dict[str, pa.DataType] = {
     "timestamp_ms": pa.int64(),
     "offsets": pa.list_(_RANGE),
     "in_order": pa.bool_(),
-    "unknown": pa.string(),
 }
 SCHEMA = pa.schema(_COLUMNS)
 
@@ -42,13 +41,12 @@ Batch = tuple[str, int | str]
 class TransactionInfo:
     """The time of the commit of an application's batch, and its `(start_offset, end_offset)` by partition.
 
-    `in_order` is that of SetTransaction. `unknown` holds fields that only a newer library knows.
+    `in_order` is that of SetTransaction.
     """
 
     version: int
     timestamp_ms: int
     offsets: Mapping[int, tuple[int, int]]
-    unknown: str = ""
     in_order: bool = False
 
 
@@ -65,7 +63,6 @@ def to_columns(batches: Iterable[tuple[Batch, TransactionInfo]]) -> pa.RecordBat
                 for partition, (start, end) in info.offsets.items()
             ],
             "in_order": info.in_order,
-            "unknown": info.unknown,
         }
         for (app_id, batch_id), info in batches
     )
@@ -76,9 +73,9 @@ def info_at(columns: pa.RecordBatch, row: int) -> TransactionInfo:
     """The batch in one row of the columns."""
     ranges = columns["offsets"][row].as_py()
     offsets = {item["partition"]: (item["start_offset"], item["end_offset"]) for item in ranges}
-    names = ("version", "timestamp_ms", "unknown", "in_order")
-    version, timestamp_ms, unknown, in_order = (columns[name][row].as_py() for name in names)
-    return TransactionInfo(version, timestamp_ms, offsets, unknown, in_order)
+    names = ("version", "timestamp_ms", "in_order")
+    version, timestamp_ms, in_order = (columns[name][row].as_py() for name in names)
+    return TransactionInfo(version, timestamp_ms, offsets, in_order)
 
 
 def find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> TransactionInfo | None:
@@ -123,7 +120,7 @@ class OrderedBatches:
     def of(cls, columns: pa.RecordBatch) -> OrderedBatches:
         """The batches in `columns`, in the order of their commits, without those that later ones make forgotten.
 
-        A library that does not know of batches in order keeps all. Raises ValueError for a batch without a number.
+        Raises ValueError for a batch without a number.
         """
         newest, rows = dict[str, int](), list[tuple[int, Batch]]()
         names = zip(columns["app_id"].to_pylist(), columns["batch_id"].to_pylist(), strict=True)

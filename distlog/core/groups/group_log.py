@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 import heapq
 import logging
-import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,9 +17,7 @@ from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, NAME, PARTITION, UUID, Integer, Text, by_partition, optional, stored
 from distlog.core.errors import (
     CommitConflictError,
-    CommitStateUnknownError,
     CorruptMetadataError,
-    DistlogError,
     InvalidConfigError,
     StorageError,
     UnsupportedVersionError,
@@ -59,7 +54,6 @@ class Member:
     beat: int = stored(LONG)
     lease_ms: int = stored(Integer(1, LONGEST_LEASE_MS))
     partitions: tuple[int, ...] | None = stored(optional(_partitions), default=None)
-    unknown: str = fields.unknown_fields()
 
     def takes(self, partition: int) -> bool:
         """True if it takes this partition at all."""
@@ -88,15 +82,14 @@ class GroupState:
     topic_id: str = stored(UUID)
     group: str = stored(NAME)
     partitions: int = stored(PARTITION, default=0)
-    members: tuple[Member, ...] = stored(_members, default=())
+    members: tuple[Member, ...] = stored(_members)
     owners: Mapping[int, str] = stored(by_partition(_MEMBER_ID))
     positions: Mapping[int, int] = stored(by_partition(LONG))
-    unknown: str = fields.unknown_fields()
 
     @classmethod
     def empty(cls, topic_id: str, group: str) -> GroupState:
         """The state before version 0."""
-        return cls(topic_id=topic_id, group=group, owners={}, positions={})
+        return cls(topic_id=topic_id, group=group, members=(), owners={}, positions={})
 
     @property
     def exists(self) -> bool:
@@ -190,146 +183,7 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
 
 
 # ---
-# A version of a group is the whole state, so a member that was late would put its change on the next one, and many
-# would for long: about eight versions a second get in. So where there are many, a member that was late says what it
-# wants by the name of a file, which each listing of the folder shows, and waits. Whoever puts the next version takes
-# all of these along.
-#
-# A change is of a member at a beat, and each version with a change of the member has the next beat. So a change is
-# made once, and never after another change of its member; and the beat tells its member that it was made.
-
-
-#: Some stores keep an object as a file, whose name has 255 bytes.
-_LONGEST_NAME = 220
-_NAME = re.compile(r"([0-9a-f]{32})\.([0-9a-z]{1,13})\.([0-9a-z_-]*)\.([0-9a-z]{0,6})\.([0-9A-Za-z_=-]*)\.wait")
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingChange:
-    """A member, at a `beat`, that has come to `positions`, takes what it should have, or joins: then `beat` is -1.
-
-    One that joins has a `name` and a lease.
-    """
-
-    member: str
-    beat: int
-    positions: Mapping[int, int]
-    lease_ms: int = 0
-    name: str = ""
-
-    def file_name(self) -> str | None:
-        """The name of its file; None if it would be too long."""
-        places = "_".join(f"{_text(number)}-{_text(offset)}" for number, offset in sorted(self.positions.items()))
-        name = base64.urlsafe_b64encode(self.name.encode()).decode()
-        lease = _text(self.lease_ms) if self.beat < 0 else ""
-        told = f"{self.member}.{_text(self.beat + 1)}.{places}.{lease}.{name}.wait"
-        return told if len(told) <= _LONGEST_NAME else None
-
-    @classmethod
-    def parse(cls, name: str) -> WaitingChange | None:
-        """The change of a file with this name (the last part of its path); None for another file."""
-        match = _NAME.fullmatch(name)
-        if match is None:
-            return None
-        try:
-            places = (each.split("-") for each in match[3].split("_") if each)
-            positions = {PARTITION(int(number, 36)): LONG(int(offset, 36)) for number, offset in places}
-            lease_ms = int(match[4] or "0", 36)
-            told = NAME(base64.urlsafe_b64decode(match[5]).decode()) if match[4] else ""
-        except (ValueError, binascii.Error):
-            return None
-        beat = int(match[2], 36) - 1
-        joins = beat < 0
-        is_sound = joins == bool(match[4]) and joins <= lease_ms <= LONGEST_LEASE_MS and not (joins and positions)
-        return cls(match[1], beat, positions, lease_ms, told) if is_sound else None
-
-    def is_reached(self, state: GroupState) -> bool:
-        """True if the positions of `state` are at or behind its own."""
-        return all(state.positions.get(number, -1) >= offset for number, offset in self.positions.items())
-
-    def is_made(self, state: GroupState) -> bool:
-        """True if `state` has it: the member at a later beat, and its positions, which only the member moves back.
-
-        The beat alone may be of another change of its member, which an earlier commit had left before it failed.
-        """
-        member = state.member(self.member)
-        return member is not None and member.beat > self.beat and self.is_reached(state)
-
-
-def _with_changes(state: GroupState, changes: Iterable[WaitingChange]) -> GroupState:
-    """`state` with these changes; without those that were made, and those of members that it does not have.
-
-    A member whose partitions are others' by now is left out: it learns that by itself.
-    """
-    members, positions = {member.id: member for member in state.members}, dict(state.positions)
-    made = set[str]()
-    for change in changes:
-        known = members.get(change.member)
-        if known is None and change.beat < 0:
-            known = Member(id=change.member, name=change.name, beat=-1, lease_ms=change.lease_ms)
-        owns = all(state.owners.get(number) == change.member for number in change.positions)
-        if known is None or known.beat != change.beat or not owns:
-            continue
-        members[change.member] = dataclasses.replace(known, beat=known.beat + 1)
-        positions |= {number: max(offset, positions[number]) for number, offset in change.positions.items()}
-        made.add(change.member)
-    if not made:
-        return state
-    changed = dataclasses.replace(state, members=tuple(members.values()), positions=positions)
-    return dataclasses.replace(changed, owners=_taken(changed, made))
-
-
-def _taken(state: GroupState, members: set[str]) -> dict[int, str]:
-    """The owners of partitions, when these members have taken what is theirs, and no other member's by now."""
-    assigned = assignment(state.members, state.owners, state.partitions)
-    free = {n: owner for n, owner in assigned.items() if owner in members and n not in state.owners}
-    return {**state.owners, **free}
-
-
-def _changes(files: Sequence[FileInfo]) -> tuple[dict[str, WaitingChange], list[str]]:
-    """The changes among the files of a folder, by the names of their files, and the files that no member waits for.
-
-    Each has waited longer than its member does, by the times that the store notes. Without that, one that joined,
-    whose file could not be deleted, would join again with each version.
-    """
-    parsed = ((file, WaitingChange.parse(paths.last_part(file.name))) for file in files)
-    changes = {file: change for file, change in parsed if change is not None}
-    newest_ms = max((file.modified_ms for file in files), default=0)
-    oldest_ms = newest_ms - 2 * 1000 * TIMEOUT_S
-    waiting = {file.name: change for file, change in changes.items() if file.modified_ms >= oldest_ms}
-    return waiting, [file.name for file in changes if file.name not in waiting]
-
-
-def _planned(plan: GroupPlan, state: GroupState, own: Collection[WaitingChange]) -> GroupState | None:
-    """The result of `plan`; its refusal tells no more than is known of changes that waited."""
-    try:
-        return plan(state)
-    except CommitConflictError as error:
-        if any(change.positions and change.is_reached(state) for change in own):
-            text = "this member was taken for dead, maybe after it committed: read on, from the group's positions"
-            raise CommitStateUnknownError(text, group=state.group) from error
-        raise
-
-
-def _too_late(group: str, own: Collection[WaitingChange]) -> DistlogError:
-    if not own:
-        return CommitConflictError("nothing was committed: other members were first; try again", group=group)
-    text = "other members were first, and one may have taken this change along: try again, which is harmless"
-    return CommitStateUnknownError(text, group=group)
-
-
-def _text(number: int) -> str:
-    digits = ""
-    while True:
-        number, digit = divmod(number, 36)
-        digits = _DIGITS[digit] + digits
-        if not number:
-            return digits
-
-
-# ---
-# So commits of positions make no version of the topic, which every reader would have to read. Only the newest
+# Commits of positions make no version of the topic, which every reader would have to read. Only the newest
 # versions are kept. A put of the name of a deleted version would succeed, though no member would ever read it. So
 # each put of a version is followed by a LIST of the folder: a version is deleted only when there is one that is KEPT
 # higher, and the highest is never deleted. If the list has none that is about KEPT higher, then neither the version
@@ -377,8 +231,6 @@ class GroupLog:
         self._storage, self._topic_id, self.group = storage, topic_id, group
         self._folder = paths.group_folder(topic_id, group)
         self._random, self._sleep, self._clock = random or SystemRandom(), sleep, clock
-        #: False if the last commit ended while its member may get a later beat by what it had put.
-        self._is_sure = True
 
     def load(self) -> GroupState:
         """The newest state: one LIST and one GET. Raises CorruptMetadataError, UnsupportedVersionError."""
@@ -411,78 +263,32 @@ class GroupLog:
             state, following = following, self._read(following.version + 1)
         return state
 
-    def commit(
-        self, state: GroupState, plan: GroupPlan, waiting: Callable[[GroupState], WaitingChange | None] | None = None
-    ) -> GroupState:
+    def commit(self, state: GroupState, plan: GroupPlan) -> GroupState:
         """Put the result of `plan` for `state`, if that is the newest one; returns the new state: one PUT, one LIST.
 
-        `plan` is called again with a newer state after another member was first. In a crowd a member that was late
-        says by a file what it wants, as `waiting` says of a state; then the state may be another member's version,
-        which took that along. Raises the errors of `plan`; CommitConflictError when other members were first until
-        the deadline; CommitStateUnknownError when the put may have happened, or a member may have taken along what
-        waited: a second try is harmless.
+        `plan` is called again with a newer state after another member was first. Raises the errors of `plan`;
+        CommitConflictError when other members were first until the deadline; CommitStateUnknownError when the put may
+        have happened: a second try is harmless.
         """
         end, longest_s = self._clock() + TIMEOUT_S, _PAUSE_S
-        files, own, left = list[FileInfo](), dict[str, WaitingChange](), set[str]()
-        is_sure, self._is_sure = self._is_sure, False
-        try:
-            while True:
-                planned = _planned(plan, state, own.values())
-                if planned is None:
-                    self._is_sure = is_sure and not own
-                    return state
-                changes, given_up = _changes(files)
-                planned = _with_changes(planned, (each for name, each in changes.items() if name not in own))
-                if self._is_first(planned := planned.after(state.version), changes, given_up):
-                    self._is_sure = True
-                    return planned
-                if self._clock() >= end:
-                    raise _too_late(self.group, own.values())
-                is_crowd = len(planned.members) > _CROWD
-                # where an earlier change may have been made, a list is first: else its beat, which is older than this
-                # call, would renew the lease
-                change = waiting(state) if is_crowd and waiting and (files or is_sure) else None
-                if change and self._waits(change, own, left):
-                    longest_s = _LONGEST_PAUSE_S
-                self._sleep(self._random.uniform(0, longest_s))
-                if is_crowd:
-                    longest_s = min(2 * longest_s, _PAUSE_S * len(planned.members), _LONGEST_PAUSE_S)
-                state, files = self._listed(None)
-                # a version that took them along deletes them too
-                left &= {file.name for file in files}
-                if any(change.is_made(state) for change in own.values()):
-                    self._is_sure = len(own) == 1
-                    return state
-        finally:
-            self._delete(sorted(left))
+        while (planned := plan(state)) is not None:
+            planned = planned.after(state.version)
+            if self._is_first(planned):
+                return planned
+            if self._clock() >= end:
+                text = "nothing was committed: other members were first; try again"
+                raise CommitConflictError(text, group=self.group)
+            self._sleep(self._random.uniform(0, longest_s))
+            if len(planned.members) > _CROWD:
+                longest_s = min(2 * longest_s, _PAUSE_S * len(planned.members), _LONGEST_PAUSE_S)
+            state = self.load()
+        return state
 
-    def _is_first(self, planned: GroupState, changes: Mapping[str, WaitingChange], given_up: Iterable[str]) -> bool:
-        """Put a version; True if it counts. Deletes the files of changes that are made, or can never be."""
+    def _is_first(self, planned: GroupState) -> bool:
+        """Put a version; True if it counts."""
         data = planned.encode()
         existing = self._storage.put_if_absent(self._file(planned.version), data, timeout_s=TIMEOUT_S)
-        if existing != data or not self._counts(planned.version):
-            return False
-        known = {member.id: member for member in planned.members}
-        done = [
-            name
-            for name, each in changes.items()
-            if (each.beat >= 0 if (member := known.get(each.member)) is None else member.beat > each.beat)
-        ]
-        self._delete([*done, *given_up])
-        return True
-
-    def _waits(self, change: WaitingChange, own: dict[str, WaitingChange], left: set[str]) -> bool:
-        """Have a change wait, if that is not done; false if its name is too long, or the store refuses it."""
-        name = change.file_name()
-        if name is not None and (file := f"{self._folder}/{name}") not in own:
-            own[file] = change
-            left.add(file)
-            try:
-                self._storage.put(file, b".")
-            except StorageError as error:
-                _log.warning("a change of the group %s does not wait, but is tried again: %s", self.group, error)
-                return False
-        return name is not None
+        return existing == data and self._counts(planned.version)
 
     def beat(self, member: str, count: int) -> None:
         """Put heartbeat number `count` of a member, in place of the one before: one PUT."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distlog.core.errors import FencedMemberError
-from distlog.core.groups.group_log import GroupLog, GroupState, Heartbeat, Member, WaitingChange, assignment
+from distlog.core.groups.group_log import GroupLog, GroupState, Heartbeat, Member, assignment
 
 # A member lives as long as it shows signs of life: heartbeats in a file of its own, and versions that it puts. Other
 # members see heartbeats only in a listing of the group's folder, so an idle member costs the same in any group.
@@ -145,12 +145,7 @@ class Membership:
             planned = None if planned == current and not is_lapsed else _renewed(planned, member)
             return planned
 
-        def waiting(current: GroupState) -> WaitingChange | None:
-            # what it gives up is too much for the name of a file
-            gives = planned is not None and bool(set(current.owned_by(self._id)) - set(planned.owned_by(self._id)))
-            return None if gives else self._waiting(current, fresh)
-
-        after = self.log.commit(state, plan, waiting)
+        after = self.log.commit(state, plan)
         if planned is None:
             self._learn(after)
         else:
@@ -184,11 +179,7 @@ class Membership:
             state = _renewed(_without(state, self._dead(state)), self._id)
             return dataclasses.replace(state, positions={**state.positions, **moved})
 
-        def waiting(state: GroupState) -> WaitingChange | None:
-            member = None if back else state.member(self._id)
-            return WaitingChange(member.id, member.beat, positions) if member else None
-
-        after = self.log.commit(before, plan, waiting)
+        after = self.log.commit(before, plan)
         self._renew(after, started)
         if (_ids(after), after.owners) != (_ids(before), before.owners):
             self._look_at = -math.inf
@@ -256,14 +247,6 @@ class Membership:
             return state
         added = starts_of(range(state.partitions, partitions), state.exists)
         return dataclasses.replace(state, partitions=partitions, positions={**state.positions, **added})
-
-    def _waiting(self, state: GroupState, fresh: str) -> WaitingChange | None:
-        """Its wish if it was late: its partitions, as a member of `state`, or as a new one."""
-        if (member := state.member(self._id)) is not None:
-            return WaitingChange(member.id, member.beat, {})
-        if self.partitions is not None or self._replaced(state):
-            return None
-        return WaitingChange(fresh, -1, {}, math.ceil(self.lease_s * 1000), self.name(state.members))
 
     def _planned(self, state: GroupState, member: str, pending: Collection[int]) -> GroupState:
         state = self._with_member(state, member)

@@ -18,7 +18,14 @@ import numpy as np
 from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits import fields
-from distlog.core.commits.actions import Action, Add, ProducerBatches, SetLogStartOffset, SetPartitions, each
+from distlog.core.commits.actions import (
+    Action,
+    Add,
+    ProducerBatches,
+    SetLogStartOffset,
+    SetPartitions,
+    without_tables,
+)
 from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import UNKNOWN
@@ -618,7 +625,7 @@ def _adopted_ends(log: CommitLog, existing: Snapshot) -> Mapping[int, int]:
     ends = dict[int, int]()
     for commit in log.history():
         imported = (commit.topic_id, commit.operation) == (existing.topic_id, "import")
-        for action in each(commit.actions) if imported else ():
+        for action in without_tables(commit.actions) if imported else ():
             if isinstance(action, Add):
                 number, offset = action.segment.partition, action.segment.next_offset
             elif isinstance(action, SetLogStartOffset):

@@ -21,7 +21,7 @@ from distlog.core import paths
 from distlog.core.arrays import new_pages, table_of_numbers
 from distlog.core.batches.record_batch import header_offsets, write_base_offsets
 from distlog.core.commits import fields
-from distlog.core.commits.fields import LONG, TIMESTAMP, UUID, Integer, Text, optional, stored
+from distlog.core.commits.fields import LONG, TIMESTAMP, UUID, Integer, Text, stored
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_INT
@@ -125,10 +125,10 @@ def empty_segment(base_offset: int, *, done: bool) -> ExportedSegment:
 
 @dataclass(frozen=True, slots=True)
 class LastExport:
-    """The files that the last export left in a folder, and their topic, which an older library did not note."""
+    """The files that the last export left in a folder, and the id of their topic."""
 
     segments: list[ExportedSegment]
-    topic_id: str | None = None
+    topic_id: str
 
 
 def read_export(folder: Storage) -> LastExport | None:
@@ -140,7 +140,7 @@ def read_export(folder: Storage) -> LastExport | None:
     try:
         body = json.loads(data)
         segments = [fields.read(ExportedSegment, segment) for segment in body["segments"]]
-        return LastExport(segments, optional(UUID)(body.get("topic_id")))
+        return LastExport(segments, UUID(body["topic_id"]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         text = f"not the record of an export: {error}; empty the partition's folder, and export again"
         raise CorruptMetadataError(text, file=folder.local_path(EXPORT_FILE)) from None
@@ -159,7 +159,7 @@ def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str
 def refuse_other_topic(folder: Storage, topic_id: str) -> None:
     """Raise TopicExistsError if the folder has an export of another topic, of the same name."""
     last = read_export(folder)
-    if last is not None and last.topic_id not in (None, topic_id):
+    if last is not None and last.topic_id != topic_id:
         text = "another topic of this name was exported to here: export into another directory, or delete that first"
         raise TopicExistsError(text, directory=folder.url, topic_id=last.topic_id)
 

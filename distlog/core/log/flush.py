@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import NamedTuple
 
 from distlog.core import paths
-from distlog.core.commits.actions import Add, Seal, each
+from distlog.core.commits.actions import Add, Seal, without_tables
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, OffsetOutOfRangeError, StorageError
 from distlog.core.log.active_partition import ActivePartition
@@ -309,7 +309,7 @@ class PartitionFlush:
             ) from error
         for commit in commits:
             if seal in commit.actions:
-                added = [action.segment for action in each(commit.actions) if isinstance(action, Add)]
+                added = [action.segment for action in without_tables(commit.actions) if isinstance(action, Add)]
                 ends = [segment.next_offset for segment in added if segment.stem == wanted.stem]
                 return ends[0] if ends else wanted.first_offset
         raise StorageError("a segment ended in no commit: verify the topic", stem=wanted.stem)

@@ -1,4 +1,4 @@
-"""The log floor: the version below which vacuum deletes commits, checkpoints and manifests.
+"""The log floor: the version below which vacuum deletes commits and checkpoints.
 
 A commit raises the floor; then a checkpoint at or above it is read back; then the names below it are deleted. A
 process that dies in between leaves names that mean nothing any more, and the next run deletes them. The floor is not
@@ -100,11 +100,11 @@ class CommitsFolder:
 def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_ms: int) -> int:
     """The version that the log floor may go up to, -1 if to none: the head `commit.retention.ms` ago.
 
-    It is not above `gc_floor`, which is committed with the log floor, nor above a pin that lasts beyond `now_ms`.
+    It is not above `gc_floor`, which is committed with the log floor.
     """
     kept_ms = head.commits_kept_ms
     head_then = None if kept_ms is None else folder.head_at(now_ms - kept_ms, now_ms)
-    return min([-1 if head_then is None else head_then, gc_floor, *pinned_versions(head, now_ms)])
+    return min(-1 if head_then is None else head_then, gc_floor)
 
 
 def next_log_floor(
@@ -134,11 +134,6 @@ def next_log_floor(
     return version if is_sound(storage, name) else floor
 
 
-def pinned_versions(head: Snapshot, now_ms: int) -> tuple[int, ...]:
-    """The versions that pins hold beyond `now_ms`."""
-    return tuple(pin.version for pin in head.pins.values() if pin.until_ms > now_ms)
-
-
 def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
     """The names of the first checkpoint of each KEPT_EVERY versions, in order; each vacuum finds the same ones.
 
@@ -159,7 +154,7 @@ def is_sound(storage: Storage, name: str) -> bool:
     """True if a reader would take the checkpoint: it is whole, and of the commit of its version."""
     try:
         state = checkpoint.read(storage, name)
-        commit = CommitFiles(storage).read(state.version, whole=False)
+        commit = CommitFiles(storage).read(state.version)
     except (CorruptMetadataError, FileNotFoundError) as error:
         _log.warning("the checkpoint %s is no good: %s", name, error)
         return False
@@ -205,15 +200,14 @@ def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
 
 
 def obsolete_checkpoints(
-    checkpoints: Iterable[FileInfo], gc_floor: int, pinned: Iterable[int], log_floor: int, highest: int
+    checkpoints: Iterable[FileInfo], gc_floor: int, log_floor: int, highest: int
 ) -> list[FileInfo]:
     """The checkpoints below `gc_floor` that no load of a version begins with, or that others are close enough to.
 
     A load tries the newest checkpoints up to its version: the second one if the first is damaged, and then full ones.
-    The versions from `gc_floor` on are opened often, and the `pinned` ones; the others down to `log_floor` are for
-    time travel. A full checkpoint stays as long as an incremental one that needs it; none of these stays without it.
-    Full ones up to the `highest` log floor stay too: another run may have written one, and be about to raise the
-    floor to it.
+    The versions from `gc_floor` on are opened often; the others down to `log_floor` are for time travel. A full
+    checkpoint stays as long as an incremental one that needs it; none of these stays without it. Full ones up to the
+    `highest` log floor stay too: another run may have written one, and be about to raise the floor to it.
     """
     files = {file.name: file for file in checkpoints}
     versions = {name: paths.parse_checkpoint_file(name) or 0 for name in files}
@@ -223,8 +217,7 @@ def obsolete_checkpoints(
     kept = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
     kept.update(name for name in full.intersection(usable) if versions[name] <= highest)
     kept.update(kept_for_time_travel(files[name] for name in usable))
-    for target in (gc_floor, *pinned):
-        by_then = [name for name in usable if versions[name] <= target]
-        kept.update(by_then[-CHECKPOINTS_TRIED:])
-        kept.update([name for name in by_then if name in full][-CHECKPOINTS_TRIED:])
+    by_then = [name for name in usable if versions[name] <= gc_floor]
+    kept.update(by_then[-CHECKPOINTS_TRIED:])
+    kept.update([name for name in by_then if name in full][-CHECKPOINTS_TRIED:])
     return [files[name] for name in sorted(files.keys() - with_bases(kept))]

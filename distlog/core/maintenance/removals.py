@@ -6,20 +6,18 @@ count, and what is kept of a removed segment is a hash. If two segments had one 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.arrays import numbers_of
 from distlog.core.commits import commit_json, fields
-from distlog.core.commits.action_table import ADD_TABLE, REMOVE_TABLE, read_table
-from distlog.core.commits.actions import Manifest, Remove
+from distlog.core.commits.action_table import REMOVE_TABLE, read_table
+from distlog.core.commits.actions import Remove
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError
@@ -179,8 +177,6 @@ def _take(storage: Storage, found: Removals, version: int, items: Any) -> None:
     for name, body in map(commit_json.named, items):
         if name == "remove":
             single.append(fields.read(Remove, body))
-        elif name == commit_json.REMOVES:
-            found.remove(*_columns(body))
         elif name == REMOVE_TABLE:
             rows = read_table(name, body).rows
             coded = rows["stem"].dictionary_encode()
@@ -189,41 +185,7 @@ def _take(storage: Storage, found: Removals, version: int, items: Any) -> None:
             found.restored = found.restored if version in found.restored[-1:] else [*found.restored, version]
         elif name == "drop":
             found.before_drops.append(version - 1)
-        elif name == "manifest":
-            _take(storage, found, version, _manifest_items(storage, fields.read(Manifest, body)))
-        elif name != ADD_TABLE:
-            commit_json.check_known(name, body)
+        else:
+            commit_json.check_known(name)
     partitions = np.array([one.partition for one in single], np.int64)
     found.remove(partitions, [one.stem for one in single], np.arange(len(single)))
-
-
-def _columns(body: Any) -> tuple[Numbers, list[str], Numbers]:
-    """The partitions, the stems, and for each partition the number of its stem, of removals in columns."""
-    if not isinstance(body, Mapping) or not isinstance(body.get("partition"), list):
-        raise ValueError(f"{commit_json.REMOVES} must be an object of columns, among them a list of partitions")
-    stems = [fields.STEM(stem) for stem in body.get("stems", ())]
-    partitions = np.cumsum(_integers(body["partition"]))
-    which = _integers(body.get("stem"))
-    which = np.full(len(partitions), which[0]) if len(which) == 1 else which
-    if len(partitions) > commit_json.MOST_ACTIONS or len(which) != len(partitions):
-        raise ValueError("its columns are of different lengths, or longer than a commit has")
-    if len(which) and not (0 <= which.min() <= which.max() < len(stems) and partitions.min() >= 0):
-        raise ValueError("a number of a stem or a partition is out of its range")
-    return partitions, stems, which
-
-
-def _integers(column: Any) -> Numbers:
-    values = column if isinstance(column, list) else [column]
-    if set(map(type, values)) - {int}:
-        raise ValueError("must be integers")
-    return np.array(values, np.int64)
-
-
-def _manifest_items(storage: Storage, manifest: Manifest) -> list[Any]:
-    data = commit_json.read(storage, manifest)
-    if len(data) != manifest.size or crc32c(data) != manifest.crc32c:
-        raise CorruptMetadataError(
-            "the manifest does not match its commit; restore it from a copy", file=manifest.file
-        )
-    fields.check(data)
-    return [json.loads(line) for line in data.splitlines()]

@@ -19,17 +19,14 @@ from distlog.core.commits.actions import (
     Add,
     GcFloor,
     LogFloor,
-    Manifest,
     Remove,
     Restore,
     SetLogStartOffset,
-    each,
+    without_tables,
 )
-from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.config import MAX_LONG
 from distlog.core.display import Shown, counted
 from distlog.core.errors import (
@@ -47,7 +44,6 @@ from distlog.core.maintenance.log_floor import (
     highest_log_floor,
     next_log_floor,
     obsolete_checkpoints,
-    pinned_versions,
 )
 from distlog.core.maintenance.removals import FoundStem, StemSet, removals, removed_exactly
 from distlog.core.storage.locks_and_pages import FileLock, copy_of, flocked
@@ -78,7 +74,7 @@ class RemovedSince:
             for commit in log.commits(self.version + 1, head + 1):
                 restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
                 raised = {one.partition for one in commit.actions if isinstance(one, SetLogStartOffset)} - restored
-                for action in each(commit.actions):
+                for action in without_tables(commit.actions):
                     if isinstance(action, Add):
                         stem = (action.segment.partition, action.segment.stem)
                         self.added[stem] = action.segment
@@ -114,53 +110,12 @@ def removed_files_held(storage: Storage) -> Iterator[None]:
         yield
 
 
-def unreferenced_manifests(
-    storage: Storage, files: Iterable[FileInfo], floor: int, head: int, log_floor: int = 0
-) -> list[FileInfo]:
-    """The manifests that no commit up to `head` names and whose writers read a version below `floor`.
-
-    `files` are the topic's files. `floor` is a gc floor that was committed, so no later commit will name these
-    manifests. For each manifest, commits are read from the version after the one its writer read, up to the first
-    commit that raises the gc floor above the writer's version. Those below `log_floor` do not count any more.
-    """
-    search = _Search(CommitFiles(storage), head, log_floor)
-    read = [(version, file) for file in files if (version := paths.manifest_read_version(file.name)) is not None]
-    return [file for version, file in read if version < floor and not search.is_referenced(file.name, version)]
-
-
-class _Search:
-    """Looks for manifests in the commits; reads each commit once."""
-
-    def __init__(self, files: CommitFiles, head: int, first: int) -> None:
-        self._files, self._head, self._first = files, head, first
-        self._seen: dict[int, tuple[frozenset[str], int]] = {}
-
-    def is_referenced(self, name: str, read_version: int) -> bool:
-        for version in range(max(read_version + 1, self._first), self._head + 1):
-            if version not in self._seen:
-                commit = self._files.read_existing(version, whole=False)
-                self._seen[version] = (
-                    frozenset(action.file for action in commit.actions if isinstance(action, Manifest)),
-                    _floor(commit),
-                )
-            names, floor = self._seen[version]
-            if name in names:
-                return True
-            if floor > read_version:
-                return False
-        return False
-
-
-def _floor(commit: Commit) -> int:
-    return max((action.version for action in commit.actions if isinstance(action, GcFloor)), default=0)
-
-
 # A bundle is referenced as long as one of its parts is.
 
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """The segments and bundles of `topic` that a version from a floor to `head` references, or a `pinned` version.
+    """The segments and bundles of `topic` that a version from a floor to `head` references.
 
     `restored` are the versions behind the floor in which a log may begin earlier than in the version before.
     Commits from `log_floor` on are there, and those from `oldest` on, unless another vacuum deletes them now.
@@ -168,7 +123,6 @@ class Referenced:
 
     topic: str
     head: int
-    pinned: tuple[int, ...]
     restored: tuple[int, ...]
     stems: StemSet
     log_floor: int = 0
@@ -176,9 +130,9 @@ class Referenced:
 
     @classmethod
     def since(
-        cls, storage: Storage, log: CommitLog, head: Snapshot, floor: int, now_ms: int, oldest: int = MAX_LONG
+        cls, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG
     ) -> Referenced:
-        """The files referenced by versions from `floor` to that of `head`, or by pins that last beyond `now_ms`.
+        """The files referenced by versions from `floor` to that of `head`.
 
         These versions reference the files that are live at the head, and those that a commit after `floor` removed.
         Both ends are versions, so the answer does not depend on commits made meanwhile. Raises OffsetOutOfRangeError
@@ -189,11 +143,10 @@ class Referenced:
             raise OffsetOutOfRangeError(text, version=floor + 1, log_floor=head.log_floor)
         removed = removals(storage, floor + 1, head.version + 1)
         removed.add_snapshot(head)
-        pinned = pinned_versions(head, now_ms)
-        for version in (*pinned, *removed.before_drops):
+        for version in removed.before_drops:
             removed.add_snapshot(log.load(version=version, include_dropped=True))
         log_floor, restored = head.log_floor, tuple(removed.restored)
-        return cls(head.name, head.version, pinned, restored, removed.stems, log_floor, min(oldest, log_floor))
+        return cls(head.name, head.version, restored, removed.stems, log_floor, min(oldest, log_floor))
 
 
 class UnreferencedFiles:
@@ -257,8 +210,7 @@ def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms
 
     - An upload to an unreferenced segment or bundle is dead if its writer read a version below the gc `floor`: its
       commit would be refused.
-    - An upload to a manifest, or to an append that waits, is dead under the same rule: its commit is there, or would
-      be refused.
+    - An upload to an append that waits is dead under the same rule: its commit is there, or would be refused.
     - An upload to a referenced segment or bundle, or to a checkpoint, is dead if it was started before `before_ms`.
       The file is there, and making an index or a checkpoint anew does not take so long.
     """
@@ -274,9 +226,7 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
     stem = stem_of(upload.name, referenced.topic)
     if stem is not None and stem not in referenced.stems:
         return is_below(stem, floor)
-    manifest, pending = paths.manifest_read_version(upload.name), paths.parse_pending_file(upload.name)
-    if manifest is not None:
-        return manifest < floor
+    pending = paths.parse_pending_file(upload.name)
     if pending is not None:
         return is_below((None, pending), floor)
     is_known = stem is not None or paths.parse_checkpoint_file(upload.name) is not None
@@ -316,7 +266,7 @@ def obsolete_producers(
 
     `files` are the topic's files. Of producers that is what is below the beginning of the log, since only appends at
     its end ask for them, and below that in every version that is kept, since a restore may bring each of them back:
-    the pinned ones, and those from the gc `floor` on. A log begins later from version to version, but for restores.
+    those from the gc `floor` on. A log begins later from version to version, but for restores.
     `load` loads a version. Leader epochs are needed as long as a version that is kept has a broker's segment.
     """
     if head.dropped and referenced.stems:
@@ -325,7 +275,7 @@ def obsolete_producers(
     of_producers = {file.name for file in obsolete if paths.parse_producer_snapshot(file.name, head.name)}
     if head.dropped or not of_producers:
         return obsolete
-    earliest = [load(version) for version in (floor, *referenced.pinned, *referenced.restored)]
+    earliest = [load(version) for version in (floor, *referenced.restored)]
     ids = (head.topic_id, *head.former_ids)
     versions = [version for version in earliest if version.topic_id in ids]
     kept = {name for name in of_producers if not all(_is_below(name, version) for version in versions)}
@@ -443,9 +393,9 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
     if not dry_run:
         # even if the floor is there already: the writer that put it may not have synced it
-        head = _raise_floor(storage, log, head, floor, folders, now_ms, garbage, log_floor)
+        head = _raise_floor(storage, log, head, floor, folders, garbage, log_floor)
         log_floor = head.log_floor
-    referenced = Referenced.since(storage, log, head, floor, now_ms, folder.oldest())
+    referenced = Referenced.since(storage, log, head, floor, folder.oldest())
     unreferenced = UnreferencedFiles(storage, log, referenced, floor=floor)
     files = list(folder.others)
     for some in _in_chunks(_files_in(storage, folders)):
@@ -456,12 +406,10 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     garbage += [
         *of_others,
         *obsolete_producers(files, head, referenced, floor, partial(log.load, include_dropped=True)),
-        *unreferenced_manifests(storage, folder.others, floor, head.version, log_floor),
         *left_over_files([*files, *of_topic], left_before_ms),
         *dead_appends(files, floor),
-        *(file for file in folder.others if (paths.parse_former_checkpoint_file(file.name) or floor) < floor),
     ]
-    obsolete = obsolete_checkpoints(folder.checkpoints, floor, referenced.pinned, log_floor, highest)
+    obsolete = obsolete_checkpoints(folder.checkpoints, floor, log_floor, highest)
     old_commits = list(folder.commits(log_floor))
     # a topic that was dropped, in a version that is kept no more, needs no locks
     locks = lock_files(files) if storage.is_local and head.dropped and not referenced.stems else []
@@ -514,7 +462,6 @@ def _raise_floor(
     head: Snapshot,
     floor: int,
     folders: Sequence[str],
-    now_ms: int,
     freed: list[FileInfo],
     log_floor: int,
 ) -> Snapshot:
@@ -524,7 +471,7 @@ def _raise_floor(
     def plan(current: Snapshot) -> list[Action] | None:
         actions: list[Action] = [GcFloor(floor)] if floor > current.gc_floor else []
         is_same = current.commits_kept_ms == kept_ms
-        if is_same and current.log_floor < log_floor <= min([log_floor, *pinned_versions(current, now_ms)]):
+        if is_same and current.log_floor < log_floor:
             actions.append(LogFloor(log_floor))
         return actions or None
 
@@ -534,7 +481,7 @@ def _raise_floor(
         try:
             with removed_files_held(storage):
                 head = log.load(include_dropped=True)
-                freed += _free(storage, log, head, floor, folders, now_ms)
+                freed += _free(storage, log, head, floor, folders)
                 return log.commit(head, "gc", plan)[1]
         except StorageFullError as error:
             text = (
@@ -543,11 +490,9 @@ def _raise_floor(
             raise StorageFullError(f"{text}: free a little elsewhere, then vacuum again", **error.details) from error
 
 
-def _free(
-    storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str], now_ms: int
-) -> list[FileInfo]:
+def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str]) -> list[FileInfo]:
     """Delete what needs no new floor, and return the files; the logs go first."""
-    referenced = Referenced.since(storage, log, head, floor, now_ms)
+    referenced = Referenced.since(storage, log, head, floor)
     removed = removals(storage, head.gc_floor + 1, floor + 1, exactly=True).exactly or set()
     unreferenced = UnreferencedFiles(storage, log, referenced, floor=head.gc_floor, removed=removed)
     freed = [file for some in _in_chunks(_files_in(storage, folders)) for file in unreferenced.among(some)]

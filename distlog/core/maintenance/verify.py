@@ -73,7 +73,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
             return  # vacuum deleted it meanwhile
         yield Anomaly.of(_word(storage, version), error)
         return
-    if state is None or not _same(state, snapshot):
+    if state != snapshot:
         yield Anomaly("metadata_mismatch", "the commits give another state than the one that was opened")
 
 
@@ -103,7 +103,7 @@ def _commits(storage: Storage, first: int, last: int) -> Iterator[Commit]:
 
 def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
     try:
-        same = _same(checkpoint.read(storage, name), state)
+        same = checkpoint.read(storage, name) == state
     except FileNotFoundError:
         return  # vacuum deleted it meanwhile
     except CorruptMetadataError as error:
@@ -111,17 +111,6 @@ def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
         return
     if not same:
         yield Anomaly("checkpoint_mismatch", "the checkpoint says another thing than the commits: delete it", name)
-
-
-def _same(left: Snapshot, right: Snapshot) -> bool:
-    # what a newer library added to a checkpoint is not in the commits, and an older one left `replaced_ms` out
-    replaced_ms = {left.replaced_ms, right.replaced_ms} - {0}
-    return len(replaced_ms) <= 1 and _known(left) == _known(right)
-
-
-def _known(snapshot: Snapshot) -> Snapshot:
-    partitions = tuple(dataclasses.replace(state, unknown="") for state in snapshot.partitions)
-    return dataclasses.replace(snapshot, partitions=partitions, unknown="", replaced_ms=0)
 
 
 def _word(storage: Storage, version: int) -> Word:

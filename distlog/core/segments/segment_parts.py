@@ -49,7 +49,7 @@ def index_size(segment: SegmentInfo, suffix: str) -> int:
 
 
 def index_checksum(segment: SegmentInfo, suffix: str) -> int:
-    """The CRC-32C of an index file; UNKNOWN if an older library wrote its segment."""
+    """The CRC-32C of an index file; UNKNOWN if its commit does not have it."""
     checksum: int = getattr(segment, INDEX_FIELDS[suffix].checksum)
     return checksum
 

@@ -60,7 +60,6 @@ def _snapshot(storage: TieredStorage, uploaded: list[RemoteSegment], version: in
         config=TopicConfig(),
         partitions=tuple(states),
         transactions=NO_TRANSACTIONS,
-        pins={},
     )
 
 

@@ -186,8 +186,8 @@ def _group(
 
 
 def _as_table(segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
-    """The segments as a table, by partition, if they are many, and a table can hold all that is known of them."""
-    if len(segments) < TABLE_ROWS or isinstance(segments, SegmentTable) or any(one.unknown for one in segments):
+    """The segments as a table, by partition, if they are many."""
+    if len(segments) < TABLE_ROWS or isinstance(segments, SegmentTable):
         return segments
     return SegmentTable.of(sorted(segments, key=lambda one: one.partition))
 

@@ -49,8 +49,7 @@ Parts = Mapping[int, Sequence[ValidBatch]]
 # The producers that a partition knows.
 
 
-#: The age up to which segments are read that no commit names producers of, as older versions and writers in place
-#: leave them.
+#: The age up to which segments are read that no commit names producers of, as active segments leave them.
 REMEMBERED_MS = 15 * 60_000
 
 

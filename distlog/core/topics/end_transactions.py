@@ -103,15 +103,11 @@ class TransactionsReport(Shown):
 
 
 class _CoordinatorState(NamedTuple):
-    """The id and the state of a transaction, None if it is unknown; and whether its coordinator will end it.
-
-    `is_own` says that an older version of distlog left it, and that the commit log knows its outcome.
-    """
+    """The id and the state of a transaction, None if it is unknown; and whether its coordinator will end it."""
 
     transactional_id: str | None
     state: str | None
     will_end: bool
-    is_own: bool = False
 
 
 _UNKNOWN = _CoordinatorState(None, None, False)
@@ -130,7 +126,7 @@ def list_transactions(
         for each in open_transactions(handle.reader, number, state)
     ]
     coordinators, now_ms = (
-        _Coordinators(handle, snapshot) if transactions else None,
+        _Coordinators(handle) if transactions else None,
         handle.trusted_ms() if transactions else 0,
     )
     listed = []
@@ -183,12 +179,9 @@ def abort_transaction(
             begins = ", ".join(str(each.start_offset) for each in transactions) or "none"
             text = f"no transaction is open from this offset on; the open ones begin at: {begins}"
             raise CommitConflictError(text, **where)
-        state = _Coordinators(handle, live).of(chosen)
+        state = _Coordinators(handle).of(chosen)
         if state.will_end:
             text = "the transaction has a coordinator, which will end it"
-            raise CommitConflictError(text, **where, transactional_id=state.transactional_id, state=state.state)
-        if state.is_own:
-            text = "an older version left the transaction: begin topic.producer(transactional_id), which ends it"
             raise CommitConflictError(text, **where, transactional_id=state.transactional_id, state=state.state)
         run = marker(
             chosen.producer_id,
@@ -238,17 +231,14 @@ def _end_in_commit(handle: TopicHandle, current: CurrentSnapshot, chosen: OpenTr
 
 
 class _Coordinators:
-    """The states of a topic's transactions beside its logs: by older commits, and by `__transaction_state`."""
+    """The states of a topic's transactions in `__transaction_state` beside it."""
 
-    def __init__(self, handle: TopicHandle, snapshot: Snapshot) -> None:
-        self._topic, self._own = paths.last_part(handle.storage.url.rstrip("/")), snapshot.producer_transactions
+    def __init__(self, handle: TopicHandle) -> None:
+        self._topic = paths.last_part(handle.storage.url.rstrip("/"))
         self._states, self._now_ms = _states_beside(handle), handle.trusted_ms()
 
     def of(self, transaction: OpenTransaction) -> _CoordinatorState:
         """The state of a transaction at its coordinator."""
-        for own in self._own.values():
-            if own.producer_id == transaction.producer_id and transaction.partition in own.partitions:
-                return _CoordinatorState(own.transactional_id, own.state, False, is_own=True)
         for state in self._states.values():
             if state.producer.id == transaction.producer_id and state.producer.epoch >= transaction.producer_epoch:
                 is_its = (self._topic, transaction.partition) in state.partitions

@@ -7,22 +7,15 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
-from distlog.core import paths
 from distlog.core.batches.record_batch import increment_sequence
 from distlog.core.commits.actions import (
-    COMPLETE,
-    ONGOING,
-    PREPARE_ABORT,
-    PREPARE_COMMIT,
     PRODUCER_APP,
     Action,
-    InPlaceTransaction,
     SetTransaction,
 )
 from distlog.core.commits.commit_log import CurrentSnapshot
@@ -38,8 +31,6 @@ from distlog.core.errors import (
     ProducerFencedError,
     StorageError,
 )
-from distlog.core.log.end_marker import marker
-from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import wait_for_appends
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.retry import Deadline
@@ -73,12 +64,6 @@ from distlog.core.topics.writer import Writer
 # batch numbers are the generation * 2^32 + the number in it, of which 0 is the commit that begins it. So a reader
 # that sees a higher generation knows that the lower ones have ended. The epoch in batches is the generation; when the
 # epochs of one producer id are used up, the next one has another id, as in Kafka.
-#
-# Older versions had transactions in place. The next producer with the id ends one that was left without its end, as
-# the commit log says; an undecided one is aborted by the commit that begins the producer. Each
-# partition then gets its end marker, with its lock held, and only if the transaction is open in its log. So no
-# record of an older version's producer comes behind it, and a producer that is killed in between leaves the rest to
-# the next one. When all markers are on the device, one more commit forgets the transaction.
 
 
 #: Epochs of one producer id: an int16 that is not negative.
@@ -120,8 +105,7 @@ def begin_producer(
 ) -> ProducerIdentity:
     """A new producer; it ends all earlier ones with the same transactional id, and aborts their open transaction.
 
-    Raises InvalidConfigError for an id that is not text of 1 to 249 characters, and the errors of `CommitLog.commit`;
-    if an older version left a transaction in place, the errors of `PartitionLog.append`, too.
+    Raises InvalidConfigError for an id that is not text of 1 to 249 characters, and the errors of `CommitLog.commit`.
     """
     if transactional_id is None:
         unique = handle.new_id()
@@ -135,56 +119,15 @@ def begin_producer(
     def plan(snapshot: Snapshot) -> list[Action]:
         newest = _generation(snapshot, app_id)
         generations.append(0 if newest is None else newest + 1)
-        begun = SetTransaction(app_id, generations[-1] << _NUMBER_BITS, {}, in_order=True)
-        unfinished = snapshot.producer_transactions.get(transactional_id)
-        if unfinished is None or unfinished.state != ONGOING:
-            return [begun]
-        return [unfinished.of(PREPARE_ABORT), begun]
+        return [SetTransaction(app_id, generations[-1] << _NUMBER_BITS, {}, in_order=True)]
 
     _, after = handle.log.commit(current.refresh(), "producer", plan)
     current.advance(after)
-    if transactional_id in after.producer_transactions:
-        _end_in_place(handle, current, after.producer_transactions[transactional_id])
     # the commit that landed was planned last
     number, epoch = divmod(generations[-1], _EPOCHS)
     digest = hashlib.sha256(f"{after.topic_id}/{number}/{transactional_id}".encode()).digest()
     producer_id = int.from_bytes(digest[:8], "big") & MAX_LONG
     return ProducerIdentity(transactional_id, generations[-1], producer_id, epoch, app_id)
-
-
-class _EndedError(Exception):
-    """Another process has ended the transaction."""
-
-
-def _end_in_place(handle: TopicHandle, current: CurrentSnapshot, unfinished: InPlaceTransaction) -> None:
-    """Append the markers that a decided transaction lacks, and forget it."""
-
-    def is_there(snapshot: Snapshot) -> bool:
-        current_state = snapshot.producer_transactions.get(unfinished.transactional_id)
-        return current_state is not None and current_state.place == unfinished.place
-
-    def fence(snapshot: Snapshot) -> None:
-        if not is_there(snapshot):
-            raise _EndedError
-
-    # another process may have decided it, and no marker may outlive its decision
-    handle.storage.sync(paths.COMMITS_DIR)
-    try:
-        for partition in unfinished.partitions:
-            with closing(PartitionLog(handle, partition, current)) as log:
-                is_committed = unfinished.state == PREPARE_COMMIT
-                producer_id, epoch = unfinished.producer_id, unfinished.producer_epoch
-                run = marker(producer_id, epoch, handle.clock(), is_committed=is_committed)
-                # a marker that is there already may not be on the device: then all is flushed
-                log.flush(log.end_transaction(run, fence))
-    except _EndedError:
-        return
-
-    def plan(snapshot: Snapshot) -> list[Action] | None:
-        return [unfinished.of(COMPLETE)] if is_there(snapshot) else None
-
-    _, after = handle.log.commit(current.refresh(), "producer", plan)
-    current.advance(after)
 
 
 def _generation(snapshot: Snapshot, app_id: str) -> int | None:

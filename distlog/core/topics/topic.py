@@ -16,7 +16,16 @@ import pyarrow.compute as pc
 
 from distlog.core import display
 from distlog.core.arrays import booleans, integers, numbers_of, table_of_rows
-from distlog.core.commits.actions import Action, Add, Drop, Remove, SetConfig, SetPartitions, SetTransaction, each
+from distlog.core.commits.actions import (
+    Action,
+    Add,
+    Drop,
+    Remove,
+    SetConfig,
+    SetPartitions,
+    SetTransaction,
+    without_tables,
+)
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import AT_A_VERSION, CommitLog, CurrentSnapshot, check_partition_count
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -146,7 +155,7 @@ def history(commits: Sequence[Commit]) -> Listing:
 
 
 def _history_row(commit: Commit) -> dict[str, object]:
-    made = list(each(commit.actions))
+    made = list(without_tables(commit.actions))
     added = [action.segment for action in made if isinstance(action, Add)]
     batch = next((action for action in commit.actions if isinstance(action, SetTransaction)), None)
     # a damaged commit may claim a version without a number
@@ -718,7 +727,7 @@ class Topic:
     def restore(self, version: int, *, dry_run: bool = False) -> RestoreReport:
         """Bring back, in one commit, the records of `version` that vacuum has not deleted; newer records stay.
 
-        Of more than 2 million segments it makes several commits, each of whole partitions. It takes back the changes
+        Of more than 500,000 segments it makes several commits, each of whole partitions. It takes back the changes
         that retention, `delete_records` and compaction made since. Raises
         OffsetOutOfRangeError for a version that does not exist, TopicNotFoundError if it is of a dropped topic.
         """

@@ -234,11 +234,6 @@ def _write(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode
 
     def check(snapshot: Snapshot) -> None:
         broker.transactions.check_hangs(requested.producer_id, (topic, number))
-        if any(
-            own.producer_id == requested.producer_id and number in own.partitions
-            for own in snapshot.producer_transactions.values()
-        ):
-            raise TransactionRefusedError(ErrorCode.invalid_txn_state)
 
     hosted.end_transaction({number: run}, check, timeout_s=OWN_WAIT_S)[number].result()
     broker.fetches.appended(partition)

@@ -205,7 +205,7 @@ def _is_newest(storage: Storage, known: _Known, asked_ms: int) -> bool:
         return False
     if known.is_proven_at(asked_ms):
         return True
-    commit = CommitFiles(storage).read(known.version, whole=False)
+    commit = CommitFiles(storage).read(known.version)
     return commit is not None and commit.id == known.commit_id
 
 
