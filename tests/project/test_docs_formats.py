@@ -247,13 +247,13 @@ def test_the_value_of_a_lock_is_as_the_tables_say() -> None:
 def test_a_group_has_the_members_of_the_table(topic: distlog.Topic) -> None:
     folder = paths.group_folder(topic.snapshot.topic_id, "billing")
     newest = max(file.name for file in topic.storage.list(folder))
-    rows = {names([row])[0]: names([row], 1) for row in table(PAGE, "## Groups of followers")}
+    rows = {names([row])[0]: names([row], 1) for row in table(PAGE, "## Consumer groups")}
     assert list(rows) == list(json.loads(topic.storage.read(newest)))
     assert rows["members"] == list(fields.checks(Member))
 
 
 def test_a_put_of_a_group_counts_by_the_numbers_of_the_page() -> None:
-    text = section(PAGE, "## Groups of followers")
+    text = section(PAGE, "## Consumer groups")
     assert f"no version that is {KEPT - 1} or more" in " ".join(text.split())
     assert f"a version exists that is {KEPT} or more above it" in " ".join(text.split())
     assert f"when there are {KEPT} or more of them" in " ".join(text.split())
