@@ -33,7 +33,7 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
             number = sockets[0].getsockname()[1] if sockets else port
             try:
                 place = address[0], number, *address[2:]
-                # without `dualstack_ipv6` a socket of IPv6 takes no IPv4
+                # an IPv6 socket of create_server takes no IPv4 by default
                 sockets.append(socket.create_server(place, family=family, backlog=_BACKLOG))
             except OSError as error:
                 if error.errno not in _NOT_HERE:
