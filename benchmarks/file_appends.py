@@ -6,6 +6,8 @@
 The files are generated first. The start of Spark is left out, that of the command is not. "per CPU" has the CPU time
 of all processes of Spark. Output is removed between the measurements. The first append and the first task of Python
 are each the first work of a session in a process of its own: "distlog" is what the append takes, "peer" the task.
+The memory is the largest resident set that a worker of Python has had (VmHWM); "peer" is its part that is pages of
+files, as of libraries, which workers share.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import distlog
-from benchmarks.spark_processes import cpu_seconds
+from benchmarks.spark_processes import cpu_seconds, largest_memory
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.read_options import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
@@ -59,6 +61,7 @@ def run() -> list[dict[str, Any]]:
     try:
         write_inputs(folder)
         seconds = _rounds(folder, _actions(session("benchmark", **SETTINGS), folder))
+        memory = [largest_memory("pyspark.worker")]
         first = [(_first("append", folder / f"first-{number}"), _first("task", folder)) for number in range(ROUNDS)]
     finally:
         shutil.rmtree(folder)
@@ -67,7 +70,9 @@ def run() -> list[dict[str, Any]]:
         for ours, peer, case, peer_name, part in CASES
     ]
     ours, theirs = ([pair[part] for pair in first] for part in (0, 1))
-    return [*rows, _row(f"first append of a session, {SMALL:,} rows", "a first task of Python", ours, theirs, "s")]
+    rows.append(_row(f"first append of a session, {SMALL:,} rows", "a first task of Python", ours, theirs, "s"))
+    held, shared = zip(*memory, strict=True)
+    return [*rows, _row("memory of a worker of the job", "its pages of files", held, shared, "MB")]
 
 
 def _row(case: str, peer: str, ours: Sequence[float], theirs: Sequence[float], unit: str) -> dict[str, Any]:

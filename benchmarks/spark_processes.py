@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+#: A line of a process's status with a size in kB.
+_FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,6 +54,12 @@ def usage(process: Path) -> tuple[float, int]:
     if len(fields) < 22:
         return 0.0, 0
     return (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") // 10**6
+
+
+def largest_memory(of: str) -> tuple[float, float]:
+    """The largest resident set that one of `python_processes` has had, and its pages of files now, in MB."""
+    fields = (dict(_FIELD.findall(_read(process / "status").decode())) for process in python_processes(of))
+    return max((int(found.get("VmHWM", 0)) / 1000, int(found.get("RssFile", 0)) / 1000) for found in fields)
 
 
 def _read(path: Path) -> bytes:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from distlog.core import paths
@@ -21,10 +25,13 @@ from distlog.core.files.input_files import InputFile
 from distlog.core.files.splits import OPEN_BYTES, Run, pack
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.topics.append_commit import AppendResult, check_room, replayed
-from distlog.core.topics.topic import Topic
 from distlog.spark.sink import TaskWriter, TopicFacts, WriteOptions, WrittenSegments, commit_written
 from distlog.spark.spark_session import cores
 from distlog.spark.tasks import run_tasks
+
+if TYPE_CHECKING:
+    # a worker of Python does not need all that it imports
+    from distlog.core.topics.topic import Topic
 
 #: The driver reads files of no more work than this by itself: to start Python workers would take longer.
 FEW_BYTES = 4 << 20
@@ -33,6 +40,12 @@ LEAST_TASK, MOST_TASK = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
 #: Splits are smaller than tasks, so that tasks have equal work; but each has the price of a read.
 _SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
+#: What a task holds for its bundle at most.
+HELD_BYTES = 32 << 20
+#: On an object store a task with many partitions gets only so many bytes for each, since it holds parts of uploads.
+_PARTITION_BYTES = 4 << 20
+#: How long a task keeps memory that is free.
+_DECAY_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +68,7 @@ def append_files(
     if facts.is_done:
         topic.storage.sync(paths.COMMITS_DIR)
         return FilesResult(replayed(snapshot, app_id, batch_id) or AppendResult(None))
-    runs = _planned(reader, files, cores(spark))
+    runs = _planned(reader, files, cores(spark), most_bytes(facts.partitions, is_local=options.storage.is_local))
     work = RunWork(reader, options, facts)
     is_small = sum(map(_work, files)) <= FEW_BYTES
     first = _checked([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
@@ -87,7 +100,8 @@ class RunWork:
 
     def __call__(self, run: Run) -> RunDone | InvalidRecordError:
         """An error of the input, which names the file and the line, is returned: to try again would not help."""
-        writer = TaskWriter(self.options.storage, self.facts, self.options.compression, "ms")
+        _spare_memory()
+        writer = TaskWriter(self.options.storage, self.facts, self.options.compression, "ms", HELD_BYTES)
         reading = self.reader.read(run)
         try:
             for part in reading:
@@ -96,6 +110,17 @@ class RunWork:
             writer.abort()
             return error
         return RunDone(run, writer.close(), reading.report)
+
+
+def _spare_memory() -> None:
+    """Have Arrow return memory that is free, in a worker of Python: its default pool keeps half as much again."""
+    if (
+        TaskContext.get() is not None
+        and "ARROW_DEFAULT_MEMORY_POOL" not in os.environ
+        and "jemalloc" in pa.supported_memory_backends()
+    ):
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
+        pa.jemalloc_set_decay_ms(_DECAY_MS)
 
 
 def _checked(results: Sequence[RunDone | InvalidRecordError]) -> list[RunDone]:
@@ -113,10 +138,17 @@ def _append(writer: TaskWriter, part: Part) -> None:
         raise part.located(error) from None
 
 
-def _planned(reader: FileReader, files: Sequence[InputFile], cores: int) -> list[Run]:
-    """Runs of consecutive splits, one for each task, with about equal work."""
+def most_bytes(partitions: int, *, is_local: bool) -> int:
+    """The largest work of a task, which bounds what it holds for uploads, of a part or more for each partition."""
+    if is_local or partitions == 1:
+        return MOST_TASK
+    return min(max(_PARTITION_BYTES * partitions, 2 * HELD_BYTES), MOST_TASK)
+
+
+def _planned(reader: FileReader, files: Sequence[InputFile], cores: int, most: int) -> list[Run]:
+    """Runs of consecutive splits, one for each task, with about equal work, at most `most` bytes."""
     total = max(sum(map(_work, files)), 1)
-    task_bytes = min(max(total // (cores * _TASKS_PER_CORE), LEAST_TASK), MOST_TASK)
+    task_bytes = min(max(total // (cores * _TASKS_PER_CORE), LEAST_TASK), most)
     splits = reader.splits(files, max(task_bytes // _SPLITS_PER_TASK, _LEAST_SPLIT))
     return pack(splits, -(-total // task_bytes))
 

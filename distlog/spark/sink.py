@@ -216,9 +216,19 @@ class WrittenSegments(WriterCommitMessage):
 
 
 class TaskWriter:
-    """Writes the rows of a task, or the few rows that the driver writes; `compression` is the write's codec."""
+    """Writes the rows of a task, or the few rows that the driver writes; `compression` is the write's codec.
 
-    def __init__(self, storage: Storage, topic: TopicFacts, compression: str | None, timestamp_unit: str) -> None:
+    `held_bytes` is that of `Appender`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: TopicFacts,
+        compression: str | None,
+        timestamp_unit: str,
+        held_bytes: int | None = None,
+    ) -> None:
         self._topic, self._context = topic, TaskContext.get()
         self._appender = Appender(
             storage,
@@ -234,6 +244,7 @@ class TaskWriter:
             workers=1,
             compression=compression,
             timestamp_unit=timestamp_unit,
+            held_bytes=held_bytes,
         )
 
     def append(self, rows: pa.RecordBatch | pa.Table) -> None:

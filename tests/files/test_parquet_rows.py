@@ -7,12 +7,17 @@ import json
 from datetime import date, datetime, time, timezone
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from file_reads import rows, tables
 
 from distlog.core.errors import InvalidRecordError
+from distlog.core.files import parquet_rows
+from distlog.core.files.file_reader import FileReader
+from distlog.core.files.read_options import ReadOptions
+from distlog.core.storage.input_storage import InputStorage
 
 MOMENT = datetime(2023, 11, 14, 22, 13, 20, 123456)
 INNER = pa.struct([("t", pa.timestamp("us")), ("x", pa.int32())])
@@ -136,3 +141,40 @@ def test_a_bad_time_is_named_by_its_row_in_the_file(tmp_path: Path, split_bytes:
     with pytest.raises(InvalidRecordError, match="time") as raised:
         rows([tmp_path], split_bytes, timestamp="at")
     assert raised.value.details == {"file": str(tmp_path / "a.parquet"), "row": 250}
+
+
+@pytest.mark.parametrize(("together", "largest"), [(1 << 20, 600_000), (1 << 18, 80_000)])
+def test_a_large_row_group_of_an_object_is_never_held_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, together: int, largest: int
+) -> None:
+    """Of the two columns of 600 kB one is read: in a single request, or in requests of a buffer and a page."""
+    monkeypatch.setattr(parquet_rows, "_TOGETHER_BYTES", together)
+    monkeypatch.setattr(parquet_rows, "_OBJECT_BUFFER", 1 << 16)
+    count, sizes = 60_000, list[int]()
+
+    class Measured(InputStorage):
+        """A storage that notes how much each read returns."""
+
+        def read(self, url: str, start: int, end: int) -> bytes:
+            sizes.append(end - start)
+            return super().read(url, start, end)
+
+    numbers = pa.array([f"{number:010d}" for number in range(count)])
+    table = pa.table({"unread": numbers, "value": numbers})
+    url = "memory://row-groups/a.parquet"
+    with fsspec.open(url, "wb") as file:
+        pq.write_table(
+            table,
+            file,
+            row_group_size=count,
+            data_page_size=1 << 14,
+            compression="none",
+            use_dictionary=False,
+            column_encoding="DELTA_LENGTH_BYTE_ARRAY",
+        )
+    reader = FileReader(ReadOptions(value="value"), Measured())
+    reading = reader.read(reader.splits(reader.files([url])))
+    found = [value for part in reading for value in part.records["value"].to_pylist()]
+    assert found == [b"%010d" % number for number in range(count)]
+    assert max(sizes) == pytest.approx(largest, rel=0.2)
+    assert sum(sizes) < 800_000

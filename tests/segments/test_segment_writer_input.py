@@ -62,7 +62,8 @@ def test_the_same_records_give_the_same_bytes_however_they_are_cut(
     }
     whole = write(batch, **config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment_writer, "RecordEncoder", partial(RecordEncoder, gather_bytes=gather_bytes, room=100))
+        encoder = partial(RecordEncoder, room=100)
+        patch.setattr(segment_writer, "RecordEncoder", lambda form, **_: encoder(form, gather_bytes=gather_bytes))
         parts = [batch.slice(low, high - low) for low, high in itertools.pairwise([0, *edges, 400])]
         assert write(*parts, **config) == whole
 

@@ -23,7 +23,7 @@ from distlog.core.files.file_reader import FileReader
 from distlog.core.files.read_options import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.storage.storage import Storage
-from distlog.spark.file_append import append_files
+from distlog.spark.file_append import append_files, most_bytes
 from distlog.spark.sink import WriteOptions
 
 pytestmark = pytest.mark.spark
@@ -119,6 +119,54 @@ def test_a_task_that_is_tried_again_adds_its_records_once_and_in_order(
     assert [sorted(one) for one in found] == found
     assert sum(map(len, found)) == 120_000
     assert (tmp_path / "failed").exists()
+
+
+def test_a_task_takes_memory_that_returns_to_the_system_and_the_driver_does_not(
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    class Noting(InputStorage):
+        """A storage that notes where Arrow takes memory from."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Noting, ()
+
+        def chunks(self, url: str, start: int, end: int) -> Iterator[bytes]:
+            name = "task" if TaskContext.get() else "driver"
+            (tmp_path / name).write_text(pa.default_memory_pool().backend_name)
+            yield from InputStorage.chunks(self, url, start, end)
+
+    usual = pa.default_memory_pool().backend_name
+    reader = FileReader(ReadOptions(key_separator=" "), Noting())
+    for name, count in (("small", 10_000), ("large", 60_000)):
+        write_rows(tmp_path / f"{name}.txt", "text", range(count))
+        append_files(spark, topic, reader, reader.files([str(tmp_path / f"{name}.txt")]), WriteOptions(topic.storage))
+    assert [(tmp_path / name).read_text() for name in ("task", "driver")] == ["jemalloc", usual]
+
+
+@pytest.mark.parametrize(("held", "expected"), [(32 << 20, [True, True]), (1 << 19, [False, False])])
+def test_what_a_task_cannot_hold_for_a_bundle_goes_to_files(
+    spark: SparkSession,
+    topic: distlog.Topic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    held: int,
+    expected: Any,
+) -> None:
+    monkeypatch.setattr("distlog.spark.file_append.HELD_BYTES", held)
+    write_rows(tmp_path / "in.txt", "text", range(23_000))
+    reader = FileReader(ReadOptions(key_separator=" "), InputStorage())
+    append_files(spark, topic, reader, reader.files([str(tmp_path / "in.txt")]), WriteOptions(topic.storage))
+    segments = [segment for state in topic.refresh().snapshot.partitions for segment in state.segments]
+    assert [segment.is_bundled for segment in segments] == expected
+    assert sum(len(numbers(topic, partition)) for partition in (0, 1)) == 23_000
+
+
+@pytest.mark.parametrize(("partitions", "is_local", "expected"), [(2, False, 64), (2, True, 512), (1, False, 512)])
+def test_a_task_of_many_partitions_on_an_object_store_is_small(
+    partitions: int, is_local: bool, expected: int
+) -> None:
+    """There each partition would hold parts of an upload."""
+    assert most_bytes(partitions, is_local=is_local) == expected << 20
 
 
 def test_rows_of_csv_with_line_ends_in_fields_are_whole_over_many_tasks(

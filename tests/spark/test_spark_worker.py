@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,42 @@ def test_the_process_that_plans_a_stream_imports_nothing_of_writes_topics_and_st
     spark = ["batch_source", "data_source", "known_topics", "options", "read_options", "stream_plan"]
     spark += ["stream_source", "versions"]
     assert run.stdout.split() == ["distlog.core.topics.appendable", *(f"distlog.spark.{name}" for name in spark)]
+
+
+READ_AND_WRITTEN = """
+import sys
+from distlog.core.files.file_reader import FileReader
+from distlog.core.files.read_options import ReadOptions
+from distlog.core.storage.input_storage import InputStorage
+from distlog.spark.file_append import RunWork
+from distlog.spark.sink import TopicFacts, WriteOptions
+import pickle
+
+run, facts, storage = pickle.load(open(sys.argv[1], "rb"))
+options = ReadOptions(key="user", timestamp="at")
+done = RunWork(FileReader(options, InputStorage()), WriteOptions(storage), facts)(run)
+assert done.report.records == 2, done
+unneeded = "pandas", "fsspec", "pyarrow.parquet", "pyarrow.dataset", "distlog.core.topics.topic"
+print(*(name for name in unneeded if name in sys.modules))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("at", ['"2024-01-01T00:00:00Z"', "1700000000000"])
+def test_a_task_that_appends_lines_imports_nothing_of_tables_and_readers(tmp_path: Path, at: str) -> None:
+    """Each worker of Python holds what its tasks import."""
+    from distlog.core.files.file_reader import FileReader
+    from distlog.core.files.read_options import ReadOptions
+    from distlog.core.storage.input_storage import InputStorage
+    from distlog.spark.sink import TopicFacts
+
+    topic = distlog.create(str(tmp_path / "clicks"), 2)
+    lines = tmp_path / "a.jsonl"
+    lines.write_text(f'{{"user": "a", "at": {at}}}\n' * 2)
+    reader = FileReader(ReadOptions(), InputStorage())
+    [split] = reader.splits(reader.files([str(lines)]))
+    work = tmp_path / "work"
+    work.write_bytes(pickle.dumps(([split], TopicFacts.of(topic.snapshot, None, None), topic.storage)))
+    command = [sys.executable, "-c", READ_AND_WRITTEN, str(work)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.stdout, run.returncode) == ("\n", 0), run.stderr

@@ -282,7 +282,8 @@ class RecordEncoder:
             return
         size = self._data.size
         # one of thousands of encoders, which each hold little, takes no block at once
-        larger = 4 * size if 8 * size < BLOCK_BYTES else max(2 * size, BLOCK_BYTES)
+        block = min(self._gather_bytes, BLOCK_BYTES)
+        larger = 4 * size if 8 * size < block else max(2 * size, block)
         grown = new_pages(max(larger, end), self.file_position)
         grown[: self._data.size] = self._data
         self._data = grown

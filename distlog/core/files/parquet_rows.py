@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from distlog.core.errors import InvalidRecordError
 from distlog.core.files.csv_rows import check_names
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 #: Rows of one table at most, and the bytes that they should have.
-_MOST_ROWS, _TABLE_BYTES = 1 << 16, 16 << 20
-#: Bytes of a column of a local file that are read at once; without, all of a row group are.
-_BUFFER_BYTES = 1 << 20
+_MOST_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
+#: The columns of a row group of an object are fetched together if they have at most so many bytes. Larger ones, and
+#: those of a local file, are read by so many bytes of a column at once.
+_TOGETHER_BYTES, _LOCAL_BUFFER, _OBJECT_BUFFER = 32 << 20, 1 << 20, 4 << 20
 
 
 class StoredFile(io.RawIOBase):
@@ -81,8 +81,7 @@ def row_groups(storage: InputStorage, file: InputFile) -> list[int]:
     """The stored bytes of each row group of a file."""
     with _opened(storage, file) as parquet:
         metadata = parquet.metadata
-        groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-        return [sum(group.column(at).total_compressed_size for at in range(group.num_columns)) for group in groups]
+        return [_stored_bytes(metadata.row_group(number), None) for number in range(metadata.num_row_groups)]
 
 
 class _opened:  # noqa: N801 - a context manager
@@ -92,11 +91,13 @@ class _opened:  # noqa: N801 - a context manager
         self._storage, self._file = storage, file
 
     def __enter__(self) -> Any:
+        import pyarrow.parquet as pq
+
         is_local = self._storage.is_local(self._file.url)
         source = self._file.url if is_local else StoredFile(self._storage, self._file)
         try:
             self._parquet = pq.ParquetFile(
-                source, pre_buffer=not is_local, buffer_size=_BUFFER_BYTES if is_local else 0
+                source, pre_buffer=False, buffer_size=_LOCAL_BUFFER if is_local else _OBJECT_BUFFER
             )
         except FileNotFoundError:
             raise vanished(self._file.url) from None
@@ -143,12 +144,32 @@ def parquet_records(
         wanted = None if columns is None else sorted({*columns.values()})
         numbers = range(parquet.metadata.num_row_groups) if groups is None else groups
         first_row = sum(parquet.metadata.row_group(number).num_rows for number in range(numbers.start))
+        is_local = storage.is_local(file.url)
         for number in numbers:
+            is_small = not is_local and _stored_bytes(parquet.metadata.row_group(number), wanted) <= _TOGETHER_BYTES
+            reading = _fetching(storage, file, parquet) if is_small else parquet
             # of one group at a time, since Arrow fetches those that it is given all at once
-            for batch in parquet.iter_batches(batch_rows, row_groups=[number], columns=wanted):
+            for batch in reading.iter_batches(batch_rows, row_groups=[number], columns=wanted):
                 table, faults = _records(batch, columns, options, times)
                 yield ParquetRecords(table, first_row, faults)
                 first_row += batch.num_rows
+
+
+def _fetching(storage: InputStorage, file: InputFile, parquet: Any) -> Any:
+    """The file that `parquet` is, of which the columns of a row group are fetched together."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(StoredFile(storage, file), metadata=parquet.metadata, pre_buffer=True)
+
+
+def _stored_bytes(group: Any, wanted: Sequence[str] | None) -> int:
+    """The stored bytes of the `wanted` columns of a row group; None for all."""
+    columns = map(group.column, range(group.num_columns))
+    return sum(
+        column.total_compressed_size
+        for column in columns
+        if wanted is None or any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in wanted)
+    )
 
 
 def _columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import column_of, integers, numbers_of
+from distlog.core.arrays import column_of, integers, numbers_of, scalar_of
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
@@ -64,8 +64,8 @@ class TimeReader:
         if pa.types.is_timestamp(column.type):
             kind = pa.timestamp("ms", column.type.tz)
             column = column.cast(options=pc.CastOptions(kind, allow_time_truncate=True)).cast(pa.int64())
-            early = pc.fill_null(pc.less(column, 0), False)
-            return _without(column, early, "a time before 1970")
+            early = pc.less(column, integers([0])[0])
+            return _without(column, pc.and_kleene(early, column.is_valid()), "a time before 1970")
         times = times_of(column, self.unit)
         if times is not None:
             return Times(times, {})
@@ -83,7 +83,8 @@ class TimeReader:
         if self.time_format is None:
             try:
                 texts = column.cast(pa.string())
-                times = times_of(pc.if_else(pc.equal(texts, ""), None, texts), self.unit)
+                is_empty = pc.equal(texts, scalar_of("", pa.string()))
+                times = times_of(pc.if_else(is_empty, pa.nulls(1, pa.string())[0], texts), self.unit)
             except pa.ArrowException:
                 times = None
             if times is not None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import PAGE_BYTES, byte_array
+from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, byte_array
 from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_batch import BatchFormat, header_offsets, write_base_offsets
 from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder, RecordInput
@@ -65,11 +65,12 @@ class _Bundle:
 class Bundles:
     """Gathers the segments of one append, and writes their bundles; for many threads. `new_stem` makes their stems.
 
-    Bundles are unreferenced until a commit adds their segments.
+    It holds about `held_bytes` at most, by default LARGEST_BUNDLE. Bundles are unreferenced until a commit adds their
+    segments.
     """
 
-    def __init__(self, storage: Storage, new_stem: Callable[[], str]) -> None:
-        self._storage, self._new_stem = storage, new_stem
+    def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
+        self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
         self._partitions: set[int] = set()
         self._waiting: list[_Bundle] = []
         self._held = self._sealed = 0
@@ -87,7 +88,7 @@ class Bundles:
 
     def takes(self, log_bytes: int) -> bool:
         """True if a segment that is still written, of so many bytes, may be held for a bundle."""
-        return self.is_shared and log_bytes <= LARGEST_PART and self._held <= LARGEST_BUNDLE
+        return self.is_shared and log_bytes <= LARGEST_PART and self._held <= self._held_bytes
 
     def hold(self, change: int) -> None:
         """Note that segments being written hold so many bytes more, or, if negative, fewer."""
@@ -107,7 +108,7 @@ class Bundles:
                 self._waiting.append(bundle)
             bundle.segments[partition] = parts
             self._sealed += sum(map(_size, parts.values()))
-            if self._sealed > LARGEST_BUNDLE:
+            if self._sealed > self._held_bytes:
                 self._write_waiting()
             return bundle.stem
 
@@ -430,11 +431,12 @@ class SegmentWriter:
         new_id: Callable[[], str],
         random: Random,
         bundles: Bundles | None = None,
+        gather_bytes: int = BLOCK_BYTES,
     ) -> None:
         self._storage, self._topic, self._partition, self._read_version = storage, topic, partition, read_version
         self._config, self._clock, self._new_id, self._bundles = config, clock, new_id, bundles
         form = batch_format(config, codec, clock, random)
-        self._encoder, self._time = RecordEncoder(form), RollTime(form.window_ms)
+        self._encoder, self._time = RecordEncoder(form, gather_bytes=gather_bytes), RollTime(form.window_ms)
         self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
         self._is_aborted = False

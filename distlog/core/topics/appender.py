@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import flags_of, integers, join, numbers_of
+from distlog.core.arrays import BLOCK_BYTES, flags_of, integers, join, numbers_of
 from distlog.core.batches.record_encoder import RecordInput
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
@@ -254,6 +254,8 @@ SMALL_PARTITIONS, SMALL_PART = 64, 1 << 14
 #: All rows are gathered for that if they have at most the first, or if they may be small, the second. That takes
 #: twice their bytes, where a writer takes 90 kB.
 SMALL_BYTES, MOST_SMALL_BYTES = 32 << 20, 256 << 20
+#: The least that a writer gathers before it hands batches on: it can be written past the page cache.
+LEAST_GATHERED = 256 << 10
 
 
 class _Small(NamedTuple):
@@ -271,7 +273,8 @@ class Appender:
     `read_version` is the version that was seen before the first byte was written; `first_partition` is where records
     without a key start. `compression` is an argument of `codec_of`, and numbers for times count `timestamp_unit`;
     raises InvalidConfigError for others. Up to `workers` threads, including the caller's, write partitions side by
-    side: by default as many as there are cores. Any of them calls `clock` and `new_id`.
+    side: by default as many as there are cores. Any of them calls `clock` and `new_id`. `held_bytes` limits the small
+    segments that are held until they are written together: by default LARGEST_BUNDLE.
     """
 
     def __init__(
@@ -289,6 +292,7 @@ class Appender:
         timestamp_unit: str = "ms",
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         workers: int | None = None,
+        held_bytes: int | None = None,
     ) -> None:
         self._storage, self._topic, self._read_version = storage, topic, read_version
         #: The settings by which records are checked and written.
@@ -299,7 +303,9 @@ class Appender:
         self._partitioner = Partitioner(partitions, first_partition)
         self._queues: dict[int, PartitionQueue] = {}
         self._new_stem: Callable[[], str] = lambda: paths.new_stem(read_version, new_id())
-        self._bundles = Bundles(storage, self._new_stem)
+        self._bundles = Bundles(storage, self._new_stem, held_bytes)
+        share = BLOCK_BYTES if held_bytes is None else held_bytes // (4 * partitions)
+        self._gather_bytes = min(max(share, LEAST_GATHERED), BLOCK_BYTES)
         self._count = partitions
         self._small: _Small | None = None
         self._is_closing = False
@@ -400,6 +406,7 @@ class Appender:
             new_id=self._new_id,
             random=self._random,
             bundles=self._bundles,
+            gather_bytes=self._gather_bytes,
         )
 
     def close(self) -> Sequence[SegmentInfo]:
