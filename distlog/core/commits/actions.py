@@ -19,7 +19,6 @@ from distlog.core.commits.segment_table import SCHEMA, to_columns, to_segments
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import UnsupportedVersionError
 
-# ---
 # Named features: what a library must know before it reads, or writes, a topic.
 #
 # A commit that this library would get wrong names a feature in `requires`. From then on the name is in the topic's
@@ -75,10 +74,6 @@ def _refuse(features: Sequence[str], verb: str, file: str | None) -> None:
 
 def _sorted(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({*left, *right}))
-
-
-# ---
-# The actions that a commit is made of, each of which changes one thing about a topic; `commit_json` stores them.
 
 
 MAX_PARTITIONS = 100_000
@@ -269,10 +264,6 @@ def without_tables(actions: Iterable[Action]) -> Iterator[Action]:
             yield from map(Remove, action.rows["partition"].to_pylist(), action.rows["stem"].to_pylist())
         else:
             yield action
-
-
-# ---
-# The rule of bundles: no byte of one belongs to two parts, and every position is one that a file can have.
 
 
 #: The field with the position of each part of a bundle that a segment may have, and the field with its size.

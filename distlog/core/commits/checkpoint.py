@@ -520,7 +520,6 @@ def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:
     actions.check(segments)
 
 
-# ---
 # When checkpoints are written. A small one is written at once. A large one is written in the background by a process
 # that goes on committing, so an append does not wait for it. A process of few commits, as a job's, may end before the
 # thread has begun, so it writes a large one at once too.

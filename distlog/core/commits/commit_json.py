@@ -53,10 +53,6 @@ from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.paths import NEW_STEM_PATTERN
 
-# ---
-# Long runs of segments that a commit adds or removes are tables, which take a tenth of the bytes, and little CPU.
-
-
 #: So many actions of a kind are a table, see `action_table`.
 TABLE_ROWS = 32
 
@@ -84,7 +80,6 @@ def replacing(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
     return tables if max(len(removed), len(added)) >= TABLE_ROWS else [*without_tables(tables)]
 
 
-# ---
 # The JSON of what a commit tells of producers: columns. A column is a list with a value for each batch, or one value
 # for all; one that has its default is left out. The first value of a column of PRODUCER_STEPS stands
 # for itself, the others are differences.
@@ -150,10 +145,6 @@ def read_producers(body: Any) -> ProducerBatches:
     for partition, *values in zip(*columns.values(), strict=True):
         found.setdefault(partition, []).append(ProducerBatch(*values))
     return ProducerBatches({partition: tuple(batches) for partition, batches in found.items()})
-
-
-# ---
-# The JSON of actions: an object with one member, which names the kind of the action.
 
 
 _NAMES: dict[str, type] = {
@@ -233,7 +224,6 @@ def _write_action(action: Action) -> Iterator[dict[str, Any]]:
             yield {_NAME_OF[type(action)]: fields.write(action)}
 
 
-# ---
 # A commit file is one JSON object. Its last member is the CRC-32C of the bytes before it:
 #
 #     {"format":2,"version":7,"id":"<uuid>","prev":"<uuid>","topic_id":"<uuid>","timestamp_ms":1700000000000,

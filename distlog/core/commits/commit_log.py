@@ -47,7 +47,6 @@ from distlog.core.storage.storage import PutTime, Storage
 
 _log = logging.getLogger(__name__)
 
-# ---
 # Finds out that a topic's folder was deleted beneath a process that goes on, or its commits behind the log floor.
 #
 # Its next commit would be the only one there: no process could read it, nor make the topic anew. In a topic that was
@@ -118,10 +117,6 @@ class DeletionCheck:
         self._seen = None
 
 
-# ---
-# The actions that begin a topic.
-
-
 def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
     """The actions of a new topic at `url`, whose last part is its name.
 
@@ -141,10 +136,6 @@ def check_partition_count(count: int) -> None:
         raise InvalidPartitionsError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=count)
 
 
-# ---
-# The checks of a writer before it commits, in addition to the invariants of `fold`.
-
-
 def is_gone(head: Snapshot, snapshot: Snapshot) -> bool:
     """True if the topic of `snapshot` was dropped, or has another id, by `head`."""
     return head.topic_id != snapshot.topic_id or (head.dropped and not snapshot.dropped)
@@ -156,7 +147,6 @@ def check_writable(head: Snapshot, read_version: int | None) -> None:
     check_read_version(head, read_version)
 
 
-# ---
 # Concurrency is optimistic. A writer plans its actions from a snapshot, and puts them as the next version, unless
 # another writer was first. The loser applies the winner's commit and plans again. There are no locks, and no commit
 # is ever changed. Vacuum deletes commits that are older than `commit.retention.ms`. So a name that is free proves
@@ -595,10 +585,6 @@ def _prepared(
         if not group.go_alone():
             raise
     return attempts.make(head, head.topic_id, actions, waited_ms)
-
-
-# ---
-# The snapshot that a topic, its transactions and its writers share; it only goes forward.
 
 
 #: Why a pinned topic is read-only.

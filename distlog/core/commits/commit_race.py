@@ -30,7 +30,6 @@ from distlog.core.errors import (
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
-# ---
 # The race of writers for the next version: how long a writer waits after it lost.
 #
 # The winner's commit says how long it had tried. A writer that has tried for less than usual waits; one that has
@@ -110,7 +109,6 @@ class CommitRetries:
         return 0.0 if waited_s > usual_s else self._random.uniform(0, PAUSE_S)
 
 
-# ---
 # Group commit: on an object store, appends that lost races wait for one of them, which commits them all.
 #
 # Only one commit is put at a time, whatever the number of writers. So a writer that lost leaves its append as a file

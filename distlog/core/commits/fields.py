@@ -18,7 +18,6 @@ from distlog.core import arrays
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.paths import STEM_PATTERN
 
-# ---
 # A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check takes what `json.loads`
 # returned and gives the field's value, or raises ValueError; `read` turns a whole JSON object into the dataclass. A
 # newer library may add fields, which are ignored: what must not be ignored is a feature, see `actions.Requires`.
@@ -190,10 +189,6 @@ def _offset_range(bounds: Any) -> tuple[int, int]:
     if not isinstance(bounds, list) or len(bounds) != 2 or LONG(bounds[0]) > LONG(bounds[1]):
         raise ValueError("offsets must be [start_offset, end_offset]")
     return bounds[0], bounds[1]
-
-
-# ---
-# Parses JSON from storage in bounded memory, and gives an object a checksum as its last member.
 
 
 # Bounds of any text, and the bytes that each further value must have: a commit's have 20 to 30.

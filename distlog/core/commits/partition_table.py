@@ -50,10 +50,6 @@ class PartitionState:
         return self.active is None and not self.producers
 
 
-# ---
-# Segments of many partitions, in the order of (partition, base_offset).
-
-
 class _Layer:
     """The rows that some commits added, a batch of SegmentTable's SCHEMA, and their different stems."""
 

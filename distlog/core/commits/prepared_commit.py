@@ -32,9 +32,6 @@ from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 _log = logging.getLogger(__name__)
 
-# ---
-# LogAppendTime: records get the time of their commit, which is not known while they are written.
-
 
 def with_append_times(actions: Sequence[Action], time_ms: int) -> tuple[Action, ...]:
     """The `actions` of a commit of `time_ms`; segments that wait for the commit's time get it.
@@ -53,7 +50,6 @@ def _timed(action: Action, time_ms: int) -> Action:
     return action
 
 
-# ---
 # This process's time, unless its clock is far ahead of the store's: one bad clock must not damage a topic.
 #
 # A clock that is behind does no harm: the times of commits only increase. The store is asked for its time only if
@@ -96,10 +92,6 @@ def not_after(timestamp_ms: int, action: Action) -> Action:
     return dataclasses.replace(action, segment=dataclasses.replace(action.segment, created_ms=timestamp_ms))
 
 
-# ---
-# The checks before a commit, in addition to the invariants of `fold`.
-
-
 def check_read_version(head: Snapshot, read_version: int | None) -> None:
     """Raise TransactionTooOldError if `read_version`, at which the files were begun, is below the gc floor."""
     if read_version is not None and read_version < head.gc_floor:
@@ -130,10 +122,6 @@ def oldest_read_version(actions: Sequence[Action]) -> int | None:
             if isinstance(action, AddTable):
                 added.update(pc.unique(action.rows["stem"]).to_pylist())
     return min((version for version in map(paths.stem_read_version, added) if version is not None), default=None)
-
-
-# ---
-# One attempt to commit: the commit is made, read back and applied, as every reader will do.
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,6 @@ from distlog.core.batches.record_batch import increment_sequence
 from distlog.core.config import DAY_MS, MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
-# ---
-# The state of one producer in a partition: its newest epoch, its last batches, and its open transaction.
-
-
 #: How long a silent producer is remembered: Kafka's default of `producer.id.expiration.ms`.
 EXPIRATION_MS = DAY_MS
 #: The most that the time between two commits counts for.
@@ -180,7 +176,6 @@ class ProducerState:
         )
 
 
-# ---
 # The producers of a partition at one version, by commits alone: a table by producer id, and the few rows that changed
 # since it was made. So a commit costs as much as the producers that it names, however many there are.
 #
@@ -314,10 +309,6 @@ def _merged(rows: Rows, changed: Mapping[int, ProducerState]) -> Rows:
     young = rows["heard_ms"] > rows["heard_ms"].max(initial=0) - EXPIRATION_MS
     young_rows: Rows = rows[young | (rows["transaction_first_offset"] != NONE)]
     return young_rows
-
-
-# ---
-# The producers of all partitions as Arrow columns, for checkpoints.
 
 
 _NO_COLUMNS = pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in SCHEMA], schema=SCHEMA)

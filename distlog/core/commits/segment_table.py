@@ -20,10 +20,6 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.paths import stem_read_version
 
-# ---
-# The offsets that a commit leaves free among a partition's segments, and whether what it adds fits there.
-
-
 Longs = npt.NDArray[np.int64]
 
 
@@ -53,7 +49,6 @@ def check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> No
         end = segment.next_offset
 
 
-# ---
 # A partition may have a hundred thousand segments, so there is no Python object per segment. `columns` are rows
 # of a checkpoint's columns, cut when they are asked for: an Arrow slice takes 5 kB, and there may be ten thousand
 # partitions. Segments that were added later are a short `tail` of SegmentInfo, which is merged into
@@ -403,10 +398,6 @@ def appended_at(rows: pa.RecordBatch, chosen: npt.NDArray[np.bool_], time_ms: in
     timed = {name: np.where(chosen, time_ms, numbers_of(rows[name])) for name in names}
     newest = np.where(chosen, numbers_of(rows["base_offset"]), numbers_of(rows["offset_of_max_timestamp"]))
     return with_numbers(rows, {**timed, "offset_of_max_timestamp": newest})
-
-
-# ---
-# The checks of many segments at once: of each field, and of `SegmentInfo.check`.
 
 
 def check_rows(rows: pa.RecordBatch) -> None:

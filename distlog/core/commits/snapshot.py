@@ -51,10 +51,6 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.paths import stem_read_version
 
-# ---
-# The state of a topic at one version: `fold` makes it from commits, and plans are made from it.
-
-
 #: The clocks of a store's servers are taken to differ by less.
 CLOCKS_DIFFER_MS = 10_000
 #: A topic remembers so many of the ids that it had.
@@ -141,10 +137,6 @@ class Snapshot:
         few of an application that commits in order.
         """
         return self.transactions.get(app_id, batch_id)
-
-
-# ---
-# One partition while `fold` applies commits to it, with its invariants.
 
 
 class PartitionDraft:
@@ -282,7 +274,6 @@ class PartitionDraft:
                 raise ValueError(f"segment {stem} was begun below the gc floor {gc_floor}")
 
 
-# ---
 # `fold` and `apply`: how commits change a snapshot, and the invariants of commits.
 #
 # Pure functions. A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an

@@ -20,10 +20,6 @@ from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, Sto
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
-# ---
-# Reads commits by version. The head of a topic is the last commit before the first missing version.
-
-
 _LARGEST_GROUP = 64
 
 

@@ -16,10 +16,6 @@ import pyarrow.compute as pc
 from distlog.core.arrays import batch_of_rows, booleans, flags_of, integers, join, numbers_of, texts
 from distlog.core.config import DAY_MS
 
-# ---
-# An application's batch in a commit, and such batches as Arrow columns.
-
-
 _RANGE = pa.struct(
     [pa.field("partition", pa.int32()), pa.field("start_offset", pa.int64()), pa.field("end_offset", pa.int64())]
 )
@@ -96,10 +92,6 @@ def ids_of(columns: pa.RecordBatch, app_id: str) -> Iterator[tuple[int, int | st
         yield row, json.loads(columns["batch_id"][row].as_py())
 
 
-# ---
-# The last batches of applications that number their batches and commit them in order.
-
-
 #: A batch in order makes batches forgotten whose numbers are lower by this much or more. A writer repeats only its
 #: newest batch; the few before it are for people to see.
 KEPT_NUMBERS = 10
@@ -170,7 +162,6 @@ class OrderedBatches:
 _NONE = OrderedBatches({})
 
 
-# ---
 # They are kept for thirty days, and the newest of each application for ever. Of an application that commits its
 # batches in order only the last few are kept: the newest number tells which batches were committed.
 #
@@ -353,10 +344,6 @@ NO_TRANSACTIONS = TransactionTable(
 
 def _restore(columns: bytes, tail: Mapping[Batch, TransactionInfo]) -> TransactionTable:
     return TransactionTable(pa.ipc.read_record_batch(pa.py_buffer(columns), SCHEMA), tail)
-
-
-# ---
-# The transaction table while commits are folded: it must not depend on how many commits are folded at once.
 
 
 class TransactionDraft:

@@ -15,7 +15,6 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError, StorageError, UnsupportedVersionError
 from distlog.core.storage.storage import Storage
 
-# ---
 # It is a commit without a place in the log, named by the stem of its first segment. A short one is in the file's name
 # too: deflated, in the letters of URLs' base64. So a writer that commits what waits lists the folder, and reads no
 # file: of a hundred small files that are read at once, one always takes long. The dictionary of the compression is
