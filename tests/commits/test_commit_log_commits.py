@@ -23,7 +23,7 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, TransactionTooOldError
-from distlog.core.storage.storage import Storage
+from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 
 def test_a_commit_says_what_was_done_by_whom_and_when(storage: Storage) -> None:
@@ -206,3 +206,14 @@ def test_time_goes_forward_though_the_clock_goes_back(storage: Storage) -> None:
         snapshot = append(log, snapshot)
         times.append(snapshot.timestamp_ms)
     assert times == [10_000, 10_500, 10_501, 10_502, 10_503, 20_000]
+
+
+@pytest.mark.long
+def test_a_commit_that_is_too_large_is_refused_and_puts_nothing(storage: Storage, log: CommitLog) -> None:
+    snapshot = log.create(1, CONFIG)
+    batches = [SetTransaction("x" * 1000, number, {}) for number in range(66_000)]
+    before = storage.counters.puts
+    with pytest.raises(CommitConflictError, match="several") as caught:
+        log.commit(snapshot, "append", lambda _: batches)
+    assert caught.value.details["size"] > MAX_CONDITIONAL_BYTES
+    assert (storage.counters.puts, log.load()) == (before, snapshot)
