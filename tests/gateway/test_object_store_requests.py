@@ -28,7 +28,7 @@ from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.security.rights import Rights
 from distlog.gateway.topics import metadata_cache
-from distlog.gateway.topics.metadata_cache import MetadataCache, SharedLoads
+from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_log import TransactionLog
 
 THREADS, COMMITS, PARTITIONS = 6, 5, 20
@@ -133,31 +133,6 @@ def test_offsets_of_many_partitions_are_listed_after_one_look_and_side_by_side(
 
     monkeypatch.setattr(time_lookup, "first_in", meet)
     assert listed(NOW + 1) == [1] * 4
-
-
-def test_who_asks_during_a_load_that_fails_is_told_what_is_so_since_then() -> None:
-    loads, begun, goes_on = SharedLoads[str](), threading.Event(), threading.Event()
-    told = list[str]()
-
-    def early() -> str:
-        begun.set()
-        goes_on.wait(120)
-        raise TopicNotFoundError("there is no topic yet")
-
-    def ask_early() -> None:
-        with pytest.raises(TopicNotFoundError):
-            loads.get("clicks", early)
-        told.append("none")
-
-    first = threading.Thread(target=ask_early)
-    first.start()
-    begun.wait(120)
-    later = in_threads(lambda: told.append(loads.get("clicks", lambda: "there")))
-    goes_on.set()
-    for thread in (first, *later):
-        thread.join()
-    assert Counter(told) == {"none": 1, "there": THREADS}
-    assert loads.get("clicks", lambda: "again") == "again"
 
 
 def position(number: int, offset: int) -> tuple[bytes, bytes | None]:

@@ -15,7 +15,6 @@ import distlog
 from distlog.core.errors import StorageError, TimestampWarning
 from distlog.core.log.partition_log import PartitionLog
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.topics.metadata_cache import MetadataCache
 
 
 def data(*values: bytes, sequence: int = -1, producer: int = -1, epoch: int = 0, **fields: int) -> bytes:
@@ -34,13 +33,6 @@ def test_each_version_is_told_the_offset(gateway: GatewayServer, version: int) -
         for first in (0, 2):
             told = producing(wire, data(b"a", b"b"), version=version)
             assert (told.error_code, told.base_offset, told.log_append_time) == (ErrorCode.none, first, None)
-
-
-@pytest.mark.parametrize("acks", [1, -1])
-def test_what_is_acknowledged_is_in_the_log(gateway: GatewayServer, acks: int) -> None:
-    with Wire(gateway) as wire:
-        assert producing(wire, data(b"a"), acks=acks).base_offset == 0
-        assert values(gateway) == [b"a"]
 
 
 def test_seconds_that_are_sent_as_milliseconds_give_one_warning_for_each_topic(gateway: GatewayServer) -> None:
@@ -204,23 +196,6 @@ def test_a_crc_that_was_made_anew_does_not_hide_a_record_that_does_not_decode(ga
     broken[61] = 0xFF
     with Wire(gateway) as wire:
         assert producing(wire, with_right_crc(bytes(broken))).error_code is ErrorCode.invalid_record
-
-
-def test_a_topic_is_looked_at_once_for_all_partitions_of_a_request(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks, found = list[object](), MetadataCache.clients_topic
-
-    def counted(cache: MetadataCache, topic: str) -> object:
-        looks.append(topic)
-        return found(cache, topic)
-
-    monkeypatch.setattr(MetadataCache, "clients_topic", counted)
-    with Wire(gateway) as wire:
-        entries = [("clicks", number, data(b"v")) for number in range(2)]
-        (told,) = wire.ask(PRODUCE, 9, **produce_fields(9, entries)).responses
-    assert [each.error_code for each in told.partition_responses] == [ErrorCode.none] * 2
-    assert looks == ["clicks"]
 
 
 def circles(wire: Wire, frame: bytes, times: int) -> Counter[str]:

@@ -119,16 +119,6 @@ def test_a_gateway_that_slept_holds_nothing_when_it_wakes_and_a_share_when_it_ha
     assert len(one.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
 
 
-def test_a_gateway_that_joins_again_holds_nothing_before_it_knows_what_others_hold(gateways: Gateways) -> None:
-    one, two = gateways.begin(9092), gateways.begin(9093)
-    gateways.go_on(one, two)
-    gateways.go_on(two, seconds=2 * OVER_S)
-    # it is a member again, and has not looked what it holds; its groups are those of the time before
-    one._member.sync(lambda: PARTITIONS, lambda numbers, added: dict.fromkeys(numbers, 0), ())
-    assert not one.is_lapsed
-    assert one.held_partitions == set()
-
-
 def test_a_gateway_whose_lease_lapsed_while_nobody_looked_learns_anew_what_it_holds(gateways: Gateways) -> None:
     one = gateways.begin(9092)
     term = one.term
@@ -173,16 +163,6 @@ def test_a_gateway_can_tell_when_the_others_know_of_it(gateways: Gateways) -> No
     gateways.go_on(one, seconds=two.unknown_s)
     assert two.unknown_s == 0
     assert [node.id for node in one.nodes] == [0, 1]
-
-
-def test_a_gateway_takes_the_place_of_one_at_its_address_with_one_version(gateways: Gateways) -> None:
-    one, two = gateways.begin(9092), gateways.begin(9093)
-    gateways.go_on(one, two)
-    before = one._log.load().version
-    again = gateways.begin(9092)
-    assert one._log.load().version == before + 1
-    assert again.node == one.node
-    assert again.held_partitions == one.held_partitions
 
 
 def test_living_gateways_at_one_address_do_not_put_each_other_out_again_and_again(gateways: Gateways) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from conftest import Address
 from gateways import lingers as lingers
-from gateways import until
 from transaction_parts import ID, TIMEOUT_MS, Parts
 
 import distlog
@@ -232,25 +230,6 @@ def test_where_markers_wait_for_a_lock_in_vain_those_of_other_transactions_do_no
     in_place.coordinator.tick()
     # those that began side by side with the first one
     assert (len(waited), waited.count(OWN_WAIT_S) <= PARALLEL_REQUESTS + 1) == (39, True)
-
-
-def test_transactions_that_time_out_together_share_commits(memory_url: Address) -> None:
-    parts = made(memory_url)
-    for number in range(12):
-        producer = parts.begin(f"{number}")
-        parts.coordinator.add_partitions(f"{number}", producer, [("clicks", 0)])
-    before = parts.topic("clicks").snapshot.version
-    parts.now_ms += TIMEOUT_MS
-    held = parts.broker.metadata.fresh_topic("clicks")._gathered
-    with held._changed:
-        ticking = threading.Thread(target=parts.coordinator.tick)
-        ticking.start()
-        until(lambda: all(state.is_decided for state in parts.coordinator.states()))
-    ticking.join()
-    assert all(state.is_over for state in parts.coordinator.states())
-    # the thread of commits may have taken the first of them alone
-    assert parts.topic("clicks").snapshot.version - before <= 6
-    parts.close()
 
 
 def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
