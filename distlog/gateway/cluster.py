@@ -121,9 +121,8 @@ class GatewayLease:
         *,
         clock: Callable[[], float] = elapsed_s,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-        log: GroupLog | None = None,
     ) -> None:
-        self._log = log or GroupLog(root, ROOT_ID, GATEWAYS_GROUP, clock=clock)
+        self._log = GroupLog(root, ROOT_ID, GATEWAYS_GROUP, clock=clock)
         self._wanted_id, self._view = node_id, _View()
         self.node = Node(node_id or 0, "", 0, "")
         self._member = Membership(

@@ -230,7 +230,8 @@ class GatewayServer:
         clock: Callable[[], int] = now_ms,
     ) -> None:
         config = with_settings(config or GatewayConfig(), settings or {})
-        self._host, self._wanted_port = host, port
+        #: The address that it listens at.
+        self.host, self._wanted_port = host, port
         self._loop = asyncio.new_event_loop()
         shares, quotas = CpuUses(time.monotonic), Quotas(time.monotonic)
         self._shares = shares
@@ -317,11 +318,6 @@ class GatewayServer:
         return looks
 
     @property
-    def host(self) -> str:
-        """The address that it listens at."""
-        return self._host
-
-    @property
     def port(self) -> int:
         """The port that it listens to."""
         return self._acceptor.port
@@ -351,7 +347,7 @@ class GatewayServer:
     @property
     def address(self) -> str:
         """The value of clients' `bootstrap.servers`."""
-        return f"{self._host}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def start(
         self, joined: Callable[[], object] = lambda: None, is_to_stop: Callable[[], bool] = lambda: False
@@ -364,8 +360,8 @@ class GatewayServer:
         """
         self._thread.start()
         try:
-            self._in_loop(self._acceptor.listen(self._host, self._wanted_port)).result()
-            host, port = self.broker.config.advertised or advertised(self._host, self.port)
+            self._in_loop(self._acceptor.listen(self.host, self._wanted_port)).result()
+            host, port = self.broker.config.advertised or advertised(self.host, self.port)
             self._lease.be_at(host, port, this_machine())
             self._groups.join()
             # until ACLs are known, only super users are served

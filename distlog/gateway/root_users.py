@@ -54,13 +54,9 @@ class RootUsers:
     """The credentials in a root, for many threads; `clock` tells the ms."""
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
-        self._secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
+        #: The secrets of each user by their mechanisms, as of the last look; another object after a change.
+        self.secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
         self._records = RootRecords(metadata, CREDENTIALS_TOPIC, clock, decode_credential, self._set)
-
-    @property
-    def secrets(self) -> Mapping[str, Mapping[str, ScramSecret]]:
-        """The secrets of each user by their mechanisms, as of the last look; another object after a change."""
-        return self._secrets
 
     def look(self) -> None:
         """Read what was changed, by any gateway. Raises DistlogError."""
@@ -74,4 +70,4 @@ class RootUsers:
         users: dict[str, dict[str, ScramSecret]] = {}
         for name, secret in secrets.items():
             users.setdefault(name.user, {})[name.mechanism] = secret
-        self._secrets = users
+        self.secrets = users

@@ -216,15 +216,9 @@ class _KnownUsers(NamedTuple):
 class Authentication:
     """A gateway's SASL settings and counters, for many threads. `mechanisms`: Kafka's `sasl.enabled.mechanisms`."""
 
-    def __init__(
-        self,
-        users: UsersFile,
-        mechanisms: Sequence[str] = MECHANISMS,
-        nonce: Callable[[], str] = new_nonce,
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.users, self.mechanisms, self.nonce = users, tuple(mechanisms), nonce
-        self.known, self.failures = KnownPasswords(clock_s), FailedLogins(clock_s)
+    def __init__(self, users: UsersFile, mechanisms: Sequence[str] = MECHANISMS) -> None:
+        self.users, self.mechanisms = users, tuple(mechanisms)
+        self.known, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
         #: More users, by name and mechanism: the same object as long as they are the same.
         self.others: Callable[[], _Secrets] = lambda: _NO_SECRETS
         self._known = _KnownUsers(users.current(), _NO_SECRETS, users.current())
@@ -258,7 +252,8 @@ class SaslExchange:
 
     def __init__(self, authentication: Authentication) -> None:
         self._all = authentication
-        self._mechanism = ""
+        #: The client's mechanism; empty before it has chosen one.
+        self.mechanism = ""
         self._scram: ScramExchange | None = None
         self._user: AuthenticatedUser | None = None
         #: Whether the next frame is a bare token, without Kafka's head: the client began with SaslHandshake 0.
@@ -277,16 +272,11 @@ class SaslExchange:
     @property
     def expects_handshake(self) -> bool:
         """True if the client has not chosen a mechanism yet."""
-        return not self._mechanism
-
-    @property
-    def mechanism(self) -> str:
-        """The client's mechanism; empty before it has chosen one."""
-        return self._mechanism
+        return not self.mechanism
 
     def claimed(self, token: bytes) -> str:
         """The name of the user that a client claims to be, by this token or earlier ones; empty if unknown."""
-        if self._mechanism != PLAIN:
+        if self.mechanism != PLAIN:
             return self._scram.name if self._scram is not None else ""
         try:
             return read_plain(token).name
@@ -295,7 +285,7 @@ class SaslExchange:
 
     def takes_time(self, token: bytes) -> bool:
         """True if the check of a token takes some ms of CPU time: it is a password that is not known."""
-        if self._mechanism != PLAIN:
+        if self.mechanism != PLAIN:
             return False
         try:
             return self._all.known.user(read_plain(token), self._all.current()) is None
@@ -307,7 +297,7 @@ class SaslExchange:
         if mechanism not in self._all.mechanisms:
             self._all.note("other", "failed")
             return False
-        self._mechanism, self.takes_tokens = mechanism, by_tokens
+        self.mechanism, self.takes_tokens = mechanism, by_tokens
         return True
 
     def step(self, token: bytes) -> tuple[bytes, str | None]:
@@ -315,12 +305,12 @@ class SaslExchange:
         try:
             answer, self._user = self._step(token)
         except AuthenticationFailedError:
-            self._all.note(self._mechanism, "failed")
+            self._all.note(self.mechanism, "failed")
             raise
         if self._user is None:
             return answer, None
         self.takes_tokens = False
-        self._all.note(self._mechanism, "ok")
+        self._all.note(self.mechanism, "ok")
         return answer, self._user.name
 
     def is_of_file(self, name: str) -> bool:
@@ -334,7 +324,7 @@ class SaslExchange:
         return self._user.secret not in users.secrets.get(self._user.name, {}).values()
 
     def _step(self, token: bytes) -> tuple[bytes, AuthenticatedUser | None]:
-        if self._mechanism == PLAIN:
+        if self.mechanism == PLAIN:
             login, users = read_plain(token), self._all.current()
             user = self._all.known.user(login, users)
             if user is None:
@@ -342,6 +332,6 @@ class SaslExchange:
                 self._all.known.add(login, user.secret)
             return b"", user
         if self._scram is None:
-            self._scram = ScramExchange(self._mechanism, self._all.current(), self._all.nonce)
+            self._scram = ScramExchange(self.mechanism, self._all.current(), new_nonce)
             return self._scram.first(token), None
         return self._scram.last(token)

@@ -29,18 +29,14 @@ class EventLog:
         self._events, self._clock_s, self._level, self._lock = events, clock_s, level, threading.Lock()
         self._logged_s = float("-inf")
         self._counts, self._examples = Counter[str](), dict[str, str]()
-        self._total = 0
-
-    @property
-    def total(self) -> int:
-        """All events so far."""
-        return self._total
+        #: All events so far.
+        self.total = 0
 
     def note(self, source: str, detail: str) -> None:
         """Count an event; the text may come from a client, and is cut."""
         source, detail = source[:_MOST_TEXT], detail[:_MOST_TEXT]
         with self._lock:
-            self._total += 1
+            self.total += 1
             known = source if source in self._counts or len(self._counts) < _MOST_SOURCES else _OTHERS
             self._counts[known] += 1
             self._examples[known] = detail

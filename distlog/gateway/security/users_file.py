@@ -188,7 +188,6 @@ def read_users(path: str) -> Users:
 def write_users(
     path: str,
     change: Callable[[Users], Users],
-    random: Callable[[int], bytes] = os.urandom,
     *,
     timeout_s: float = _WAIT_S,
 ) -> None:
@@ -200,7 +199,7 @@ def write_users(
             with suppress(PermissionError):
                 os.fchmod(lock, _PRIVATE)
             _as_before(target, lock, _PRIVATE)
-            users = read_users(path) if os.path.lexists(path) else Users(random(_DECOY_BYTES), {})
+            users = read_users(path) if os.path.lexists(path) else Users(os.urandom(_DECOY_BYTES), {})
             _replace(target, change(users).to_json().encode())
             sync_folder(os.path.dirname(target))
         except OSError as error:

@@ -67,22 +67,18 @@ class Quotas:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._lock = clock_s, threading.Lock()
-        self._limits: Limits = {}
+        #: The quotas that are set.
+        self.limits: Limits = {}
         self._debts: dict[tuple[str, tuple[str, str]], _Debt] = {}
-
-    @property
-    def limits(self) -> Limits:
-        """The quotas that are set."""
-        return self._limits
 
     def set(self, limits: Limits) -> None:
         """Have these quotas from now on."""
         with self._lock:
-            self._limits, self._debts = dict(limits), self._debts if limits else {}
+            self.limits, self._debts = dict(limits), self._debts if limits else {}
 
     def note(self, user: str, client_id: str, name: str, amount: float) -> None:
         """Count bytes, or seconds of a handler, for a client."""
-        if not self._limits or amount <= 0:
+        if not self.limits or amount <= 0:
             return
         limit, sharing = self._limit(user, client_id, name)
         if limit is None:
@@ -96,7 +92,7 @@ class Quotas:
 
     def wait_s(self, user: str, client_id: str) -> float:
         """The time until the next request of a client may be read; mostly 0."""
-        return max(self._wait_s(user, client_id, name) for name in NAMES) if self._limits else 0
+        return max(self._wait_s(user, client_id, name) for name in NAMES) if self.limits else 0
 
     def _wait_s(self, user: str, client_id: str, name: str) -> float:
         limit, sharing = self._limit(user, client_id, name)
@@ -108,7 +104,7 @@ class Quotas:
         return min(max(left_s, 0), _LONGEST_S.get(name, _LONGEST_FOR_BYTES_S))
 
     def _limit(self, user: str, client_id: str, name: str) -> tuple[float | None, tuple[str, str]]:
-        limits = self._limits
+        limits = self.limits
         # a longer one has no quota of its own, but a client without a login may send it
         for entity, sharing in _entities(user, client_id[: MOST_NAME_BYTES + 1]):
             limit = limits.get(entity, {}).get(name)

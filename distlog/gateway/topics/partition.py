@@ -59,8 +59,8 @@ class FailedBatches:
     A topic is a name or an id, as its client has it.
     """
 
-    def __init__(self, limit: int = REMEMBERED) -> None:
-        self._limit, self._lock = limit, threading.Lock()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._lowest: OrderedDict[tuple[Hashable, int, int], tuple[int, int]] = OrderedDict()
 
     def failed(self, topic: Hashable, partition: int, records: bytes) -> None:
@@ -75,7 +75,7 @@ class FailedBatches:
             known_epoch, lowest = self._lowest.get(place, (epoch, sequence))
             self._lowest[place] = epoch, min(lowest, sequence) if known_epoch == epoch else sequence
             self._lowest.move_to_end(place)
-            if len(self._lowest) > self._limit:
+            if len(self._lowest) > REMEMBERED:
                 self._lowest.popitem(last=False)
 
     def appended(self, topic: Hashable, partition: int, records: bytes) -> None:
