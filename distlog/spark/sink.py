@@ -310,22 +310,15 @@ UNNAMED_BATCH = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class WriteTransaction:
-    """The (app_id, batch_id) of a write; (None, None) for a write without one. `in_order` is that of `replayed`."""
-
-    app_id: str | None = None
-    batch_id: BatchId | None = None
-    in_order: bool = False
-
-
 def commit_segments(
     handle: TopicHandle,
     snapshot: Snapshot,
     planned: TopicFacts,
     segments: Sequence[SegmentInfo],
-    transaction: WriteTransaction,
     *,
+    app_id: str | None,
+    batch_id: BatchId | None,
+    in_order: bool,
     merges: bool,
     write_id: str | None = None,
 ) -> AppendResult:
@@ -339,9 +332,9 @@ def commit_segments(
         snapshot,
         segments,
         read_version=planned.version,
-        app_id=transaction.app_id,
-        batch_id=transaction.batch_id,
-        in_order=transaction.in_order,
+        app_id=app_id,
+        batch_id=batch_id,
+        in_order=in_order,
         write_id=write_id,
         written_by=planned.config,
     )
@@ -368,14 +361,15 @@ def commit_written(
         raise InvalidConfigError(UNNAMED_BATCH, query=batch.query_id, batch=batch.batch_id)
     if batch is not None and not segments:
         return replayed(snapshot, options.app_id, options.batch_id) or AppendResult(None)
-    # Spark numbers the batches of a query, so that the newest number is enough to know all that were committed
-    in_order = batch is not None and options.batch_id == batch.batch_id
     return commit_segments(
         handle,
         snapshot,
         planned,
         segments,
-        WriteTransaction(options.app_id, options.batch_id, in_order),
+        app_id=options.app_id,
+        batch_id=options.batch_id,
+        # Spark numbers the batches of a query, so the newest number tells which were committed
+        in_order=batch is not None and options.batch_id == batch.batch_id,
         merges=options.merges(is_micro_batch=batch is not None),
         write_id=write_id,
     )

@@ -25,7 +25,6 @@ from distlog.spark.sink import (
     MicroBatch,
     TopicFacts,
     WriteOptions,
-    WriteTransaction,
     all_written,
     commit_segments,
     write_rows,
@@ -86,7 +85,9 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             snapshot,
             planned,
             segments,
-            WriteTransaction(app_id, batchId, in_order=True),
+            app_id=app_id,
+            batch_id=batchId,
+            in_order=True,
             merges=self._options.merges(is_micro_batch=True),
         )
         if result.replayed:
