@@ -510,6 +510,10 @@ def _of_spark(name: str, change: Any) -> Plant:
     return lambda: mock.patch(f"distlog.spark.sink.{name}", change)
 
 
+def _without_a_number(*given: Any, **named: Any) -> Any:
+    return append_commit.commit_append(*given, **{**named, "app_id": None, "batch_id": None})
+
+
 def _files_of_the_dead_stay() -> Any:
     """Vacuum deletes what commits removed, and not what writers left that died before their commit."""
     return mock.patch.object(vacuum, "is_below", return_value=False)
@@ -661,9 +665,8 @@ BUGS: Mapping[str, Bug] = {
     "nobody begins to lead": bug(_nobody_begins_to_lead, "committing"),
     "ended transactions take records": bug(_ended_transactions_take_records, "transacting", "several gateways"),
     "old producers are not fenced": bug(_old_producers_are_not_fenced, "several transactings"),
-    "Spark's commit is not looked for": bug(_of_spark("is_committed", lambda *_, **__: False), "query"),
     "a micro-batch has no number": bug(
-        _of_spark("WriteTransaction", lambda *_, **__: SimpleNamespace(app_id=None, batch_id=None, in_order=False)),
+        _of_spark("commit_append", _without_a_number),
         "query",
     ),
     "files of the dead stay": bug(_files_of_the_dead_stay, "death"),
