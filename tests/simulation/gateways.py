@@ -36,6 +36,7 @@ from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.rights import Rights
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import FetchedData
@@ -138,6 +139,7 @@ class _Produce:
 
     delayed: Any = None
     is_gone = False
+    rights = Rights()
 
     def __init__(
         self, process: Process, topic: str, number: int, records: bytes, transactional_id: str | None
