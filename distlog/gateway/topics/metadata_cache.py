@@ -26,6 +26,7 @@ from distlog.core.errors import (
     InvalidTopicError,
     TopicExistsError,
     TopicNotFoundError,
+    UnsupportedVersionError,
 )
 from distlog.core.log.flush import Appended, AppendInfo
 from distlog.core.log.log_validator import BatchRun
@@ -455,7 +456,7 @@ class MetadataCache:
             self.fresh_topic(name)
         except TopicNotFoundError:
             return False
-        except CorruptMetadataError:
+        except (CorruptMetadataError, UnsupportedVersionError):
             # it cannot be opened
             return True
         return True

@@ -26,11 +26,11 @@ from distlog.gateway.protocol.frames import FailureLog, client_text, error_code
 DESCRIBE_LOG_DIRS, CREATE_TOPICS = 35, 19
 
 
-def damaged(root: Path) -> Path:
-    """A root with the topics `clicks`, `orders` and `views`, of which the first commit of `orders` is no commit."""
+def damaged(root: Path, commit: bytes = b'{"damaged":1}') -> Path:
+    """A root with the topics `clicks`, `orders` and `views`, of which `orders` has this text as its first commit."""
     for name in ("clicks", "orders", "views"):
         distlog.create(str(root / name))
-    (root / "orders" / paths.commit_file(0)).write_bytes(b'{"format":1}')
+    (root / "orders" / paths.commit_file(0)).write_bytes(commit)
     return root
 
 
@@ -71,8 +71,9 @@ def test_a_client_that_wants_no_topic_created_gets_none(tmp_path: Path) -> None:
         assert _auto(wire, "wanted", allow_auto_topic_creation=True) is ErrorCode.none
 
 
-def test_errors_tell_clients_what_they_did_and_not_where_things_lie(tmp_path: Path) -> None:
-    with GatewayServer(str(damaged(tmp_path)), port=0) as gateway, Wire(gateway) as wire:
+@pytest.mark.parametrize("commit", [b'{"damaged":1}', b'{"format":1}'], ids=["damaged", "of another version"])
+def test_errors_tell_clients_what_they_did_and_not_where_things_lie(tmp_path: Path, commit: bytes) -> None:
+    with GatewayServer(str(damaged(tmp_path, commit)), port=0) as gateway, Wire(gateway) as wire:
         schema = import_module("kio.schema.create_topics.v4.request")
         topics = tuple(
             schema.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
