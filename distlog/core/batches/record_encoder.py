@@ -28,7 +28,7 @@ from distlog.core.batches.record_batch import (
 from distlog.core.errors import InvalidRecordError
 from distlog.core.kernel_tuples import BatchLimits, ByteColumn, Columns, HeaderColumn
 from distlog.core.kernels import record_write
-from distlog.core.kernels.record_write import DRAFT, append_groups, append_records, ascend_within
+from distlog.core.kernels.record_write import DRAFT, append_groups, append_records
 from distlog.core.times import NO_TIMESTAMP
 
 # ---
@@ -135,7 +135,7 @@ def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any, end: int, nam
     if buffer is None or len(array) == 0:
         return _frozen(np.zeros(len(array) + 1, kind))
     offsets = _frozen(_items(buffer, kind, array.offset, len(array) + 1))
-    if not ascend_within(offsets, end):
+    if offsets[0] < 0 or offsets[-1] > end or (offsets[:-1] > offsets[1:]).any():
         raise unfit(name, "its offsets do not ascend within its data")
     return offsets
 

@@ -79,10 +79,10 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
         if row["record_count"] < (0 if row["magic"] == 2 else -1):
             return BAD_COUNT, index
         # without the compiler, the fields of a row keep their width
-        base_offset, last_offset_delta = int(row["base_offset"]), int(row["last_offset_delta"])
+        base_offset, last_offset_delta = np.int64(row["base_offset"]), np.int64(row["last_offset_delta"])
         if base_offset < 0 or last_offset_delta < 0 or base_offset > MAX_LONG - last_offset_delta:
             return BAD_OFFSETS, index
-        position += int(row["size"])
+        position += row["size"]
     return OK, batches.size
 
 
@@ -165,7 +165,7 @@ def read_frames(data: np.ndarray, batches: np.ndarray) -> None:
     for index in range(batches.size):
         row = batches[index]
         read_row(data, position, row)
-        position += int(row["size"])
+        position += row["size"]
 
 
 # ---

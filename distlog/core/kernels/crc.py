@@ -103,7 +103,7 @@ def _with_zeros(crc: int, count: int) -> int:
 @inlined
 def _step(tables: np.ndarray, word: int, row: int) -> int:
     # The checksum of the 8 bytes of `word` when `row` zero bytes follow the last one.
-    return int(
+    crc: int = (
         tables[row + 7, word & 0xFF]
         ^ tables[row + 6, word >> 8 & 0xFF]
         ^ tables[row + 5, word >> 16 & 0xFF]
@@ -113,6 +113,7 @@ def _step(tables: np.ndarray, word: int, row: int) -> int:
         ^ tables[row + 1, word >> 48 & 0xFF]
         ^ tables[row, word >> 56 & 0xFF]
     )
+    return crc
 
 
 @inlined
@@ -145,12 +146,12 @@ def crc_by_tables(before: int, data: np.ndarray, start: int, end: int) -> int:
 
 @inlined
 def _moved(behind: np.ndarray, crc: int) -> int:
-    return int(
-        behind[0, crc & 0xFF] ^ behind[1, crc >> 8 & 0xFF] ^ behind[2, crc >> 16 & 0xFF] ^ behind[3, crc >> 24 & 0xFF]
-    )
+    high: int = behind[2, crc >> 16 & 0xFF] ^ behind[3, crc >> 24 & 0xFF]
+    low: int = behind[0, crc & 0xFF] ^ behind[1, crc >> 8 & 0xFF]
+    return low ^ high
 
 
-@inlined
+@called
 def _side_by_side(
     crc: int, data: np.ndarray, position: int, end: int, lane: int, behind: np.ndarray
 ) -> tuple[int, int]:
@@ -170,8 +171,10 @@ def _side_by_side(
 @called
 def crc_by_instruction(before: int, data: np.ndarray, start: int, end: int) -> int:
     """The same result as `crc_by_tables`."""
-    crc, position = _side_by_side(before ^ _ONES, data, start, end, _LONG_LANE, _BEHIND_LONG)
-    crc, position = _side_by_side(crc, data, position, end, _SHORT_LANE, _BEHIND_SHORT)
+    crc, position = before ^ _ONES, start
+    if end - position >= 3 * _SHORT_LANE:
+        crc, position = _side_by_side(crc, data, position, end, _LONG_LANE, _BEHIND_LONG)
+        crc, position = _side_by_side(crc, data, position, end, _SHORT_LANE, _BEHIND_SHORT)
     while end - position >= 8:
         crc = crc_of_word(crc, word_at(data, position))
         position += 8
@@ -232,7 +235,8 @@ def crc_with_batch(before: int, data: np.ndarray, batch: np.void, checked_from: 
     if batch["magic"] != 2 or batch["size"] < joined_from:
         return crc32c_of(before, data, start, start + batch["size"])
     crc = crc32c_of(before, data, start, start + checked_from)
-    return int(_with_zeros(crc, batch["size"] - checked_from) ^ batch["crc"])
+    joined: int = _with_zeros(crc, batch["size"] - checked_from) ^ batch["crc"]
+    return joined
 
 
 # ---

@@ -41,16 +41,6 @@ DRAFT = np.dtype(
 _AHEAD = 16
 
 
-@fill_kernel
-def ascend_within(offsets: np.ndarray, end: int) -> bool:
-    """True if `offsets`, at least one, ascend and all lie between 0 and `end`."""
-    last = offsets.size - 1
-    ascending: bool = item_at(offsets, 0) >= 0 and item_at(offsets, last) <= end
-    for index in range(last):
-        ascending &= item_at(offsets, index) <= item_at(offsets, index + 1)
-    return ascending
-
-
 @inlined
 def _length(column: ByteColumn, index: int) -> int:
     if column.valid.size and not item_at(column.valid, index):
@@ -118,13 +108,6 @@ def _write_fields(
 
 
 @inlined
-def _refusal(timestamp: int, headers_size: int) -> int:
-    if timestamp < -1:
-        return BAD_TIMESTAMP
-    return NULL_HEADER_KEY if headers_size < 0 else TOO_LARGE
-
-
-@inlined
 def _prefetch_row(key: ByteColumn, value: ByteColumn, rows: np.ndarray, index: int) -> None:
     if index < rows.size:
         row = item_at(rows, index)
@@ -166,7 +149,9 @@ def _append_up_to(
         key_length, value_length, headers_size = _length(key, row), _length(value, row), _headers_size(headers, row)
         fields_size = _slice_size(key_length) + _slice_size(value_length) + headers_size
         if timestamp < -1 or headers_size < 0 or fields_size > MAX_INT - 8:
-            status = _refusal(timestamp, headers_size)
+            status = NULL_HEADER_KEY if headers_size < 0 else TOO_LARGE
+            if timestamp < -1:
+                status = BAD_TIMESTAMP
             break
         delta = timestamp - base if count else 0
         size = 1 + varlong_size(delta) + varlong_size(count) + fields_size

@@ -67,19 +67,6 @@ def _check(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, in
 
 
 @inlined
-def _is_of_one_time(batch: np.void) -> bool:
-    # Whether all records of the batch have its largest timestamp.
-    return bool(batch["record_count"] <= 1 or batch["attributes"] & APPEND_TIME != 0)
-
-
-@inlined
-def _only_offset(batch: np.void) -> int:
-    # The offset of the batch's only record, if compaction has removed no other.
-    is_known = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
-    return batch["base_offset"] if is_known else _UNKNOWN
-
-
-@inlined
 def _begin(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
     # The base timestamp of such a batch is not the one that readers see, or it is a delete horizon.
     unusual = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
@@ -103,7 +90,7 @@ def _pass(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     numbers[POSITION] += batch["size"]
     numbers[RECORDS] += batch["record_count"]
     numbers[LAST_CRC] = batch["crc"]
-    numbers[LEADER_EPOCH] = max(batch["leader_epoch"], _UNKNOWN)
+    numbers[LEADER_EPOCH] = max(np.int64(batch["leader_epoch"]), _UNKNOWN)
     numbers[CRC] = crc_with_batch(numbers[CRC], data, batch, CRC_START, _JOINED_FROM)
 
 
@@ -173,9 +160,14 @@ def fold_batches(
     time_count = 0
     for row in range(batches.size):
         batch = batches[row]
-        by_header = batch["max_timestamp"] if _is_of_one_time(batch) else _UNKNOWN
+        # all records of such a batch have its largest timestamp
+        is_of_one_time = batch["record_count"] <= 1 or batch["attributes"] & APPEND_TIME != 0
+        by_header = batch["max_timestamp"] if is_of_one_time else _UNKNOWN
         oldest = min_timestamps[row] if min_timestamps.size else by_header
-        newest = newest_offsets[row] if newest_offsets.size else _only_offset(batch)
+        # the offset of the batch's only record, if compaction has removed no other
+        is_only = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
+        only_offset = batch["base_offset"] if is_only else _UNKNOWN
+        newest = newest_offsets[row] if newest_offsets.size else only_offset
         offset_count, time_count = _add(
             numbers,
             data,
