@@ -163,7 +163,7 @@ def _kernels() -> Finding:
     if kept.folder is None:
         advice = "set NUMBA_CACHE_DIR to a folder of your own: each process compiles again"
         return Finding("kernels", WARNING, f"no folder keeps their code: {'; '.join(kept.reasons)}", advice)
-    status = kept.folder.stat()
+    status = next(path for path in (kept.folder, *kept.folder.parents) if path.exists()).stat()
     place = f"{kept.folder} of user {status.st_uid}, mode {status.st_mode & 0o777:o}"
     if not kept.compiled:
         return Finding("kernels", WARNING, f"cold: no code is in {place}", "distlog warmup, or the first use does it")

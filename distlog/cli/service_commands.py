@@ -266,7 +266,7 @@ def _password(name: str) -> str:
 def warmup(*, as_json: Json = False) -> None:
     """Compile distlog's kernels ahead of time.
 
-    It takes about 20 seconds of CPU time: after an installation, or when you build a container image. The code is
+    It takes about 15 seconds of CPU time: after an installation, or when you build a container image. The code is
     kept in NUMBA_CACHE_DIR if that is set, else next to the library, in the user's cache folder, or in the temporary
     folder.
     """

@@ -53,7 +53,7 @@ def warm_up() -> WarmUp:
     """Compile the kernels of reads, appends and maintenance, so that no process pays for it later.
 
     Run it once after an installation, or when a container image is built, as a user that may write next to the
-    installed library, or with NUMBA_CACHE_DIR set. It takes about 20 seconds of CPU time, and a second where the code
+    installed library, or with NUMBA_CACHE_DIR set. It takes about 15 seconds of CPU time, and a second where the code
     is already compiled.
     """
     started = time.monotonic()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,18 +12,19 @@ from dataclasses import dataclass
 from functools import cache as remember
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import llvmlite.ir as ir  # type: ignore[import-untyped]
 import numba
 import numpy as np
-from numba.core import cgutils, event, types
+from numba.core import cgutils, types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary, get_host_cpu_features
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic, models, register_model, typeof_impl
 
-from distlog.core.kernels.native_folder import CODE, code_folders, code_in, kept_source, usable_folder, why_unusable
+from distlog.core.kernels.native_folder import code_folders, distrust, sources_digest
 
 #: Whether kernels are compiled; with NUMBA_DISABLE_JIT=1 they run as plain Python.
 COMPILED: bool = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
@@ -69,30 +68,147 @@ def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
 
 
 # ---
-# Compiles kernels, keeps their code in the folder of `native_folder`, and logs that it takes time.
+# Compiles kernels, and keeps their code by numba's cache, in folders that no other user may write.
 
 
 _log = logging.getLogger("distlog")
-
-#: How long a process waits for others that compile; all kernels together take half of that.
-_WAIT_S = 60.0
-#: The file that says which process compiles, by its lock.
-_TURN = "compiling"
-#: The file that says that a process has logged that kernels are compiled.
-_LOGGED = "logged"
-#: By their ids, how the names of the files of kernels' code begin; kernels live as long as the process.
-_kernels: dict[int, str] = {}
-#: Compilations that take longer are told of.
+_warn_once = remember(_log.warning)
+#: Compilations that take longer together are logged.
 _WORTH_A_LINE_S = 1.0
 
 
-def with_kept_code(function: Callable[..., Any], **options: Any) -> Any:
-    """`function` compiled by numba with these options; its code is loaded from the folder for code, or kept there."""
-    compiled = _cached(function, **options) or numba.njit(**options)(function)
-    stem, line = function.__module__.rpartition(".")[2], function.__code__.co_firstlineno
-    _kernels[id(compiled)] = f"{stem}.{function.__qualname__}-{line}.py{sys.version_info[0]}{sys.version_info[1]}."
-    compiled.compile = partial(_compile_aside, compiled.compile)
-    return compiled
+class _Sources:
+    """What numba's cache asks of a kernel: its code is of use until any source of kernels changes."""
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        self._line = function.__code__.co_firstlineno
+
+    from_function = classmethod(lambda cls, function, file: cls(function, file))
+
+    def get_cache_path(self) -> str:
+        """No path: _KernelCache has the folders."""
+        return ""
+
+    def ensure_cache_path(self) -> None:
+        """Do nothing: _KernelCache does it."""
+
+    def get_source_stamp(self) -> str:
+        """The digest of the sources."""
+        return sources_digest()
+
+    def get_disambiguator(self) -> str:
+        """The line of the function."""
+        return str(self._line)
+
+
+class _KernelCode(CompileResultCacheImpl):
+    _locator_classes = [_Sources]  # noqa: RUF012
+
+
+class _KernelCache(FunctionCache):
+    """Numba's cache of a kernel: loads code from any trusted folder, and saves it in the first writable one."""
+
+    _impl_class = _KernelCode
+    _spent_s: ClassVar[float] = 0.0
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        config: Any = numba.config
+        name: str = self._impl.filename_base
+        folders = code_folders(config.CACHE_DIR)
+        #: By folder: the index of its code of this kernel.
+        self.indexes: dict[Path, Any] = {folder: _index(folder, name) for folder in folders}
+        self._begun = 0.0
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The code for a signature, or None."""
+        for folder, index in self.indexes.items():
+            self._cache_file = index
+            if not folder.is_dir() or not _is_trusted(folder):
+                continue
+            try:
+                found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+                if found is not None:
+                    return found
+            except (OSError, MemoryError):
+                pass
+            except Exception:  # a power loss may leave files empty or torn, since numba does not sync them
+                with suppress(OSError):
+                    index.flush()
+        self._begun = time.monotonic()
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save code, if a folder can be written."""
+        _KernelCache._spent_s += time.monotonic() - self._begun
+        for folder, index in self.indexes.items():
+            self._cache_file = index
+            if not _is_trusted(folder):
+                continue
+            with suppress(Exception):
+                folder.mkdir(0o755, parents=True, exist_ok=True)
+                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+                if self._spent_s > _WORTH_A_LINE_S:
+                    _warn_once("compiling distlog's kernels, once for this version: the code is kept in %s", folder)
+                return
+        _warn_once(
+            "compiling distlog's kernels takes some seconds in each process, since no folder for the code can be "
+            "written: set NUMBA_CACHE_DIR to a folder of your own"
+        )
+
+
+def _index(folder: Path, name: str) -> Any:
+    index: Any = IndexDataCacheFile(str(folder), name, sources_digest())  # type: ignore[no-untyped-call]
+    return index
+
+
+def _is_trusted(folder: Path) -> bool:
+    reason = distrust(folder)
+    if reason is not None:
+        _warn_once(
+            "code of distlog's kernels is not kept in %s, since other users could run code with it: %s; set "
+            "NUMBA_CACHE_DIR to a folder that you alone may write",
+            folder,
+            reason,
+        )
+    return reason is None
+
+
+#: Kernels live as long as the process.
+_caches: list[_KernelCache] = []
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCode:
+    """The folder that has code, or would get it, and how many of the imported kernels have some there.
+
+    Without a `folder`, `reasons` has one for each place that cannot be used.
+    """
+
+    folder: Path | None
+    kernels: int
+    compiled: int
+    reasons: tuple[str, ...] = ()
+
+
+def kept_code() -> KeptCode:
+    """The state of kept code now."""
+    config: Any = numba.config
+    reasons = []
+    for folder in code_folders(config.CACHE_DIR):
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        compiled = sum(map(partial(_has_code, folder), _caches))
+        reason = distrust(folder)
+        if reason is None and (compiled or os.access(existing, os.W_OK)):
+            return KeptCode(folder, len(_caches), compiled)
+        reasons.append(reason or f"{existing} cannot be written")
+    return KeptCode(None, len(_caches), 0, tuple(reasons))
+
+
+def _has_code(folder: Path, cache: _KernelCache) -> bool:
+    with suppress(Exception):
+        return distrust(folder) is None and bool(cache.indexes[folder]._load_index())
+    return False
 
 
 def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
@@ -127,193 +243,6 @@ def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
     if error is not None:
         raise error
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class KeptCode:
-    """The folder of kept code, and how many of the kernels that are imported have some there, for this Python.
-
-    Without a `folder`, `reasons` has one for each place that could not be used.
-    """
-
-    folder: Path | None
-    kernels: int
-    compiled: int
-    reasons: tuple[str, ...] = ()
-
-
-def kept_code() -> KeptCode:
-    """The state of kept code now."""
-    folder = _folder()
-    if folder is None:
-        return KeptCode(None, len(_kernels), 0, tuple(map(why_unusable, _folders())))
-    names = [file.name for file in code_in(folder / CODE)]
-    return KeptCode(folder, len(_kernels), sum(any(n.startswith(p) for n in names) for p in _kernels.values()))
-
-
-def _folders() -> list[Path]:
-    config: Any = numba.config
-    return code_folders(numba.__version__, config.CACHE_DIR)
-
-
-@remember
-def _folder() -> Path | None:
-    """The folder for code; None if there is none."""
-    return usable_folder(_folders())
-
-
-def _cached(function: Callable[..., Any], **options: Any) -> Any | None:
-    source = kept_source(function.__module__, _folder())
-    if source is None:
-        return None
-    config: Any = numba.config
-    original = function.__code__
-    function.__code__ = original.replace(co_filename=str(source))
-    # numba would prefer this folder to the one of the source
-    chosen, config.CACHE_DIR = config.CACHE_DIR, ""
-    try:
-        compiled = numba.njit(cache=True, **options)(function)
-        if compiled.stats.cache_path == str(source.parent / CODE):
-            compiled._cache = _CompiledOnce(compiled._cache, _turn_of(source.parent / _TURN))
-            return compiled
-    except RuntimeError:
-        pass
-    finally:
-        config.CACHE_DIR = chosen
-    function.__code__ = original  # the folder cannot be written any more
-    return None
-
-
-class _Turn:
-    """The turn of one process of this machine to compile; numba's own lock guards this object from threads."""
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._depth, self._descriptor = file, 0, -1
-        self._is_patient = True
-
-    def take(self) -> None:
-        """Wait for the turn; if that takes too long, or the folder has no locks, go on without it from now on."""
-        self._depth += 1
-        if self._depth > 1 or not self._is_patient:
-            return  # a kernel that calls another compiles it in the same turn
-        deadline = time.monotonic() + _WAIT_S
-        with suppress(OSError):
-            self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            # at the interpreter's end it waits for this thread
-            while time.monotonic() < deadline and threading.main_thread().is_alive():
-                with suppress(BlockingIOError):
-                    fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return
-                time.sleep(0.02)
-        self._is_patient = False
-
-    def give_back(self) -> None:
-        """End what `take` began."""
-        self._depth -= 1
-        if self._depth == 0 and self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-_turn_of = remember(_Turn)
-_warn_once = remember(_log.warning)
-
-
-class _CompiledOnce:
-    """Numba's store of the code of one kernel, for processes that begin at once, as the workers of Spark do.
-
-    One of them compiles, and the others wait for its code.
-    """
-
-    def __init__(self, kept: Any, turn: _Turn) -> None:
-        self._kept, self._turn = kept, turn
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kept, name)
-
-    def load_overload(self, signature: Any, context: Any) -> Any:
-        """The code, or None if this process must compile it: it then has the turn."""
-        if (found := self._load(signature, context)) is None:
-            self._turn.take()
-            if (found := self._load(signature, context)) is not None:
-                self._turn.give_back()
-        return found
-
-    def _load(self, signature: Any, context: Any) -> Any:
-        try:
-            return self._kept.load_overload(signature, context)
-        except (OSError, MemoryError):
-            return None
-        except Exception:  # a power loss may leave files empty or torn, since numba does not sync them
-            _warn_once("code of distlog's kernels is damaged, and is compiled anew: %s", self._kept.cache_path)
-            with suppress(OSError):
-                self._kept.flush()
-            return None
-
-    def save_overload(self, signature: Any, data: Any) -> None:
-        """Keep the code, if there is a place for it, and end the turn."""
-        try:
-            self._kept.save_overload(signature, data)
-        except Exception as error:
-            reason = getattr(error, "strerror", None) or repr(error)
-            _warn_once("code of distlog's kernels cannot be kept in %s: %s", self._kept.cache_path, reason)
-        finally:
-            self._turn.give_back()
-
-    def fail(self) -> None:
-        """End the turn: there is no code, since the kernel could not be compiled."""
-        self._turn.give_back()
-
-
-class _Compilations(event.Listener):
-    """Logs once per folder for code that kernels are compiled, and in each process where no folder keeps the code.
-
-    A warning goes to standard error where a program has set no logging up. Less than a second is not worth one.
-    """
-
-    def __init__(self) -> None:
-        self._is_told = False
-        self._spent_s = 0.0
-        #: By thread, when the compilation of a kernel began.
-        self._begun: dict[int, float] = {}
-
-    def on_start(self, event: Any) -> None:
-        """The compilation of a function begins, be it a kernel or a part of one."""
-        if self._is_told:
-            return
-        thread, now = threading.get_ident(), time.monotonic()
-        if thread not in self._begun and id(event.data.get("dispatcher")) in _kernels:
-            self._begun[thread] = now
-        if thread in self._begun:
-            self._tell(self._spent_s + now - self._begun[thread])
-
-    def on_end(self, event: Any) -> None:
-        """It has ended, perhaps in an error."""
-        dispatcher = event.data.get("dispatcher")
-        kept = getattr(dispatcher, "_cache", None)
-        # numba's `is_failed` says the opposite of its name
-        if isinstance(kept, _CompiledOnce) and event._exc_details and event._exc_details[0]:
-            kept.fail()
-        if not self._is_told and id(dispatcher) in _kernels:
-            self._spent_s += time.monotonic() - self._begun.pop(threading.get_ident(), time.monotonic())
-            self._tell(self._spent_s)
-
-    def _tell(self, spent_s: float) -> None:
-        folder = _folder()
-        if folder is None:
-            _log.warning(
-                "compiling distlog's kernels takes some seconds in each process, since no folder for the code can be "
-                "written: set NUMBA_CACHE_DIR to a folder of your own"
-            )
-        elif spent_s > _WORTH_A_LINE_S:
-            with suppress(OSError):  # another process has logged it
-                (folder / _LOGGED).touch(exist_ok=False)
-                _log.warning("compiling distlog's kernels, once for this version: the code is kept in %s", folder)
-        self._is_told = folder is None or spent_s > _WORTH_A_LINE_S
-
-
-if COMPILED:
-    event.register("numba:compile", _Compilations())  # type: ignore[no-untyped-call]
 
 
 # ---
@@ -432,7 +361,12 @@ def called(function: F) -> F:
 
 
 def _kept(function: F, **options: Any) -> F:
-    return cast(F, with_kept_code(function, **options) if COMPILED else numba.njit(**options)(function))
+    compiled: Any = numba.njit(**options)(function)
+    if COMPILED:
+        compiled._cache = _KernelCache(function)
+        compiled.compile = partial(_compile_aside, compiled.compile)
+        _caches.append(compiled._cache)
+    return cast(F, compiled)
 
 
 # ---
