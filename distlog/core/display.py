@@ -331,12 +331,7 @@ class ShownSettings:
         own = self.overrides()
         meanings = {one.name.replace("_", "."): one.metadata.get("doc") for one in fields(self)}
         rows = [
-            {
-                "setting": name,
-                "value": str(value),
-                "set": "yes" if name in own else "",
-                "meaning": meanings.get(name),
-            }
+            {"setting": name, "value": str(value), "set": "yes" if name in own else "", "meaning": meanings.get(name)}
             for name, value in {**self.all(), **own}.items()
         ]
         return html(pa.Table.from_pylist(rows), most=len(rows))

@@ -179,11 +179,7 @@ class LogDirectory:
             else:
                 self._topics[name] = Topic(
                     TopicHandle.of(
-                        storage,
-                        snapshot.name,
-                        log,
-                        self.clock,
-                        producer_expiration_ms=self._producer_expiration_ms,
+                        storage, snapshot.name, log, self.clock, producer_expiration_ms=self._producer_expiration_ms
                     ),
                     snapshot,
                 )

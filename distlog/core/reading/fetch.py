@@ -95,13 +95,7 @@ class FetchedBatches:
 
 
 def fetch(
-    reader: SegmentReader,
-    state: PartitionState,
-    partition: int,
-    offset: int,
-    max_bytes: int,
-    *,
-    check: bool = True,
+    reader: SegmentReader, state: PartitionState, partition: int, offset: int, max_bytes: int, *, check: bool = True
 ) -> FetchedBatches:
     """Whole batches of one segment, from the batch that holds `offset`, or the next one, on; none at the log end.
 

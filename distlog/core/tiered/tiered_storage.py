@@ -241,12 +241,7 @@ def _joined(parts: Sequence[memoryview]) -> memoryview:
 MAX_MANIFEST_BYTES = 32 << 20
 SNAPSHOT = ".snapshot"
 #: The names of the indexes in the manifest, by the suffixes of their files.
-_INDEXES = {
-    ".index": "offset",
-    ".timeindex": "timestamp",
-    ".txnindex": "transaction",
-    SNAPSHOT: "producerSnapshot",
-}
+_INDEXES = {".index": "offset", ".timeindex": "timestamp", ".txnindex": "transaction", SNAPSHOT: "producerSnapshot"}
 _VERSION = "1"
 _TIMESTAMP = Integer(-1, MAX_LONG)
 _EPOCH = Integer(0, MAX_INT)

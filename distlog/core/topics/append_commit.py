@@ -29,15 +29,9 @@ from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.appender import Appender
 from distlog.core.topics.time_warnings import warn_of_times
 
-# ---
-# Gives new segments their offsets, behind the ends of their partitions.
-
 
 def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    """The segments at the offsets that follow the log ends of `snapshot`.
-
-    Raises CommitConflictError for a partition that the topic does not have.
-    """
+    """The segments at the offsets that follow the log ends of `snapshot`."""
     ends = snapshot.table.log_end_offsets.tolist()
     placed = []
     for segment in segments:
@@ -60,12 +54,6 @@ def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
         first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
         offsets[segment.partition] = (first, segment.next_offset)
     return offsets
-
-
-# ---
-# Commits an append: adds the segments that an Appender has written, all in one commit.
-#
-# The two halves are separate, since a Spark job runs the first in its tasks and the second in its driver.
 
 
 BatchId = int | str
@@ -123,15 +111,14 @@ def commit_append(
     check: Callable[[Snapshot], None] | None = None,
     settle: Settle | None = None,
 ) -> tuple[AppendResult, Snapshot]:
-    """Add `segments` behind the log ends, all or none, in one commit, which has the `write_id`.
+    """Add `segments` after the log ends, and seal their partitions' active segments, in one commit or none.
 
-    `written_by` are the settings by which their records were checked; without, they suit any topic. `check` gets each
+    `written_by` are the settings by which their records were checked; None: they suit any topic. `check` gets each
     snapshot to append to, and may raise. Then `settle` completes the segments at their offsets, and adds actions.
-
-    Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
-    before, or `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises
-    CommitConflictError if the topic was dropped, or is compacted and was not then, TransactionTooOldError for old
-    files, StorageFullError as `check_room`, StorageError for a lock that stays held, CommitStateUnknownError.
+    If the same (app_id, batch_id) was committed before, or `in_order` a later one, this is a replay, and nothing is
+    sealed. Raises CommitConflictError if the topic was dropped, or is compacted and was not then,
+    TransactionTooOldError for old files, StorageFullError as `check_room`, StorageError for a lock that stays held,
+    CommitStateUnknownError.
     """
     _check_stored(app_id, batch_id)
     segments = placed = segments if settle is not None else _as_table(segments)
@@ -186,7 +173,7 @@ def _group(
 
 
 def _as_table(segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
-    """The segments as a table, by partition, if they are many."""
+    """The segments as a table, by partition, if there are many."""
     if len(segments) < TABLE_ROWS or isinstance(segments, SegmentTable):
         return segments
     return SegmentTable.of(sorted(segments, key=lambda one: one.partition))
@@ -195,7 +182,6 @@ def _as_table(segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
 def _added(
     current: Snapshot, segments: Sequence[SegmentInfo], settle: Settle | None
 ) -> tuple[Sequence[SegmentInfo], list[Action]]:
-    """The segments behind the log ends of `current`, and the actions that add them."""
     if isinstance(segments, SegmentTable) and settle is None:
         # as `place`, of segments in the order of their partitions, in columns
         rows = segments.columns()
@@ -234,9 +220,8 @@ def replayed(
 ) -> AppendResult | None:
     """The result of the first commit of (app_id, batch_id); None if it was not committed before.
 
-    `in_order` says that the application numbers its batches, and commits them one after the other. Then a batch below
-    its newest was committed too, if it had rows; the result has no version and no offsets if it is forgotten. Such a
-    batch is a replay without `in_order` too.
+    `in_order`: the application numbers its batches, and commits them one after the other. A batch below its newest
+    was committed too, if it had rows; its result has no version and no offsets when it is forgotten.
     """
     if app_id is None or batch_id is None or not snapshot.transactions.has(app_id, batch_id, in_order=in_order):
         return None
@@ -247,7 +232,7 @@ def replayed(
 def check_room(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False) -> None:
     """Raise StorageFullError if the topic can remember no new batch that is not in order.
 
-    To forget a batch earlier than is promised would make a replay of it a duplicate, so there is no other way.
+    Forgetting a batch earlier than promised would make its replay a duplicate.
     """
     most = snapshot.config.batch_ids_bytes
     if batch_id is None or in_order or snapshot.transactions.size <= most:
@@ -263,10 +248,7 @@ def check_room(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None,
 
 
 def check_batch(app_id: str | None, batch_id: BatchId | None) -> BatchId | None:
-    """The batch's id, of an integer of numpy too; InvalidRecordError unless an application may append this.
-
-    Both ids or neither must be given, of the right types. The application's must not be one of distlog's own.
-    """
+    """The batch's id, of an integer of numpy too; InvalidRecordError for one id alone, or an app_id of distlog's."""
     given: object = batch_id
     if isinstance(given, np.integer):
         batch_id = int(given)
@@ -293,17 +275,9 @@ def _check_stored(app_id: str | None, batch_id: BatchId | None) -> None:
         ) from None
 
 
-# ---
-# Several appends in one commit, all or none.
-
-
 def open_appender(
     handle: TopicHandle, current: CurrentSnapshot, compression: str | None = None, timestamp_unit: str = "ms"
 ) -> Appender:
-    """An Appender, which writes rows as segments that wait for a commit.
-
-    Raises ReadOnlyTopicError, InvalidConfigError.
-    """
     current.check_writable(handle.storage)
     snapshot = current.snapshot
     partitions = len(snapshot.partitions)

@@ -21,13 +21,6 @@ from distlog.core.errors import InvalidRecordError
 from distlog.core.segments.segment_writer import largest_batch
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, scale, to_ms, wrong_unit
 
-# ---
-# The times of records that are appended: from any form that people and Arrow have, to milliseconds within limits.
-#
-# Numbers are milliseconds unless the caller names another unit. Seconds that are taken for milliseconds are in
-# January 1970, where retention deletes them: so an append of records of before 1990 warns.
-
-
 _NUMBERS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
@@ -37,8 +30,7 @@ def timestamps_of(
 ) -> pa.Array:
     """The times of the batch's records, in ms since 1970, as int64 without nulls; missing ones are `now_ms`.
 
-    Numbers count `unit`. Raises InvalidRecordError for a type that is no time, and for a time that the topic does
-    not take.
+    Raises InvalidRecordError for a type that is no time, and for a time that the topic does not take.
     """
     if config.message_timestamp_type == "LogAppendTime" or "timestamp" not in batch.schema.names:
         return integers(np.full(batch.num_rows, now_ms))
@@ -58,7 +50,6 @@ def timestamps_of(
 
 
 def check_timestamp(timestamp: int | None, config: TopicConfig, now_ms: int) -> None:
-    """Raise InvalidRecordError for a time of one record that `timestamps_of` would refuse."""
     if timestamp in (None, NO_TIMESTAMP) or config.message_timestamp_type != "CreateTime":
         return
     before, after = _limits(config, now_ms)
@@ -67,9 +58,9 @@ def check_timestamp(timestamp: int | None, config: TopicConfig, now_ms: int) -> 
 
 
 def scaled(column: pa.Array, unit: str, first_row: int = 0) -> pa.Array:
-    """Numbers that count `unit` as milliseconds; other types as they are. A number below 0 stays, and is no time.
+    """Numbers that count `unit` as milliseconds, and other types as they are; a number below 0 stays, and is no time.
 
-    Raises InvalidRecordError for a number that is of another unit, as the present shows.
+    Raises InvalidRecordError for numbers that must be of another unit.
     """
     if unit == "ms" or not pa.types.is_integer(column.type):
         return column
@@ -138,10 +129,6 @@ def _limits(config: TopicConfig, now_ms: int) -> tuple[int, int]:
     return before, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
 
 
-# ---
-# Records as Python values: each is checked when it comes, and together they become one Arrow batch.
-
-
 Header = tuple[str, bytes | None]
 
 SCHEMA = pa.schema(
@@ -160,8 +147,6 @@ _HEADER_OVERHEAD = 5 + 5
 
 
 class Row(NamedTuple):
-    """One record, with fields of SCHEMA's types; None is null, a timestamp is in ms."""
-
     partition: int | None
     timestamp: int | None
     key: bytes | None
@@ -182,25 +167,14 @@ FIELDS = len(Row._fields) + 1
 
 
 def row_of(
-    value: Any,
-    key: Any = None,
-    timestamp: Any = None,
-    headers: Any = None,
-    partition: Any = None,
-    unit: str = "ms",
+    value: Any, key: Any = None, timestamp: Any = None, headers: Any = None, partition: Any = None, unit: str = "ms"
 ) -> Row:
-    """The row of a record's fields; text becomes UTF-8, a datetime milliseconds, and so does a number of units.
-
-    Raises InvalidRecordError, which names the field, if one is of another type or out of range.
-    """
+    """The row of a record's fields; raises InvalidRecordError, which names the field, for a wrong type or range."""
     return Row(_partition(partition), _timestamp(timestamp, unit), _key(key), _value(value), _headers(headers))
 
 
 def columns_of(fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """The columns of records, given FIELDS of each, one record behind the other.
-
-    Key and value are always there; another column is left out if no record has a value for it.
-    """
+    """The columns of records, given FIELDS of each; an optional column is left out if no record has a value."""
     columns = {name: fields[first::FIELDS] for first, name in enumerate(Row._fields)}
     optional = {name: columns[name] for name in ("partition", "timestamp", "headers")}
     empty = [name for name, values in optional.items() if values.count(None) == len(values)]
@@ -225,10 +199,10 @@ def batch_of_fields(fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.Recor
 
 
 def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0, unit: str = "ms") -> pa.RecordBatch:
-    """A batch of `columns` of equal length, some or all of SCHEMA's; they may hold the values that `row_of` takes.
+    """A batch of `columns` of equal length, some or all of SCHEMA's, with values that `row_of` takes.
 
-    With another `unit` than ms, times are Arrow's timestamps, which have a unit. Raises InvalidRecordError, which
-    counts rows from `first_row`, if a value does not fit.
+    With another `unit` than ms, times are Arrow's timestamps, which have a unit. InvalidRecordError counts rows from
+    `first_row`.
     """
     fields = [field for field in SCHEMA if field.name in columns]
     arrays = [
@@ -367,13 +341,8 @@ _PLAIN: Mapping[str, frozenset[type]] = {
 }
 
 
-# ---
-# The columns of a normalized batch are, in this order: `partition` int32 (only when the input has one), `timestamp`
-# int64 (ms since 1970, no nulls), `key` binary, `value` binary, and `headers` (only when the input has them).
-
-
 ACCEPTED = ("partition", "timestamp", "key", "value", "headers")
-#: Columns of a scan that an append sets anew, so that a scan's result can be appended as it is.
+#: Columns of a scan that an append sets itself, so that a scan's result can be appended.
 IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
 #: Bytes routed and encoded at once; more would not fit the processor's caches, and memory would be unbounded.
 SLICE_BYTES = 8 << 20
@@ -402,10 +371,7 @@ Appendable = Any
 
 
 def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, None, None]:
-    """The rows of Arrow, pandas, or an iterable of dicts, whose numbers for times count `unit`, some MiB at a time.
-
-    Raises InvalidRecordError if `data` is none of these, or a dict does not fit.
-    """
+    """The rows of `data`, some MiB at a time; InvalidRecordError for another type, or a dict that does not fit."""
     for batch in _as_given(data, unit):
         _check_memory(batch)
         size = batch.nbytes + sum(map(_repeated_bytes, batch.columns))
@@ -414,7 +380,7 @@ def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, Non
 
 
 def _repeated_bytes(column: pa.Array) -> int:
-    """The bytes that the values of a dictionary have in all rows together; 0 for any other column."""
+    """The bytes of a dictionary's values, repeated in each row; 0 for any other column."""
     if not pa.types.is_dictionary(column.type) or not any(is_kind(column.type.value_type) for is_kind in _VARIED):
         return 0
     sizes = pc.binary_length(column.dictionary.cast(pa.large_binary()))
@@ -422,7 +388,7 @@ def _repeated_bytes(column: pa.Array) -> int:
 
 
 def rows_of(data: Appendable) -> int | None:
-    """The number of rows of `data`, if it says so without being read."""
+    """The number of rows, if `data` has it without being read."""
     if isinstance(data, pa.Table | pa.RecordBatch):
         return int(data.num_rows)
     # a scan would read for its length
@@ -471,7 +437,6 @@ def _as_given(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
 
 
 def _stream_of(data: Any) -> pa.RecordBatchReader:
-    """The batches of an object with Arrow's C stream interface: Polars, DuckDB, a scan, and others."""
     try:
         return pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -489,7 +454,7 @@ def _table_of_pandas(frame: Any) -> pa.Table:
 
 
 def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
-    """Lists of records with some MiB of values; InvalidRecordError for a record that is no dict or has no value."""
+    """Lists of records with some MiB of values."""
     chunk: list[Mapping[str, Any]] = []
     size = 0
     for number, record in enumerate(records):
@@ -514,11 +479,10 @@ def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
 def normalize(
     batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int = 0, unit: str = "ms"
 ) -> pa.RecordBatch:
-    """The columns to write for `batch`, by the topic's rules; errors count rows from `first_row`.
+    """The columns to write, by the topic's rules: `timestamp` int64 without nulls, `key` and `value` binary.
 
-    Numbers for times count `unit`. A missing or null timestamp becomes `now_ms`; LogAppendTime is left to the
-    encoder. Raises InvalidRecordError naming the column, and the row where there is one, for an unknown column, a
-    type that does not fit, a null key on a compacted topic, or a timestamp that the topic's limits refuse.
+    `partition` int32 and `headers` only when the input has them. LogAppendTime is left to the encoder.
+    InvalidRecordError names the column, and the row, counted from `first_row`.
     """
     _check_names(batch.schema.names)
     if "value" not in batch.schema.names:
@@ -545,10 +509,7 @@ def room_of(config: TopicConfig, codec: str) -> int:
 
 
 def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str) -> None:
-    """Raise InvalidRecordError for a row that `normalize` or `encode` would refuse.
-
-    `size` is its `max_bytes`: the largest size without compression, which Kafka's producer checks too.
-    """
+    """Raise InvalidRecordError for a row of at most `size` bytes that `normalize` or `encode` would refuse."""
     if row.key is None and "compact" in config.cleanup_policy:
         raise InvalidRecordError(_KEY_NEEDED)
     room = room_of(config, codec)
@@ -559,7 +520,6 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str)
 
 
 def unknown_columns(names: Iterable[Any], known: Iterable[str] = ACCEPTED) -> str:
-    """The error text about unknown columns: their names, the known ones, and the remedies."""
     others = ", ".join(sorted(map(str, names)))
     return f"unknown column {others}: rename it, leave it out, or put it into the value; known are {', '.join(known)}"
 
@@ -579,7 +539,7 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 def _check_header_fields(kind: pa.DataType) -> None:
     """Raise InvalidRecordError for a column whose cast would leave out a field, or make one up: Arrow's does both."""
     is_list = any(is_kind(kind) for is_kind in _LISTS)
-    # of a column without headers, as Polars has it, the type tells no fields
+    # a column without headers, from Polars, has a type without fields
     if pa.types.is_map(kind) or (is_list and pa.types.is_null(kind.value_type)):
         return
     has_fields = is_list and pa.types.is_struct(kind.value_type)

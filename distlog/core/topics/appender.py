@@ -34,12 +34,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import check_unit
 from distlog.core.topics.appendable import Appendable, batches, normalize, rows_of
 
-# ---
-# Chooses the partition of each record of a batch, and the order that brings a partition's records together.
-#
-# Records with and without keys are treated as in Kafka's `BuiltInPartitioner`.
-
-
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -57,10 +51,9 @@ class StickyState(NamedTuple):
 def assign_partitions(
     keys: pa.Array[Any], values: pa.Array[Any], partitions: int, sticky: StickyState, run_bytes: int
 ) -> tuple[Ints, StickyState]:
-    """The partition of each record, int32: by its key, or by runs of about `run_bytes` where the key is null.
+    """The partition of each record by its key, or by runs of about `run_bytes` where the key is null; the next state.
 
-    `keys` and `values` are binary or large_binary, of equal length. Also returns the state to pass with the next
-    records. Raises ValueError if the columns, or the buffers of one column, do not fit together.
+    Raises ValueError if the columns, or the buffers of one column, do not fit together.
     """
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys and {len(values)} values")
@@ -76,10 +69,7 @@ def assign_partitions(
 
 
 def group_by_partition(partitions: Ints, count: int) -> tuple[Longs, Longs]:
-    """(the row numbers, grouped by partition and in order within each; the number of rows of each partition).
-
-    Both int64. Raises ValueError unless every partition is between 0 and `count` - 1.
-    """
+    """(the row numbers, grouped by partition and in order within each; the number of rows of each partition)."""
     order = np.empty(len(partitions), np.int64)
     counts = np.zeros(count, np.int64)
     if kernels.group(partitions, order, counts, np.empty(count, np.int64)) >= 0:
@@ -99,22 +89,15 @@ def _view(buffer: pa.Buffer | None, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[
     return np.frombuffer(memoryview(buffer) if buffer else b"", kind)
 
 
-# ---
-# Chooses a record's partition: the one given, else murmur2 of its key, else sticky runs.
-#
-# The rules are the same as in Kafka's default producer (`BuiltInPartitioner`): a key always goes to the same
-# partition, by `(murmur2(key) & 0x7fffffff) % partitions`; records without a key go to one partition for a run of
-# bytes, then to the next.
-
-
 #: Bytes of keys and values after which records without a key go to the next partition.
 STICKY_BYTES = 131_072
 
 
 class Partitioner:
-    """Splits batches of records by partition; keeps the sticky state from batch to batch.
+    """Splits batches of records by partition, as Kafka's `BuiltInPartitioner`.
 
-    `first` is the partition that records without a key start with.
+    A record without a partition goes to `(murmur2(key) & 0x7fffffff) % partitions`; without a key, to one partition
+    for a run of bytes, `first` at first, then to the next. The state stays from batch to batch.
     """
 
     def __init__(self, partitions: int, first: int) -> None:
@@ -122,7 +105,6 @@ class Partitioner:
         self._sticky = StickyState(first % partitions, 0)
 
     def group(self, records: pa.RecordBatch, first_row: int = 0) -> tuple[Longs, Longs]:
-        """As `group_by_partition`, of the partition of each record; raises as `split` does."""
         return group_by_partition(self._assign(records, first_row), self._partitions)
 
     def split(
@@ -130,7 +112,7 @@ class Partitioner:
     ) -> Iterator[tuple[int, Longs]]:
         """Yield (partition, the numbers of its rows in their order, int64), by partition.
 
-        Raises InvalidRecordError, which counts rows from `first_row`, for a partition that the topic does not have.
+        InvalidRecordError, for a partition that the topic does not have, counts rows from `first_row`.
         """
         if partition is not None:
             yield self._checked(partition), np.arange(records.num_rows)
@@ -166,18 +148,13 @@ class Partitioner:
 
 
 def parts_of(order: Longs, counts: Longs) -> Iterator[tuple[int, Longs]]:
-    """Yield, as `Partitioner.split` does, the parts that `Partitioner.group` returned."""
     ends = np.cumsum(counts)
     for number in np.flatnonzero(counts).tolist():
         yield number, order[ends[number] - counts[number] : ends[number]]
 
 
-# ---
-# Queues the rows of one partition for its segment writer: any thread may write them, in their order.
-
-
 class PartitionQueue:
-    """A SegmentWriter for many threads: one at a time writes the rows, first the ones that were put first."""
+    """A SegmentWriter for many threads: one at a time writes the rows, in the order of `put`."""
 
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer, self._lock = writer, threading.Lock()
@@ -188,9 +165,9 @@ class PartitionQueue:
         self._trace: TracebackType | None = None
 
     def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
-        """Queue the `rows` of `source`; returns a call that writes them, and all rows that were put before.
+        """Queue the `rows` of `source`; returns a call that writes them, and all earlier ones.
 
-        The call raises the writer's error, and so do the calls for all rows behind; then only `abort` may be called.
+        The call raises the writer's error, and so do the calls for all later rows; then only `abort` may be called.
         """
         self._waiting.append((source, rows))
         self._put += 1
@@ -220,12 +197,10 @@ class PartitionQueue:
         self._written += 1
 
     def close(self) -> list[SegmentInfo]:
-        """See `SegmentWriter.close`; all rows that were put must be written."""
         return self._writer.close()
 
     @property
     def is_uploading(self) -> bool:
-        """See `SegmentWriter`."""
         return self._writer.is_uploading
 
     def abort(self) -> None:
@@ -238,18 +213,12 @@ class PartitionQueue:
                 self._lock.release()
 
 
-# ---
-# The segments of several partitions share bundles; an append that meets one partition writes files.
-
-
 #: How many partitions' files are closed, that is uploaded, at the same time. Parts of bundles take no time.
 _CLOSERS = 8
 #: A slice of fewer bytes is written faster than threads can share it.
 _SHARED_BYTES = 1 << 20
-
-
-#: An append to so many partitions may write their segments without a writer for each, if the rows of a partition
-#: have at most so many bytes on average.
+#: An append to this many partitions may write their segments without a writer for each, if the rows of a partition
+#: have at most this many bytes on average.
 SMALL_PARTITIONS, SMALL_PART = 64, 1 << 14
 #: All rows are gathered for that if they have at most the first, or if they may be small, the second. That takes
 #: twice their bytes, where a writer takes 90 kB.
@@ -259,7 +228,7 @@ LEAST_GATHERED = 256 << 10
 
 
 class _Small(NamedTuple):
-    """All rows of an appender so far, and the segments of them, which are not written yet."""
+    """All rows of an appender so far, and their segments, which are not written yet."""
 
     source: RecordInput
     order: Longs
@@ -270,11 +239,10 @@ class _Small(NamedTuple):
 class Appender:
     """Writes rows as segments of one topic that wait for a commit; not thread-safe.
 
-    `read_version` is the version that was seen before the first byte was written; `first_partition` is where records
-    without a key start. `compression` is an argument of `codec_of`, and numbers for times count `timestamp_unit`;
-    raises InvalidConfigError for others. Up to `workers` threads, including the caller's, write partitions side by
-    side: by default as many as there are cores. Any of them calls `clock` and `new_id`. `held_bytes` limits the small
-    segments that are held until they are written together: by default LARGEST_BUNDLE.
+    `read_version` is the version from before the first byte was written; records without a key start at
+    `first_partition`. Up to `workers` threads, including the caller's, write partitions in parallel, and call `clock`
+    and `new_id`. `held_bytes` limits the small segments that are held until they are written together: by default
+    LARGEST_BUNDLE.
     """
 
     def __init__(
@@ -311,10 +279,7 @@ class Appender:
         self._is_closing = False
 
     def append(self, data: Appendable, partition: int | None = None, progress: bool | None = False) -> int:
-        """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError names the fault.
-
-        After an error only `abort` may be called: some of the rows may have been taken.
-        """
+        """Append the rows, and return their number. After an error only `abort` may be called."""
         ahead = 2 * self._workers if self._workers > 1 else 0
         with (
             closing(batches(data, self._unit)) as slices,
@@ -325,7 +290,7 @@ class Appender:
         return bar.rows
 
     def _tasks(self, slices: Iterator[pa.RecordBatch], partition: int | None) -> Iterator[Callable[[], int]]:
-        """Yield calls that each write some rows and return their number, slice by slice, in each by partition."""
+        """Yield calls that each write some rows and return their number."""
         rows = 0
         if self._small is not None:
             small, self._small = self._small, None
@@ -434,7 +399,7 @@ class Appender:
             closers.end(joined=True)
 
     def abort(self) -> None:
-        """Abort; the files written stay unreferenced, for vacuum to delete. A `close` that fails aborts by itself."""
+        """Abort; vacuum deletes the written files. A `close` that fails aborts by itself."""
         if not self._is_closing:
             for queue in list(self._queues.values()):
                 queue.abort()

@@ -45,10 +45,6 @@ from distlog.core.transactions.producer_states import FirstBatch, ProducerStates
 #: Batches by partition.
 Parts = Mapping[int, Sequence[ValidBatch]]
 
-# ---
-# The producers that a partition knows.
-
-
 #: The age up to which segments are read that no commit names producers of, as active segments leave them.
 REMEMBERED_MS = 15 * 60_000
 
@@ -59,8 +55,7 @@ def known_producers(
     """The producers that a partition's commits name; and the earlier batches that its next commit must name.
 
     The second is empty, unless no commit has named a producer yet: then young segments that may have some are read,
-    and all from the first open transaction on. `passed_ms` is the snapshot's. Raises StorageError,
-    CorruptRecordError.
+    and all from the first open transaction on.
     """
     if state.producers or not len(state.segments):
         return state.producers, ()
@@ -81,12 +76,12 @@ def known_producers(
 
 
 def producer_entries(handle: TopicHandle, state: PartitionState) -> npt.NDArray[np.void]:
-    """The state of each producer, as a producer snapshot has it (ENTRY rows); see `known_producers`."""
+    """The state of each producer, as a producer snapshot has it (ENTRY rows)."""
     return ProducerStates(dict(known_producers(handle, state)[0].items())).entries()
 
 
 class ProducerCheck:
-    """Checks batches, one after the other, against the producers of their partitions behind `snapshot`.
+    """Checks batches, one after the other, against the producers of their partitions at the end of `snapshot`.
 
     `first` may refuse the first batch of a producer that a partition does not know.
     """
@@ -100,11 +95,9 @@ class ProducerCheck:
         self._states = dict[int, tuple[ProducerStates, int]]()
 
     def behind(self, snapshot: Snapshot) -> ProducerCheck:
-        """The same check, behind another snapshot."""
         return ProducerCheck(self.handle, snapshot, self.first)
 
     def known(self, partition: int) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
-        """See `known_producers`. Raises InvalidRecordError if there is no such partition."""
         if partition not in self._known:
             if partition >= len(self.snapshot.partitions):
                 raise InvalidRecordError("the topic has no such partition any more", partition=partition)
@@ -114,10 +107,9 @@ class ProducerCheck:
         return self._known[partition]
 
     def check(self, partition: int, batches: Sequence[ValidBatch]) -> KnownBatch | None:
-        """Check batches that come together, behind the batches that were checked before.
+        """Check batches that come together, after the batches that were checked before.
 
-        Returns the last of them as the partition has it, if it has it already; then all of them are there. Raises as
-        `ProducerStates.check` and `known_producers` do.
+        Returns the last batch as the partition has it, if it has it already; then all of them are there.
         """
         if not any(batch.has_producer for batch in batches):
             return None
@@ -148,24 +140,17 @@ class ProducerCheck:
         return state.transaction_first_offset == NONE and silent_ms >= self.handle.producer_expiration_ms
 
 
-# ---
-# The commit of batches that were checked.
-
-
 class ConcurrentAppendError(Exception):
-    """Some batches cannot be committed, or not like this: another process has committed meanwhile."""
+    """The batches cannot be committed, or not like this: another process has committed concurrently."""
 
 
 def commit_batches(
-    checked: ProducerCheck,
-    parts: Parts,
-    written_by: TopicConfig,
-    fence: Callable[[Snapshot], None] = lambda _: None,
+    checked: ProducerCheck, parts: Parts, written_by: TopicConfig, fence: Callable[[Snapshot], None] = lambda _: None
 ) -> tuple[AppendResult, Snapshot]:
-    """Commit the batches of `parts`, which were `checked`, all or none; `written_by` see `commit_append`.
+    """Commit the batches of `parts`, which were `checked`, all or none.
 
-    `fence` gets each snapshot behind which they may be committed; its errors are raised, and nothing was committed.
-    Raises ConcurrentAppendError if the batches do not come next any more, and the errors of `commit_append`.
+    `fence` may refuse each snapshot after which they would be committed; then nothing is. Raises
+    ConcurrentAppendError if the batches do not come next any more.
     """
     handle, snapshot = checked.handle, checked.snapshot
     numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]

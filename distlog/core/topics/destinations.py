@@ -42,10 +42,6 @@ from distlog.core.topics.append_commit import AppendResult, Transaction
 from distlog.core.topics.appendable import normalize
 from distlog.core.topics.appender import Partitioner
 
-# ---
-# The outcomes that a writer's callback gets: which records of a partition were appended, or were not.
-
-
 _log = logging.getLogger("distlog")
 
 
@@ -67,26 +63,20 @@ OnDelivery = Callable[[Delivery], object]
 
 
 def delivered(result: AppendResult) -> list[Delivery]:
-    """The deliveries of the appended records."""
     return [Delivery(number, first, end, end - first, None) for number, (first, end) in result.offsets.items()]
 
 
 def failed(counts: Mapping[int | None, int], error: BaseException | None) -> list[Delivery]:
-    """The deliveries of records that an error kept from being committed; `counts` are their numbers by partition."""
     return [Delivery(number, None, None, count, error) for number, count in counts.items()]
 
 
 def deliver(deliveries: Iterable[Delivery], call: OnDelivery) -> None:
-    """Call `call` for each delivery; an error of one call is logged, and the next calls are made."""
+    """Call `call` for each delivery; errors of a call are logged."""
     for delivery in deliveries:
         try:
             call(delivery)
         except BaseException:  # noqa: PERF203 - none must end the thread that commits, or keep the next from its call
             _log.exception("the on_delivery of a writer failed with %r", delivery)
-
-
-# ---
-# The destination of a writer's buffers, and the outcome of one: one commit, or in place, each partition by itself.
 
 
 class Failure(NamedTuple):
@@ -99,13 +89,10 @@ class Failure(NamedTuple):
 
     @property
     def delivery(self) -> Delivery:
-        """The failure for a callback."""
         return Delivery(self.partition, None, None, self.record_count, self.error)
 
 
 class SendResult(NamedTuple):
-    """The outcome of a buffer, by partition: its offsets, and the partitions that failed."""
-
     result: AppendResult
     deliveries: list[Delivery]
     failures: Sequence[Failure] = ()
@@ -116,56 +103,40 @@ class Destination(Protocol):
 
     def send(self, records: pa.RecordBatch) -> SendResult:
         """Append the records; an error that is raised concerns all of them."""
-        ...
 
     @property
     def is_flushed(self) -> bool:
-        """True if all records sent are known to be on the device."""
-        ...
+        """True if all records sent are known to be durable."""
 
     def flush(self) -> None:
-        """Return when all records sent are on the device."""
-        ...
+        """Return when all records sent are durable."""
 
     def close(self) -> None:
         """Flush, and close files; a later `send` opens them again."""
-        ...
 
     def begin_child(self) -> None:
-        """Become usable in a forked child, in whatever state the parent's threads were."""
-        ...
+        """Become usable in a forked child, in any state of the parent's threads."""
 
 
 class WritableTopic(Protocol):
     """The part of a topic that a writer needs."""
 
     @property
-    def handle(self) -> TopicHandle:
-        """The topic's handle."""
-        ...
+    def handle(self) -> TopicHandle: ...
 
     @property
-    def current(self) -> CurrentSnapshot:
-        """Holds the topic's current snapshot: another one when the topic has changed."""
-        ...
+    def current(self) -> CurrentSnapshot: ...
 
-    def destination(self, compression: str | None) -> Destination:
-        """The destination of buffers."""
-        ...
-
-
-# ---
-# Buffers that are committed, each in one commit over all of its partitions: on object stores and network mounts.
+    def destination(self, compression: str | None) -> Destination: ...
 
 
 class CommitDestination:
-    """Commits each buffer. A commit is on the device, so there is nothing to flush, and no file stays open."""
+    """Commits each buffer: on object stores and network mounts. A commit is durable, so there is nothing to flush."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot, compression: str | None) -> None:
         self._handle, self._current, self._compression = handle, current, compression
 
     def send(self, records: pa.RecordBatch) -> SendResult:
-        """Commit the records, all or none. Raises as `Topic.append` does."""
         result = self._commit(records)
         return SendResult(result, delivered(result))
 
@@ -176,7 +147,6 @@ class CommitDestination:
 
     @property
     def is_flushed(self) -> bool:
-        """True: see the class."""
         return True
 
     def flush(self) -> None:
@@ -189,32 +159,22 @@ class CommitDestination:
         """There is nothing that a fork could harm."""
 
 
-# ---
-# The records of a buffer for one partition, on their way to the device: encoded, appended, flushed.
-
-
-#: Roughly the most bytes that a batch of a few records takes beyond them.
+#: Roughly the most bytes that a batch of a few records takes in addition to them.
 _SPARE_BYTES = 1 << 12
-
-
 #: A buffer of fewer bytes is encoded faster than threads can share it.
 _SHARED_BYTES = 1 << 20
+#: The errors after which a producer sends again.
 _PASSING = (StorageError, CommitStateUnknownError, TransactionTooOldError)
 
 
 class Encoding(NamedTuple):
-    """The encoding of records: the topic's settings, the format that follows from them, and the time in ms."""
-
     config: TopicConfig
     form: BatchFormat
     now_ms: int
 
 
 class PartitionBuffer:
-    """The `rows` of `source`, which go to `partition`, and their outcome.
-
-    An error stops the partition and is kept: the others go on. `record_bytes` is the size of all rows in Arrow.
-    """
+    """The `rows` of `source`, which go to `partition`, and their outcome; an error stops this partition alone."""
 
     def __init__(self, partition: int, source: RecordInput, rows: npt.NDArray[np.int64], record_bytes: int) -> None:
         self.partition, self._source, self._rows = partition, source, rows
@@ -227,7 +187,6 @@ class PartitionBuffer:
         self._rest_in_doubt = False
 
     def encode(self, encoding: Encoding) -> PartitionBuffer:
-        """Make the batches; returns this object."""
         self._in_transaction = encoding.form.transactional
         try:
             encoder = RecordEncoder(encoding.form, gather_bytes=sys.maxsize, room=self._room)
@@ -239,7 +198,6 @@ class PartitionBuffer:
         return self
 
     def batches(self) -> list[ValidBatch]:
-        """The batches that `encode` made, one by one, for a commit; raises the error that it met."""
         if self._error is not None:
             raise self._error
         encoded = self._batches
@@ -290,27 +248,22 @@ class PartitionBuffer:
             self._error = self._error or error
 
     def stop(self, error: BaseException) -> None:
-        """Keep the error that stopped the whole buffer, unless there is one, or all is done."""
         if sum(map(_count, self.acknowledged)) < len(self._rows):
             self._error = self._error or error
 
     @property
     def record_count(self) -> int:
-        """The number of records."""
         return len(self._rows)
 
     @property
     def is_done(self) -> bool:
-        """True if all records are acknowledged."""
         return self._error is None
 
     @property
     def may_succeed_later(self) -> bool:
-        """True if it failed for a reason that may pass; its appended records are known then."""
         return isinstance(self._error, _PASSING) and not self._rest_in_doubt
 
     def begin_again(self) -> None:
-        """Be ready to be encoded and appended again, after an error."""
         if isinstance(self._error, LostRecordsError):
             del self._appended[self._acknowledged :]
         self._error = None
@@ -338,14 +291,13 @@ def _count(appended: Appended) -> int:
 
 
 class Router:
-    """Sends the records of a writer's buffers to partitions, and chooses their encoding."""
+    """Sends records to partitions, and chooses their encoding."""
 
     def __init__(self, handle: TopicHandle, compression: str | None) -> None:
         self._handle, self._compression = handle, compression
         self._partitioner: tuple[int, Partitioner] | None = None
 
     def route(self, records: pa.RecordBatch, snapshot: Snapshot) -> tuple[list[PartitionBuffer], Encoding]:
-        """A buffer for each partition that the records meet, by the rules of the snapshot."""
         config, handle, count = snapshot.config, self._handle, len(snapshot.partitions)
         form = batch_format(config, codec_of(config, self._compression), handle.clock, handle.random)
         encoding = Encoding(config, form, handle.clock())
@@ -361,29 +313,21 @@ class Router:
 
 
 def workers_for(records: pa.RecordBatch) -> int:
-    """The number of threads that encode a buffer."""
     return cores() if records.nbytes >= _SHARED_BYTES else 1
 
 
-# ---
-# Buffers that are appended in place, on a local disk: each partition's records go into its active segment.
-#
-# Partitions succeed or fail by themselves. By default, records are acknowledged when they are on the device;
-# readers may see them before that. A topic's flush policy may leave syncs to later, to `flush` and `close` at the
-# latest.
-
-
-#: A `flush.ms` above a day starts no sync in the background.
+#: With a longer `flush.ms` there is no sync in the background.
 _LONGEST_MS = DAY_MS
 
 Item = TypeVar("Item")
 
 
 class InPlaceDestination:
-    """Appends each buffer to the active segments of its partitions. `moved_on` is called after each.
+    """Appends each buffer to the active segments of its partitions, on a local disk; then calls `moved_on`.
 
-    `current` holds the topic's newest snapshot, which gives the rules for the records. `lock_timeout_s` is how long
-    each lock is waited for, if not as long as usual.
+    Partitions succeed or fail by themselves. By default, records are acknowledged when they are durable; readers may
+    see them earlier. A topic's flush policy may leave syncs to later, to `flush` and `close` at the latest.
+    `lock_timeout_s` limits the wait for each lock.
     """
 
     def __init__(
@@ -435,7 +379,7 @@ class InPlaceDestination:
         return SendResult(result, delivered(result), [failure for part in parts for failure in part.failures])
 
     def _append(self, parts: Sequence[PartitionBuffer], encoding: Encoding, workers: int) -> None:
-        """Append while threads encode the next partitions; then flush all of them side by side."""
+        """Append while threads encode the next partitions; then flush all partitions in parallel."""
         encodings = (partial(part.encode, self._encoding_of(part.partition, encoding)) for part in parts)
         ahead = 2 * workers if workers > 1 else 0
         try:
@@ -450,23 +394,19 @@ class InPlaceDestination:
         self._settle_sealed(parts)
 
     def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """The items, one for a partition, in groups of as many partitions as may have open files.
-
-        A group's logs stay open, also if others begin meanwhile that share the files.
-        """
+        """The items in groups of as many partitions as may have open files; a group's logs stay open."""
         self._group_size = size = most_open_logs(self, len(self._logs))
         return (items[first : first + size] for first in range(0, len(items), size))
 
     def _encoding_of(self, partition: int, encoding: Encoding) -> Encoding:
-        """The encoding of the records of a partition."""
         return encoding
 
     def _fence_of(self, partition: int) -> Callable[[Snapshot], None] | None:
-        """The check that may refuse an append to a partition; see `PartitionLog.append_runs`."""
+        """The check that may refuse an append; see `PartitionLog.append_runs`."""
         return None
 
     def _open(self, partitions: Sequence[int]) -> None:
-        """Begin the active segments that are missing in one commit, since each commit costs several syncs."""
+        """Create the missing active segments in one commit, since each commit costs several syncs."""
         self._used.update(partitions)
         states = self._current.snapshot.partitions
         missing = [partition for partition in partitions if states[partition].active is None]
@@ -491,17 +431,14 @@ class InPlaceDestination:
             self._unflushed.pop(partition, None)
 
     def _settle_sealed(self, parts: Sequence[PartitionBuffer]) -> None:
-        """Have nothing of earlier segments wait for a flush: their seals synced them, or records are lost.
-
-        Later the segments may be gone, and the commits that tell where they ended.
-        """
+        """Sync earlier segments, which seals did or records are lost: later their commits may be deleted."""
         for part in parts:
             for stem in list(self._unflushed.get(part.partition, ())):
                 if part.acknowledged and stem != part.acknowledged[-1].stem:
                     self._sync_one(part.partition, stem, 0)
 
     def _log(self, partition: int) -> PartitionLog:
-        """The partition's log; of the others, as many as may be open stay open: the ones that were used last."""
+        """The partition's log; other logs stay open, the last used ones, as many as may."""
         if partition not in self._logs:
             most = max(most_open_logs(self, len(self._logs)), self._group_size)
             # they may have records that the flush policy left unflushed; if that cannot be noted now, they stay open
@@ -515,15 +452,14 @@ class InPlaceDestination:
 
     @property
     def is_flushed(self) -> bool:
-        """True if all records sent are known to be on the device."""
         return not self._unflushed
 
     def flush(self) -> None:
-        """Return when all records sent are on the device, also records that the flush policy left unsynced.
+        """Return when all records sent are durable, also records that the flush policy left unsynced.
 
         Raises LostRecordsError if a sync failed, now or in the background, so that acknowledged records are lost, and
-        OffsetOutOfRangeError if they are so old that it is not known; these are raised once. After other errors, the
-        next flush tries again.
+        OffsetOutOfRangeError if they are so old that it is unknown; each is raised once. After other errors, the next
+        flush tries again.
         """
         with self._lock:
             failed = self._sync()
@@ -542,16 +478,15 @@ class InPlaceDestination:
         try:
             self._log(partition).flush(self._unflushed[partition][stem], timeout_s=timeout_s)
         except (LostRecordsError, TopicNotFoundError, OffsetOutOfRangeError) as error:
-            # nor will the commits come back that would tell of them
+            # the commits that would show it will not come back either
             self._lost = self._lost or error
         except DistlogError as error:
             return error
-        # not before: after an interrupt or an error, the next flush must know of them
+        # only now: after an interrupt or an error, the next flush must know the records
         self._forget(partition, stem)
         return None
 
     def _sync_later(self) -> None:
-        """Sync in the background when `flush.ms` have passed, unless it is done before."""
         flush_ms = self._current.snapshot.config.flush_ms
         if self._timer is None and self._unflushed and flush_ms <= _LONGEST_MS:
             timer = threading.Timer(flush_ms / 1000, self._sync_in_background)
@@ -569,10 +504,7 @@ class InPlaceDestination:
                 self._sync_later()
 
     def close(self) -> None:
-        """Flush, and close the files; a later `send` opens them again.
-
-        After that, no byte of the logs is walked when they are opened, also after a restart of the machine.
-        """
+        """Flush, and close the files; opened again, no byte of the logs is read, even after a reboot."""
         with self._lock:
             try:
                 self.flush()

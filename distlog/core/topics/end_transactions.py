@@ -116,35 +116,24 @@ _UNKNOWN = _CoordinatorState(None, None, False)
 def list_transactions(
     handle: TopicHandle, snapshot: Snapshot, max_timeout_ms: int = MAX_TIMEOUT_MS
 ) -> TransactionsReport:
-    """The open transactions in `snapshot`, which has its tails; reads the logs only where one is open.
-
-    Raises CorruptRecordError, SnapshotTooOldError, StorageError.
-    """
+    """The open transactions in `snapshot`, which has its tails; reads the logs only where one is open."""
     transactions = [
         each
         for number, state in enumerate(snapshot.partitions)
         for each in open_transactions(handle.reader, number, state)
     ]
-    coordinators, now_ms = (
-        _Coordinators(handle) if transactions else None,
-        handle.trusted_ms() if transactions else 0,
-    )
-    listed = []
+    if not transactions:
+        return TransactionsReport(())
+    coordinators, now_ms, listed = _Coordinators(handle), handle.trusted_ms(), []
     for each in transactions:
-        assert coordinators is not None
-        at_coordinator = coordinators.of(each)
-        is_hanging = not at_coordinator.will_end and (
-            at_coordinator.state is not None or each.is_late(now_ms, max_timeout_ms)
-        )
-        listed.append(ListedTransaction(each, at_coordinator.transactional_id, at_coordinator.state, is_hanging))
+        transactional_id, state, will_end = coordinators.of(each)
+        is_hanging = not will_end and (state is not None or each.is_late(now_ms, max_timeout_ms))
+        listed.append(ListedTransaction(each, transactional_id, state, is_hanging))
     return TransactionsReport(tuple(listed))
 
 
 def list_producers(handle: TopicHandle, current: CurrentSnapshot) -> pa.Table:
-    """A row for each producer that a partition knows, as `kafka-transactions describe-producers` has it.
-
-    Appends are checked against it. Raises StorageError, CorruptRecordError.
-    """
+    """A row for each producer that a partition knows, as `kafka-transactions describe-producers` has it."""
     snapshot = current.refresh()
     rows = []
     for number, state in enumerate(snapshot.partitions):
@@ -166,10 +155,7 @@ def _producers_of(handle: TopicHandle, current: CurrentSnapshot, number: int, st
 def abort_transaction(
     handle: TopicHandle, current: CurrentSnapshot, partition: int, start_offset: int
 ) -> ListedTransaction:
-    """Abort the transaction that is open in the partition from `start_offset` on; it is on the device afterwards.
-
-    Raises CommitConflictError if there is none, or if its coordinator will end it, as it may have decided.
-    """
+    """Abort the transaction that is open from `start_offset` on; its end is durable on return."""
     while True:
         live = LiveSnapshot(handle, current).refresh()
         transactions = open_transactions(handle.reader, partition, live.partitions[partition])
@@ -196,7 +182,7 @@ def abort_transaction(
 
 
 def _end_in_place(handle: TopicHandle, current: CurrentSnapshot, chosen: OpenTransaction, run: BatchRun) -> bool:
-    """Append the marker, unless the transaction has ended since; whether it did."""
+    """Append the marker, unless the transaction has ended; whether it did."""
     log, is_flushed = PartitionLog(handle, chosen.partition, current), False
     try:
         appended = log.end_transaction(run, lambda _: None, chosen.start_offset)
@@ -208,7 +194,7 @@ def _end_in_place(handle: TopicHandle, current: CurrentSnapshot, chosen: OpenTra
 
 
 def _end_in_commit(handle: TopicHandle, current: CurrentSnapshot, chosen: OpenTransaction, run: BatchRun) -> bool:
-    """Commit the marker behind the records that were read; whether nothing was appended since."""
+    """Commit the marker after the records that were read; False if something was appended since."""
     number, snapshot = chosen.partition, current.refresh()
     checked = ProducerCheck(handle, snapshot)
     if checked.known(number)[0].opened.get(chosen.producer_id) != chosen.start_offset:
@@ -231,14 +217,13 @@ def _end_in_commit(handle: TopicHandle, current: CurrentSnapshot, chosen: OpenTr
 
 
 class _Coordinators:
-    """The states of a topic's transactions in `__transaction_state` beside it."""
+    """The states of a topic's transactions in the `__transaction_state` of its root."""
 
     def __init__(self, handle: TopicHandle) -> None:
         self._topic = paths.last_part(handle.storage.url.rstrip("/"))
         self._states, self._now_ms = _states_beside(handle), handle.trusted_ms()
 
     def of(self, transaction: OpenTransaction) -> _CoordinatorState:
-        """The state of a transaction at its coordinator."""
         for state in self._states.values():
             if state.producer.id == transaction.producer_id and state.producer.epoch >= transaction.producer_epoch:
                 is_its = (self._topic, transaction.partition) in state.partitions

@@ -48,10 +48,6 @@ from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
 from distlog.core.topics.topic_id import NamedId, copies
 
-# ---
-# Creates a topic, or opens one that exists.
-
-
 StorageOptions = Mapping[str, Any]
 #: How many topics are opened at the same time.
 _OPENED = 8
@@ -80,7 +76,7 @@ def create(
 
 
 def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent_ms: int | None = None) -> Topic:
-    """Create a topic in `storage`, without a look at the folders around; otherwise as `CommitLog.create`."""
+    """Create a topic in `storage`, without a look at the folders around."""
     log = topic_log(storage)
     snapshot = log.create(partitions, config, absent_ms=absent_ms)
     return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
@@ -89,9 +85,8 @@ def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent
 def _check_place(storage: Storage) -> int | None:
     """Raise InvalidTopicError if the folder holds topics, or lies in a topic: the files of both would be mixed.
 
-    Returns the time of the store's clock before a listing that showed no commits, which need not be listed again; so
-    this takes a request more than a creation without it, and none on a disk. It says nothing of a topic that is there
-    already, and if the storage does not tell.
+    Returns the store's time before a listing that showed no commits, which need not be listed again; None if it
+    showed some, or the storage cannot list.
     """
     before_ms = storage.replied_ms()
     looks: tuple[Callable[[Storage], list[str] | None], ...] = (_folders_in, _topics_above)
@@ -109,10 +104,7 @@ def _check_place(storage: Storage) -> int | None:
 
 
 def check_root(root: Storage) -> None:
-    """Raise TopicNotFoundError if the folder is a topic itself, so that it holds none.
-
-    One request, some for a topic. It says nothing if the storage does not tell.
-    """
+    """Raise TopicNotFoundError if the folder is a topic itself; not if the storage cannot list."""
     with suppress(StorageError):
         if next(iter(root.list_after(paths.COMMITS_DIR)), None) and _is_open(root):
             text = f"this is a topic, not a folder of topics: give the one above it, {root.url.rpartition('/')[0]}"
@@ -120,7 +112,7 @@ def check_root(root: Storage) -> None:
 
 
 def _folders_in(storage: Storage) -> list[str] | None:
-    """The folders in the folder; None if the storage does not tell."""
+    """The folders in the folder; None if the storage cannot list."""
     with suppress(DistlogError, OSError):
         return storage.list_folders()
     return None
@@ -134,17 +126,14 @@ def _topics_above(storage: Storage) -> list[str]:
 
 
 def _has_commits(folder: Storage) -> bool:
-    """False also if the storage does not tell."""
+    """False also if the storage cannot list."""
     with suppress(DistlogError, OSError):
         return next(iter(folder.list_after(paths.COMMITS_DIR)), None) is not None
     return False
 
 
 def open(
-    url: str,
-    version: int | None = None,
-    timestamp: Time | None = None,
-    storage_options: StorageOptions | None = None,
+    url: str, version: int | None = None, timestamp: Time | None = None, storage_options: StorageOptions | None = None
 ) -> Topic:
     """Open the topic at `url`: its newest version, or read-only at a version or a time.
 
@@ -169,14 +158,12 @@ def naming_topics(storage: Storage) -> Iterator[None]:
 
 
 def _open_names(storage: Storage, folders: Iterable[str]) -> list[str]:
-    """Topics among the first of the folders that can be opened."""
     names = sorted(name for name in folders if paths.is_topic_name(paths.last_part(name)))[:_LOOKED_AT]
     are_open = in_parallel(_is_open, map(storage.child, names))
     return [name for name, is_open in zip(names, are_open, strict=True) if is_open]
 
 
 def _names_in(storage: Storage, folders: Sequence[str]) -> list[str]:
-    """Topics in the first of the folders, by their paths."""
     looked_at = sorted(folders)[:_LOOKED_AT]
     inner = in_parallel(lambda name: _folders_in(storage.child(name)) or (), looked_at)
     return _open_names(
@@ -189,7 +176,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _is_open(storage: Storage) -> bool:
-    """False of a dropped topic, and of one whose commits are damaged."""
+    """False also if the commits are damaged."""
     try:
         topic_log(storage).load()
     except (DistlogError, OSError):
@@ -279,7 +266,7 @@ def copies_in(topics: Iterable[Topic]) -> dict[str, str]:
 
 
 def _is_of_one_topic(error: DistlogError) -> bool:
-    """False of a store that gave no answer for a minute, which it would not give for the next topic either."""
+    """False for a store that gave no answer for a minute, which it would not give for the next topic either."""
     return not isinstance(error, StorageError) or isinstance(error, StorageRefusedError)
 
 
@@ -303,10 +290,6 @@ def _topics_of(root: Storage, names: Iterable[str]) -> list[str]:
     others = [name for name in names if name != paths.COMMITS_DIR]
     inside = in_parallel(folders_in, others)
     return [name for name, found in zip(others, inside, strict=True) if f"{name}/{paths.COMMITS_DIR}" in found]
-
-
-# ---
-# Makes topics of a Kafka broker's files: `distlog.adopt`.
 
 
 _ROW = "log_start_offset", "log_end_offset", "records", "segments", "bytes"
@@ -492,7 +475,7 @@ def adopt(
 def _read(
     directory: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None
 ) -> tuple[list[LogDir], bool]:
-    """The log directories, each once, and whether they were given as folders of partitions."""
+    """The log directories, each once, and whether they are folders of partitions."""
     directories = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
     log_dirs = [read_log_dir(each, options) for each in directories]
     kinds = {only is not None for _, only in log_dirs}
@@ -506,7 +489,7 @@ def _read(
 
 
 def _left_out(log_dirs: Sequence[LogDir]) -> dict[str, str]:
-    """The folders that were not taken, and the reasons; with their paths if there are several log directories."""
+    """The folders that were not taken, and the reasons."""
     return {
         folder if len(log_dirs) == 1 else f"{log_dir.storage.url}/{folder}": reason
         for log_dir in log_dirs
@@ -528,7 +511,7 @@ def _chosen(log_dirs: Sequence[LogDir], topics: Iterable[str] | None) -> list[Pa
 def _settings(
     topic: str, replicas: Replicas, clusters: Sequence[ClusterMetadata], given: Mapping[str, object]
 ) -> TakenSettings:
-    """The settings for a topic; the ones of a topic that had its name before, or has it now, are not for it."""
+    """The settings for a topic, without those of another topic that had its name before, or has it now."""
     topic_ids = set[uuid.UUID]()
     for name, log_dirs in replicas.items() if clusters else ():
         for log_dir in log_dirs:
@@ -561,7 +544,6 @@ def _adopt(
 
 
 def _or_error(work: Any, name: str, target: Storage) -> AdoptedTopic:
-    """The result of `work`; an error of one topic does not keep the others from being adopted."""
     try:
         adopted: AdoptedTopic = work()
     except DistlogError as error:

@@ -13,11 +13,7 @@ from functools import partial
 import pyarrow as pa
 
 from distlog.core.batches.record_batch import increment_sequence
-from distlog.core.commits.actions import (
-    PRODUCER_APP,
-    Action,
-    SetTransaction,
-)
+from distlog.core.commits.actions import PRODUCER_APP, Action, SetTransaction
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
@@ -35,11 +31,7 @@ from distlog.core.log.sealed_commit import wait_for_appends
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import (
-    AppendResult,
-    commit_append,
-    open_appender,
-)
+from distlog.core.topics.append_commit import AppendResult, commit_append, open_appender
 from distlog.core.topics.appender import Appender
 from distlog.core.topics.committed_batches import ConcurrentAppendError, Parts, ProducerCheck, commit_batches
 from distlog.core.topics.destinations import (
@@ -56,16 +48,11 @@ from distlog.core.topics.destinations import (
 )
 from distlog.core.topics.writer import Writer
 
-# ---
-# The identity of a producer: its id and epoch in batches, and its application id in commits.
-#
-# A producer without a transactional id is new each time: it has a random id, which no other producer has. With one,
-# the commit log counts its generations, each with a commit. Their application is `producer:<transactional id>`, and
-# batch numbers are the generation * 2^32 + the number in it, of which 0 is the commit that begins it. So a reader
-# that sees a higher generation knows that the lower ones have ended. The epoch in batches is the generation; when the
-# epochs of one producer id are used up, the next one has another id, as in Kafka.
-
-
+# Without a transactional id a producer is new each time, with a random id. With one, the commit log counts its
+# generations, each with a commit, as the application `producer:<transactional id>`. Batch numbers are generation *
+# 2^32 + the number in it; 0 is the commit that begins it. So a reader that sees a higher generation knows that lower
+# ones have ended. The epoch in batches is the generation; when the epochs of one producer id are used up, the next
+# generation has another id, as in Kafka.
 #: Epochs of one producer id: an int16 that is not negative.
 _EPOCHS = 1 << 15
 _NUMBER_BITS = 32
@@ -74,7 +61,7 @@ _LONGEST_ID = 249
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer; `transactional_id` is None for one that no other can replace."""
+    """A producer's numbers in batches and commits; without a `transactional_id` nothing can replace it."""
 
     transactional_id: str | None
     generation: int
@@ -84,11 +71,10 @@ class ProducerIdentity:
 
     @property
     def first_number(self) -> int:
-        """The batch number in commits that stands for its beginning."""
+        """The batch number of the commit that begins it."""
         return self.generation << _NUMBER_BITS
 
     def check(self, snapshot: Snapshot) -> None:
-        """Raise ProducerFencedError if a newer producer with its transactional id has begun."""
         if self.transactional_id is not None:
             newest = _generation(snapshot, self.app_id)
             if newest is not None and newest > self.generation:
@@ -99,14 +85,9 @@ class ProducerIdentity:
 
 
 def begin_producer(
-    handle: TopicHandle,
-    current: CurrentSnapshot,
-    transactional_id: str | None = None,
+    handle: TopicHandle, current: CurrentSnapshot, transactional_id: str | None = None
 ) -> ProducerIdentity:
-    """A new producer; it ends all earlier ones with the same transactional id, and aborts their open transaction.
-
-    Raises InvalidConfigError for an id that is not text of 1 to 249 characters, and the errors of `CommitLog.commit`.
-    """
+    """A new producer; it ends all earlier ones with the same transactional id, and aborts their open transaction."""
     if transactional_id is None:
         unique = handle.new_id()
         return ProducerIdentity(None, 0, int(unique[:16], 16) & MAX_LONG, 0, f"{PRODUCER_APP}{unique}")
@@ -135,13 +116,6 @@ def _generation(snapshot: Snapshot, app_id: str) -> int | None:
     return None if newest is None else newest >> _NUMBER_BITS
 
 
-# ---
-# The buffers of a producer: failed ones are sent again, and each is in the log once.
-#
-# The batches carry the producer's id, epoch and sequence numbers. In place, the log checks them; a commit names
-# them, and is checked against the earlier commits.
-
-
 #: How long a buffer is tried (Kafka's delivery.timeout.ms).
 DELIVERY_TIMEOUT_S = 120.0
 
@@ -159,7 +133,7 @@ class _Producer:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """The producer's identity; raises InvalidRecordError in a forked child if only the parent can have it."""
+        """The identity; raises InvalidRecordError in a forked child if it has a transactional id."""
         if self._process != os.getpid():
             if self._identity.transactional_id is not None:
                 raise InvalidRecordError("the producer was begun before a fork, by the parent; begin another here")
@@ -178,17 +152,14 @@ class _Producer:
         return encoding._replace(form=form)
 
     def count(self, parts: Iterable[PartitionBuffer]) -> None:
-        """Go on with the numbers behind these buffers, which are in the log."""
+        """Advance the sequence numbers past these buffers, which are in the log."""
         for part in parts:
             place = self.identity.producer_id, part.partition
             self._sequences[place] = int(increment_sequence(self._sequences[place], part.record_count))
 
 
 class InPlaceProducer(InPlaceDestination):
-    """Appends each buffer in place, once.
-
-    After an error of the disk, and after a failed sync, it appends the missing records again, for up to `timeout_s`.
-    """
+    """Appends each buffer in place, once; after errors of the disk and failed syncs again, for `timeout_s`."""
 
     def __init__(
         self,
@@ -223,10 +194,9 @@ class InPlaceProducer(InPlaceDestination):
 
 
 class CommittedProducer(CommitDestination):
-    """Commits each buffer, once.
+    """Commits each buffer, once; again, for up to `timeout_s`, after errors and when the outcome is unknown.
 
-    After an error of the storage, and if the outcome of a commit is unknown, it commits the missing records again,
-    for up to `timeout_s`.
+    A commit names the batches' producer and sequence numbers, and is checked against the earlier commits.
     """
 
     def __init__(
@@ -242,7 +212,6 @@ class CommittedProducer(CommitDestination):
         self._router = Router(handle, compression)
 
     def _commit(self, records: pa.RecordBatch) -> AppendResult:
-        """Raises as `Topic.append` does, and ProducerFencedError."""
         deadline = Deadline(self._timeout_s)
         snapshot: Snapshot | None = self._current.refresh()
         parts, encoding = self._router.route(records, self._current.snapshot)
@@ -255,7 +224,7 @@ class CommittedProducer(CommitDestination):
                 result = self._commit_once(snapshot or self._current.refresh(), batches, encoding.config)
                 break
             except ConcurrentAppendError:
-                # they are in the log already, or a newer producer has begun: the next check tells
+                # they are in the log already, or a newer producer has begun: the next check shows which
                 pass
             except (StorageError, CommitStateUnknownError):
                 if not deadline.pause():
@@ -285,19 +254,16 @@ class CommittedProducer(CommitDestination):
         return result
 
 
-# ---
-# The buffers of a transactional producer.
-#
-# A commit is atomic by itself. So a transaction is written as segments that no commit names, and is one commit at
-# its end, or none. Nothing is left open, and no marker is needed.
-
-
 class CommittedError(CommitConflictError):
     """The transaction cannot be aborted: its commit landed, although it returned an error."""
 
 
 class CommittedTransactions:
-    """Commits each transaction at once; buffers outside of transactions go to `outside`, of the same producer."""
+    """Commits each transaction at once; buffers outside of transactions go to `outside`, of the same producer.
+
+    A commit is atomic, so a transaction is written as segments that no commit names, and is one commit at its end,
+    or none: nothing is left open, and no marker is needed.
+    """
 
     _appender: Appender | None = None
     _read_version = 0
@@ -317,7 +283,6 @@ class CommittedTransactions:
         self._outside, self._producer, self._timeout_s = outside, outside.producer, timeout_s
 
     def begin(self) -> None:
-        """Begin a transaction."""
         identity = self._producer.identity
         identity.check(self._current.refresh())
         self._read_version, self._written = self._current.snapshot.version, None
@@ -327,17 +292,13 @@ class CommittedTransactions:
         self._appender = open_appender(self._handle, self._current, self._compression)
 
     def send(self, records: pa.RecordBatch) -> SendResult:
-        """Write the records of a transaction, or append records outside of one."""
         if self._appender is None:
             return self._outside.send(records)
         self._appender.append(records)
         return SendResult(AppendResult(None), [])
 
     def commit(self) -> SendResult:
-        """Commit all records sent. Raises as `Topic.append` does, and ProducerFencedError.
-
-        After CommitStateUnknownError it may be called again.
-        """
+        """Commit all records sent. After CommitStateUnknownError it may be called again."""
         if self._written is None:
             self._written = self._open_appender().close()
         if self._written:
@@ -349,11 +310,8 @@ class CommittedTransactions:
         return SendResult(result, delivered(result))
 
     def abort(self) -> None:
-        """Forget all records sent; vacuum deletes the unreferenced files.
-
-        Raises CommittedError if it was committed after all.
-        """
-        # a commit of unknown outcome cannot land any more behind one that takes its number
+        """Forget all records sent; raises CommittedError if the commit landed after all."""
+        # a commit of unknown outcome cannot land any more after one that takes its number
         if self._written and self._committed_once([]).replayed:
             self._appender = None
             raise CommittedError("the transaction is committed")
@@ -361,21 +319,17 @@ class CommittedTransactions:
         self._appender = None
 
     def begin_child(self) -> None:
-        """Become usable in a forked child: the transaction is the parent's."""
         self._appender = None
         self._outside.begin_child()
 
     @property
     def is_flushed(self) -> bool:
-        """True if all records sent outside of transactions are known to be on the device."""
         return self._outside.is_flushed
 
     def flush(self) -> None:
-        """Return when all records sent outside of transactions are on the device."""
         self._outside.flush()
 
     def close(self) -> None:
-        """Flush, and close the files."""
         self._outside.close()
 
     def _open_appender(self) -> Appender:
@@ -409,12 +363,8 @@ class CommittedTransactions:
         return result
 
 
-# ---
-# A topic as the writer of a producer sees it: each record sent is in the log once.
-
-
 class ProducingTopic:
-    """The topic, for one producer; `moved_on` is called after each append in place."""
+    """The topic, as the writer of one producer uses it; `moved_on` is called after each append in place."""
 
     def __init__(
         self,
@@ -427,7 +377,6 @@ class ProducingTopic:
         self._transactional_id = transactional_id
 
     def destination(self, compression: str | None) -> Destination:
-        """The destination of buffers: in place on a disk of this machine, else commits, as for each transaction."""
         handle, current, id_ = self.handle, self.current, self._transactional_id
         outside = (
             InPlaceProducer(handle, current, compression, self._moved_on, id_)
@@ -452,7 +401,6 @@ class Producer(Writer):
     """
 
     def begin_empty(self) -> None:
-        """Become empty, as after a fork."""
         self._is_open = False
         super().begin_empty()
 

@@ -21,7 +21,6 @@ _warned = set[tuple[str, type[Warning]]]()
 
 
 def warn_of_times(topic: str, snapshot: Snapshot, segments: Sequence[SegmentInfo], now_ms: int) -> None:
-    """Warn of the records in `segments`, which are to be committed at `now_ms`."""
     if (early_ms := _early_of(segments)) is not None:
         warn_of_early(topic, snapshot.topic_id, early_ms)
     if expired := _records_beyond(segments, snapshot.config, now_ms):
@@ -34,7 +33,6 @@ def warn_of_times(topic: str, snapshot: Snapshot, segments: Sequence[SegmentInfo
 
 
 def warn_of_early(topic: str, topic_id: str, early_ms: int) -> None:
-    """Warn of a time before 1990."""
     is_second = not is_early(in_ms(early_ms, "s")) and wrong_unit(early_ms, "s") is None
     looks = ", and looks like seconds" if is_second else ""
     text = (
@@ -45,7 +43,6 @@ def warn_of_early(topic: str, topic_id: str, early_ms: int) -> None:
 
 
 def is_early(timestamp: int) -> bool:
-    """True if a time is before 1990."""
     return NO_TIMESTAMP < timestamp < _USUAL_MS
 
 
@@ -65,7 +62,6 @@ def _caller() -> int:
 
 
 def _early_of(segments: Iterable[SegmentInfo]) -> int | None:
-    """The smallest time before 1990 that the segments tell, or None."""
     if isinstance(segments, SegmentTable):
         # of each column the smallest that is a time
         columns = (array[array >= 0] for array in (segments.min_timestamps, segments.max_timestamps))

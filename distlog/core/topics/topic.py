@@ -77,15 +77,9 @@ from distlog.core.topics.topic_id import assign_new_id
 from distlog.core.topics.writer import Writer
 from distlog.core.transactions.open_transactions import IsolationLevel
 
-# ---
-# Changes of a topic as a whole: its settings, and how many partitions it has.
-
 
 def alter_config(handle: TopicHandle, snapshot: Snapshot, settings: Mapping[str, object | None]) -> Snapshot:
-    """Set some settings, or with None take them back; returns the snapshot behind the commit.
-
-    So that every process learns of it, the active segments are sealed in the same commit.
-    """
+    """Set settings (None: default), and seal the active segments, so that every process learns of it."""
 
     def plan(current: Snapshot) -> list[Action]:
         return [SetConfig(current.config.changed(settings).overrides())]
@@ -95,11 +89,7 @@ def alter_config(handle: TopicHandle, snapshot: Snapshot, settings: Mapping[str,
 
 
 def create_partitions(handle: TopicHandle, snapshot: Snapshot, count: int) -> Snapshot:
-    """Raise the number of partitions to `count`; returns the snapshot behind the commit.
-
-    Writers read the commit log before they choose partitions, so nothing needs to be sealed. Raises
-    InvalidPartitionsError unless it becomes larger, and stays one that a topic may have.
-    """
+    """Raise the number of partitions. Writers read the commits before they choose one, so nothing is sealed."""
     check_partition_count(count)
 
     def plan(current: Snapshot) -> list[Action]:
@@ -111,15 +101,10 @@ def create_partitions(handle: TopicHandle, snapshot: Snapshot, count: int) -> Sn
 
 
 def check_grows(snapshot: Snapshot, count: int) -> None:
-    """Raise InvalidPartitionsError unless `count` is more than the partitions that there are."""
     if count <= len(snapshot.partitions):
         raise InvalidPartitionsError(
             "a topic's partitions can only become more", partitions=len(snapshot.partitions), requested=count
         )
-
-
-# ---
-# Snapshots and commits as tables, for people.
 
 
 _HISTORY = pa.schema(
@@ -149,7 +134,6 @@ _TIMES = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms",
 
 
 def history(commits: Sequence[Commit]) -> Listing:
-    """One row per commit, in the order given."""
     table = table_of_rows([_history_row(commit) for commit in commits], _HISTORY)
     return Listing(table, "commits", _COMMIT)
 
@@ -174,11 +158,7 @@ def _history_row(commit: Commit) -> dict[str, object]:
 
 
 def segments(snapshot: Snapshot) -> Listing:
-    """One row per live segment, by partition and base offset, with every fact that the snapshot holds.
-
-    A time is null where the snapshot has none. `is_active` says that a segment still grows: the row has the part
-    that readers of this snapshot see.
-    """
+    """One row per live segment, with every fact that the snapshot holds; a time that it lacks is null."""
     table = pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
     for name in _TIMES:
         table = table.set_column(table.schema.get_field_index(name), name, _times(table[name]))
@@ -209,18 +189,14 @@ def partitions(snapshot: Snapshot) -> pa.Table:
 
 
 def _times(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in ms since 1970 as Arrow has them; null where there is none, which is below 0."""
+    """Times in ms since 1970 as Arrow has them; null where there is none."""
     values = numbers_of(column)
     valid = pc.if_else(booleans(values >= 0), integers(values), pa.nulls(len(values), pa.int64()))
     return pa.chunked_array([valid.cast(pa.timestamp("ms", "UTC"))])
 
 
-# ---
-# The picture of a topic, from its snapshot.
-
-
 def plot(name: str, snapshot: Snapshot, now_ms: int, times: Times | None) -> Any:
-    """A matplotlib figure of the topic `name`; `times` are batches with the times of all records, if they count."""
+    """A matplotlib figure of the topic `name`; `times` are the times of all records, instead of estimates."""
     facts = segment_facts(snapshot)
     records = counted(int(facts.records.sum()), "record")
     segments, partitions = counted(len(facts.bytes), "segment"), counted(len(facts.partitions), "partition")
@@ -239,23 +215,10 @@ def segment_facts(snapshot: Snapshot) -> SegmentFacts:
     return SegmentFacts(numbers, partition, records, size, np.where(oldest >= 0, oldest, first), last)
 
 
-# ---
-# A topic decides nothing itself; every method calls the layer that does.
-
-#: The part of a topic that writers, transactions and Spark use. Completion does not offer it.
+#: The attributes that writers, transactions and Spark use. Completion does not offer them.
 _INTERNAL = {
-    *(
-        "advance",
-        "appender",
-        "check_partition",
-        "checked_snapshot",
-        "clock",
-        "current",
-        "destination",
-        "handle",
-        "live",
-    ),
-    *("live_snapshot", "log", "reader", "snapshot", "storage"),
+    *("advance", "appender", "check_partition", "checked_snapshot", "clock", "current", "destination", "handle"),
+    *("live", "live_snapshot", "log", "reader", "snapshot", "storage"),
 }
 
 
@@ -577,11 +540,7 @@ class Topic:
         """
         self._check_writable()
         return Writer(
-            self,
-            linger_ms=linger_ms,
-            compression=compression,
-            on_delivery=on_delivery,
-            timestamp_unit=timestamp_unit,
+            self, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery, timestamp_unit=timestamp_unit
         )
 
     def producer(

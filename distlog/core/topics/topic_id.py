@@ -21,10 +21,9 @@ class NamedId(NamedTuple):
 
 
 def copies(topics: Iterable[NamedId]) -> dict[str, str]:
-    """The topics of a root whose id another one has as well: by name, what to do about it.
+    """The topics of a root whose id another one has too: by name, what to do about it.
 
-    A copy of a folder has the id of the original. The topic with the name with which it was created is taken for the
-    original, and is left out; without one, all topics of an id are named.
+    The topic with the name with which it was created is the original, and is left out.
     """
     by_id = dict[str, list[NamedId]]()
     for topic in topics:
@@ -39,7 +38,6 @@ def copies(topics: Iterable[NamedId]) -> dict[str, str]:
 
 
 def copy_text(other: str) -> str:
-    """The fault of a topic that has the id of `other`, and what to do."""
     return (
         f"has the topic id of {other}, since one is a copy of the other: 'distlog alter URL --new-id' gives a copy "
         "its own"
@@ -47,11 +45,7 @@ def copy_text(other: str) -> str:
 
 
 def assign_new_id(handle: TopicHandle) -> str:
-    """Give the topic a new id, in one commit that seals its active segments; returns the id.
-
-    Its records, offsets, producers and settings stay, and its consumer groups keep their positions. Raises
-    TopicNotFoundError, and as `sealed_commit`.
-    """
+    """Give the topic a new id, in one commit that seals its active segments; returns the id."""
     snapshot, topic_id = handle.log.load(), str(uuid.uuid4())
     former_id = snapshot.topic_id
     # before the commit, so that no member finds its group without positions; and after it, since until then they are

@@ -36,16 +36,11 @@ from distlog.core.topics.appender import Partitioner
 from distlog.core.topics.destinations import Delivery, OnDelivery, WritableTopic, deliver, failed
 from distlog.core.topics.time_warnings import is_early, warn_of_early
 
-# ---
-# The records that a writer could not commit.
-
-
 #: Records by partition; None counts records without a key, whose partition is not chosen yet.
 Counts = Counter[int | None]
 
 
 def _counted(fields: Sequence[Any], partitions: int) -> Counts:
-    """The number of records that each partition would have got."""
     columns = columns_of(fields)
     chosen = columns.get("partition", [None] * len(columns["value"]))
     counts: Counts = Counter(partition for partition in chosen if partition is not None)
@@ -58,10 +53,6 @@ def _counted(fields: Sequence[Any], partitions: int) -> Counts:
     if without_key:
         counts[0 if partitions == 1 else None] += without_key
     return counts
-
-
-# ---
-# Records that wait to be committed: one buffer fills while one thread commits the buffer before it.
 
 
 class Accumulator:
@@ -103,18 +94,16 @@ class Accumulator:
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """The number of records that are not sent yet."""
         return (len(self.fields) + len(self._sending or ())) // FIELDS
 
     @property
     def is_sender(self) -> bool:
-        """True if this thread is the one that sends."""
         return self._thread is threading.current_thread()
 
     def advance(self, begin: Callable[[], None]) -> None:
         """Let the buffer be sent: now if it is full, else when it has lingered. Calls `begin` if it was empty.
 
-        Waits while it is full, that is while the buffer before it is being sent; the thread that sends does not wait.
+        Waits while it is full and the buffer before it is being sent; the thread that sends does not wait.
         """
         with self._lock:
             if self.fields and self.limit == 0:
@@ -132,13 +121,12 @@ class Accumulator:
         self._wait_while(lambda: self._sent < last)
 
     def idle_if_empty(self) -> None:
-        """Call `idle` if nothing is left, now that something else has changed."""
         with self._lock:
             if not self.fields and self._sending is None:
                 self._idle()
 
     def take(self) -> list[Any]:
-        """Empty the buffer, and return all fields of its records; for the thread that sends."""
+        """Empty the buffer, and return its fields; for the thread that sends."""
         with self._lock:
             # the limit first: a record that comes too late to be taken finds it, and calls `advance`
             self.limit = self.bytes = 0
@@ -155,7 +143,7 @@ class Accumulator:
         return bool(self.fields) and self.bytes >= self._buffer_bytes
 
     def _wait_while(self, is_waited: Callable[[], bool]) -> None:
-        """Have the records sent, and wait while `is_waited`; if there can be no thread, send them here."""
+        """Have the records sent, and wait while `is_waited`; without a thread, send them here."""
         while self._lacks_thread(is_waited):
             self._send_here()
 
@@ -209,7 +197,7 @@ class Accumulator:
                     self._thread = None
 
     def _next(self, lingers: bool) -> list[Any] | None:
-        """Wait until a buffer is due, and return it; None when nothing is left, and the thread ends.
+        """Wait until a buffer is due, and return it; None when nothing is left.
 
         Also None in a child that the sending thread forked: the buffer that is being sent belongs to the parent.
         """
@@ -228,10 +216,6 @@ class Accumulator:
             return self._sending if self.is_sender else None
 
 
-# ---
-# The writers that hold uncommitted records: at exit these are committed, and a forked child starts without them.
-
-
 _log = logging.getLogger("distlog")
 
 
@@ -239,24 +223,15 @@ class ExitingWriter(Protocol):
     """The state of a writer that matters at the end of its process, and for forks."""
 
     @property
-    def is_closed(self) -> bool:
-        """True if it takes no more records."""
-        ...
+    def is_closed(self) -> bool: ...
 
-    def commit_at_exit(self) -> BaseException | None:
-        """Commit the records it holds; returns the error that its caller has not seen."""
-        ...
+    def commit_at_exit(self) -> BaseException | None: ...
 
-    def begin_empty(self) -> None:
-        """Become empty."""
-        ...
+    def begin_empty(self) -> None: ...
 
 
 class UnclosedWriters:
-    """The writers of this process that have records to commit or an error to raise.
-
-    They are kept alive as long as they are here, even if the program has dropped them.
-    """
+    """The writers of this process that have records to commit or an error to raise; they are kept alive here."""
 
     def __init__(self) -> None:
         self._all: weakref.WeakSet[ExitingWriter] = weakref.WeakSet()
@@ -268,22 +243,20 @@ class UnclosedWriters:
         self._all.add(writer)
 
     def add(self, writer: ExitingWriter) -> None:
-        """Remember a writer that took a record."""
         self._writers.add(writer)
 
     def discard(self, writer: ExitingWriter) -> None:
-        """Forget a writer: it holds nothing, and its caller has seen its error."""
         self._writers.discard(writer)
 
     def commit(self) -> None:
-        """Commit the records of all of them; an error is logged, since no caller is left to raise it to."""
+        """Commit the records of all writers; errors are logged, since no caller is left to raise them to."""
         for writer in list(self._writers):
             self._committed.add(writer)
             if (error := writer.commit_at_exit()) is not None:
                 _log.error("%r was not closed, and its last commit failed: %s", writer, error, exc_info=error)
 
     def warn(self) -> None:
-        """Commit the rest, and warn of each writer that should have been closed."""
+        """Commit again, and warn of each writer that should have been closed."""
         self.commit()
         for writer in self._committed:
             if not writer.is_closed:
@@ -299,11 +272,10 @@ class UnclosedWriters:
 
 
 def unclosed_writers() -> UnclosedWriters:
-    """The writers of this process, committed at its end and emptied in its forked children."""
     writers = UnclosedWriters()
     os.register_at_fork(after_in_child=writers.forget_parents)
     # Twice: while there can still be threads, which clients of object stores need, and when the last one has ended.
-    # A child of multiprocessing runs only the first call; Python has no public name for that one.
+    # A child of multiprocessing runs only the first call, for which Python has no public name.
     getattr(threading, "_register_atexit", lambda call: None)(writers.commit)
     atexit.register(writers.warn)
     return writers
@@ -420,7 +392,7 @@ class Writer:
         return row
 
     def _learn_rules(self) -> None:
-        """Keep the rules that a record must fit. A writer that failed or was closed raises its error instead."""
+        """Keep the rules that a record must fit; raises the error of a writer that failed or was closed."""
         self._check_open()
         snapshot = self._current.snapshot
         self._codec = codec_of(snapshot.config, self._compression)
@@ -479,7 +451,7 @@ class Writer:
             raise self._error.with_traceback(self._trace)
 
     def _send(self, fields: list[Any]) -> None:
-        """Send the records of a buffer, or count them as uncommitted after an error; tell the callback."""
+        """Send the records of a buffer, or count them as uncommitted after an error; then call the callback."""
         deliveries = self._sent(fields) if self._error is None else self._uncommitted(fields, self._error)
         if self._on_delivery is not None:
             deliver(deliveries, self._on_delivery)
@@ -506,7 +478,6 @@ class Writer:
         self._trace, self._error, self._ruled_by = error.__traceback__, error, None
 
     def _add_missing(self, error: BaseException, counts: Counts, *, in_doubt: bool) -> None:
-        """Add the numbers of records that are lost, or in doubt, to the error."""
         self._missing["records_in_doubt" if in_doubt else "records_not_committed"] += sum(counts.values())
         self._missing_by_partition += counts
         facts = {**self._missing, "of_partitions": dict(self._missing_by_partition)}
@@ -521,7 +492,6 @@ class Writer:
         return self._uncommitted(fields, error) if fields else []
 
     def _uncommitted(self, fields: list[Any], error: BaseException, *, in_doubt: bool = False) -> list[Delivery]:
-        """Count the records of a failed buffer."""
         try:
             counts = _counted(fields, len(self._current.snapshot.partitions))
         except MemoryError:
@@ -534,7 +504,7 @@ class Writer:
             _unclosed.discard(self)
 
     def commit_at_exit(self) -> BaseException | None:
-        """Commit the records it holds; returns the error that its caller has not seen."""
+        """Commit the records that it holds; returns the error that its caller has not seen."""
         self._settle()
         error = self._error or self._flush_error()
         if error is not None:
