@@ -230,7 +230,6 @@ class GatewayServer:
         clock: Callable[[], int] = now_ms,
     ) -> None:
         config = with_settings(config or GatewayConfig(), settings or {})
-        #: The address that it listens at.
         self.host, self._wanted_port = host, port
         self._loop = asyncio.new_event_loop()
         shares, quotas = CpuUses(time.monotonic), Quotas(time.monotonic)
