@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.options import check_hidden, settle, storage_texts, without_collections
+from distlog.spark.options import check_hidden, settle, storage_texts
 from distlog.spark.versions import (
     HAS_ADMISSION,
     HAS_FILTERS,
@@ -66,9 +66,8 @@ class DistlogDataSource(DataSource):
                 "distlog.spark.register_tables(spark, root), or by CREATE TEMPORARY VIEW clicks USING distlog "
                 "OPTIONS (path '...')"
             )
-        with without_collections():
-            from distlog.spark.batch_source import load_snapshot, schema_of
-            from distlog.spark.read_options import ReadOptions
+        from distlog.spark.batch_source import load_snapshot, schema_of
+        from distlog.spark.read_options import ReadOptions
 
         settle()
         options = ReadOptions.parse(self._given)
@@ -78,9 +77,8 @@ class DistlogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader that plans the read and reads `schema`. The schema is checked: it may come from the user."""
-        with without_collections():
-            from distlog.spark.batch_source import DistlogReader, FilteringReader, check_schema, load_snapshot
-            from distlog.spark.read_options import ReadOptions
+        from distlog.spark.batch_source import DistlogReader, FilteringReader, check_schema, load_snapshot
+        from distlog.spark.read_options import ReadOptions
 
         settle()
         # this object is sent to the tasks later, and the snapshot is too large to send
@@ -95,10 +93,9 @@ class DistlogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a stream of `schema`, which is checked. Spark asks for two: one plans, and one reads."""
-        with without_collections():
-            from distlog.spark.batch_source import check_schema
-            from distlog.spark.stream_plan import StreamOptions
-            from distlog.spark.stream_source import DistlogStreamReader, RefusedStreamReader, WholeStreamReader
+        from distlog.spark.batch_source import check_schema
+        from distlog.spark.stream_plan import StreamOptions
+        from distlog.spark.stream_source import DistlogStreamReader, RefusedStreamReader, WholeStreamReader
 
         settle()
         # as in `reader`; a stream loads its own, since a query may start long after `load()`
@@ -117,8 +114,7 @@ class DistlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer that appends rows of `schema`, all of them in one commit."""
-        with without_collections():
-            from distlog.spark.sink import DistlogWriter, WriteOptions
+        from distlog.spark.sink import DistlogWriter, WriteOptions
 
         settle()
         if overwrite:
@@ -129,9 +125,8 @@ class DistlogDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         """The writer that appends the rows of one micro-batch, all of them in one commit."""
-        with without_collections():
-            from distlog.spark.sink import WriteOptions
-            from distlog.spark.stream_sink import DistlogStreamWriter
+        from distlog.spark.sink import WriteOptions
+        from distlog.spark.stream_sink import DistlogStreamWriter
 
         settle()
         if overwrite:

@@ -7,8 +7,7 @@ import gc
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
@@ -33,18 +32,6 @@ def settle() -> None:
         if number == 1:
             gc.collect()
         gc.freeze()
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """While this imports modules, look for no garbage: it has none, and the looks take a seventh of the time."""
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
 
 
 def works_for(module: str) -> bool:

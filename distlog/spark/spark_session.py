@@ -7,13 +7,11 @@ import os
 import sys
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
-from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from distlog.spark.data_source import DistlogDataSource, with_storage_options
@@ -32,9 +30,6 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
 }
-
-#: The configuration of the log of a JVM that `session` starts; no file where the library is in an archive.
-_LOG = Path(__file__).with_name("log4j2.properties")
 
 #: Sessions that know the format. To register it again costs each of them a process of Python.
 _registered: WeakSet[SparkSession] = WeakSet()
@@ -123,32 +118,11 @@ def default_settings() -> dict[str, str]:
         chosen["spark.executorEnv.NUMBA_CACHE_DIR"] = folder
     if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
         return {name: value for name, value in chosen.items() if name.startswith("spark.sql.")}
-    _start_jvm()  # only the JVM knows the settings of spark-submit
+    SparkContext._ensure_initialized()  # only the JVM knows the settings of spark-submit
     submitted = SparkConf()
     kept = {name: value for name, value in chosen.items() if not submitted.contains(name)}
     # PySpark turns the progress bar on by itself, so we cannot tell who did: show it on a terminal, never in a pipe
     return {**kept, "spark.ui.showConsoleProgress": str(_is_on_terminal()).lower()}
-
-
-def _start_jvm() -> None:
-    """Start the JVM of this process, if there is none yet, without the lines that Spark logs at its start."""
-    given = os.environ.get("SPARK_SUBMIT_OPTS")
-    if SparkContext._gateway is None and _LOG.is_file() and not _is_log_configured():
-        os.environ["SPARK_SUBMIT_OPTS"] = f'"-Dlog4j2.configurationFile={_LOG}" {given or ""}'
-    try:
-        SparkContext._ensure_initialized()
-    finally:
-        os.environ.pop("SPARK_SUBMIT_OPTS", None)
-        if given is not None:
-            os.environ["SPARK_SUBMIT_OPTS"] = given
-
-
-def _is_log_configured() -> bool:
-    """True if Spark's folder of settings has a configuration of the log, or the environment of the JVM names one."""
-    folder = Path(os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home(), "conf"))
-    named = (os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
-    files = (path for path in folder.glob("log4j2*") if path.suffix != ".template")
-    return any("log4j" in options for options in named) or any(files)
 
 
 def _is_on_terminal() -> bool:

@@ -17,8 +17,7 @@ from zipfile import ZipFile
 import pyarrow
 import pytest
 from conftest import Address
-from spark_python import forked_python
-from submitted import JOBS, NO_TOPIC, command, environment, submit
+from submitted import JOBS, command, environment, submit
 
 import distlog
 
@@ -51,14 +50,6 @@ def test_a_bad_line_is_one_line_of_standard_error_and_one_object(s3_url: Address
     assert "\tat " not in err
     assert s3_url.options["secret"] not in ran.out + ran.err
     assert distlog.open(s3_url.url, storage_options=s3_url.options).scan().count() == 0
-
-
-def test_a_job_that_starts_spark_itself_prints_nothing_of_the_start(tmp_path: Path) -> None:
-    job = [sys.executable, "-m", "distlog.jobs.read", "--topic", str(tmp_path / "none")]
-    ran = subprocess.run(job, env={**environment(), **forked_python()}, capture_output=True, text=True, check=False)
-    assert re.findall(r".*(?:log4j|log level|INFO|WARN ).*", ran.stderr) == []
-    assert NO_TOPIC in ran.stderr.splitlines()[-1]
-    assert (ran.returncode, ran.stdout) == (1, "")
 
 
 def compile_sources(archive: Path) -> None:
