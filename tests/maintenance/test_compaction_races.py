@@ -40,8 +40,8 @@ class Running:
         self.done: RewrittenPartition = clean_partition(self.handle, CleaningPlan.of(self.before, due))
 
     def commit(self) -> tuple[int, Snapshot]:
-        replacement, after = commit_rewrite(self.handle, self.before, [self.done])
-        return replacement.left_out[0], after
+        left_out, after = commit_rewrite(self.handle, self.before, [self.done])
+        return left_out[0], after
 
 
 def fill(log: CompactedTopic, *keys: bytes) -> None:

@@ -505,8 +505,8 @@ def compact(
     while not dry_run and (dirty := rounds.dirty(after)):
         done = clean(after, dirty)
         cleaned = [one for one in done if isinstance(one, RewrittenPartition)]
-        replacement, after = commit_rewrite(handle, after, cleaned)
-        rounds.add(cleaned, replacement.left_out, [one for one in done if isinstance(one, RewriteFailure)])
+        left_out, after = commit_rewrite(handle, after, cleaned)
+        rounds.add(cleaned, left_out, [one for one in done if isinstance(one, RewriteFailure)])
     return CompactionReport(tuple(rounds.results(before, after)), dry_run, tuple(_notes(before, stable))), after
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from distlog.core.batches.rewritten_batches import Bytes, Longs
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove
-from distlog.core.commits.commit_log import TIMEOUT_S
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -296,35 +295,25 @@ class RewrittenPartition:
     end_offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """The `groups` that a commit replaced, and how many groups it left out, by partition."""
-
-    groups: list[RewrittenGroup]
-    left_out: dict[int, int]
-
-
 def commit_rewrite(
-    handle: TopicHandle, snapshot: Snapshot, rewritten: Sequence[RewrittenPartition], *, timeout_s: float = TIMEOUT_S
-) -> tuple[Replacement, Snapshot]:
+    handle: TopicHandle, snapshot: Snapshot, rewritten: Sequence[RewrittenPartition]
+) -> tuple[dict[int, int], Snapshot]:
     """Replace the segments of groups that were rewritten at `snapshot` by the new ones.
 
-    It is one commit, or several of whole partitions if one does not take so many segments. Returns what was replaced,
-    and the new state. A group is left out if one of its segments is gone; a cleaned partition stays dirty from there.
-    If the topic is no longer compacted, cleaned partitions are left as they are. Raises CommitConflictError after
-    `timeout_s` of lost races.
+    It is one commit, or several of whole partitions if one does not take so many segments. Returns how many
+    groups of each partition were left out, and the new state. A group is left out if one of its segments is gone; a
+    cleaned partition stays dirty from there, and is left as it is if the topic is no longer compacted.
     """
-    replaced, after, read_version = Replacement([], {}), snapshot, snapshot.version
+    left_out, after, read_version = dict[int, int](), snapshot, snapshot.version
     for some in _in_commits(rewritten):
         planned = _Plan(some, KeptProducers(handle))
         while True:
-            _, after = handle.log.commit(after, "compact", planned, read_version=read_version, timeout_s=timeout_s)
+            _, after = handle.log.commit(after, "compact", planned, read_version=read_version)
             if planned.is_ready:
                 break
             planned.keep_producers()
-        replaced.groups.extend(planned.replacement.groups)
-        replaced.left_out.update(planned.replacement.left_out)
-    return replaced, after
+        left_out.update(planned.left_out)
+    return left_out, after
 
 
 def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[RewrittenPartition]]:
@@ -349,16 +338,16 @@ class _Plan:
     def __call__(self, current: Snapshot) -> list[Action] | None:
         """Plan the replacement in `current`."""
         self._snapshot, self._emptied = current, dict[int, int]()
-        self.replacement = Replacement([], {})
+        self.left_out, chosen = dict[int, int](), list[RewrittenGroup]()
         is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
         for one in self._rewritten:
             if one.end_offset and not is_compacted:
-                self.replacement.left_out[one.partition] = len(one.groups)
+                self.left_out[one.partition] = len(one.groups)
                 continue
             state = current.partitions[one.partition]
             groups, left_out, clean = _replaceable(state, one)
-            self.replacement.groups.extend(groups)
-            self.replacement.left_out[one.partition] = left_out
+            chosen += groups
+            self.left_out[one.partition] = left_out
             if count := _emptied(state, groups):
                 self._emptied[one.partition] = count
             if clean > first_dirty_offset(state):
@@ -366,9 +355,8 @@ class _Plan:
         if not self.is_ready:
             return None
         # all removals and all additions follow each other, since a commit packs such runs
-        groups = self.replacement.groups
-        removed = [Remove(one.partition, stem) for one in groups for stem in one.group.stems]
-        return [*removed, *(Add(segment) for one in groups for segment in one.outputs), *cleaned] or None
+        removed = [Remove(one.partition, stem) for one in chosen for stem in one.group.stems]
+        return [*removed, *(Add(segment) for one in chosen for segment in one.outputs), *cleaned] or None
 
     @property
     def is_ready(self) -> bool:
