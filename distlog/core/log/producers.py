@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import TRANSACTIONAL, BatchFields, increment_sequence
+from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.producer_table import KnownBatch
 from distlog.core.commits.segment_info import SegmentInfo
@@ -204,6 +205,33 @@ class KeptProducers:
             before_next = stored.before(state.segments[count].stem) if count < len(state.segments) else None
             return before_next or stored.behind(deleted, _begin(state, count))
         return ProducerStates()
+
+
+def commit_deletion(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    operation: str,
+    plan: Callable[[Snapshot], tuple[list[Action], Mapping[int, int]]],
+    *,
+    read_version: int | None = None,
+) -> Snapshot:
+    """Commit the actions of `plan` once producers are stored where it has logs begin; returns the new state.
+
+    The plan also says how many segments go from the beginning of each partition.
+    """
+    producers, planned = KeptProducers(handle), (snapshot, dict[int, int]())
+
+    def if_kept(current: Snapshot) -> list[Action] | None:
+        nonlocal planned
+        actions, counts = plan(current)
+        planned = current, dict(counts)
+        return actions or None if producers.has(*planned) else None
+
+    while True:
+        _, snapshot = handle.log.commit(snapshot, operation, if_kept, read_version=read_version)
+        if producers.has(*planned):
+            return snapshot
+        producers.keep(*planned)
 
 
 def _begin(state: PartitionState, count: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Protocol, TypeVar
 
@@ -18,7 +19,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.log.producers import KeptProducers
+from distlog.core.log.producers import commit_deletion
 from distlog.core.maintenance.cleaning_plan import MOST_SEGMENTS, first_dirty_offset
 from distlog.core.reading.chunks import Chunk
 from distlog.core.segments.segment_writer import SegmentFile, with_aborted
@@ -306,13 +307,8 @@ def commit_rewrite(
     """
     left_out, after, read_version = dict[int, int](), snapshot, snapshot.version
     for some in _in_commits(rewritten):
-        planned = _Plan(some, KeptProducers(handle))
-        while True:
-            _, after = handle.log.commit(after, "compact", planned, read_version=read_version)
-            if planned.is_ready:
-                break
-            planned.keep_producers()
-        left_out.update(planned.left_out)
+        plan = partial(_plan, some, left_out)
+        after = commit_deletion(handle, after, "compact", plan, read_version=read_version)
     return left_out, after
 
 
@@ -329,43 +325,26 @@ def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[Rewrit
     yield run
 
 
-class _Plan:
-    """The plan of a replacement: nothing is committed before the producers are stored where the log begins."""
-
-    def __init__(self, rewritten: Sequence[RewrittenPartition], producers: KeptProducers) -> None:
-        self._rewritten, self._producers = rewritten, producers
-
-    def __call__(self, current: Snapshot) -> list[Action] | None:
-        """Plan the replacement in `current`."""
-        self._snapshot, self._emptied = current, dict[int, int]()
-        self.left_out, chosen = dict[int, int](), list[RewrittenGroup]()
-        is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
-        for one in self._rewritten:
-            if one.end_offset and not is_compacted:
-                self.left_out[one.partition] = len(one.groups)
-                continue
-            state = current.partitions[one.partition]
-            groups, left_out, clean = _replaceable(state, one)
-            chosen += groups
-            self.left_out[one.partition] = left_out
-            if count := _emptied(state, groups):
-                self._emptied[one.partition] = count
-            if clean > first_dirty_offset(state):
-                cleaned.append(Cleaned(one.partition, clean))
-        if not self.is_ready:
-            return None
-        # all removals and all additions follow each other, since a commit packs such runs
-        removed = [Remove(one.partition, stem) for one in chosen for stem in one.group.stems]
-        return [*removed, *(Add(segment) for one in chosen for segment in one.outputs), *cleaned] or None
-
-    @property
-    def is_ready(self) -> bool:
-        """True if all that was planned may be committed."""
-        return self._producers.has(self._snapshot, self._emptied)
-
-    def keep_producers(self) -> None:
-        """Store what of producers is still missing."""
-        self._producers.keep(self._snapshot, self._emptied)
+def _plan(
+    rewritten: Sequence[RewrittenPartition], left_out: dict[int, int], current: Snapshot
+) -> tuple[list[Action], dict[int, int]]:
+    """The actions that replace groups in `current`, and how many first segments leave nothing, by partition."""
+    chosen, emptied = list[RewrittenGroup](), dict[int, int]()
+    is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
+    for one in rewritten:
+        if one.end_offset and not is_compacted:
+            left_out[one.partition] = len(one.groups)
+            continue
+        state = current.partitions[one.partition]
+        groups, left_out[one.partition], clean = _replaceable(state, one)
+        chosen += groups
+        if count := _emptied(state, groups):
+            emptied[one.partition] = count
+        if clean > first_dirty_offset(state):
+            cleaned.append(Cleaned(one.partition, clean))
+    # all removals and all additions follow each other, since a commit packs such runs
+    removed = [Remove(one.partition, stem) for one in chosen for stem in one.group.stems]
+    return [*removed, *(Add(segment) for one in chosen for segment in one.outputs), *cleaned], emptied
 
 
 def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:

@@ -16,7 +16,7 @@ from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.integers import whole_number
 from distlog.core.log.live_snapshot import with_tails
-from distlog.core.log.producers import KeptProducers
+from distlog.core.log.producers import commit_deletion
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topic_handle import TopicHandle
@@ -174,40 +174,16 @@ def retention(
     if dry_run:
         return plan_retention(with_tails(handle, snapshot), now_ms, most_segments=MOST_SEGMENTS), snapshot
     snapshot = _seal_expired(handle, snapshot, now_ms)
-    deletion = _Deletion(handle, now_ms)
-    while True:
-        _, snapshot = handle.log.commit(snapshot, "retention", deletion)
-        if deletion.is_ready:
-            return deletion.partitions, snapshot
-        deletion.keep_producers()
+    partitions = list[PartitionRetention]()
 
+    def plan(current: Snapshot) -> tuple[list[Action], dict[int, int]]:
+        nonlocal partitions
+        tailed = with_tails(handle, current)
+        partitions = plan_retention(tailed, now_ms, keep_tails=True, most_segments=MOST_SEGMENTS)
+        return [*_actions(partitions)], {one.partition: len(one.segments) for one in partitions}
 
-class _Deletion:
-    """The plan of a commit that deletes segments: only those behind which the producers are stored."""
-
-    def __init__(self, handle: TopicHandle, now_ms: int) -> None:
-        self._handle, self._now_ms, self._producers = handle, now_ms, KeptProducers(handle)
-
-    def __call__(self, current: Snapshot) -> list[Action] | None:
-        """Plan the deletion from `current`."""
-        self.snapshot = current
-        self.partitions = plan_retention(
-            with_tails(self._handle, current), self._now_ms, keep_tails=True, most_segments=MOST_SEGMENTS
-        )
-        return [*_actions(self.partitions)] or None if self.is_ready else None
-
-    @property
-    def is_ready(self) -> bool:
-        """True if all of what was planned may go."""
-        return self._producers.has(self.snapshot, self._counts)
-
-    def keep_producers(self) -> None:
-        """Store what of producers is still missing."""
-        self._producers.keep(self.snapshot, self._counts)
-
-    @property
-    def _counts(self) -> dict[int, int]:
-        return {one.partition: len(one.segments) for one in self.partitions}
+    snapshot = commit_deletion(handle, snapshot, "retention", plan)
+    return partitions, snapshot
 
 
 def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snapshot:
