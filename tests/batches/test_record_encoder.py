@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
+from distlog.core.arrays import BLOCK_BYTES, lies_in_pages
 from distlog.core.batches.compression import CODEC_NAMES, compress
-from distlog.core.batches.record_batch import BatchFormat, check_crcs, read_headers
+from distlog.core.batches.record_batch import HEADERS_TYPE, BatchFormat, check_crcs, read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import RecordEncoder, RecordInput, encode
+from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder, RecordInput, encode
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 
 
@@ -164,3 +165,195 @@ def test_encoders_that_hold_little_take_little_memory() -> None:
         assert not [*encoder.append(source, np.arange(100))]
     assert pa.total_allocated_bytes() - before < 20 * 300_000
     assert all(encoder.finish().batches["record_count"].tolist() for encoder in encoders)
+
+
+def in_steps(source: RecordInput, cuts: list[list[int]], **settings: Any) -> tuple[bytes, int]:
+    """The bytes that an encoder hands on for rows given in several calls, and in how many steps it does."""
+    gather = settings.pop("gather_bytes")
+    encoder = RecordEncoder(BatchFormat(**settings), base_offset=9, gather_bytes=gather, room=100)
+    steps = [bytes(encoded.data) for rows in cuts for encoded in encoder.append(source, np.array(rows, np.int64))]
+    steps.append(bytes(encoder.finish().data))
+    return b"".join(steps), len(steps)
+
+
+@given(
+    ROWS.filter(bool),
+    st.lists(st.lists(st.integers(0, 2**16), max_size=40), max_size=5),
+    st.integers(1, 2000),
+    st.sampled_from([1, 60, 300, 131_072]),
+    st.sampled_from([0, 3]),
+)
+def test_rows_given_bit_by_bit_become_the_same_batches(
+    rows: list[Row], picked: list[list[int]], gather_bytes: int, batch_bytes: int, codec: int
+) -> None:
+    cuts = [[number % len(rows) for number in part] for part in picked]
+    whole = table([rows[number] for part in cuts for number in part])
+    settings = {"batch_bytes": batch_bytes, "codec": codec}
+    source = RecordInput.from_arrow(table(rows))
+    in_pieces, _ = in_steps(source, cuts, gather_bytes=gather_bytes, **settings)
+    assert in_pieces == bytes(encode(whole, base_offset=9, **settings).data)
+
+
+def test_full_batches_are_handed_on_as_soon_as_enough_is_gathered() -> None:
+    source = RecordInput.from_arrow(table(simple(3000, bytes(1000))))
+    data, steps = in_steps(source, [list(range(3000))], gather_bytes=BLOCK_BYTES, batch_bytes=100_000)
+    assert steps == 2
+    assert len(data) > 3_000_000
+
+
+def test_batches_lie_in_memory_as_they_will_in_their_file() -> None:
+    rows = table(simple(9000, bytes(1000)))
+    encoder = RecordEncoder(BatchFormat(batch_bytes=100_000))
+    data = b""
+
+    def take(encoded: EncodedBatches) -> None:
+        nonlocal data
+        assert lies_in_pages(np.frombuffer(encoded.data, np.uint8), len(data))
+        data += encoded.data
+        encoder.file_position = len(data)
+
+    steps = sum(take(encoded) is None for encoded in encoder.append(RecordInput.from_arrow(rows), np.arange(9000)))
+    take(encoder.finish())
+    assert steps == 4
+    assert data == bytes(encode(rows, batch_bytes=100_000).data)
+
+
+def test_what_is_handed_on_in_turn_has_its_own_extremes_of_time() -> None:
+    rows: list[Row] = [(number % 37, None, bytes(50), []) for number in range(500)]
+    whole = encode(table(rows), base_offset=9, batch_bytes=400)
+    encoder = RecordEncoder(BatchFormat(batch_bytes=400), base_offset=9, gather_bytes=2000, room=100)
+    steps = list(encoder.append(RecordInput.from_arrow(table(rows)), np.arange(500)))
+    steps.append(encoder.finish())
+    for name in ("offsets_of_max_timestamp", "min_timestamps"):
+        assert np.concatenate([getattr(step, name) for step in steps]).tolist() == getattr(whole, name).tolist()
+
+
+def test_a_bad_row_among_many_calls_is_counted_from_the_first_record() -> None:
+    good, bad = RecordInput.from_arrow(table(simple(10))), RecordInput.from_arrow(table([(-2, None, None, [])]))
+    encoder = RecordEncoder(BatchFormat(batch_bytes=20))
+    assert list(encoder.append(good, np.arange(10))) == []
+    with pytest.raises(InvalidRecordError, match=r"timestamp is negative.*row=10"):
+        list(encoder.append(bad, np.arange(1)))
+
+
+def test_a_record_that_no_batch_may_hold_is_refused_before_there_is_room_for_it() -> None:
+    source = RecordInput.from_arrow(table([(0, None, bytes(50_000_000), [])]))
+    encoder = RecordEncoder(BatchFormat())
+    before = pa.total_allocated_bytes()
+    with pytest.raises(InvalidRecordError, match=r"above max.message.bytes.* size=50000\d+ limit=1048588\)"):
+        list(encoder.append(source, np.arange(1)))
+    assert pa.total_allocated_bytes() - before < 1_000_000
+
+
+def test_what_was_handed_on_stays_while_more_is_made() -> None:
+    rows = table(simple(9000, bytes(1000)))
+    encoder = RecordEncoder(BatchFormat(batch_bytes=100_000))
+    handed_on = [*encoder.append(RecordInput.from_arrow(rows), np.arange(9000)), encoder.finish()]
+    assert b"".join(step.data for step in handed_on) == bytes(encode(rows, batch_bytes=100_000).data)
+
+
+def test_rows_that_lie_apart_are_refused_before_anything_is_read() -> None:
+    source = RecordInput.from_arrow(pa.record_batch({"timestamp": [1] * 9, "key": pa.nulls(9), "value": [b"v"] * 9}))
+    with pytest.raises(TypeError, match="contiguous"):
+        list(RecordEncoder(BatchFormat()).append(source, np.arange(9)[::3]))
+
+
+KINDS = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary_view()]
+
+
+@pytest.mark.parametrize("key_kind", KINDS)
+@pytest.mark.parametrize("value_kind", KINDS)
+def test_keys_and_values_of_every_arrow_type_of_bytes(key_kind: pa.DataType, value_kind: pa.DataType) -> None:
+    rows = [(row, None if row % 3 else b"key%d" % row, b"" if row % 4 else b"v" * row, []) for row in range(30)]
+    source = table(rows)
+    for at, name, kind in ((1, "key", key_kind), (2, "value", value_kind)):
+        source = source.set_column(at, name, source[name].cast(kind))
+    assert back(encode(source)) == rows
+    assert back(encode(source.slice(7, 11))) == rows[7:18]
+
+
+def test_columns_of_type_null_are_all_null() -> None:
+    rows = [(row, None, None, []) for row in range(5)]
+    columns = {"timestamp": pa.array(range(5)), "key": pa.nulls(5), "value": pa.nulls(5), "headers": pa.nulls(5)}
+    assert back(encode(pa.RecordBatch.from_pydict(columns))) == rows
+    assert back(encode(pa.RecordBatch.from_pydict(columns).slice(1, 3))) == rows[1:4]
+
+
+@given(ROWS, st.data())
+def test_any_slice_of_the_input_is_encoded(rows: list[Row], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(rows)))
+    end = data.draw(st.integers(start, len(rows)))
+    assert back(encode(table(rows).slice(start, end - start))) == rows[start:end]
+
+
+def test_timestamps_of_any_zone_and_sliced_are_taken_as_they_are() -> None:
+    for kind in (pa.timestamp("ms"), pa.timestamp("ms", "UTC"), pa.timestamp("ms", "Europe/Berlin"), pa.int64()):
+        source = table(simple(9)).set_column(0, "timestamp", pa.array(range(1000, 1009), pa.int64()).cast(kind))
+        assert back(encode(source.slice(4, 3))) == simple(9)[4:7]
+
+
+def headers_column(kind: pa.DataType, rows: list[Any]) -> pa.RecordBatch:
+    return table(simple(len(rows))).set_column(3, "headers", pa.array(rows, kind))
+
+
+def test_null_headers_are_no_headers_even_where_their_slots_hold_some() -> None:
+    source = headers_column(HEADERS_TYPE, [[{"key": "a", "value": b"1"}], None, [], [{"key": "b", "value": None}]])
+    assert [row[3] for row in back(encode(source))] == [[("a", b"1")], [], [], [("b", None)]]
+    full = pa.array([[{"key": "a", "value": b"1"}], [{"key": "b", "value": b"2"}]], HEADERS_TYPE)
+    bitmap = pa.py_buffer(b"\x01")
+    masked = pa.Array.from_buffers(HEADERS_TYPE, 2, [bitmap, full.buffers()[1]], children=[full.values])
+    source = table(simple(2)).set_column(3, "headers", masked)
+    assert [row[3] for row in back(encode(source))] == [[("a", b"1")], []]
+
+
+def test_headers_of_other_list_and_string_types() -> None:
+    rows = [[{"key": "a", "value": b"1"}], None, [{"key": "b", "value": None}] * 2]
+    large = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+    source = headers_column(large, rows)
+    assert [row[3] for row in back(encode(source))] == [[("a", b"1")], [], [("b", None)] * 2]
+
+
+def test_other_columns_are_not_looked_at() -> None:
+    source = table(simple(2)).append_column("offset", pa.array([55, 3])).append_column("extra", pa.array(["x", "y"]))
+    assert back(encode(source)) == simple(2)
+
+
+@pytest.mark.parametrize("timestamp", [-2, -(2**63)])
+def test_a_negative_timestamp_is_refused_and_named(timestamp: int) -> None:
+    with pytest.raises(InvalidRecordError, match=r"timestamp is negative.*row=2"):
+        encode(table([*simple(2), (timestamp, None, None, [])]))
+
+
+def test_a_null_timestamp_is_refused_and_named() -> None:
+    rows = table(simple(3)).set_column(0, "timestamp", pa.array([1, None, 3], pa.int64()))
+    with pytest.raises(InvalidRecordError, match=r"timestamp is null \(row=1\)"):
+        encode(rows)
+
+
+@pytest.mark.parametrize("name", ["timestamp", "key", "value"])
+def test_a_missing_column_is_refused_and_named(name: str) -> None:
+    with pytest.raises(InvalidRecordError, match=f"column={name}"):
+        encode(table(simple(1)).drop_columns([name]))
+
+
+def test_a_column_of_a_wrong_type_is_refused() -> None:
+    rows = table(simple(1))
+    with pytest.raises(InvalidRecordError, match="must be binary"):
+        encode(rows.set_column(1, "key", pa.array([1.5])))
+    with pytest.raises(InvalidRecordError, match="headers like"):
+        encode(rows.set_column(3, "headers", pa.array(["h"])))
+    for stamps in (pa.array([1], pa.timestamp("us")), pa.array([1], pa.int32()), pa.array(["1"])):
+        with pytest.raises(InvalidRecordError, match=r"timestamp\[ms\] or int64"):
+            encode(rows.set_column(0, "timestamp", stamps))
+
+
+def test_a_null_header_or_header_key_is_refused_and_named_but_not_outside_the_slice() -> None:
+    good = [{"key": "a", "value": b"1"}]
+    for bad in ([None], [{"key": None, "value": b"1"}]):
+        source = headers_column(HEADERS_TYPE, [good, good, bad, good])
+        with pytest.raises(InvalidRecordError, match=r"key of a header is null \(row=2\)"):
+            encode(source)
+        with pytest.raises(InvalidRecordError, match=r"\(row=1\)"):
+            encode(source.slice(1))
+        assert len(back(encode(source.slice(0, 2)))) == 2
+        assert len(back(encode(source.slice(3)))) == 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import CommandLine
 from hypothesis import example, given
 from hypothesis import strategies as st
+from live_writer import LiveWriter
 from searches import examples
+from topics import NOW
 
 import distlog
 from distlog.cli import reading
@@ -202,3 +205,40 @@ def test_a_time_ago_counts_from_now() -> None:
     for wrong in ("-1w", "1h", "-h", "soon"):
         with pytest.raises(ValueError, match="is no time: write a date as 2026-01-31, a time as"):
             arguments.time(wrong)
+
+
+COUNT = 40
+
+
+@pytest.fixture
+def live(cli: CommandLine) -> Iterator[CommandLine]:
+    """A topic whose records are all in a segment that its writer, which still runs, has not sealed."""
+    cli.ok("create")
+    writer = LiveWriter(cli.url, 0, COUNT)
+    try:
+        writer.wait_for(COUNT)
+        yield cli
+    finally:
+        writer.kill()
+
+
+def numbers(cli: CommandLine, *options: str) -> list[int]:
+    """The offsets of the records that `read` shows, whose values tell the same numbers."""
+    rows = [json.loads(line) for line in cli.ok("read", *options, "--json").out.splitlines()]
+    assert [int(row["value"]) for row in rows] == [row["offset"] for row in rows]
+    return [row["offset"] for row in rows]
+
+
+def test_read_shows_the_tail(live: CommandLine) -> None:
+    assert numbers(live) == list(range(COUNT))
+    assert numbers(live, "--partition", "0", "--offset", "35", "--limit", "3") == [35, 36, 37]
+    assert numbers(live, "--since", str(NOW + 38)) == [38, 39]
+
+
+def test_describe_and_segments_count_the_tail(live: CommandLine) -> None:
+    (segment,) = live.ok("segments", "--json").json["segments"]
+    (log,) = Path(live.url).glob("*-0/*.log")
+    assert (segment["base_offset"], segment["next_offset"]) == (0, COUNT)
+    assert segment["log_bytes"] == log.stat().st_size
+    partition = live.ok("describe").rows[2]
+    assert partition == ["0", "0", str(COUNT), "1", str(log.stat().st_size)]

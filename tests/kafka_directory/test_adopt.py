@@ -8,13 +8,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Address
+from dying_calls import Died, DyingCalls
 from log_dirs import STAGES, contents, copy_of, golden_of, partition_of, read
 
 import distlog
-from distlog import InvalidConfigError, InvalidTopicError, StorageError, TopicExistsError
+from distlog import InvalidConfigError, InvalidTopicError, StorageError, TopicExistsError, TopicNotFoundError
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.kafka_directory import adopt, export
 from distlog.core.maintenance.vacuum import vacuum
 from distlog.core.transactions.producer_states import read_producer_snapshot
 
@@ -230,3 +234,198 @@ def test_producers_after_the_last_snapshot_are_found_in_the_log(tmp_path: Path) 
     assert distlog.adopt(folder).ok
     made = (folder.parent / "txn" / "txn-0" / "00000000000000000713.snapshot").read_bytes()
     assert sorted(read_producer_snapshot(made).tolist()) == entries[1]
+
+
+KEPT = {"leader-epoch-checkpoint", ".snapshot"}
+
+
+def left(folder: Path) -> set[str]:
+    """The suffixes, or whole names, of the files in a partition's folder."""
+    return {path.suffix or path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> distlog.Topic:
+    folder = partition_of("first", tmp_path, "idempotent-0")
+    return distlog.adopt(folder, str(tmp_path / "idempotent"), config={"file.delete.delay.ms": 0}).topic
+
+
+def test_a_dropped_topic_that_was_adopted_leaves_no_file(topic: distlog.Topic, tmp_path: Path) -> None:
+    folder = tmp_path / "idempotent" / "idempotent-0"
+    topic.vacuum()
+    assert left(folder) >= KEPT
+    topic.drop()
+    topic.vacuum()
+    assert left(folder) == set()
+
+
+def test_without_a_brokers_segment_its_leader_epochs_go_and_its_producers_stay(
+    topic: distlog.Topic, tmp_path: Path
+) -> None:
+    folder = tmp_path / "idempotent" / "idempotent-0"
+    end = topic.end_offsets()[0]
+    topic.delete_records({0: -1})
+    topic.retention()
+    topic.vacuum()
+    assert [path.name for path in folder.iterdir() if path.suffix] == [f"{end:020d}.snapshot"]
+    assert "leader-epoch-checkpoint" not in left(folder)
+
+
+@pytest.mark.parametrize("way", ["in place", "copied"])
+def test_of_two_adoptions_to_one_address_on_a_disk_the_second_is_refused(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = golden_of("first")["java-lz4-0"].records()
+    folder = partition_of("first", tmp_path, "java-lz4-0")
+    target = str(tmp_path / "copies" / "java-lz4") if way == "copied" else None
+    real, seen = adopt._commit, []
+
+    def commit(*arguments: Any) -> Any:
+        # 1. all files of the first one are there; 2. a second one begins
+        monkeypatch.setattr(adopt, "_commit", real)
+        with pytest.raises(StorageError, match="another adoption") as error:
+            distlog.adopt(folder, target)
+        seen.append(error)
+        return real(*arguments)
+
+    monkeypatch.setattr(adopt, "_commit", commit)
+    topic = distlog.adopt(folder, target).topic
+    # 3. the first one's topic is whole
+    assert seen
+    assert read(topic) == records
+    assert topic.verify().ok
+
+
+def test_of_two_exports_into_one_log_directory_the_second_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [distlog.create(str(tmp_path / name)) for name in ("first", "second")]
+    target, real = tmp_path / "logs", export._write_checkpoints
+
+    def write(*arguments: Any) -> None:
+        monkeypatch.setattr(export, "_write_checkpoints", real)
+        with pytest.raises(StorageError, match="another export or adoption"):
+            topics[1].export(target)
+        real(*arguments)
+
+    monkeypatch.setattr(export, "_write_checkpoints", write)
+    topics[0].export(target)
+    topics[1].export(target)
+    assert (target / "replication-offset-checkpoint").read_text() == "0\n2\nfirst 0 0\nsecond 0 0\n"
+
+
+#: All that changes files.
+CALLS = ("link", "unlink", "replace", "rename", "mkdir", "fsync")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["in place", "copied"])
+def test_a_crash_at_any_step_leaves_the_brokers_files_or_an_adopted_topic(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, died, fail_at = golden_of("first")["java-lz4-0"].records(), 0, 0
+    while True:
+        # 1. one index is missing, so that a file must be made too
+        folder = partition_of("first", tmp_path / str(fail_at), "java-lz4-0")
+        next(folder.glob("*.index")).unlink()
+        before = contents(folder.parent)
+        target = None if way == "in place" else str(tmp_path / str(fail_at) / "copies" / "java-lz4")
+        url = str(folder.parent / "java-lz4") if target is None else target
+        # 2. the adoption dies
+        with monkeypatch.context() as patch:
+            deaths = DyingCalls(fail_at, patch, CALLS)
+            try:
+                distlog.adopt(folder, target)
+            except Died:
+                died += 1
+        # 3. there is the topic, whole, or there is none
+        try:
+            assert read(distlog.open(url)) == records
+        except TopicNotFoundError:
+            assert deaths.count > fail_at
+        # 4. and nothing happened to the broker's files, in whose place the next adoption goes on
+        after = contents(folder.parent)
+        assert {name: after[name] for name in before} == before
+        topic = distlog.adopt(folder, target).topic
+        assert read(topic) == records
+        assert topic.verify().ok
+        if deaths.count <= fail_at:
+            break
+        fail_at += 1
+    assert died > 15
+
+
+def test_files_of_others_where_the_topics_would_be_are_not_touched(tmp_path: Path) -> None:
+    folder = partition_of("first", tmp_path, "txn-0")
+    other = tmp_path / "topics" / "txn" / "txn-0"
+    other.mkdir(parents=True)
+    (other / "00000000000000000000.log").write_bytes(b"of another broker")
+    with pytest.raises(StorageError, match="other files are where the topic's would be"):
+        distlog.adopt(folder, str(tmp_path / "topics" / "txn"))
+    assert (other / "00000000000000000000.log").read_bytes() == b"of another broker"
+
+
+DAMAGES = {
+    "empty": lambda _: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "zeros": lambda data: bytes(37) + data[37:],
+}
+
+
+def producers(folder: Path) -> list[tuple[int, ...]]:
+    """The producers at the end of the adopted partition."""
+    (snapshot,) = (folder.parent / "txn" / "txn-0").glob("*.snapshot")
+    return sorted(read_producer_snapshot(snapshot.read_bytes()).tolist())
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_behind_a_damaged_snapshot_producers_are_those_of_the_one_before_and_of_the_log(
+    damage: str, tmp_path: Path
+) -> None:
+    """testLoadFromEmptySnapshotFile, testLoadFromTruncatedSnapshotFile, testLoadFromCorruptSnapshotFile."""
+    folder = partition_of("first", tmp_path, "txn-0")
+    distlog.adopt(folder)
+    right = producers(folder)
+    shutil.rmtree(folder.parent / "txn")
+    *_, before, newest = sorted(folder.glob("*.snapshot"))
+    assert (
+        read_producer_snapshot(before.read_bytes()).tolist() != read_producer_snapshot(newest.read_bytes()).tolist()
+    )
+    newest.write_bytes(DAMAGES[damage](newest.read_bytes()))
+    distlog.adopt(folder)
+    assert producers(folder) == right
+
+
+def test_a_stray_snapshot_behind_the_log_end_is_not_taken(tmp_path: Path) -> None:
+    """testRemoveExpiredPidsOnReload, testRemoveAllStraySnapshots."""
+    folder = partition_of("first", tmp_path, "txn-0")
+    distlog.adopt(folder)
+    right = producers(folder)
+    shutil.rmtree(folder.parent / "txn")
+    first = sorted(folder.glob("*.snapshot"))[0]
+    shutil.copy(first, folder / f"{10**6:020d}.snapshot")
+    assert distlog.adopt(folder).ok
+    assert producers(folder) == right
+
+
+def moved(log: Path, batch: int, base_offset: int) -> int:
+    """Append a batch of the log again, at another offset, which is outside of its checksum; its position."""
+    data = log.read_bytes()
+    row = read_headers(data)[batch]
+    again = data[row["position"] : row["position"] + row["size"]]
+    log.write_bytes(data + base_offset.to_bytes(8, "big") + again[8:])
+    return len(data)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_offsets_that_go_back_end_the_log(clean: bool, tmp_path: Path) -> None:
+    """Step 8 of the loader: InvalidOffset."""
+    folder = partition_of("first", tmp_path, "codec-none-0")
+    if not clean:
+        (folder.parent / ".kafka_cleanshutdown").unlink()
+    last = sorted(folder.glob("*.log"))[-1]
+    position = moved(last, 0, int(last.stem))
+    report = distlog.adopt(folder)
+    assert f"{last.name}: cut" in report.notes[0]
+    assert f"from position {position}: a record batch cannot follow those before it" in report.notes[0]
+    assert read(report.topic) == golden_of("first")["codec-none-0"].records()

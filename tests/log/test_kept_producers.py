@@ -1,8 +1,9 @@
-"""Producers outlive their records, as in Kafka: retention deletes whole segments, and what they told is kept."""
+"""Producers outlive their records, as in Kafka: they are known after retention, merges and restores."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from raw_batches import batch, record
 from topics import NOW, topic_on
 
 import distlog
+from distlog.core import paths
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.maintenance.merge import merge
 from distlog.core.storage.storage import Storage
@@ -145,3 +147,129 @@ def test_producers_are_known_when_compaction_empties_the_first_segment_behind_a_
 def plain(value: bytes) -> bytes:
     """A batch of no producer, with one record of the only key."""
     return batch([record(0, 0, b"key", value)], base_timestamp=NOW, max_timestamp=NOW)
+
+
+@pytest.fixture
+def merged(tmp_path: Path) -> Path:
+    """A topic of two partitions, each with six batches of a producer in segments that were merged."""
+    folder = new_topic(tmp_path / "events", 2, file_delete_delay_ms=0)
+    process = Process(folder)
+    for number in range(6):
+        for partition in (0, 1):
+            send(process[partition], number)
+            process[partition].roll()
+    process.topic().compact()
+    process.topic().vacuum()
+    states = process.head().partitions
+    assert [[one.is_bundled for one in state.segments] for state in states] == [[True], [True]]
+    return folder
+
+
+def test_a_new_process_knows_their_batches(merged: Path) -> None:
+    process = Process(merged)
+    for partition in (0, 1):
+        assert send(process[partition], 5) == (5, 6)
+        assert send(process[partition], 2) == (2, 3)
+        with pytest.raises(OutOfOrderSequenceError, match=r"sequence=7 expected=6"):
+            send(process[partition], 7)
+        assert send(process[partition], 6) == (6, 7)
+
+
+def test_readers_need_no_snapshot_and_no_page_of_the_active_segment_behind_them(merged: Path) -> None:
+    """A power loss may take both."""
+    process = Process(merged)
+    send(process[1], 6)
+    for path in (*process.folder(1).glob("*.snapshot"), process.folder(1) / ".lock"):
+        path.unlink()
+    assert distlog.open(str(merged)).scan().count() == 13
+    assert send(Process(merged)[1], 6) == (6, 7)
+
+
+def test_retention_keeps_them(merged: Path) -> None:
+    topic = Process(merged).topic()
+    topic.delete_records({0: -1, 1: -1})
+    topic.retention()
+    topic.vacuum()
+    assert not list((merged / "_bundles").iterdir())
+    for partition in (0, 1):
+        assert send(Process(merged)[partition], 5) == (5, 6)
+        assert send(Process(merged)[partition], 6) == (6, 7)
+
+
+def test_producers_are_known_when_a_restore_moves_the_beginning_back_to_an_earlier_cut(tmp_path: Path) -> None:
+    """1. Retention cuts the log twice. 2. Vacuum keeps what it cut off. 3. A restore brings back the second part."""
+    folder = tmp_path / "events"
+    topic = sent_once(folder, rolls=3)
+    wanted = cut(topic, 1)
+    age(folder, wanted)
+    cut(topic, 2)
+    assert topic.vacuum().gc_floor == wanted
+    topic.restore(wanted)
+    again = Process(folder)
+    assert again.head().partitions[0].segments[0].base_offset == 1
+    assert send(again[0], 0) == (0, 1)
+
+
+def sent_once(folder: Path, *, rolls: int) -> distlog.Topic:
+    """A topic whose first segment has what a producer sent; each other one has a record of nobody's."""
+    process = Process(new_topic(folder, file_delete_delay_ms=3_600_000))
+    send(process[0], 0)
+    for _ in range(rolls):
+        process[0].roll()
+        append(process[0], b"plain")
+    return process.topic()
+
+
+def cut(topic: distlog.Topic, *offsets: int) -> int:
+    """Delete the records before each of the offsets in turn; returns the version."""
+    for offset in offsets:
+        topic.delete_records({0: offset})
+        topic.retention()
+    return topic.version
+
+
+def age(folder: Path, version: int) -> None:
+    """Have all commits up to a version be of long ago."""
+    for number in range(version + 1):
+        os.utime(folder / paths.commit_file(number), (0, 0))
+
+
+def cut_often(folder: Path, *, restored: bool) -> tuple[distlog.Topic, int]:
+    """A topic whose log begins at 3, and the version that has it begin at 1; producers were cut off before that.
+
+    That version is behind the gc floor. If it was `restored`, the log began later at the floor.
+    """
+    topic = sent_once(folder, rolls=4)
+    if restored:
+        first = cut(topic, 1)
+        age(folder, cut(topic, 2))
+        topic.restore(first)
+    else:
+        age(folder, topic.version)
+        cut(topic, 1)
+    wanted = topic.version
+    cut(topic, 2, 3)
+    assert topic.vacuum().gc_floor < wanted
+    return topic, wanted
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_producers_are_known_when_a_version_between_the_gc_floor_and_the_head_is_restored(
+    tmp_path: Path, restored: bool
+) -> None:
+    topic, wanted = cut_often(tmp_path / "events", restored=restored)
+    topic.restore(wanted)
+    again = Process(tmp_path / "events")
+    assert again.head().partitions[0].segments[0].base_offset == 1
+    assert send(again[0], 0) == (0, 1)
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_export_of_a_version_between_the_gc_floor_and_the_head_has_its_producers(
+    tmp_path: Path, restored: bool
+) -> None:
+    _, wanted = cut_often(tmp_path / "events", restored=restored)
+    old = distlog.open(str(tmp_path / "events"), version=wanted)
+    old.export(tmp_path / "kafka")
+    adopted = distlog.adopt(tmp_path / "kafka", str(tmp_path / "again")).topics["events"]
+    assert send(Process(tmp_path / "again" / "events")[0], 0) == (0, 1), adopted

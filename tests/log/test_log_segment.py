@@ -1,21 +1,39 @@
 """A segment that is appended to in place, by what Kafka's LogSegmentTest pins.
 
 Held here: testAppendForLogSegmentOffsetOverflowException, testNextOffsetCalculation, testGetFirstBatchTimestamp,
-testCreateWithInitFileSizeAppendMessage, testCreateWithInitFileSizeClearShutdown. What it pins of reads is held in
-`test_segment_reads`, of recovery in `test_segment_recovery`, of truncation in `test_segment_truncation`. Nowhere:
+testCreateWithInitFileSizeAppendMessage, testCreateWithInitFileSizeClearShutdown, shouldRoll; testTruncate,
+testTruncateEmptySegment, testTruncateFull, shouldTruncateEvenIfOffsetPointsToAGapInTheLog,
+testReloadLargestTimestampAndNextOffsetAfterTruncation; testReadOnEmptySegment, testReadBeforeFirstOffset,
+testReadAfterLast, testReadFromGap, testFindOffsetByTimestamp. Recovery is in `test_segment_recovery`. Nowhere:
 testChangeFileSuffixes (files are never renamed, a commit removes them) and testAppendFromFile (no segment
 is split: offsets that an index cannot tell are refused).
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from active_segments import NOW, Clock, append, config, files, new_segment, offsets, records, reopened
+from active_segments import (
+    NOW,
+    Clock,
+    append,
+    config,
+    data_from,
+    files,
+    filled,
+    new_segment,
+    none_open,
+    offsets,
+    records,
+    reopened,
+)
+from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import BATCH, read_headers
+from distlog.core.errors import CorruptRecordError
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.segments.segment_state import LogDescription, UnfitBatchError
 
@@ -170,3 +188,260 @@ def test_the_names_of_a_new_segment_are_durable_when_it_is_there(
     )
     new_segment(tmp_path)
     assert there == [[".index", ".log", ".timeindex"]]
+
+
+HOUR = 3_600_000
+
+
+def test_a_segment_rolls_before_it_passes_its_size(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, internal_segment_bytes=1000)
+    append(segment, records(0))
+    assert not segment.should_roll(1000 - segment.size, 0, 1)
+    assert segment.should_roll(1001 - segment.size, 0, 1)
+
+
+def test_a_segment_rolls_by_the_time_of_its_records_and_not_by_the_clock(tmp_path: Path) -> None:
+    clock = Clock()
+    segment = new_segment(tmp_path, clock=clock, segment_ms=HOUR)
+    append(segment, records(0, timestamp=NOW))
+    clock.now_ms += 10 * HOUR
+    assert not segment.should_roll(10, NOW + HOUR, 1)
+    assert segment.should_roll(10, NOW + HOUR + 1, 1)
+    assert not segment.should_roll(10, -1, 1)
+
+
+def test_a_segment_without_record_times_rolls_by_the_clock(tmp_path: Path) -> None:
+    clock = Clock()
+    segment = new_segment(tmp_path, clock=clock, segment_ms=HOUR)
+    append(segment, records(0, timestamp=-1))
+    clock.now_ms += HOUR
+    assert not segment.should_roll(10, -1, 1)
+    clock.now_ms += 1
+    assert segment.should_roll(10, -1, 1)
+
+
+def test_an_empty_segment_never_rolls_but_for_its_offsets(tmp_path: Path) -> None:
+    clock = Clock()
+    segment = new_segment(tmp_path, 5, clock=clock, segment_ms=1, internal_segment_bytes=14, segment_index_bytes=4)
+    clock.now_ms += HOUR
+    assert not segment.should_roll(1000, NOW + HOUR, 5)
+    assert not segment.should_roll(1000, NOW, 5 + 2**31 - 1)
+    assert segment.should_roll(1000, NOW, 5 + 2**31)
+    assert segment.should_roll(1000, NOW, 4)
+
+
+@pytest.mark.parametrize(("index_bytes", "entries"), [(8, 0), (24, 1), (36, 2), (47, 2), (48, 3)])
+def test_a_segment_rolls_when_an_index_is_full(tmp_path: Path, index_bytes: int, entries: int) -> None:
+    segment = new_segment(tmp_path, index_interval_bytes=0, segment_index_bytes=index_bytes)
+    offset = 0
+    while offset == 0 or not segment.should_roll(10, 10 * offset, offset):
+        append(segment, records(offset))
+        offset += 1
+    assert segment.state.time_index_bytes == 12 * entries
+
+
+def test_all_processes_draw_the_same_jitter(tmp_path: Path) -> None:
+    def span(base_offset: int, folder: str) -> int:
+        segment = new_segment(tmp_path / folder, base_offset, segment_ms=HOUR, segment_jitter_ms=HOUR)
+        append(segment, records(base_offset, timestamp=NOW))
+        low, high = 0, HOUR
+        while low < high:
+            middle = (low + high) // 2
+            rolls = segment.should_roll(10, NOW + middle + 1, base_offset + 1)
+            low, high = (low, middle) if rolls else (middle + 1, high)
+        return low
+
+    assert span(0, "a") == span(0, "b") != span(1, "c")
+    assert 0 < span(0, "d") < HOUR
+
+
+def test_truncating_again_and_again_leaves_what_is_before(tmp_path: Path) -> None:
+    segment, offset = new_segment(tmp_path, 40), 40
+    for _ in range(30):
+        append(segment, records(offset, [b"hello"]))
+        append(segment, records(offset + 1, [b"hello"]))
+        assert offsets(segment, offset) == [offset, offset + 1]
+        segment.truncate_to(offset + 1, none_open())
+        assert offsets(segment, offset) == [offset]
+        offset += 1
+
+
+def test_an_empty_segment_that_is_truncated_can_be_appended_to(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, 0, segment_ms=300_000)
+    assert segment.truncate_to(57, none_open()) == 0
+    assert not segment.should_roll(100, 10**15, 57)
+    assert segment.should_roll(100, 10**15, 2**31)
+    append(segment, records(57))
+    assert offsets(segment) == [57]
+
+
+def test_the_largest_timestamp_and_the_next_offset_after_a_truncation_are_those_of_what_is_left(
+    tmp_path: Path,
+) -> None:
+    size = len(records(40, [b"hello"]))
+    segment = new_segment(tmp_path, 40, index_interval_bytes=2 * size - 1)
+    for offset in range(40, 70):
+        append(segment, records(offset, [b"hello"]))
+    assert segment.state.time_index_bytes == 14 * 12
+    assert segment.truncate_to(41, none_open()) == 29 * size
+    state = segment.state
+    assert (state.time_index_bytes, state.max_timestamp, state.next_offset) == (0, 400, 41)
+
+
+def test_a_segment_that_is_truncated_as_a_whole_begins_anew(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, segment_ms=300_000)
+    append(segment, records(0, [b"hello", b"there"], timestamp=1000))
+    assert segment.should_roll(10, 10_000_000, 2)
+    segment.truncate_to(0, none_open())
+    assert not segment.should_roll(10, 10_000_000, 2)
+    assert (segment.size, segment.next_offset, segment.translate_offset(0)) == (0, 0, None)
+    append(segment, records(0, [b"hello", b"there"]))
+    assert offsets(segment) == [0]
+
+
+def test_a_truncation_in_a_gap_drops_what_is_behind_the_gap(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, 40)
+    append(segment, records(40))
+    append(segment, records(43))
+    segment.truncate_to(41, none_open())
+    assert offsets(segment) == [40]
+    assert read_headers(files(tmp_path, 40)[".log"])["base_offset"].tolist() == [40]
+
+
+def test_whoever_knows_an_older_state_reads_on_behind_a_truncation(tmp_path: Path) -> None:
+    old = filled(tmp_path)
+    reader, writer = (reopened(tmp_path, old, index_interval_bytes=0) for _ in range(2))
+    writer.truncate_to(50, none_open())
+    writer.seal()
+    assert offsets(reader) == list(range(50))
+    assert reader.translate_offset(49) is not None
+    assert (reader.translate_offset(50), reader.find_offset_by_timestamp(900)) == (None, None)
+
+
+def test_an_empty_segment_has_nothing_to_read(tmp_path: Path) -> None:
+    assert new_segment(tmp_path, 40).translate_offset(40) is None
+
+
+def test_a_read_before_the_first_offset_gives_the_first_batch(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, 40)
+    data = records(50, [b"hello", b"there", b"little", b"bee"])
+    append(segment, data)
+    assert segment.translate_offset(41) == (50, 53, 0, len(data))
+
+
+def test_a_read_behind_the_last_offset_gives_none(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, 40)
+    append(segment, records(50, [b"hello", b"there"]))
+    assert segment.translate_offset(52) is None
+
+
+def test_a_read_in_a_gap_gives_the_next_batch(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, 40)
+    second = records(60, [b"alpha", b"beta"])
+    append(segment, records(50, [b"hello", b"there"]))
+    append(segment, second)
+    assert data_from(segment, 55) == second
+
+
+def test_a_read_from_inside_a_batch_gives_the_whole_batch(tmp_path: Path) -> None:
+    segment, data = new_segment(tmp_path), records(0, [b"a", b"b", b"c"])
+    append(segment, data)
+    assert data_from(segment, 2) == data
+
+
+@pytest.mark.parametrize("interval", [0, 200, 4096])
+def test_a_time_is_found_at_the_first_record_at_or_after_it(tmp_path: Path, interval: int) -> None:
+    segment = new_segment(tmp_path, 40, index_interval_bytes=interval)
+    for offset in range(40, 50):
+        append(segment, records(offset, leader_epoch=3))
+    found = {time: segment.find_offset_by_timestamp(time) for time in (420, 421, 490, 491, 401, 399)}
+    assert {time: at and tuple(at) for time, at in found.items()} == {
+        420: (420, 42, 3),
+        421: (430, 43, 3),
+        490: (490, 49, 3),
+        491: None,
+        401: (410, 41, 3),
+        399: (400, 40, 3),
+    }
+    later = segment.find_offset_by_timestamp(420, 45)
+    assert later is not None
+    assert later.offset == 45
+
+
+def test_a_time_is_found_inside_of_a_batch(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    rows = [record(delta, time, None, b"v") for delta, time in enumerate((0, 50, 20))]
+    append(segment, batch(rows, base_timestamp=100, max_timestamp=150))
+    assert [segment.find_offset_by_timestamp(time) for time in (100, 101, 151)] == [
+        (100, 0, -1),
+        (150, 1, -1),
+        None,
+    ]
+
+
+def test_a_read_gives_nothing_that_another_process_appended_since(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    append(segment, records(0))
+    other = reopened(tmp_path, segment.state)
+    append(other, records(1))
+    assert segment.translate_offset(1) is None
+    assert data_from(segment) == records(0)
+
+
+def test_a_damaged_batch_is_not_believed_when_a_time_is_looked_for(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    append(segment, records(0), records(1))
+    path = tmp_path / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    assert segment.find_offset_by_timestamp(0) is not None
+    with pytest.raises(CorruptRecordError) as caught:
+        segment.find_offset_by_timestamp(10)
+    assert caught.value.details["position"] == len(records(0))
+
+
+@pytest.mark.parametrize("wrong", [60, 49, 0])
+@pytest.mark.parametrize("inside", [0, 7, 30])
+def test_an_entry_that_names_another_place_is_not_believed(tmp_path: Path, wrong: int, inside: int) -> None:
+    segment = reopened(tmp_path, filled(tmp_path), index_interval_bytes=0)
+    places = [segment.translate_offset(offset) for offset in range(100)]
+    path, other = tmp_path / f"{0:020d}.index", places[wrong]
+    data = bytearray(path.read_bytes())
+    at = data.index((50).to_bytes(4, "big"))
+    assert other is not None
+    data[at + 4 : at + 8] = (other.position + inside).to_bytes(4, "big")
+    path.write_bytes(data)
+    assert [segment.translate_offset(offset) for offset in range(100)] == places
+
+
+def test_a_time_is_looked_for_from_the_wanted_offset_on_and_not_from_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = new_segment(tmp_path, index_interval_bytes=0)
+    for offset in range(50):
+        append(segment, records(offset, timestamp=1000))
+    place, read, positions = segment.translate_offset(45), os.preadv, []
+
+    def noted(file: int, buffers: list[memoryview], position: int) -> int:
+        if os.readlink(f"/proc/self/fd/{file}").endswith(".log"):
+            positions.append(position)
+        return read(file, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", noted)
+    found = segment.find_offset_by_timestamp(1000, 45)
+    assert place is not None
+    assert found is not None
+    assert found.offset == 45
+    assert min(positions) == place.position
+
+
+def test_a_seal_reads_nothing_of_a_log_without_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = new_segment(tmp_path)
+    append(segment, records(0, [b"a", b"b"], timestamp=-1))
+
+    def unwanted(*_: object) -> int:
+        raise AssertionError("a seal reads the log")
+
+    monkeypatch.setattr(os, "preadv", unwanted)
+    assert segment.seal().offset_of_max_timestamp == -1

@@ -6,7 +6,7 @@ Which of Kafka's tests of LocalLog, UnifiedLog and LogLoader are held here, by t
   testMessageSizeCheck, testUpdateConfig, testLogCloseIdempotent (here); testAppendWithNoTimestamp and the other facts
   of single segments (test_log_segment.py).
 - rolls: testSizeBasedLogRoll, testNewSegmentsAfterRoll, testTimeBasedLogRollDuringAppend (here, its table in
-  test_segment_rolling.py), testRollEmptyActiveSegment: here nothing happens, an empty segment goes on.
+  test_log_segment.py), testRollEmptyActiveSegment: here nothing happens, an empty segment goes on.
 - flushes and recovery points: testLogFlush, testLogRolls (test_partition_flush.py).
 - what was written is read: testFetchUpToLogEndOffset (test_tails.py).
 - recovery: testLogRecoversToCorrectOffset, testIndexRebuild, testCorruptIndexRebuild, testCorruptLog,
@@ -26,6 +26,7 @@ transactions and leader epochs wait for transactional appends in place.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,11 @@ from distlog.core.errors import (
     TopicNotFoundError,
     UnsupportedVersionError,
 )
+from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.live_snapshot import with_tails
+from distlog.core.log.partition_log import open_together
+from distlog.core.log.segment_files import ActiveFile
+from distlog.core.storage.locks_and_pages import FileLock
 from distlog.core.topics.topic import Topic
 
 
@@ -270,3 +275,85 @@ def test_the_folder_of_a_partition_is_made_by_the_first_append(folder: Path) -> 
     assert not (folder / "events-0").exists()
     append(process[0], b"a")
     assert (folder / paths.partition_dir("events", 0) / paths.LOCK_FILE).exists()
+
+
+def test_close_waits_for_a_thread_that_holds_the_lock_and_then_lets_go_of_the_files(tmp_path: Path) -> None:
+    """1. A thread holds the lock, and has the segment. 2. Another one closes. 3. The first appends, and lets go."""
+    process = Process(new_topic(tmp_path / "events"))
+    append(process[0], b"before")
+    active = ActivePartition(process.handle, 0, process.snapshots)
+    began = threading.Event()
+
+    def close() -> None:
+        began.set()
+        active.close()
+
+    closing = threading.Thread(target=close)
+    with active.held():
+        segment = active.recover()
+        assert segment is not None
+        closing.start()
+        assert began.wait(60)
+        closing.join(0.2)  # it would be over by now if it did not wait
+        assert closing.is_alive()
+        data, _ = encoded(b"in between")
+        data[:8].view(">i8")[:] = segment.next_offset
+        segment.append(data.data, read_headers(data.data))
+        active.moved_on()
+    closing.join(60)
+    assert not closing.is_alive()
+    process.close()
+    assert open_below(tmp_path) == []
+    assert process.seen() == {0: [b"before", b"in between"]}
+    assert append(process[0], b"after") == (2, 3)
+
+
+def test_what_is_flushed_closes_though_another_log_of_the_same_thread_holds_the_flush_lock(tmp_path: Path) -> None:
+    """The garbage collector may close a log that nobody has any more in the middle of another log's flush."""
+    process = Process(new_topic(tmp_path / "events"), timeout_s=0.0)
+    append(process[0], b"a")
+    process[0].flush()
+    other = FileLock(str(process.folder(0) / paths.FLUSH_FILE))
+    with other.held():
+        process.close()
+        assert {Path(path).name for path in open_below(tmp_path)} == {paths.FLUSH_FILE}
+    other.close()
+    assert open_below(tmp_path) == []
+
+
+def operations(process: Process) -> list[str]:
+    return [commit.operation for commit in process.handle.log.commits(0, process.head().version + 1)]
+
+
+def test_partitions_that_others_opened_meanwhile_are_not_opened_again(tmp_path: Path) -> None:
+    folder = new_topic(tmp_path / "events", partitions=4)
+    process, other = Process(folder), Process(folder)
+    append(other[2], b"a")
+    open_together([process[number] for number in (3, 2, 1, 0)])
+    assert operations(process) == ["create", "active", "active"]
+    actives = [state.active for state in process.head().partitions]
+    for number in range(4):
+        append(process[number], b"b")
+    assert process.seen() == {number: [b"a", b"b"] if number == 2 else [b"b"] for number in range(4)}
+    assert [state.active for state in process.head().partitions] == actives
+    open_together([other[number] for number in range(4)])
+    assert operations(process) == ["create", "active", "active"]
+    assert process.anomalies() == ()
+
+
+def test_of_partitions_that_cannot_all_be_opened_none_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, create = Process(new_topic(tmp_path / "events", partitions=3)), ActiveFile.create
+
+    def refused(file: ActiveFile) -> None:
+        if "events-1/" in file.path:
+            raise StorageError("no such luck", file=file.path)
+        create(file)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(ActiveFile, "create", refused)
+        with pytest.raises(StorageError, match="no such luck"):
+            open_together([process[number] for number in range(3)])
+    assert operations(process) == ["create"]
+    for number in range(3):
+        append(process[number], b"a")
+    assert process.seen() == {number: [b"a"] for number in range(3)}

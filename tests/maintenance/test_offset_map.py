@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.errors import InvalidConfigError
-from distlog.core.maintenance.record_keys import SLOT_BYTES, OffsetMap, hash_keys
+from distlog.core.maintenance.record_keys import (
+    SLOT_BYTES,
+    Blobs,
+    KeyedRecords,
+    OffsetMap,
+    blob_offsets,
+    hash_keys,
+    key_rows,
+    keys_by_bucket,
+    map_slots,
+    offsets_by_group,
+    plan_buckets,
+)
 
 
 def hashes(keys: list[bytes]) -> np.ndarray:
@@ -110,3 +122,104 @@ def test_both_words_of_a_hash_tell_keys_apart() -> None:
     alike = np.array([[1, 1], [1, 2], [2, 1], [0, 0]], np.int64)
     assert table.put(alike, np.ones(4, bool), np.arange(4)) == 4
     assert table.get(alike).tolist() == [0, 1, 2, 3]
+
+
+RECORDS = 5000
+KEYS = 700
+
+
+def some_records(start: int, count: int = RECORDS) -> KeyedRecords:
+    """Records of random keys at every second offset, each seventh without a key."""
+    random = np.random.default_rng(start)
+    words = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (KEYS, 2))
+    hashes = words[random.integers(0, KEYS, count)]
+    offsets = np.arange(start, start + 2 * count, 2)
+    return KeyedRecords(hashes, np.arange(count) % 7 > 0, offsets, np.array([count]), np.array([-1]))
+
+
+def parts_of(blobs: Blobs) -> list[tuple[int, bytes]]:
+    """(target, bytes) of each."""
+    starts = [0, *blobs.ends][:-1]
+    pairs = zip(starts, blobs.ends, strict=True)
+    return [
+        (target, blobs.words[start:end].tobytes())
+        for target, (start, end) in zip(blobs.targets.tolist(), pairs, strict=True)
+    ]
+
+
+def superseded(parts: list[KeyedRecords], start_offset: int) -> list[int]:
+    """The offsets below the last one of their key at or above `start_offset`, by a dict."""
+    rows = [
+        (tuple(part.hashes[at].tolist()), int(part.offsets[at]))
+        for part in parts
+        for at in np.flatnonzero(part.keyed)
+    ]
+    last = {key: offset for key, offset in rows if offset >= start_offset}
+    return sorted(offset for key, offset in rows if offset < last.get(key, 0))
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 7])
+@pytest.mark.parametrize("start_offset", [0, 6001, 10**6])
+def test_buckets_find_all_that_is_superseded_in_whatever_order_they_get_it(buckets: int, start_offset: int) -> None:
+    parts = [some_records(start) for start in (0, 10_000, 20_000)]
+    blobs = [blob for part in reversed(parts) for blob in parts_of(keys_by_bucket([part], start_offset, buckets))]
+    found = []
+    for bucket in range(buckets):
+        keys = OffsetMap(map_slots(KEYS))
+        found += [keys.take(key_rows(data)) for target, data in blobs if target == bucket]
+        found += [keys.superseded(key_rows(data)) for target, data in blobs if target == bucket + buckets]
+    assert sorted(np.concatenate(found).tolist()) == superseded(parts, start_offset)
+
+
+def test_a_bucket_has_all_records_of_its_keys_and_about_as_many_as_the_others() -> None:
+    parts = [some_records(0), some_records(10_000)]
+    blobs = parts_of(keys_by_bucket(parts, 0, 5))
+    keys = [{tuple(row[:2]) for row in key_rows(data).tolist()} for _, data in blobs]
+    assert sum(map(len, keys)) == len(set.union(*keys)) == KEYS
+    assert min(map(len, keys)) > KEYS / 5 * 0.7
+    offsets = sorted(offset for _, data in blobs for offset in key_rows(data)[:, 2].tolist())
+    assert offsets == [int(offset) for part in parts for offset in part.offsets[part.keyed]]
+
+
+def test_nothing_to_send_is_no_blob() -> None:
+    assert parts_of(keys_by_bucket([], 0, 3)) == []
+    assert parts_of(offsets_by_group(np.zeros(0, np.int64), np.array([0, 5]))) == []
+
+
+def test_the_same_record_twice_supersedes_nothing() -> None:
+    keys, row = OffsetMap(4), np.array([[1, 2, 30]])
+    assert keys.take(row).tolist() == []
+    assert keys.take(row).tolist() == []
+    assert keys.superseded(row).tolist() == []
+
+
+def test_more_keys_than_there_is_room_for_are_an_error() -> None:
+    keys = OffsetMap(map_slots(3))
+    with pytest.raises(InvalidConfigError, match="more memory"):
+        keys.take(np.arange(30).reshape(-1, 3))
+
+
+def test_offsets_go_to_the_group_that_they_are_in() -> None:
+    blobs = offsets_by_group(np.array([29, 10, 4, 30, 11]), np.array([4, 10, 20, 30]))
+    assert [(target, blob_offsets(data).tolist()) for target, data in parts_of(blobs)] == [
+        (0, [4]),
+        (1, [10, 11]),
+        (2, [29]),
+        (3, [30]),
+    ]
+
+
+@pytest.mark.parametrize("records", [1, 10, 1000, 10**6, 10**10])
+@pytest.mark.parametrize("memory", [1 << 12, 1 << 20, 128 << 20])
+def test_the_map_of_a_bucket_fits_in_the_memory_and_its_keys_in_the_map(records: int, memory: int) -> None:
+    buckets, slots = plan_buckets(records, memory, 1)
+    assert slots * SLOT_BYTES <= memory
+    mean = records / buckets
+    assert int(slots * 0.9) >= (mean if buckets == 1 else mean + 8 * mean**0.5)
+    assert buckets <= max(1, 4 * records * SLOT_BYTES // memory)
+
+
+def test_there_are_no_more_buckets_than_records() -> None:
+    assert plan_buckets(3, 1, 1)[0] == 3
+    assert plan_buckets(3, 1 << 20, 8)[0] == 3
+    assert plan_buckets(0, 1 << 20, 8)[0] == 1

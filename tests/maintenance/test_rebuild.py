@@ -6,10 +6,14 @@ import dataclasses
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
+from adopted import adopt_golden, forget_facts, rows
 from conftest import Address
 from rebuilding import (
+    BROKER_INTERVAL,
+    GOLDEN,
     SUFFIXES,
     contents,
     damage,
@@ -18,6 +22,7 @@ from rebuilding import (
     rebuilt,
     segments_of,
     topic_at,
+    with_index,
     written_files,
 )
 
@@ -25,8 +30,11 @@ import distlog
 from distlog import Topic
 from distlog.core.commits import commit_json
 from distlog.core.commits.actions import Add, Remove
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.maintenance import rebuild
 from distlog.core.maintenance.rebuild import commit_facts, rebuild_segment, rebuild_segments
+from distlog.core.reading import pipeline, segment_reader
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
 
 
 @pytest.fixture
@@ -231,3 +239,175 @@ def test_on_an_object_store_readers_use_the_new_index(s3_url: Address) -> None:
     assert len(rebuilt(topic, force=True).rebuilt) == 2
     reopened = distlog.open(topic.url, storage_options=s3_url.options)
     assert found(rebuilt(reopened)) == ["fine fine"] * 2
+
+
+# Checksums
+
+
+def checksums(topic: Topic) -> list[tuple[int, int]]:
+    return [(segment.offset_index_crc32c, segment.time_index_crc32c) for segment in segments_of(topic)]
+
+
+@pytest.fixture
+def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of a part use the index of a small segment too."""
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
+
+
+def part_of(topic: Topic, segment: SegmentInfo) -> list[int]:
+    """The segment's last offset alone, as a scan reads it."""
+    return topic.scan(start=segment.next_offset - 1, end=segment.next_offset).to_table()["offset"].to_pylist()
+
+
+@pytest.mark.usefixtures("by_index")
+def test_the_checksums_of_rebuilt_indexes_are_told(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    topic.alter_config({"index.interval.bytes": 0})
+    rebuilt(topic, force=True)
+    for segment in segments_of(topic):
+        files = {suffix: topic.storage.read(topic.reader.name(segment, suffix)) for suffix in SUFFIXES}
+        facts = index_facts(files)
+        assert facts == {name: getattr(segment, name) for name in facts}
+        assert part_of(topic, segment) == [segment.next_offset - 1]
+    assert caplog.text == ""
+
+
+@pytest.mark.usefixtures("by_index")
+def test_between_the_files_and_the_commit_readers_scan(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    """A rebuild whose indexes are as large as before, but other ones."""
+    before = contents(topic)
+    name = name_of(topic, ".index")
+    other = bytearray(before[name])
+    other[-1] += 1
+    topic.storage.put(name, other)
+    segment = segments_of(topic)[0]
+    assert part_of(topic, segment) == [segment.next_offset - 1]
+    assert "rebuild the indexes to be fast again" in caplog.text
+    assert topic.scan(start=30, end=31).to_table().num_rows == 1
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_an_index_that_fits_but_is_not_the_one_that_was_committed_is_made_anew(topic: Topic, suffix: str) -> None:
+    """A crash between the files and the commit may leave indexes of another interval, and of the same size."""
+    segment = segments_of(topic)[0]
+    field = INDEX_FIELDS[suffix].checksum
+    known = getattr(segment, field)
+    facts: dict[str, Any] = {field: known ^ 1}
+    wrong = dataclasses.replace(segment, **facts)
+    _, after = topic.log.commit(topic.snapshot, "rebuild", lambda _: [Remove(0, segment.stem), Add(wrong)])
+    topic.advance(after)
+    assert topic.verify().ok is False
+    report = rebuilt(topic)
+    assert report.segments[0].found[suffix] == "corrupted"
+    assert report.ok
+    assert getattr(segments_of(topic)[0], field) == known
+    assert topic.verify().ok
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_missing_index_that_should_be_empty_now_is_forgotten(topic: Topic, force: bool) -> None:
+    topic.alter_config({"index.interval.bytes": 100_000})
+    damage(topic, ".index", "missing")
+    report = rebuilt(topic, force=force)
+    assert report.ok
+    assert segments_of(topic)[0].offset_index_bytes == 0
+    assert topic.verify().ok
+    assert not rebuilt(topic, force=force).rebuilt
+
+
+def test_a_dry_run_tells_nothing_either(topic: Topic) -> None:
+    forget_facts(topic)
+    version = topic.version
+    rebuilt(topic, dry_run=True)
+    assert topic.refresh().version == version
+
+
+def test_a_transaction_index_of_another_checksum_is_reported(tmp_path: Path) -> None:
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
+    name = name_of(topic, ".txnindex")
+    data = bytearray(topic.storage.read(name))
+    # the first offset of a transaction, which no check of the file alone can tell
+    data[17] ^= 1
+    topic.storage.put(name, data)
+    assert not topic.verify().ok
+    report = rebuilt(topic)
+    assert report.segments[0].found[".txnindex"] == "corrupted"
+    assert report.ok
+    assert topic.verify().ok
+
+
+@pytest.fixture(params=[name for name in GOLDEN if not name.startswith("crashed")])
+def adopted(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
+    config = {"index.interval.bytes": BROKER_INTERVAL, "retention.ms": -1}
+    return adopt_golden(str(tmp_path / "log"), GOLDEN[request.param], config=config)
+
+
+def test_indexes_that_a_broker_wrote_are_right(adopted: Topic) -> None:
+    report = rebuilt(adopted)
+    wrong = {
+        name for each in report.segments for name, state in each.found.items() if state not in ("fine", "missing")
+    }
+    assert (wrong, report.ok) == (set(), True)
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("first.")])
+def test_rebuilt_indexes_are_the_brokers_byte_for_byte(name: str, tmp_path: Path) -> None:
+    """Where every append was one batch, as in all partitions of this stage."""
+    config = {"index.interval.bytes": BROKER_INTERVAL, "retention.ms": -1}
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN[name], config=config)
+    before = contents(topic)
+    topic.storage.delete(list(before))
+    report = rebuilt(topic)
+    assert set(found(report)) == {"missing missing"}
+    assert contents(topic) == before
+
+
+def test_the_indexes_of_a_killed_broker_are_trimmed(tmp_path: Path) -> None:
+    partition = GOLDEN["crashed.crashed-0"]
+    topic = adopt_golden(str(tmp_path / "log"), partition, config={"index.interval.bytes": BROKER_INTERVAL})
+    segment = segments_of(topic)[-1]
+    for suffix in SUFFIXES:
+        topic.storage.put(topic.reader.name(segment, suffix), partition.logs[-1].with_suffix(suffix).read_bytes())
+    assert found(rebuilt(topic)) == ["fine fine", "corrupted corrupted"]
+    assert 0 < segment.offset_index_bytes < 1000
+    assert found(rebuilt(topic)) == ["fine fine"] * 2
+    trimmed = topic.storage.read(topic.reader.name(segment, ".index"))
+    assert partition.logs[-1].with_suffix(".index").read_bytes().startswith(trimmed)
+
+
+@pytest.mark.parametrize("kind", ["missing", "truncated", "corrupted", "stale"])
+def test_a_transaction_index_is_made_anew_byte_for_byte(tmp_path: Path, kind: str) -> None:
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
+    assert rebuilt(topic).ok
+    name = name_of(topic, ".txnindex")
+    right = topic.storage.read(name)
+    data = bytearray(right)
+    if kind == "missing":
+        topic.storage.delete([name])
+    elif kind == "truncated":
+        topic.storage.put(name, data[:-1])
+    else:
+        # the first offset of a transaction beyond its last one; the producer of another
+        data[10 if kind == "corrupted" else 9] += 1
+        topic.storage.put(name, data)
+    report = rebuilt(topic)
+    assert report.segments[0].found[".txnindex"] == kind
+    assert report.ok
+    assert [each.written for each in report.rebuilt] == [{".txnindex": len(right)}]
+    assert topic.storage.read(name) == right
+    assert topic.verify().ok
+
+
+def test_a_transaction_index_that_no_commit_knows_of_is_found_missing_and_made(tmp_path: Path) -> None:
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
+    right = [topic.storage.read(topic.reader.name(segment, ".txnindex")) for segment in with_index(topic)]
+    changed = [dataclasses.replace(each, txn_index_bytes=0, txn_index_crc32c=0) for each in segments_of(topic)]
+    removed = [Remove(each.partition, each.stem) for each in changed]
+    topic.advance(topic.log.commit(topic.snapshot, "rebuild", lambda _: [*removed, *map(Add, changed)])[1])
+    committed = topic.scan(isolation="read_committed")
+    assert committed.to_table().num_rows > len(GOLDEN["first.txn-0"].records(committed=True))
+    assert {anomaly.word for anomaly in topic.verify().anomalies} == {"index_mismatch"}
+    assert rebuilt(topic).ok
+    assert [topic.storage.read(topic.reader.name(segment, ".txnindex")) for segment in with_index(topic)] == right
+    assert rows(topic.scan(isolation="read_committed").to_table()) == GOLDEN["first.txn-0"].records(committed=True)
+    assert topic.verify().ok

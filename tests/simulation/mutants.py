@@ -59,7 +59,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "compaction": (
         ("maintenance.compaction", "maintenance.cleaning_plan", "maintenance.group_rewrite"),
-        ("maintenance/test_comp*.py", "maintenance/test_clean*.py", "maintenance/test_tombstones.py"),
+        ("maintenance/test_comp*.py", "maintenance/test_clean*.py"),
     ),
 }
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Address
+from adopted import rows
+from conftest import Address, S3Server
+from log_dirs import copy_of, golden_of
+from partition_logs import Process, append, new_topic
 from planned_reads import (
     PARTITIONS,
     RECORDS,
@@ -17,9 +21,19 @@ from planned_reads import (
 from planned_reads import url as url
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
+from streams import Stream
+from tiered_buckets import DATA, golden_partitions
+from transacting import Sender
 
 import distlog
+from distlog.core.errors import InvalidConfigError
+from distlog.core.storage.storage import Storage
+from distlog.core.transactions.open_transactions import IsolationLevel
+from distlog.spark.frames import compact
+from distlog.spark.read_options import ReadOptions
+from distlog.spark.sink import WriteOptions
 from distlog.spark.spark_session import activate
+from distlog.spark.stream_plan import StreamOptions
 
 pytestmark = pytest.mark.spark
 
@@ -113,3 +127,103 @@ def test_bad_bytes_fail_the_job_with_file_and_position(spark: SparkSession, tmp_
     assert "CorruptRecordError" in text
     assert log.name in text
     assert "position=0" in text
+
+
+def read(spark: SparkSession, folder: Path, isolation: IsolationLevel = "read_committed") -> list[bytes]:
+    """The values of all records, in their order."""
+    reader = spark.read.format("distlog").option("kafka.isolation.level", isolation)
+    rows = reader.load(str(folder)).orderBy("partition", "offset").select("value").collect()
+    return [bytes(row.value) for row in rows]
+
+
+@pytest.mark.spark
+def test_spark_stops_before_an_open_transaction_and_passes_over_what_was_aborted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    process = Process(folder := new_topic(tmp_path / "events", 2))
+    sender = Sender(process)
+    sender.begin().send(0, b"a").send(1, b"b").commit()
+    sender.begin().send(0, b"c")
+    process[0].roll()
+    sender.send(0, b"d").abort()
+    append(process[0], b"1")
+    sender.begin().send(0, b"e").send(1, b"f")
+    process[1].roll()
+    append(process[1], b"2")
+    assert read(spark, folder) == [b"a", b"1", b"b"]
+    assert read(spark, folder, "read_uncommitted") == [b"a", b"c", b"d", b"1", b"e", b"b", b"f", b"2"]
+    sender.commit()
+    assert read(spark, folder) == [b"a", b"1", b"e", b"b", b"f", b"2"]
+
+
+def test_a_stream_goes_on_behind_each_transaction_when_it_ends(tmp_path: Path) -> None:
+    process = Process(folder := new_topic(tmp_path / "events"))
+    sender = Sender(process)
+    stream = Stream(str(folder), startingOffsets="earliest", **{"kafka.isolation.level": "read_committed"})
+    sender.begin().send(0, b"a")
+    assert not stream.run()
+    sender.commit()
+    assert stream.run() == {0: [0]}
+    sender.begin().send(0, b"b")
+    process[0].roll()
+    append(process[0], b"1")
+    assert stream.run() is None
+    sender.abort()
+    append(process[0], b"2")
+    assert stream.run() == {0: [3, 5]}
+    assert stream.run() is None
+
+
+CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+
+
+def test_spark_reads_and_maintains_topics_that_were_adopted_in_place(spark: SparkSession, tmp_path: Path) -> None:
+    first = distlog.adopt(copy_of("first", tmp_path / "first")).topics
+    old = distlog.adopt(copy_of("logs", tmp_path / "old"), config=CONFIG).topics
+    reader = spark.read.format("distlog").option("kafka.isolation.level", "read_committed")
+    found = reader.load(first["txn"].url).orderBy("offset").select("offset", "key", "value").toArrow().to_pylist()
+    expected = golden_of("first")["txn-0"].records(committed=True)
+    assert found == [{name: row[name] for name in ("offset", "key", "value")} for row in expected]
+    for name in ("v0-lz4", "mixed"):
+        assert compact(spark, old[name].url).to_dict()["ok"]
+        records = golden_of("logs")[f"{name}-0"].records()
+        last = {row["key"]: row["offset"] for row in records if row["key"] is not None}
+        topic = old[name].refresh()
+        assert [row["offset"] for row in rows(topic.scan().to_table())] == sorted(last.values())
+        assert topic.verify().ok
+
+
+FOUND = golden_partitions()["compressed.tiered-txn-0"]
+OPTIONS = {"tiered": "true", "subscribe": "tiered-txn"}
+
+
+def test_spark_reads_a_bucket_on_s3_committed_and_not(spark: SparkSession, s3_server: S3Server) -> None:
+    address = s3_server.address()
+    (source,) = (DATA / "compressed" / "some").glob("prefix-tiered-txn-*")
+    Storage(*address).put_many(
+        {f"{source.name}/0/{path.name}": path.read_bytes() for path in (source / "0").iterdir()}
+    )
+    storage = {f"storage.{name}": value for name, value in address.options.items()}
+    reader = spark.read.format("distlog").options(**OPTIONS, **storage, minPartitions="3")
+    frame = reader.load(f"{address.url}/prefix-")
+    assert frame.rdd.getNumPartitions() >= 3
+    found = [(row.offset, row.key, row.value) for row in frame.orderBy("offset").collect()]
+    assert found == [(each["offset"], each["key"], each["value"]) for each in FOUND.records()]
+    committed = reader.option("kafka.isolation.level", "read_committed").load(f"{address.url}/prefix-")
+    offsets = [row.offset for row in committed.select("offset").orderBy("offset").collect()]
+    assert offsets == [each["offset"] for each in FOUND.records(committed=True)]
+
+
+@pytest.mark.parametrize(
+    "given", [{"tiered": "true"}, {**OPTIONS, "versionAsOf": "0"}, {**OPTIONS, "timestampAsOf": "0"}]
+)
+def test_a_bucket_needs_the_topics_name_and_has_no_versions(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfigError, match="subscribe"):
+        ReadOptions.parse({**given, "path": FOUND.url})
+
+
+def test_a_bucket_is_neither_streamed_nor_written() -> None:
+    with pytest.raises(InvalidConfigError, match="tiered is for batch reads"):
+        StreamOptions.parse({**OPTIONS, "path": FOUND.url})
+    with pytest.raises(InvalidConfigError, match="only Kafka's brokers add"):
+        WriteOptions.parse({**OPTIONS, "path": FOUND.url})

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import Address
+from conftest import Address, S3Server
+from fault_proxy import LOSE_REPLY, FaultProxy
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
-from sink_queries import KEY_VALUE, Query, result_of, sent, values, writer
+from sink_queries import KEY_VALUE, Query, result_of, segments_of, sent, values, writer
 from sink_queries import topic as topic
+from topics import files, named_files
 
 import distlog
-from distlog.core.errors import CommitConflictError, InvalidConfigError, InvalidRecordError, TopicNotFoundError
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidConfigError,
+    InvalidRecordError,
+    TopicNotFoundError,
+)
+from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.data_source import DistlogDataSource
 
@@ -102,3 +116,258 @@ def test_an_object_store_is_written(s3_url: Address) -> None:
         query.batch(number, f"{number}")
     query.batch(9, "9")
     assert sorted(map(int, values(topic))) == list(range(10))
+
+
+def test_a_batch_that_comes_again_keeps_its_offsets_and_its_files_are_left_to_vacuum(topic: distlog.Topic) -> None:
+    query = Query(topic.url)
+    query.batch(0, "a")
+    query.batch(1, "b")
+    first, named = result_of(topic, "query", 1), files(topic.storage)
+    assert named == named_files(topic)
+    restarted = Query(topic.url)
+    restarted.batch(1, "b")
+    restarted.batch(2, "c")
+    assert values(topic) == ["a", "b", "c"]
+    assert result_of(topic, "query", 1) == first
+    left = files(topic.storage) - named_files(topic)
+    assert sorted(Path(name).suffix for name in left) == [".log", ".timeindex"]
+
+
+def test_batches_are_told_as_done_quietly_when_they_come_again(
+    topic: distlog.Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(topic.url)
+    query.batch(0, "a")
+    with caplog.at_level(logging.INFO):
+        query.batch(0, "a")
+    assert "batch 0 of query is in version 1 of clicks already" in caplog.text
+    assert [record.levelname for record in caplog.records if "batch 0" in record.message] == ["INFO"]
+
+
+def test_a_batch_that_comes_again_with_other_rows_is_skipped_and_told_of(
+    topic: distlog.Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(topic.url)
+    query.batch(0, "a")
+    query.batch(0, "a", "b")
+    assert values(topic) == ["a"]
+    assert "batch 0 of query was skipped: it has 2 records now, and had 1 in version 1 of clicks" in caplog.text
+
+
+def test_a_batch_below_the_last_is_skipped_and_told_of(
+    topic: distlog.Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(topic.url)
+    query.batch(7, "a")
+    query.batch(3, "b")
+    assert values(topic) == ["a"]
+    assert "batch 3 of query was skipped, since clicks has a later one" in caplog.text
+    query.batch(8, "c")
+    assert values(topic) == ["a", "c"]
+
+
+def test_a_new_checkpoint_is_a_new_query(topic: distlog.Topic) -> None:
+    Query(topic.url, "old").batch(0, "a")
+    Query(topic.url, "new").batch(0, "a")
+    assert values(topic) == ["a", "a"]
+
+
+def test_txnAppId_stands_for_the_query_over_all_its_checkpoints(topic: distlog.Topic) -> None:  # noqa: N802
+    Query(topic.url, "old", txnAppId="clicks").batch(0, "a")
+    Query(topic.url, "new", txnAppId="clicks").batch(0, "a")
+    Query(topic.url, "new", txnAppId="clicks").batch(1, "b")
+    assert values(topic) == ["a", "b"]
+    assert result_of(topic, "new", 1) is None
+
+
+def test_without_the_id_of_the_query_nothing_is_committed_unless_txnAppId_is_given(  # noqa: N802
+    topic: distlog.Topic,
+) -> None:
+    unknown = Query(topic.url, query_id="")
+    with pytest.raises(CommitConflictError, match="give the option txnAppId"):
+        unknown.batch(0, "a")
+    assert values(topic) == []
+    Query(topic.url, query_id="", txnAppId="clicks").batch(0, "a")
+    assert values(topic) == ["a"]
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_after_an_unknown_outcome_the_batch_is_there_once(
+    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    query, real = Query(topic.url), Storage.put_if_absent
+
+    def no_answer(storage: Storage, name: str, data: bytes, **options: Any) -> bytes:
+        if landed:
+            real(storage, name, data, **options)
+        raise CommitStateUnknownError("no answer")
+
+    messages = query.write(0, ["a"])
+    with monkeypatch.context() as broken:
+        broken.setattr(Storage, "put_if_absent", no_answer)
+        with pytest.raises(CommitStateUnknownError):
+            query.commit(0, messages)
+    Query(topic.url).batch(0, "a")
+    assert values(topic) == ["a"]
+    assert topic.refresh().version == 1
+
+
+def test_a_commit_whose_reply_was_lost_is_one_commit(s3_server: S3Server) -> None:
+    address = s3_server.address()
+    topic = distlog.create(address.url, storage_options=address.options)
+    with FaultProxy(s3_server.endpoint) as proxy:
+        options = {**address.options, "endpoint_url": proxy.url}
+        query = Query(address.url, **{f"storage.{name}": value for name, value in options.items()})
+        messages = query.write(0, ["a"])
+        proxy.inject("PUT", LOSE_REPLY, path="*/_commits/*")
+        query.commit(0, messages)
+    assert values(topic) == ["a"]
+    assert topic.version == 1
+
+
+def test_appends_of_others_meanwhile_come_first(topic: distlog.Topic) -> None:
+    query = Query(topic.url)
+    messages = query.write(0, ["a"])
+    topic.append([{"value": b"before"}])
+    committing = writer(topic.url)
+    topic.append([{"value": b"while"}])
+    committing.commit(messages, 0)
+    assert values(topic) == ["before", "while", "a"]
+
+
+def test_two_queries_append_at_once(topic: distlog.Topic) -> None:
+    def run(query: Query) -> None:
+        for number in range(20):
+            query.batch(number, f"{query.query_id} {number}")
+
+    threads = [threading.Thread(target=run, args=(Query(topic.url, name),)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = values(topic)
+    assert len(found) == 40
+    for name in ("one", "two"):
+        assert [value for value in found if value.startswith(name)] == [f"{name} {number}" for number in range(20)]
+
+
+def test_a_stream_beside_a_writer_in_place_keeps_the_order_of_both(topic: distlog.Topic) -> None:
+    query = Query(topic.url)
+    with topic.writer(linger_ms=0) as live:
+        for number in range(20):
+            live.append(f"live {number}".encode())
+            live.flush()
+            query.batch(number, f"batch {number}")
+    found = values(topic)
+    assert found == [f"{name} {number}" for number in range(20) for name in ("live", "batch")]
+    assert segments_of(topic) < 16
+    assert topic.verify().ok
+
+
+def test_a_topic_that_became_a_compacted_one_meanwhile_gets_nothing_without_a_key(topic: distlog.Topic) -> None:
+    query = Query(topic.url)
+    messages = query.write(0, ["a"])
+    topic.alter_config({"cleanup.policy": "compact"})
+    with pytest.raises(CommitConflictError, match="each needs a key; write again"):
+        query.commit(0, messages)
+    with pytest.raises(InvalidRecordError, match="needs a key"):
+        query.write(0, ["a"])
+    assert topic.refresh().end_offsets() == {0: 0}
+
+
+def test_a_topic_that_was_dropped_meanwhile_gets_nothing(topic: distlog.Topic) -> None:
+    query = Query(topic.url)
+    messages = query.write(0, ["a"])
+    topic.drop()
+    with pytest.raises(TopicNotFoundError, match="there is no topic here"):
+        query.write(0, ["a"])
+    with pytest.raises(TopicNotFoundError, match="there is no topic here"):
+        query.commit(0, messages)
+    anew = distlog.create(topic.url)
+    with pytest.raises(CommitConflictError, match="the topic was dropped"):
+        query.commit(0, messages)
+    assert values(anew) == []
+    query.batch(0, "a")
+    assert values(anew) == ["a"]
+
+
+def test_a_folder_that_was_deleted_and_made_anew_between_two_batches_is_another_topic(topic: distlog.Topic) -> None:
+    query = Query(topic.url)
+    for number in range(3):
+        query.batch(number, "old")
+    shutil.rmtree(topic.url)
+    for appends in (1, 5):
+        anew = distlog.create(topic.url)
+        for _ in range(appends):
+            anew.append([{"value": b"x"}])
+        query.batch(3, "new")
+        assert values(anew) == ["x"] * appends + ["new"]
+        assert anew.verify().ok
+        shutil.rmtree(topic.url)
+
+
+def test_small_segments_are_merged_unless_the_option_says_no(topic: distlog.Topic) -> None:
+    query = Query(topic.url, mergeSegments="false")
+    for number in range(9):
+        query.batch(number, "a")
+    assert segments_of(topic) == 9
+    Query(topic.url).batch(9, "b")
+    assert segments_of(topic) == 1
+    assert values(topic) == ["a"] * 9 + ["b"]
+    assert topic.refresh().end_offsets() == {0: 10}
+
+
+@pytest.mark.parametrize("error", [CommitConflictError("lost"), OSError("disk"), CommitStateUnknownError("?")])
+def test_a_merge_that_fails_does_not_fail_the_query(
+    topic: distlog.Topic,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    def fail(*given: Any, **options: Any) -> None:
+        raise error
+
+    query = Query(topic.url)
+    with monkeypatch.context() as broken:
+        broken.setattr("distlog.core.maintenance.merge.merge_groups", fail)
+        for number in range(9):
+            query.batch(number, "a")
+    assert caplog.text.count("small segments of clicks were not merged") == 2
+    assert (segments_of(topic), len(values(topic))) == (9, 9)
+    query.batch(9, "a")
+    assert (segments_of(topic), len(values(topic))) == (1, 10)
+
+
+def test_a_segment_that_cannot_be_read_is_told_of_and_the_query_goes_on(
+    topic: distlog.Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(topic.url)
+    query.batch(0, "a")
+    (log,) = Path(topic.url).glob("*/*.log")
+    log.write_bytes(log.read_bytes()[:-1] + b"!")
+    for number in range(1, 9):
+        query.batch(number, "a")
+    assert "cannot merge offsets 0 to 8 of partition 0" in caplog.text
+    assert topic.refresh().end_offsets() == {0: 9}
+
+
+def test_a_merge_beside_a_merge_loses_nothing(
+    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    query, merging = Query(topic.url), threading.Lock()
+    from distlog.core.maintenance import merge as merging_module
+
+    real: Callable[..., Any] = merging_module.do_job
+
+    def late(*given: Any, **options: Any) -> Any:
+        if merging.acquire(blocking=False):
+            distlog.open(topic.url).compact()
+            merging.release()
+        return real(*given, **options)
+
+    monkeypatch.setattr(merging_module, "do_job", late)
+    for number in range(12):
+        query.batch(number, f"{number}")
+    assert values(topic) == [f"{number}" for number in range(12)]
+    assert "not merged" not in caplog.text
+    assert topic.verify().ok

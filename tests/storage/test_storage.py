@@ -1,4 +1,4 @@
-"""Whole files on every storage: what is put is read, listed and deleted, on a local folder, in memory and on S3."""
+"""Files on every storage: put, put if absent, written in parts, read, listed and deleted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import Address
+from every_storage import MIB
 from every_storage import storage as storage
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from distlog.core.storage import object_store
+from distlog.core.errors import StorageError
+from distlog.core.storage import backend, object_store
 from distlog.core.storage.storage import FileInfo, Storage
 
 # --- reading and writing
@@ -153,3 +157,171 @@ def test_more_files_than_a_page_holds_are_listed_and_deleted(
     assert sorted(file.name for file in storage.list("f")) == sorted(names)
     storage.delete(names)
     assert storage.list("f") == []
+
+
+def test_the_first_put_if_absent_wins_and_gets_its_own_bytes(storage: Storage) -> None:
+    assert storage.put_if_absent("_commits/0.json", b"first") == b"first"
+    assert storage.read("_commits/0.json") == b"first"
+
+
+def test_a_later_put_if_absent_gets_the_winners_bytes_and_changes_nothing(storage: Storage) -> None:
+    storage.put_if_absent("_commits/0.json", b"first")
+    assert storage.put_if_absent("_commits/0.json", b"second") == b"first"
+    assert storage.read("_commits/0.json") == b"first"
+
+
+def test_the_same_bytes_again_are_a_success_again(storage: Storage) -> None:
+    assert storage.put_if_absent("a", b"mine") == storage.put_if_absent("a", b"mine") == b"mine"
+
+
+def test_put_if_absent_leaves_one_file_and_nothing_else(storage: Storage) -> None:
+    storage.put_if_absent("_commits/0.json", b"first")
+    storage.put_if_absent("_commits/0.json", b"second")
+    assert storage.list("_commits") == [FileInfo("_commits/0.json", 5)]
+
+
+@pytest.mark.parametrize("size", [0, 64 * MIB + 1])
+def test_put_if_absent_refuses_what_is_empty_or_too_large_for_one_request(storage: Storage, size: int) -> None:
+    with pytest.raises(StorageError, match="1 byte to 64 MiB"):
+        storage.put_if_absent("a", bytes(size))
+
+
+def test_the_probe_passes_and_leaves_nothing(storage: Storage) -> None:
+    storage.probe_put_if_absent("_commits")
+    assert storage.list("_commits") == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 16 * MIB - 1, 16 * MIB, 16 * MIB + 1, 24 * MIB, 41 * MIB + 7])
+def test_a_writer_writes_files_of_any_size(storage: Storage, size: int) -> None:
+    data = np.random.default_rng(size).bytes(size)
+    with storage.open_write("topic-0/a.log") as writer:
+        for start in range(0, size, 3 * MIB + 1):
+            writer.write(data[start : start + 3 * MIB + 1])
+    assert writer.written == size == storage.size("topic-0/a.log")
+    assert storage.read("topic-0/a.log") == data
+
+
+def test_a_writer_takes_a_piece_larger_than_everything(storage: Storage) -> None:
+    data = np.random.default_rng(1).bytes(35 * MIB)
+    with storage.open_write("a") as writer:
+        writer.write(data)
+    assert storage.read("a") == data
+
+
+def test_put_takes_a_file_that_needs_several_requests(storage: Storage) -> None:
+    data = np.random.default_rng(1).bytes(20 * MIB)
+    storage.put("a", memoryview(data))
+    assert storage.read("a") == data
+
+
+def test_a_writers_buffer_may_be_reused(storage: Storage) -> None:
+    with storage.open_write("a") as writer:
+        for letter in (b"a", b"b"):
+            buffer = bytearray(letter * 10)
+            writer.write(buffer)
+            buffer[:] = b"#" * 10
+    assert storage.read("a") == b"a" * 10 + b"b" * 10
+
+
+@pytest.mark.parametrize("size", [10, 33 * MIB])
+def test_an_aborted_writer_leaves_nothing(storage: Storage, size: int) -> None:
+    writer = storage.open_write("topic-0/a.log")
+    writer.write(bytes(size))
+    writer.abort()
+    writer.abort()
+    assert storage.list("topic-0") == []
+
+
+def test_an_error_inside_a_writers_block_aborts_it(storage: Storage) -> None:
+    def fail_halfway() -> None:
+        with storage.open_write("a") as writer:
+            writer.write(b"1")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_halfway()
+    with pytest.raises(FileNotFoundError):
+        storage.read("a")
+
+
+def test_abort_after_close_keeps_the_file(storage: Storage) -> None:
+    writer = storage.open_write("a")
+    writer.write(b"1")
+    writer.close()
+    writer.abort()
+    writer.close()
+    assert storage.read("a") == b"1"
+
+
+def test_a_closed_writer_takes_no_more(storage: Storage) -> None:
+    for finish in ("close", "abort"):
+        writer = storage.open_write(finish)
+        getattr(writer, finish)()
+        with pytest.raises(StorageError, match="closed"):
+            writer.write(b"1")
+
+
+def test_ranges_come_back_in_the_order_asked(storage: Storage) -> None:
+    data = bytes(range(256)) * 4
+    storage.put_many({"a": data, "b": data[::-1]})
+    ranges = [("a", 900, 1000), ("b", 0, 10), ("a", 0, 4), ("a", 2, 8), ("a", 5, 5), ("b", 1000, 1024), ("a", 0, 4)]
+    expected = [{"a": data, "b": data[::-1]}[name][start:end] for name, start, end in ranges]
+    assert [bytes(found) for found in storage.read_ranges(ranges)] == expected
+    assert storage.read_ranges([]) == []
+
+
+def test_joined_ranges_are_one_buffer(storage: Storage) -> None:
+    storage.put_many({"a": b"0123456789", "b": b"abcdef"})
+    ranges = [("a", 5, 8), ("b", 0, 6), ("a", 3, 3), ("a", 0, 2)]
+    assert bytes(storage.read_joined(ranges)) == b"567abcdef01"
+    assert storage.read_joined(ranges).readonly
+    assert bytes(storage.read_joined([("b", 1, 3)])) == b"bc"
+    assert bytes(storage.read_joined([])) == b""
+    with pytest.raises(FileNotFoundError):
+        storage.read_joined([("a", 0, 1), ("missing", 0, 1)])
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [("a", 0, 6)],
+        [("a", 7, 9)],
+        [("a", 0, 2), ("a", 4, 6)],
+        [("a", 4, 6), ("a", 0, 5)],
+        [("a", 0, 2**62), ("a", 0, 2**62)],
+    ],
+)
+def test_a_range_past_the_end_is_an_error_and_allocates_nothing(
+    storage: Storage, ranges: list[tuple[str, int, int]]
+) -> None:
+    storage.put("a", b"12345")
+    for read in (storage.read_ranges, storage.read_joined):
+        with pytest.raises(StorageError, match="shorter"):
+            read(ranges)
+
+
+sizes = st.integers(0, 3 * backend.MAX_GAP_BYTES)
+FILES = {"a": np.arange(2**17, dtype=np.int32).tobytes(), "b": np.ones(2**17, np.int32).tobytes()}
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), sizes, sizes)))
+def test_merged_requests_cover_every_range(pieces: list[tuple[str, int, int]]) -> None:
+    ranges = [(name, start, start + size) for name, start, size in pieces]
+    merged = backend.merge_ranges(ranges)
+    replies = [memoryview(FILES[item.path])[item.start : item.end] for item in merged.requests]
+    assert [bytes(found) for found in merged.cut(replies)] == [FILES[name][start:end] for name, start, end in ranges]
+    assert len(merged.requests) <= len(ranges)
+
+
+def test_close_ranges_are_merged_far_ones_are_not() -> None:
+    gap, most = backend.MAX_GAP_BYTES, backend.MAX_MERGED_BYTES
+
+    def requests(*ranges: tuple[str, int, int]) -> list[tuple[str, int, int]]:
+        return [(item.path, item.start, item.end) for item in backend.merge_ranges(ranges).requests]
+
+    assert requests(("a", 10 + gap, 99 + gap), ("a", 0, 10)) == [("a", 0, 99 + gap)]
+    assert requests(("a", 0, 10), ("a", 11 + gap, 99 + gap)) == [("a", 0, 10), ("a", 11 + gap, 99 + gap)]
+    assert requests(("a", 0, 10), ("b", 10, 20)) == [("a", 0, 10), ("b", 10, 20)]
+    assert requests(("a", 0, most), ("a", most, most + 1)) == [("a", 0, most), ("a", most, most + 1)]
+    assert requests(("a", 0, 2 * most), ("a", 5, 2 * most)) == [("a", 0, 2 * most)]

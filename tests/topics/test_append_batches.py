@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import Address
 from topics import TINY, contents, files, topic_on, values
 from uncommitted import committed, written
 from uncommitted import local as local
 from uncommitted import storage as storage
 
+import distlog
+from distlog import StorageFullError
+from distlog.core.commits.actions import SetTransaction
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.transaction_table import TAIL_LIMIT
 from distlog.core.errors import (
     CommitConflictError,
     InvalidRecordError,
@@ -187,3 +194,60 @@ def test_a_batch_id_may_be_an_integer_of_numpy(local: Storage) -> None:
     ids: list[Any] = [5, np.int64(5), *np.array([5, 6])]
     versions = [topic.append(values([1]), app_id="load", batch_id=each).version for each in ids]
     assert versions == [1, 1, 1, 2]
+
+
+RECORD = [{"value": "v"}]
+
+
+@pytest.fixture
+def full(memory_url: Address) -> Topic:
+    """A topic whose batch ids take more than it allows."""
+    topic = distlog.create(f"{memory_url.url}/clicks", 1, config={"batch.ids.bytes": 2000})
+    topic.append(RECORD, app_id="job", batch_id="the first")
+
+    def many(_: Snapshot) -> list[SetTransaction]:
+        return [SetTransaction("job", uuid.uuid4().hex, {}) for _ in range(TAIL_LIMIT + 1)]
+
+    topic.log.commit(topic.refresh().snapshot, "append", many)
+    return topic
+
+
+def test_a_new_batch_id_above_the_bound_is_refused_before_anything_is_written(full: Topic) -> None:
+    before, version = full.end_offsets(), full.refresh().version
+    puts = full.storage.counters.puts
+    with pytest.raises(StorageFullError, match=r"batch\.ids\.bytes"):
+        full.append(RECORD, app_id="job", batch_id="another")
+    assert (full.storage.counters.puts, full.refresh().version, full.end_offsets()) == (puts, version, before)
+
+
+def test_a_replay_is_recognised_above_the_bound(full: Topic) -> None:
+    again = full.append(RECORD, app_id="job", batch_id="the first")
+    assert (again.replayed, again.offsets) == (True, {0: (0, 1)})
+
+
+def test_appends_without_an_id_and_batches_in_order_go_on_above_the_bound(full: Topic) -> None:
+    full.append(RECORD)
+    _, snapshot = full.log.commit(
+        full.refresh().snapshot, "append", lambda _: [SetTransaction("stream", 7, {}, in_order=True)]
+    )
+    assert snapshot.transaction("stream", 7)
+
+
+def test_a_raised_bound_lets_new_ones_in(full: Topic) -> None:
+    full.alter_config({"batch.ids.bytes": 1 << 20})
+    assert not full.append(RECORD, app_id="job", batch_id="another").replayed
+
+
+def test_the_bound_is_reached_while_an_append_waits_for_its_commit(memory_url: Address) -> None:
+    writer = distlog.create(f"{memory_url.url}/clicks", 1, config={"batch.ids.bytes": 0})
+    begun = writer.transaction("job", "late")
+    begun.append(RECORD)
+
+    def many(_: Snapshot) -> list[SetTransaction]:
+        return [SetTransaction("job", uuid.uuid4().hex, {}) for _ in range(TAIL_LIMIT + 1)]
+
+    other = distlog.open(writer.url)
+    other.log.commit(other.snapshot, "append", many)
+    with pytest.raises(StorageFullError, match="nothing was appended"):
+        begun.commit()
+    assert writer.refresh().end_offsets() == {0: 0}
