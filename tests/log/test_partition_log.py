@@ -43,6 +43,7 @@ from distlog.core.commits.actions import Drop, SetConfig, SetLogStartOffset
 from distlog.core.errors import (
     CommitConflictError,
     InvalidRecordError,
+    StorageError,
     TopicNotFoundError,
     UnsupportedVersionError,
 )
