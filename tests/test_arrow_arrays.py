@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from distlog.core.arrays import (
-    are_empty,
     booleans,
     column_of,
     flags_of,
@@ -231,18 +230,6 @@ def test_a_fork_says_nothing_though_arrow_imports_pandas_before_it() -> None:
     code = "import subprocess, distlog.core.arrays; subprocess.run(['true'], preexec_fn=int, check=True)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_texts_are_empty_in_the_rows_of_a_slice_alone() -> None:
-    column = texts(["a", "", "", "b", ""])
-    assert [are_empty(column.slice(first, 2)) for first in range(5)] == [False, True, False, False, True]
-    assert are_empty(column.slice(0, 0))
-    assert are_empty(pa.nulls(0, pa.string()))
-
-
-def test_a_column_of_another_type_has_no_texts() -> None:
-    with pytest.raises(TypeError, match="a column of int64 has no texts"):
-        are_empty(integers([0]))
 
 
 @pytest.mark.parametrize(

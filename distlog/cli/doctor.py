@@ -86,10 +86,6 @@ def _findings_here() -> Iterator[Finding]:
         yield _spark_format()
 
 
-# ---
-# Packages: their versions against the bounds that distlog's own package states.
-
-
 #: Extras that no user of distlog needs.
 _DEVELOPERS = ("test", "docs", "bench")
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])? *([^;]*?) *(?:; *extra *== *[\"'](\w+)[\"'])?")
@@ -152,10 +148,6 @@ def _packages() -> Iterator[Finding]:
         yield Finding("packages", OK, ", ".join(well))
 
 
-# ---
-# Kernels, and limits of the process.
-
-
 def _kernels() -> Finding:
     kept = kept_code()
     if not COMPILED:
@@ -181,10 +173,6 @@ def _descriptors() -> Finding:
     if soft == resource.RLIM_INFINITY or soft >= _USUAL_FILES:
         return Finding("open files", OK, found)
     return Finding("open files", WARNING, found, f"ulimit -n {_USUAL_FILES} or more: half are for partitions' logs")
-
-
-# ---
-# Java and PySpark. Nothing here starts Spark; of PySpark only what plans distlog's format is imported.
 
 
 #: PySpark 4 runs on no older Java.
@@ -323,10 +311,6 @@ def _spark_format() -> Finding:
         advice = "distlog.spark.register(spark), or install distlog by pip, or a path in PYTHONPATH"
         return Finding(check, WARNING, f"the module pyspark_distlog {seen}", advice)
     return Finding(check, OK, f"a plain session finds it in {module} by {who}")
-
-
-# ---
-# A store.
 
 
 #: A local disk that is as full as this, by bytes or inodes, is worth a line.

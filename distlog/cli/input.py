@@ -31,10 +31,6 @@ from distlog.core.files.splits import FileSplit
 from distlog.core.topics.append_commit import BatchId, Transaction
 from distlog.core.topics.topic import Topic
 
-# ---
-# Ends the input of a command at a signal, instead of the command.
-
-
 T = TypeVar("T")
 
 
@@ -74,10 +70,6 @@ class Interrupt:
                 self._is_waiting = False
                 return
             yield item
-
-
-# ---
-# Takes the lines of a file, a pipe or a terminal as they come.
 
 
 BLOCK_BYTES = 4 << 20
@@ -235,10 +227,6 @@ class Source:
         """The warning about files that have bytes and no records; None if there are none."""
         names = [name for splits, reading in self._readings for name in files_without_records(splits, reading.report)]
         return warning_of_no_records(names) if names else None
-
-
-# ---
-# Appends the input: files in one commit or none, a stream in commits by time and size.
 
 
 #: A stream is committed when it has so many bytes, whatever the time: then its segments have a good size.

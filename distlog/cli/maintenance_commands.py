@@ -22,9 +22,6 @@ from distlog.core.times import now_ms
 from distlog.core.topic_handle import topic_log
 from distlog.core.topics.open_topic import naming_topics
 
-# ---
-# Commands that maintain a topic. Each prints a report, by partition or file. Each may be repeated.
-
 
 def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
     """Delete old segments, by retention.ms and retention.bytes.
@@ -156,10 +153,6 @@ def _end(report: Report, as_json: bool) -> None:
     """Print the report, and exit with the report's status."""
     print_report(report, as_json=as_json)
     raise typer.Exit(status_of(report))
-
-
-# ---
-# `distlog check-store`: whether a storage can hold topics, and how fast it is.
 
 
 def check_store(

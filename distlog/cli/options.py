@@ -21,10 +21,6 @@ from distlog.gateway.security.authentication import MECHANISMS, PLAIN, Authentic
 from distlog.gateway.security.tls import CLIENT_AUTH, TlsFiles
 from distlog.gateway.security.users_file import UsersFile
 
-# ---
-# The arguments and options that several commands share.
-
-
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -102,10 +98,6 @@ def open_at(url: str, version: int | None, timestamp: int | None, storage: list[
     return distlog.open(url, version, timestamp, dict(storage))
 
 
-# ---
-# The arguments and options of `distlog append`.
-
-
 class BadLines(str, Enum):
     """The treatment of a line that is no record."""
 
@@ -166,10 +158,6 @@ CommitInterval = Annotated[
 ]
 
 
-# ---
-# The options of `distlog read`.
-
-
 Partitions = Annotated[
     list[int] | None,
     typer.Option("--partition", "-p", metavar="N", help="Only this partition. May be repeated."),
@@ -218,10 +206,6 @@ Timeout = Annotated[
 Committed = Annotated[
     bool, typer.Option("--committed", help="Only records that no open or aborted transaction holds.")
 ]
-
-
-# ---
-# The options of `distlog serve` about clients' access: TLS, SASL, and addresses that other machines reach.
 
 
 _File = str | None

@@ -27,10 +27,6 @@ from distlog.core.row_lines import csv_rows
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.open_transactions import IsolationLevel
 
-# ---
-# How `distlog read` prints records: as a table or tabbed lines, JSON, CSV, or in a format with conversions.
-
-
 #: The columns for people by default. JSON has all.
 _FOR_PEOPLE = tuple(name for name in COLUMNS if name != "timestamp_type")
 
@@ -76,10 +72,6 @@ def printing(
         return Printing(columns or COLUMNS, lambda batch, _: print_objects(batch))
     printer = RowPrinter()
     return Printing(columns or _FOR_PEOPLE, lambda batch, _: print_batch(batch, printer))
-
-
-# ---
-# Reads the records for `distlog read`, partition by partition.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +127,6 @@ def _from_partition(
     times = TimeRange.between(bounds.since, bounds.until)
     slices = scan_plan.slices_of(topic.reader, topic.live_snapshot, partition, start, times)
     return first(topic.reader, slices, columns, limit)
-
-
-# ---
-# Follows a topic for `distlog read --follow`.
 
 
 def followed_batches(

@@ -25,9 +25,6 @@ from distlog.core.files.read_options import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.times import now_ms
 
-# ---
-# The command that appends files, or a stream as it comes.
-
 
 def append(
     url: Url,
@@ -131,10 +128,6 @@ def _report(appended: AppendedInput, signal_number: int, *, as_json: bool) -> No
     print_report(Summary(text, facts), as_json=as_json)
 
 
-# ---
-# The command that prints records.
-
-
 def read(
     url: Url,
     *,
@@ -194,10 +187,6 @@ def _check(bounds: reading.Bounds, *, follows: bool, is_old: bool) -> None:
         raise typer.BadParameter("latest needs --follow, which begins there", param_hint="--offset")
     if is_old and follows:
         raise typer.BadParameter("an old version gets no records: leave out --version", param_hint="--follow")
-
-
-# ---
-# The command that prints the content of Kafka's files.
 
 
 def dump(

@@ -17,10 +17,6 @@ from distlog.core.display import counted
 from distlog.core.storage.storage import Storage as Folder
 from distlog.core.topics.open_topic import check_root, copies_in
 
-# ---
-# Commands about a topic as a whole. None of them reads records.
-
-
 #: The columns of the printed tables. JSON has all columns.
 _SEGMENT_COLUMNS = ("partition", "base_offset", "next_offset", "log_bytes", "stem")
 _COMMIT_COLUMNS = ("version", "timestamp", "operation", "records_added", "segments")
@@ -138,10 +134,6 @@ def _at(topic: distlog.Topic, time: int) -> list[dict[str, Any]]:
         offset, timestamp = (place[0], output.Milliseconds(place[1])) if place else (None, None)
         rows.append({"partition": number, "offset": offset, "timestamp": timestamp})
     return rows
-
-
-# ---
-# Commands about topics as a whole that Kafka's kafka-topics and kafka-configs have: list, alter and drop.
 
 
 def list_topics(
@@ -293,10 +285,6 @@ def restore(
     print_report(topic.restore(version, dry_run=dry_run), as_json=as_json)
 
 
-# ---
-# The command about groups of followers, as Kafka's kafka-consumer-groups.
-
-
 def groups(
     url: Url,
     *,
@@ -356,10 +344,6 @@ def _commit_for_kafka(topic: distlog.Topic, kafka: str, positions: Mapping[int, 
 
     known = {number: at for number, at in positions.items() if at is not None}
     commit_positions(topic.storage, kafka, known, since_ms=topic.snapshot.replaced_ms)
-
-
-# ---
-# Commands between topics and the log directories of Kafka brokers.
 
 
 def adopt(

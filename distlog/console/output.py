@@ -19,9 +19,6 @@ from distlog.core.display import text as text
 from distlog.core.errors import InvalidConfigError
 from distlog.core.times import iso
 
-# ---
-# Prints the output of commands and jobs: tables on a terminal, tab-separated lines in a pipe, or JSON.
-#
 # In JSON, times are ms since 1970, and bytes are text if they are UTF-8, else {"base64": "..."}. In tables and
 # lines, times are ISO 8601, and bytes that are not UTF-8 and control characters are shown as \xNN.
 
@@ -135,9 +132,6 @@ def _print_lines(lines: Iterable[str]) -> None:
     sys.stdout.write("".join([f"{line}\n" for line in lines]))
 
 
-# ---
-# Ends a command or a job: prints its report, for people or as JSON, or its error, and sets the exit status.
-#
 # Exit status: 0 done, 1 it failed or found something wrong, 2 the command line is wrong, 130 and 143 it was ended
 # by SIGINT (Ctrl-C) or SIGTERM.
 
@@ -212,10 +206,6 @@ def fail(program: str, error: Exception, reason: str | None = None, *, as_json: 
             sys.stdout.flush()
     drop_what_cannot_be_written()
     return WRONG_USAGE if isinstance(error, InvalidConfigError) else FAILED
-
-
-# ---
-# A service's output: lines on standard output, and on a terminal a last line with the status.
 
 
 _TRACEBACK = logging.Formatter()

@@ -14,9 +14,6 @@ from distlog.console.output import RowPrinter, print_json, rows_of
 from distlog.core.arrays import integers
 from distlog.core.row_lines import PLAIN, Texts, bytes_of, joined, json_objects, tabbed, texts_of
 
-# ---
-# Records in a format of one's own, as kcat's: `%k %v\n`.
-#
 # %v %s the value; %S its bytes, -1 if it is null %k the key; %K its bytes, -1 if it is null %p %o partition and
 # offset %T the timestamp in ms since 1970 %h the headers, as in name=value,name=value %t the topic %% a percent
 # sign
@@ -96,10 +93,6 @@ def _piece(conversion: str, escape: str, text: str) -> tuple[str, bool]:
     if conversion not in _SHOWN and conversion != "t":
         raise ValueError(f"unknown conversion %{conversion}; there are %{' %'.join([*_SHOWN, 't', '%'])}")
     return conversion, True
-
-
-# ---
-# Prints batches of records: fast to a file or a pipe, as a table on a terminal.
 
 
 def print_objects(batch: pa.RecordBatch) -> None:

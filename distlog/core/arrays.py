@@ -15,9 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-# ---
-# Numbers, flags and texts from Python and numpy to Arrow and back, without pandas.
-#
 # Arrow's `pa.array`, `pa.scalar` and `to_numpy` import pandas where it is installed, which takes as long as all of
 # distlog. A command, and each of Spark's planners, is a process of its own that should start at once.
 
@@ -71,14 +68,6 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 def java_text(data: bytes) -> str:
     """Bytes as Java's `new String(bytes, UTF_8)`, which has one U+FFFD for a surrogate; Python has two or three."""
     return _SURROGATE.sub("\ufffd".encode(), data).decode("utf-8", "replace")
-
-
-def are_empty(column: pa.Array) -> bool:
-    """True if all texts of a column are empty, which its first and last offset tell."""
-    if column.type != pa.string():
-        raise TypeError(f"a column of {column.type} has no texts")
-    ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset :] if len(column) else np.zeros(1)
-    return bool(ends[0] == ends[len(column)])
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -189,10 +178,6 @@ def _change_pool() -> None:
 
 _has_threads = False
 os.register_at_fork(before=_settle, after_in_child=_change_pool)
-
-
-# ---
-# Memory for kernels: one-dimensional numpy arrays over any bytes.
 
 
 _SMALL = 4096

@@ -14,10 +14,6 @@ import pyarrow as pa
 from distlog.core.optional import optional
 from distlog.core.times import iso
 
-# ---
-# Numbers, sizes and durations as text for people.
-
-
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -45,10 +41,6 @@ def duration_text(seconds: float) -> str:
 def counted(number: int, noun: str, nouns: str | None = None) -> str:
     """A number with its noun: `1 byte`, `2,000 bytes`; `nouns` is an irregular plural."""
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
-
-
-# ---
-# Values as short texts for people. Bytes that are no UTF-8 and control characters are shown as \xNN.
 
 
 #: The longest text of a cell.
@@ -91,10 +83,6 @@ def short_text(value: object) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
-# ---
-# Tables for people: HTML for a notebook, aligned text elsewhere. Of long tables they show both ends.
-
-
 #: Rows of a table in a notebook, and as text.
 HTML_ROWS, TEXT_ROWS = 20, 10
 
@@ -135,10 +123,6 @@ def _laid_out(
 def _rows(table: pa.Table) -> list[list[str]]:
     columns = [cells(table.column(number), name) for number, name in enumerate(table.schema.names)]
     return [list(row) for row in zip(*columns, strict=True)]
-
-
-# ---
-# Where progress is shown: a line of a terminal, or the output of a notebook's cell.
 
 
 class Screen(Protocol):
@@ -209,10 +193,6 @@ def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None
     stream = sys.stderr if stream is None else stream
     # Python has no standard error where that was closed, as daemons do
     return Terminal(stream) if stream is not None and stream.isatty() else None
-
-
-# ---
-# Shows the progress of a long operation on a terminal or in a notebook, and nothing in a pipe.
 
 
 #: Progress that was not asked for shows only for operations that take longer, in seconds.
@@ -288,10 +268,6 @@ class Progress:
             self._screen.close(f"{self._label}  {self.rows:,} rows{size}  {duration_text(self._seconds())}")
 
 
-# ---
-# The base of reports, so that they show themselves: one line as text, and with their rows in a notebook.
-
-
 class Shown:
     """A report whose `str` is a summary, and whose `to_table` has the rows."""
 
@@ -335,10 +311,6 @@ class ShownSettings:
             for name, value in {**self.all(), **own}.items()
         ]
         return html(pa.Table.from_pylist(rows), most=len(rows))
-
-
-# ---
-# A listing: a table of metadata that shows itself as one, in a notebook and as text, not as raw Arrow.
 
 
 if TYPE_CHECKING:

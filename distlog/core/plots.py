@@ -14,10 +14,6 @@ from distlog.core.display import counted, duration_text, size_text
 from distlog.core.optional import extra, optional
 from distlog.core.times import NO_TIMESTAMP
 
-# ---
-# The data of pictures: a few numbers of each segment.
-
-
 Longs = npt.NDArray[np.int64]
 
 
@@ -54,10 +50,6 @@ class SegmentFacts:
             self.last_ms[has_time],
         )
         return SegmentFacts(self.partitions, *columns)
-
-
-# ---
-# How all pictures look: colours, axes, and numbers on them.
 
 
 INK, MUTED, GRID = "#24292f", "#6e7781", "#e3e6ea"
@@ -100,10 +92,6 @@ def number_text(number: float, _position: object = None) -> str:
 def bytes_text(size: float, _position: object = None) -> str:
     """A size on an axis: `0`, `1.5 MB`, `20 MB`."""
     return size_text(size).replace(".0 ", " ") if size else "0"
-
-
-# ---
-# Counts records by time: from the times of segments, or exactly, from the times of records.
 
 
 #: At the most so many bins, each of one of these widths: as people count time.
@@ -160,10 +148,6 @@ class TimeBins:
             inside = bins[(times >= 0) & (bins >= 0) & (bins < self.count)]
             counts += np.bincount(inside, minlength=self.count)
         return counts.astype(np.float64)
-
-
-# ---
-# The panels of which pictures are made: records over time, bytes by partition, ages of segments.
 
 
 #: Up to so many partitions there is a gap between bars.
@@ -249,10 +233,6 @@ def segment_ages(axes: Any, facts: SegmentFacts, now_ms: int, retention_ms: int)
     axes.set_xlim(0, end / unit_ms)
     axes.yaxis.set_major_formatter(bytes_text)
     labels(axes, f"age of the segment's newest record, {unit}", "bytes in segments")
-
-
-# ---
-# Puts panels together: the picture of a topic, and of a scan.
 
 
 #: The times of all records, if they are to be counted exactly.

@@ -67,10 +67,6 @@ def raw(column: pa.Array) -> pa.Array:
     return column.cast(TEXT)
 
 
-# ---
-# Bytes as text. A column of UTF-8 is changed as a whole, any other one by one.
-
-
 _JSON_ESCAPES = {char: json.dumps(char)[1:-1] for char in ("\\", '"', *map(chr, range(32)))}
 _SHOWN_ESCAPES = {char: display_text(char) for char in map(chr, (*range(32), *range(127, 160)))}
 
@@ -129,10 +125,6 @@ def _quoted(texts: pa.Array) -> pa.Array:
     return joined(['"', pc.replace_substring(raw(texts), pattern=b'"', replacement=b'""'), '"'], len(texts))
 
 
-# ---
-# Times as ISO 8601 in UTC, as `times.iso` has them.
-
-
 #: The begin of the year 1, and the end of the year 9999, in ms since 1970.
 _FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_800_000
 
@@ -147,10 +139,6 @@ def iso_times(column: pa.Array) -> pa.Array:
         ).cast(TEXT)
     texts = numbers(ms.cast(pa.timestamp("ms")))
     return joined([pc.replace_substring(texts, pattern=b" ", replacement=b"T"), "Z"], len(texts))
-
-
-# ---
-# Rows.
 
 
 class Style(NamedTuple):

@@ -44,9 +44,6 @@ from distlog.core.kernels.native import HAS_INSTRUCTION
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# ---
-# The file and position that the bytes of batches came from, for error messages.
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -76,8 +73,7 @@ def of_rows(value: Any, rows: Any) -> Any:
     return value[rows] if isinstance(value, np.ndarray) else value
 
 
-# ---
-# Message formats 0 and 1, read only (Kafka's `AbstractLegacyRecordBatch`, `LegacyRecord`).
+# A message of formats 0 and 1:
 #
 #     0   int64   offset                      18  int64  timestamp, in format 1 only
 #     8   int32   bytes after this field      ..  int32  length of the key, -1: null
@@ -150,8 +146,7 @@ def _inner_base(magic: int, wrapper_offset: int, last: int) -> int:
     return wrapper_offset - last
 
 
-# ---
-# Finds record batches by walking a buffer: the 61-byte header of format 2 (Kafka's `DefaultRecordBatch`).
+# The header of a batch of format 2:
 #
 #     0   int64   base offset              21  int16   attributes              43  int64   producer id
 #     8   int32   bytes after this field   23  int32   last offset delta       51  int16   producer epoch
@@ -307,10 +302,6 @@ def increment_sequence(sequence: int, count: Any) -> Any:
     return (sequence + count) & MAX_INT
 
 
-# ---
-# The settings that all batches of one writer share: codec, sizes, producer, and the attribute bits they imply.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFormat:
     """The rules for batches of format 2. Raises InvalidRecordError for a combination that Kafka does not allow.
@@ -374,10 +365,6 @@ class BatchFormat:
         return batches
 
 
-# ---
-# Writes the base offsets of batches into their bytes. The checksum does not cover them, so nothing else changes.
-
-
 Longs = npt.NDArray[np.int64]
 
 
@@ -401,9 +388,6 @@ def write_base_offsets(data: npt.NDArray[np.uint8], positions: Longs, offsets: L
     data[positions[:, None] + np.arange(8)] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
 
 
-# ---
-# Sets the append time of LogAppendTime batches of format 2, in their rows and bytes (`setMaxTimestamp` of Kafka).
-#
 # The checksum covers the attributes and the largest timestamp, so the checksum changes too. The base timestamp, the
 # deltas and compressed records stay as the producer wrote them.
 

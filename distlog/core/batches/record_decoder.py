@@ -42,10 +42,6 @@ from distlog.core.kernels.record_scan import (
     scan_records,
 )
 
-# ---
-# The fields that a scan of records finds, as arrays that kernels fill, and their conversion to Arrow.
-
-
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
 #: Columns of so many rows with one value share their memory, for the _CONSTANTS values that were used last.
@@ -155,10 +151,6 @@ def _text(slices: Slices, count: int) -> pa.Array:
     except pa.ArrowInvalid:
         return pa.array(list(map(java_text, text.view(pa.binary()).to_pylist())), pa.string())
     return text
-
-
-# ---
-# The records sections of batches: where they are, and the decompressed bytes of compressed ones.
 
 
 _FIRST_GUESS = 4
@@ -293,11 +285,6 @@ def _expand_sections(selection: BatchSelection, sections: np.ndarray, enough: in
             raise selection.corrupt(error.message, row, **error.details) from error
         section["start"] = start
     return byte_array(expander.array), len(sections)
-
-
-# ---
-# One kernel pass finds every field and copies the fields of bytes columns. It goes over the records sections, in
-# the data itself or in the decompressed data.
 
 
 #: The message of the error for offset deltas that do not increase.

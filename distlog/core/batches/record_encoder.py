@@ -31,10 +31,6 @@ from distlog.core.kernels import record_write
 from distlog.core.kernels.record_write import DRAFT, append_groups, append_records
 from distlog.core.times import NO_TIMESTAMP
 
-# ---
-# The columns of records to write, as arrays for kernels, for any Arrow type and slice.
-
-
 _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
 
 

@@ -18,10 +18,6 @@ from distlog.core.batches.record_encoder import EncodedBatches, encode, write_he
 from distlog.core.config import MAX_INT
 from distlog.core.kernels.record_write import copy_slices
 
-# ---
-# Lays out batches, some copied and others with new records, for compaction and merging.
-
-
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -75,9 +71,6 @@ def lay_out(
     return data, batches
 
 
-# ---
-# Rewrites messages of formats 0 and 1 as record batches of format 2, at the same offsets and with the same times.
-#
 # Kafka's cleaner does the same since 4.0. Format 2 has no records without a time: records of format 0 get the
 # timestamp -1 of type CreateTime, as there.
 

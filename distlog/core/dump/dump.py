@@ -30,10 +30,6 @@ from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
 from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY, VERSION
 from distlog.core.transactions.producer_states import read_producer_snapshot
 
-# ---
-# Dumps an offset index, and compares its entries with the batches of its log.
-
-
 #: How many entries are read at once.
 ENTRIES = 1 << 16
 #: The bytes read of a batch: enough for its last offset.
@@ -135,10 +131,6 @@ def _integers(heads: npt.NDArray[np.uint8], start: int, width: int) -> Longs:
     return np.ascontiguousarray(heads[:, start : start + width]).view(f">i{width}")[:, 0].astype(np.int64)
 
 
-# ---
-# Dumps a time index, and compares its entries with the records of its log.
-
-
 NOTHING = -1
 
 TIME_ENTRY_LINE = Line("entry", (number("timestamp"), number("offset")))
@@ -216,10 +208,6 @@ def _largest_timestamp(log: DumpedFile, window: Batches, row: int) -> int:
     if error is not None:
         raise error
     return int(records.timestamps.max(initial=NOTHING))
-
-
-# ---
-# Dumps the small files of a partition: aborted transactions, producers, leader epochs.
 
 
 _ABORTED = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")

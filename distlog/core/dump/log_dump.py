@@ -59,10 +59,6 @@ from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import begun, cores, in_order
 from distlog.core.storage.storage import Storage
 
-# ---
-# The records of batches.
-
-
 _SMALLEST_HEADER = 2
 #: The size of a message of formats 0 and 1 behind its offset, and its checksum.
 _LEGACY_SIZE_AND_CRC = struct.Struct(">iI")
@@ -188,10 +184,6 @@ def _sizes(slices: Any, count: int) -> Longs:
     return np.where(slices.valid[:count], sizes, -1)
 
 
-# ---
-# Control records: the end of a transaction, or a record of KRaft's own log (Kafka's `ControlRecordType`).
-
-
 _NAMES = (
     "ABORT",
     "COMMIT",
@@ -236,10 +228,6 @@ def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], style: i
     places = np.maximum(np.cumsum(is_control) - 1, 0)
     markers = joined(parts, len(rows)).take(integers(places))
     return pc.if_else(booleans(is_control), markers, pa.nulls(1, TEXT)[0])
-
-
-# ---
-# A file that is dumped: its address, the facts in its name, and the batches of a log that may be damaged.
 
 
 #: How many bytes of a log are looked at together.
@@ -315,10 +303,6 @@ class DumpedFile:
             file=self.path,
             position=origin + at,
         )
-
-
-# ---
-# The lines for batches and records of a log, named and ordered as by Kafka's `DumpLogSegments`.
 
 
 _END = (
@@ -460,9 +444,6 @@ def _record_columns(batches: npt.NDArray[Any], records: DumpedRecords) -> dict[s
     }
 
 
-# ---
-# The output for some MB of a log: lines of batches and records, and offsets that do not follow each other.
-#
 # A window depends on nothing but its bytes, so several are made at the same time.
 
 

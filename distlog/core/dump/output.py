@@ -14,9 +14,6 @@ from distlog.core.dump.lines import Line
 from distlog.core.errors import DistlogError
 from distlog.core.row_lines import bytes_of
 
-# ---
-# The options of a dump, named as in Kafka's `DumpLogSegments`.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
@@ -43,10 +40,6 @@ class DumpOptions:
     def is_cut(self) -> bool:
         """True if the end of a log may be left out."""
         return self.max_bytes < MAX_INT
-
-
-# ---
-# The streams of a dump: lines of values go to one, problems to another; with JSON all to the first.
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)

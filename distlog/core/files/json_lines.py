@@ -289,10 +289,6 @@ def one_by_one(
     return Parsed(table_of_rows(rows, schema), bad, len(text) + 1, np.array(starts, np.int64))
 
 
-# ---
-# Records as `distlog read --json` prints them: `value` (required), `key`, `timestamp`, `partition`, `headers`. Bytes
-# are text, null, or {"base64": "..."}. A timestamp is a number since 1970 or ISO 8601.
-#
 # Both ways stay: Arrow takes 2.5 us a line, but one type a field, so no text beside base64, as `read --json` prints
 # them; one by one it is 7.5 us; and 95 us if Arrow is asked for one line, so to halve a refused block is no way.
 

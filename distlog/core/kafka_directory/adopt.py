@@ -66,9 +66,6 @@ from distlog.core.transaction_state import TransactionState, TransactionStatus
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
 
-# ---
-# The transactions that a broker left open: the decided ones get the end markers that it would have written next.
-#
 # A coordinator decides in `__transaction_state`, and then has a marker written to each partition. A broker that was
 # killed in between does the rest when it starts; so does an adoption of its logs. A transaction that is not decided
 # stays open, as it would until its coordinator aborts it, and is named.
@@ -158,9 +155,6 @@ def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader
     return bytes(data)
 
 
-# ---
-# Puts the files of adopted partitions where their topic is: as second names of the same files, or as copies.
-#
 # The broker's own folders stay as they are. So until the commit that makes the topic, nothing has happened to them.
 #
 # On object storage a request may have its effect after the next adoption, of a log that has grown since. So there a
@@ -272,10 +266,6 @@ def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, sta
             writer.write_behind(piece)
 
 
-# ---
-# The mark `.adoption` in a topic's folder on a disk: it stands until the topic is made, and keeps other adoptions
-# out. Its file is locked, so a process that dies lets go of it, and the next adoption goes on.
-#
 # On object storage adoptions are at work beside each other: their files are the same, and one of their commits wins.
 
 
@@ -333,9 +323,6 @@ def _locked(path: str, url: str) -> int:
         os.close(file)
 
 
-# ---
-# Adoption: the partitions in stopped brokers' log directories become topics, in place or as copies.
-#
 # All files of a topic are put in place first, and then one commit makes the topic. A crash before it leaves the
 # broker's files as they were; adopt again. The files are looked at as a broker does when it starts (`LogLoader`).
 #

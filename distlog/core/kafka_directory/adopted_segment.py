@@ -34,9 +34,6 @@ from distlog.core.times import NO_TIMESTAMP
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_states import ProducerStates, batches_of, read_producer_snapshot
 
-# ---
-# Describes a segment that a broker wrote, from the headers of its batches; checks its indexes, or makes them anew.
-#
 # The headers tell all that a commit needs, also the checksum of the whole file: they hold the checksum of each
 # batch, and these can be joined. So a log is not read, except where a broker would read it too, after a crash.
 #
@@ -253,10 +250,6 @@ def _counted(log: SourceLog, start: int, end: int, file: str) -> dict[str, Any]:
         for records in decode_parts(to_decode, ("offset", "timestamp"), _PART_BYTES):
             facts.add(records)
     return facts.fields()
-
-
-# ---
-# Takes a partition over as a broker would load it: recovers after a crash, cuts what is not whole, and says so.
 
 
 _REMADE = {".index": "offset index", ".timeindex": "time index", ".txnindex": "transaction index"}

@@ -26,10 +26,7 @@ from distlog.core.kafka_directory.source_log import SourceLog, log_walk
 from distlog.core.kernels.batch_scan import CODEC_MASK
 from distlog.core.transactions.open_transactions import control_type
 
-# ---
-# The records of the metadata, byte for byte Kafka's (MetadataRecordSerde; TopicRecord and others; KIP-631).
-#
-# A value is a frame: its version (1), the kind of the record and the record's version as unsigned varints, and then
+# A value of the metadata is a frame: its version (1), the kind of the record and the record's version as unsigned varints, and then
 # the record's fields, flexible (KIP-482). A topic's settings are one record each; null takes a setting back. Records
 # between the begin and the end of a transaction (KIP-868) count from its end on.
 
@@ -150,10 +147,6 @@ def _known_records(data: Any, rows: np.ndarray, file: str, start_offset: int) ->
     if (pc.max(pc.binary_length(known)).as_py() or 0) > _MOST_RECORD_BYTES:
         raise CorruptRecordError("a record is larger than one of metadata can be", file=file, most=_MOST_RECORD_BYTES)
     yield from known.to_pylist()
-
-
-# ---
-# The metadata in a folder: the newest whole snapshot (KIP-630), and the log behind it.
 
 
 _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
@@ -337,10 +330,6 @@ def _is_batch(data: memoryview) -> bool:
 
 def _walk(folder: PartitionFolder, name: str) -> BatchWalk:
     return log_walk(folder.log(name), checked=True, file=folder.path(name))
-
-
-# ---
-# A topic's settings here, made of its settings there.
 
 
 #: Without `retention.ms` nothing is deleted: a topic must not lose records for want of its settings.

@@ -71,11 +71,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, new_id
 from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
 
-# ---
-# The list of files that an export wrote into a partition's folder, kept there so that the next export adds only what
-# is new.
-#
-# A broker ignores the file. Before files are changed it names all that will be there, and which of these are whole;
+# A broker ignores the list of exported files. Before files are changed it names all that will be there, and which of these are whole;
 # so an export that died is taken up by the next one. If a file has another size than it says, a broker has written
 # there.
 
@@ -152,10 +148,6 @@ def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str
     folder.put(EXPORT_FILE, json.dumps(body).encode())
 
 
-# ---
-# The folder of a partition before its export: empty, of an earlier export, or of a topic that a broker has made.
-
-
 def refuse_other_topic(folder: Storage, topic_id: str) -> None:
     """Raise TopicExistsError if the folder has an export of another topic, of the same name."""
     last = read_export(folder)
@@ -196,10 +188,6 @@ def snapshots(folder: Storage) -> dict[int, str]:
     return {
         parsed.offset: name for parsed, name in files if parsed.suffix == SNAPSHOT_SUFFIX and not parsed.temporary
     }
-
-
-# ---
-# The files of segments in a broker's log directory: they are named by base offsets, and written many at once.
 
 
 if TYPE_CHECKING:
@@ -294,10 +282,6 @@ def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
             os.utime(path, (time_ms / 1000, time_ms / 1000))
 
 
-# ---
-# Writes one segment as a broker's files: at its own offsets, and with the times that the commit gave.
-
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -388,10 +372,6 @@ def _stored(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> bytes |
     if len(data) != part.size:
         return CorruptIndexError("the index file is too short: rebuild the indexes", file=part.name)
     return checksum_error(segment, suffix, part, crc32c(data)) or data
-
-
-# ---
-# Writes one partition into a broker's log directory; files of an earlier export stay where they are right.
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,12 +519,6 @@ class _PartitionExport:
     def _put_empty(self, place: int, offset: int) -> None:
         write_empty(self._folder, offset)
         self.present.insert(place, empty_segment(offset, done=True))
-
-
-# ---
-# Exporting again adds what is new. The broker must not run meanwhile, nor write between two exports. A topic's
-# settings are not in a log directory: make the topic in Kafka first, with its settings, and stop the broker; the
-# export then keeps the topic id that Kafka gave it.
 
 
 _COLUMNS = ("partition", "log_start_offset", "log_end_offset", "segments", "segments_written", "bytes_written")

@@ -37,10 +37,6 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.transaction_state import TRANSACTIONS_TOPIC, TransactionState, take_state
 
-# ---
-# The state of each transaction, from the partitions of `__transaction_state` in a broker's log directory.
-
-
 _log = logging.getLogger("distlog")
 _COLUMNS = ("key", "value")
 

@@ -30,9 +30,6 @@ from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
 
-# ---
-# The names in a broker's log directory: folders of partitions, and the files in them (Kafka's `LogFileUtils`).
-#
 # clicks-0/ the partition 0 of topic clicks clicks-0.<32 hex digits>-delete/ a partition that is being deleted; also
 # -future and -stray clicks-0/00000000000000000137.log a segment that begins at offset 137; also .index .timeindex
 # .txnindex clicks-0/00000000000000000137.log.swap ... on its way; also .cleaned and .deleted
@@ -100,9 +97,6 @@ def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
-# ---
-# Kafka's small text files: checkpoints of offsets and of leader epochs, and `partition.metadata`.
-#
 # A checkpoint (`CheckpointFile`) has a line each for the version, 0, for the number of entries, and for each entry:
 # `<topic> <partition> <offset>`, or `<epoch> <start offset>` in a leader-epoch-checkpoint.
 
@@ -204,10 +198,6 @@ def _malformed(file: str) -> CorruptMetadataError:
     return CorruptMetadataError("this file of a broker is malformed: restore it, or delete it", file=file or None)
 
 
-# ---
-# Keeps brokers, and others that write, out of a log directory while its files are looked at or written.
-
-
 @contextmanager
 def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
     """Keep brokers out of the log directory; with `alone` also adoptions, and else exports, for they are `alone`.
@@ -253,9 +243,6 @@ def _lock_folder(file: int, path: str, *, alone: bool) -> None:
         return
 
 
-# ---
-# The files of a partition's folder that count, by the rules that a broker follows when it starts (`LogLoader`).
-#
 # A broker replaces segments in steps: it writes `.cleaned` files, renames them to `.swap` from the highest offset
 # down, deletes the old files, and renames the new ones to their names. If it stopped in between, this finds out
 # whether the old or the new files count. Nothing is renamed or deleted here.
@@ -310,10 +297,6 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
         left_out.update(dict.fromkeys(loaded.segments.pop(offset).values(), "an index without a log"))
     ordered = dict(sorted(loaded.segments.items()))
     return LoadedFiles(ordered, loaded.snapshots, left_out)
-
-
-# ---
-# One partition's folder in a broker's log directory, as it is read for adoption.
 
 
 class PartitionFolder:

@@ -123,10 +123,6 @@ def read_row(data: np.ndarray, position: int, row: np.void) -> None:
         row["record_count"] = 1 if attributes & CODEC_MASK == 0 else -1
 
 
-# ---
-# Walks the batches of a log that may be damaged: the fields of a header are taken as they are, but for the size.
-
-
 @inlined
 def _smallest(magic: int) -> int:
     if magic >= 2:
@@ -168,10 +164,6 @@ def read_frames(data: np.ndarray, batches: np.ndarray) -> None:
         position += row["size"]
 
 
-# ---
-# Compares batches with the offsets that their segment has at their place; checksums do not cover base offsets.
-
-
 #: The facts of a run of batches of one file: its first offset (in a segment with gaps, a lower bound of it; -1:
 #: not known); where the segment ends; whether the segment has no gaps; whether the file ends with the run.
 RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", np.int64), ("ends_file", np.int64)])
@@ -202,10 +194,6 @@ def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) ->
     return -1
 
 
-# ---
-# Decides which batches that follow each other become one.
-
-
 @fill_kernel
 def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarray) -> int:
     """Cut batches into runs of at most `limit` bytes; returns how many, and puts the first of each into `firsts`.
@@ -222,10 +210,6 @@ def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarra
             count += 1
             held = sizes[row]
     return count
-
-
-# ---
-# Checks new batches, and moves them to the offsets that a log gives them, before an append writes them.
 
 
 #: The faults of batches: none, they are not all of their bytes, they are not of format 2 or have attributes that are

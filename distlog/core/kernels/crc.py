@@ -18,10 +18,7 @@ from distlog.core.kernels.native import (
     word_at,
 )
 
-# ---
-# CRC-32C (Castagnoli, RFC 3720) of many ranges in one call, and of a whole from the checksums of its parts.
-#
-# Uses the processor's instruction if there is one. It takes three ranges side by side, since a step takes three
+# CRC-32C uses the processor's instruction if there is one. It takes three ranges side by side, since a step takes three
 # cycles but one can begin in each cycle (a method of Intel's). That gives 21 GB/s, the same as the library, for
 # data in the cache, and nine tenths of the library's 17 GB/s for other data. Elsewhere it uses tables, sixteen
 # bytes a step (Intel's slicing-by-16). That is ten times slower per byte, but a call of the library costs as much
@@ -239,10 +236,6 @@ def crc_with_batch(before: int, data: np.ndarray, batch: np.void, checked_from: 
     return joined
 
 
-# ---
-# Finds batches with the right checksum: CRC-32C in format 2, CRC-32 (zlib's) in formats 0 and 1.
-
-
 _CRC32_TABLES = crc_tables(0xEDB88320)
 
 
@@ -267,10 +260,6 @@ def find_valid(data: np.ndarray, batches: np.ndarray, checked_from: int, legacy_
         else:
             crc = crc32c_of(NO_BYTES, data, start + checked_from, end)
         put_at(valid, row, crc == batch["crc"])
-
-
-# ---
-# CRC-32C of many rows of a few bytes each, by numpy: all rows at once, byte by byte.
 
 
 def crcs_of_rows(rows: np.ndarray) -> np.ndarray:

@@ -49,10 +49,6 @@ def _read_none(
 read_files: Any = _read_files if COMPILED else _read_none
 
 
-# ---
-# Finds batches by their headers: most bytes of a log need not be read to be sent.
-
-
 #: What is read from a header on: the headers of small batches come together.
 WINDOW_BYTES = 4096
 _NONE = -1, -1, -1

@@ -7,9 +7,6 @@ import numpy.typing as npt
 
 from distlog.core.kernels.native import fill_kernel, inlined, kernel
 
-# ---
-# The rule that decides which batches get index entries (Kafka's `LogSegment.append`).
-#
 # A batch gets an entry when more than `index.interval.bytes` have passed since the last one; the first batch never
 # does. The entry is (last offset, start position) in the offset index, and (largest timestamp so far, last offset
 # of its batch) in the time index. On close the time index gets a last entry with the maximum; a slot is reserved
@@ -56,9 +53,6 @@ def count_until_full(
     return sizes.size
 
 
-# ---
-# Search over the raw bytes of an index file: an array of entries with big-endian fields, ordered by each field.
-#
 # A *column* is one field of every entry, given as three integers: `stride`, the size of an entry; `start`, the
 # place of the field in it; `width`, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most
 # lookups are near the end, so the last 8192 bytes are searched first, and the pages that such a lookup touches stay

@@ -7,10 +7,6 @@ import numpy.typing as npt
 
 from distlog.core.kernels.native import fill_kernel, half_word_at, inlined, item_at, prefetch, word_at, wrapped
 
-# ---
-# SipHash-2-4 of many keys, with its long result of 128 bits (Jean-Philippe Aumasson and Daniel J. Bernstein).
-
-
 HASH_WORDS = 2
 
 _START_0, _START_1 = 0x736F6D6570736575, 0x646F72616E646F6D
@@ -91,9 +87,6 @@ def _siphash(data: np.ndarray, position: int, size: int, first: int, second: int
     return result, v0 ^ v1 ^ v2 ^ v3
 
 
-# ---
-# The rows that tasks exchange about keys: three words, the hash of a key and the offset of its record.
-#
 # A key belongs to one bucket. One word of its hash decides the bucket, the other one the place in an offset map:
 # the same word for both would fill the map's slots in clusters.
 
@@ -141,10 +134,6 @@ def place_keys(
             positions[place] = at + 1
 
 
-# ---
-# A set of offsets as bits, one for each offset from `base_offset` on; the bounds are not checked.
-
-
 @fill_kernel
 def set_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray) -> None:
     """Put `offsets` into the set."""
@@ -161,9 +150,6 @@ def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, unset: n
         unset[row] = bits[at >> 3] >> (at & 7) & 1 == 0
 
 
-# ---
-# The loops of the map from the hash of a key to its last offset.
-#
 # Open addressing with linear probing over one flat array; a slot is the two words of the hash, and the offset plus
 # one (0: empty). One slot is always empty.
 
@@ -271,9 +257,6 @@ def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded:
     return count
 
 
-# ---
-# Assigns records to partitions, and finds the order that brings a partition's records together.
-#
 # The hash is Austin Appleby's MurmurHash2 as in Kafka's `Utils.murmur2`. The use of the hash, and the partitions of
 # records without a key, follow Kafka's `BuiltInPartitioner`.
 

@@ -37,10 +37,7 @@ def _operation(
     return intrinsic(prefer_literal=prefer_literal) if COMPILED else lambda _: in_python
 
 
-# ---
-# CRC-32C of eight bytes by the processor's own instruction, SSE 4.2, if numba compiles for a processor that has it.
-#
-# Otherwise HAS_INSTRUCTION is False, and nothing may call `crc_of_word`.
+# Without SSE 4.2 HAS_INSTRUCTION is False, and nothing may call `crc_of_word`.
 
 
 def _is_there() -> bool:
@@ -65,10 +62,6 @@ def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
         return builder.call(step, args)
 
     return types.int64(types.int64, types.int64), codegen
-
-
-# ---
-# Compiles kernels, and keeps their code by numba's cache, in folders that no other user may write.
 
 
 _log = logging.getLogger("distlog")
@@ -245,10 +238,6 @@ def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
     return found
 
 
-# ---
-# The decorators behind every kernel.
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Numba then counts no references to arrays when one function passes them to the next. Nothing calls a kernel from C.
@@ -369,10 +358,6 @@ def _kept(function: F, **options: Any) -> F:
     return cast(F, compiled)
 
 
-# ---
-# Operations that numba's arrays lack: access without an index check, unaligned words, memcpy on a slice, and
-# prefetch.
-#
 # Numba tests every index for a negative value, which counts from the end; that took a seventh of a scan of records.
 # Nothing is checked here: the calling kernel must have compared its positions with the end it was given. Arrays
 # must be contiguous; a kernel that is given others is not compiled. With NUMBA_DISABLE_JIT=1 plain Python takes
@@ -538,10 +523,6 @@ def _int64(value: int) -> int:
 
 #: `wrapped(value)`: the sum, product or shift of int64s cut to 64 bits, as in machine code; Python's integers grow.
 wrapped: Any = _int64 if COMPILED else lambda value: (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-# ---
-# Files for kernels: the calls of the C library that open, read and close one, without the interpreter lock.
 
 
 #: `open_file(name, flags)`: a file descriptor, negative when it fails. `name` is a pointer.

@@ -19,9 +19,6 @@ from distlog.core.kernels.native import (
     word_at,
 )
 
-# ---
-# Zig-zag base-128 integers, as records hold them (Kafka's `ByteUtils`; Protocol Buffers' sint32 and sint64).
-#
 # A reader returns `(value, next position)` and never touches a byte at or after `end`. A value that is cut off, or
 # longer than 5 (VARINT) or 10 (VARLONG) bytes, gives `end + 1` as the next position; so does every read from there
 # on. A kernel may thus read a chain of fields and compare once, at the end of the chain.
@@ -111,10 +108,6 @@ def write_varlong(target: np.ndarray, position: int, value: int) -> int:
     return position + 1
 
 
-# ---
-# Converts times from one unit to another.
-
-
 _LIMIT = MAX_LONG // 1000
 
 
@@ -126,10 +119,6 @@ def to_microseconds(milliseconds: np.ndarray, microseconds: np.ndarray) -> bool:
         fitting &= -_LIMIT <= milliseconds[index] <= _LIMIT
         microseconds[index] = milliseconds[index] * 1000
     return fitting
-
-
-# ---
-# Byte strings that a scan finds in a buffer, as Arrow lays them out.
 
 
 @inlined
@@ -145,11 +134,6 @@ def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position
     return total + length
 
 
-# ---
-# A column of bytes is found as `Slices` of the data, or copied by the scan while its bytes are in the nearest
-# cache. An array of size 0 stands for a column that is not wanted. Every length is compared with its enclosing end
-# before use.
-#
 # Records are first read quickly, with integers of up to four bytes and without checking for each whether the data
 # ends. From the first record of a section that does not end well, they are read carefully; only that finds the
 # fault.
@@ -341,10 +325,6 @@ def locate_headers(
     header_offsets[count] = first
 
 
-# ---
-# Checks the records of one batch, format 2, before a log takes them over as they are (Kafka's `LogValidator`).
-
-
 #: The verdicts of the checks on each record: fine, or the fault for which a log does not take it.
 FINE, NO_KEY, BAD_TIME = range(3)
 
@@ -392,9 +372,6 @@ def check_records(
     return CheckedRecords(status, verdicts.size, newest_record, newest, oldest, refused)
 
 
-# ---
-# Finds a batch by its offset, and the first few wanted records in it, without reading the bytes behind.
-#
 # Only batches of format 2 are walked. Errors are not described: a reader of the whole file does that.
 
 

@@ -10,9 +10,6 @@ from distlog.core.kernels.batch_scan import HEADER_SIZE
 from distlog.core.kernels.native import copy_bytes, fill_kernel, inlined, item_at, prefetch, put_at
 from distlog.core.kernels.record_scan import VARINT, VARLONG, read_number, varlong_size, write_varlong
 
-# ---
-# Writes records, format 2, from Arrow's arrays (Kafka's `MemoryRecordsBuilder`, `DefaultRecord`).
-#
 # A record is a row of arrays: its timestamp, and its slots in a ByteColumn of keys, one of values and a
 # HeaderColumn.
 
@@ -227,10 +224,6 @@ def append_groups(
         drafts[group + 1]["position"] = drafts[group]["position"] + HEADER_SIZE + drafts[group]["record_bytes"]
         first = stop
     return counts.size
-
-
-# ---
-# Chooses the records that compaction keeps, and writes records into other batches (`MemoryRecords.filterTo`).
 
 
 #: How many bytes a record can grow by, when the bases of its timestamp and of its offset change.
