@@ -71,7 +71,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, new_id
 from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
 
-# A broker ignores the list of exported files. Before files are changed it names all that will be there, and which of these are whole;
+# A broker ignores the list. Before files are changed it names all that will be there, and which of these are whole;
 # so an export that died is taken up by the next one. If a file has another size than it says, a broker has written
 # there.
 

@@ -18,7 +18,7 @@ from distlog.core.kernels.native import (
     word_at,
 )
 
-# CRC-32C uses the processor's instruction if there is one. It takes three ranges side by side, since a step takes three
+# CRC-32C uses the instruction of the processor if it has one: three ranges side by side, since a step takes three
 # cycles but one can begin in each cycle (a method of Intel's). That gives 21 GB/s, the same as the library, for
 # data in the cache, and nine tenths of the library's 17 GB/s for other data. Elsewhere it uses tables, sixteen
 # bytes a step (Intel's slicing-by-16). That is ten times slower per byte, but a call of the library costs as much
