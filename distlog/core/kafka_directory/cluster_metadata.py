@@ -26,7 +26,7 @@ from distlog.core.kafka_directory.source_log import SourceLog, log_walk
 from distlog.core.kernels.batch_scan import CODEC_MASK
 from distlog.core.transactions.open_transactions import control_type
 
-# A value is a frame: its version (1), the kind of the record and the version of the record as unsigned varints, and then
+# A value is a frame: its version (1), the kind of the record and the record's version as unsigned varints, and then
 # the record's fields, flexible (KIP-482). A topic's settings are one record each; null takes a setting back. Records
 # between the begin and the end of a transaction (KIP-868) count from its end on.
 
