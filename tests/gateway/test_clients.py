@@ -88,26 +88,3 @@ def test_a_client_reads_what_programs_append_in_place_and_by_commits(gateway: Ga
         writer.append(b"in place", partition=0)
     topic.append([{"value": b"committed after"}], partition=0)
     assert confluent_values(gateway, 0, 3) == [b"committed", b"in place", b"committed after"]
-
-
-def test_programs_and_clients_append_in_turn(gateway: GatewayServer) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address})
-    topic = opened(gateway)
-    for number in range(3):
-        producer.produce("clicks", b"client %d" % number, partition=0)
-        assert producer.flush(300) == 0
-        topic.append([{"value": b"program %d" % number}], partition=0)
-    expected = [b"%s %d" % (who, number) for number in range(3) for who in (b"client", b"program")]
-    assert confluent_values(gateway, 0, 6) == expected
-
-
-def test_records_are_there_when_the_gateway_is_started_again(gateway: GatewayServer) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address})
-    producer.produce("clicks", b"before", partition=0)
-    assert producer.flush(300) == 0
-    gateway.stop()
-    with GatewayServer(gateway.root, port=0) as again:
-        producer = confluent_kafka.Producer({"bootstrap.servers": again.address})
-        producer.produce("clicks", b"after", partition=0)
-        assert producer.flush(300) == 0
-        assert confluent_values(again, 0, 2) == [b"before", b"after"]
