@@ -295,9 +295,11 @@ LIST_PARTITION_REASSIGNMENTS = Api(
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:
     """An error for the request as a whole: after one for a partition the Java client asks again for a minute."""
+    fields: Fields = {"topics": (), "nodes": ()}
+    if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return {**fields, "error_code": code, "error_message": None}
     message = "gateways have no quorum: the storage decides"
-    code = request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER) or ErrorCode.invalid_request
-    return {"error_code": code, "error_message": message, "topics": (), "nodes": ()}
+    return {**fields, "error_code": ErrorCode.invalid_request, "error_message": message}
 
 
 DESCRIBE_QUORUM = Api(55, "DescribeQuorum", 0, 2, describe_quorum, "DESCRIBE of the cluster")
