@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -74,7 +75,7 @@ def doctor(
 
 def _findings_here() -> Iterator[Finding]:
     yield Finding("Python", OK, f"{sys.version.split()[0]} at {sys.executable}, with distlog {__version__}")
-    yield from _packages()
+    yield _packages()
     yield _kernels()
     yield _descriptors()
     pyspark = _pyspark_folder()
@@ -86,66 +87,23 @@ def _findings_here() -> Iterator[Finding]:
         yield _spark_format()
 
 
-#: Extras that no user of distlog needs.
-_DEVELOPERS = ("test", "docs", "bench")
-_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])? *([^;]*?) *(?:; *extra *== *[\"'](\w+)[\"'])?")
+#: The packages of extras that no user of distlog needs.
+_OF_DEVELOPERS = re.compile(r"""extra *== *["'](test|docs|bench)["']""")
 
 
-@dataclass(frozen=True, slots=True)
-class _Requirement:
-    package: str
-    bounds: str
-    extra: str | None
-
-    def fault(self, version: str) -> tuple[str, str] | None:
-        """The status and the advice for a version that is not within the bounds."""
-        install = f"pip install '{self.package}{self.bounds}'"
-        for operator, bound in re.findall(r"(>=|<)([\d.]+)", self.bounds):
-            if operator == ">=" and _numbers(version) < _numbers(bound):
-                return ERROR, install
-            if operator == "<" and _numbers(version) >= _numbers(bound):
-                return WARNING, f"distlog was not tried with it: {install}"
-        return None
-
-
-def _numbers(version: str) -> list[int]:
-    """The numbers of a version, without zeros at its end: 4.0 is 4."""
-    numbers = [int(each) for each in re.findall(r"\d+", re.match(r"[\d.]*", version)[0])]  # type: ignore[index]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return numbers
-
-
-def _requirements() -> list[_Requirement]:
-    """The requirements of distlog's package; none where distlog is not installed, as from an archive or a clone."""
+def _packages() -> Finding:
+    """The versions of the installed packages that distlog uses; whether they fit together is for `pip check`."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
-        return []
-    found = [_Requirement(*match.groups()) for line in lines if (match := _REQUIREMENT.fullmatch(line))]
-    return [each for each in found if each.extra not in _DEVELOPERS]
-
-
-def _packages() -> Iterator[Finding]:
-    requirements = _requirements()
-    if not requirements:
-        advice = f"pip install {DISTRIBUTION} here, for this check"
-        yield Finding("packages", WARNING, "distlog is imported, but not installed: it states no versions", advice)
-    versions, well = dict[str, str](), []
-    for each in requirements:
-        try:
-            versions[each.package] = metadata.version(each.package)
-        except metadata.PackageNotFoundError:
-            if each.extra is None:
-                yield Finding("packages", ERROR, f"no {each.package}", f"pip install '{each.package}{each.bounds}'")
-            continue
-        shown = f"{each.package} {versions[each.package]}"
-        if fault := each.fault(versions[each.package]):
-            yield Finding("packages", fault[0], f"{shown} is not {each.bounds}", fault[1])
-        else:
-            well.append(shown)
-    if well:
-        yield Finding("packages", OK, ", ".join(well))
+        found = "distlog is imported, but not installed: it states no packages"
+        return Finding("packages", WARNING, found, f"pip install {DISTRIBUTION} here, for this check")
+    names = dict.fromkeys(re.split(r"[^\w.-]", line)[0] for line in lines if not _OF_DEVELOPERS.search(line))
+    versions = []
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            versions.append(f"{name} {metadata.version(name)}")
+    return Finding("packages", OK, ", ".join(versions))
 
 
 def _kernels() -> Finding:
@@ -254,7 +212,7 @@ def _pyspark(pyspark: Path) -> Finding:
         if not jars:
             return Finding("PySpark", ERROR, f"SPARK_HOME={home} has no Spark", "unset SPARK_HOME, or correct it")
         other = jars[0].stem.rpartition("-")[2]
-        if _numbers(other)[:2] != _numbers(version)[:2]:
+        if other.split(".")[:2] != version.split(".")[:2]:
             found = f"{version} would start Spark {other} of SPARK_HOME={home}"
             return Finding("PySpark", ERROR, found, f"unset SPARK_HOME, or pip install pyspark=={other}")
     return Finding("PySpark", OK, f"{version} at {pyspark}")

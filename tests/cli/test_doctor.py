@@ -282,17 +282,16 @@ def test_topics_below_the_folder_that_are_damaged_or_copies_have_a_row(cli: Comm
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Any:
-    """Runs the doctor in a Python without PySpark, s3fs and Java, and with other versions of two packages."""
+    """Runs the doctor in a Python without PySpark, s3fs and Java, and with another version of a package."""
     packages = tmp_path / "packages"
     packages.mkdir()
     for place in map(Path, sys.path):
         for each in place.iterdir() if place.name == "site-packages" else ():
-            if not each.name.startswith(("pyspark", "s3fs", "numba-", "fsspec-", "__editable__")):
+            if not each.name.startswith(("pyspark", "s3fs", "numba-", "__editable__")):
                 (packages / each.name).symlink_to(each)
-    for name, version in (("numba", "0.99.0"), ("fsspec", "2024.1.0")):
-        folder = packages / f"{name}-{version}.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    folder = packages / "numba-0.99.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: numba\nVersion: 0.99.0\n")
     environment = {"PATH": str(tmp_path), "PYTHONPATH": f"{LIBRARY}:{packages}", "NUMBA_CACHE_DIR": str(tmp_path)}
 
     def run(*arguments: str) -> Rows:
@@ -305,7 +304,7 @@ def bare(tmp_path: Path) -> Any:
 
 
 @pytest.mark.long
-def test_it_works_without_java_pyspark_and_s3fs_and_knows_the_bounds_of_versions(bare: Any) -> None:
+def test_it_works_without_java_pyspark_and_s3fs(bare: Any) -> None:
     found = bare("s3://bucket/logs")
     assert [(found[name]["status"], "Spark alone needs" in found[name]["found"]) for name in ("Java", "PySpark")] == [
         ("ok", True),
@@ -314,12 +313,8 @@ def test_it_works_without_java_pyspark_and_s3fs_and_knows_the_bounds_of_versions
     assert 'format("distlog")' not in found
     store = found["store: writes and reads"]
     assert (store["status"], "pydistlog[s3]" in store["found"]) == ("error", True)
-    # rows of packages that are well come first
-    assert found["packages"] == {
-        "check": "packages",
-        "status": "error",
-        "found": "fsspec 2024.1.0 is not >=2025.2",
-        "advice": "pip install 'fsspec>=2025.2'",
-    }
+    assert found["packages"]["status"] == "ok"
+    assert "numba 0.99.0" in found["packages"]["found"]
+    assert "s3fs" not in found["packages"]["found"]
     assert (found["kernels"]["status"], found["kernels"]["found"][:5]) == ("warning", "cold:")
     assert str(os.geteuid()) in found["kernels"]["found"]
