@@ -15,13 +15,11 @@ from forked_programs import run
 from open_files import open_below
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage import local_files
 from distlog.core.storage.durable_files import sync_folder
 from distlog.core.storage.storage import FileInfo, Storage
 
 NAME = "_commits/00000000000000000007.json"
 #: So many files are read in one call.
-MANY = local_files._MANY
 OURS, THEIRS = b'{"id": "ours"}', b'{"id": "theirs"}'
 
 
@@ -260,7 +258,7 @@ def test_a_map_outlives_the_deletion_of_its_file(storage: Storage) -> None:
     assert bytes(view) == b"12345"
 
 
-def test_many_files_are_read_by_one_call_and_count_each(storage: Storage) -> None:
+def test_many_files_are_read_together_and_count_each(storage: Storage) -> None:
     files = {f"{number}-\u00e4": os.urandom(number * 1000) for number in range(50)}
     storage.put_many(files)
     ranges = [(name, min(7, len(data)), len(data)) for name, data in files.items()]
@@ -275,33 +273,10 @@ def test_many_files_are_read_by_one_call_and_count_each(storage: Storage) -> Non
 def test_one_of_many_files_that_cannot_be_read_is_named(storage: Storage, name: str, error: str) -> None:
     storage.put_many({"a": bytes(10), "b": bytes(4), "c": bytes(10), "folder/e": b""})
     with pytest.raises(StorageError, match=error):
-        storage.read_joined([*[("a", 0, 10)] * MANY, (name, 0, 5), ("c", 0, 10)])
+        storage.read_joined([("a", 0, 10), (name, 0, 5), ("c", 0, 10)])
     with pytest.raises(FileNotFoundError, match="missing"):
-        storage.read_joined([*[("a", 0, 10)] * MANY, ("missing", 0, 10), ("c", 0, 10)])
+        storage.read_joined([("a", 0, 10), ("missing", 0, 10), ("c", 0, 10)])
     assert open_below(Path(storage.url)) == []
-
-
-def test_what_one_call_does_not_read_is_read_file_by_file(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage.put_many({"a": b"123", "b": b"45", "c": b"6789"})
-    ranges = [("a", 0, 3), ("b", 1, 2), ("c", 0, 4)] * 3
-    assert len(ranges) >= MANY
-    for count in range(10):
-        real = local_files.read_files
-        monkeypatch.setattr(
-            local_files,
-            "read_files",
-            lambda names, name_at, starts, sizes, data, flags, count=count, real=real: real(
-                names, name_at, starts, sizes[:count], data, flags
-            ),
-        )
-        assert bytes(storage.read_joined(ranges)) == b"12356789" * 3
-        monkeypatch.undo()
-
-
-def test_a_name_with_a_zero_byte_is_not_taken_for_a_shorter_one(storage: Storage) -> None:
-    storage.put("a", b"123")
-    with pytest.raises((StorageError, ValueError)):
-        storage.read_joined([("a", 0, 3), ("a\0b", 0, 3)])
 
 
 def test_each_folder_is_synced_once_for_many_files(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:

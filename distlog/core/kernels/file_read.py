@@ -1,8 +1,4 @@
-"""Reads many small files, or the headers of a log, in one call without the interpreter lock.
-
-From Python each open, read and close releases the lock and takes it again, so threads that read small files hinder
-each other: that was a seventh of the time of a scan of small files by two threads.
-"""
+"""Finds batches by their headers in an open log, without the interpreter lock."""
 
 from __future__ import annotations
 
@@ -11,43 +7,7 @@ from typing import Any
 import numpy as np
 
 from distlog.core.kernels.batch_scan import HEADER_SIZE, LOG_OVERHEAD
-from distlog.core.kernels.native import COMPILED, close_file, fill_kernel, int_at, open_file, pointer_to, read_at
-
-
-@fill_kernel
-def _read_files(
-    names: np.ndarray, name_at: np.ndarray, starts: np.ndarray, sizes: np.ndarray, data: np.ndarray, flags: int
-) -> int:
-    filled = 0
-    for row in range(sizes.size):
-        file = open_file(pointer_to(names, name_at[row]), flags)
-        if file < 0:
-            return row
-        done = 0
-        while done < sizes[row]:
-            count = read_at(file, pointer_to(data, filled + done), sizes[row] - done, starts[row] + done)
-            if count <= 0:
-                break
-            done += count
-        close_file(file)
-        if done < sizes[row]:
-            return row
-        filled += sizes[row]
-    return sizes.size
-
-
-def _read_none(
-    names: np.ndarray, name_at: np.ndarray, starts: np.ndarray, sizes: np.ndarray, data: np.ndarray, flags: int
-) -> int:
-    return 0
-
-
-#: `read_files(names, name_at, starts, sizes, data, flags)`: open files with `flags` and read `sizes` bytes of each
-#: from `starts` on into `data`, which must have room. Each name ends with a zero byte and begins in `names` at
-#: `name_at`. Returns how many files were read before one that does not give all its bytes, or is interrupted, without
-#: the reason. Without a compiler it reads none.
-read_files: Any = _read_files if COMPILED else _read_none
-
+from distlog.core.kernels.native import COMPILED, fill_kernel, int_at, pointer_to, read_at
 
 #: What is read from a header on: the headers of small batches come together.
 WINDOW_BYTES = 4096

@@ -525,20 +525,14 @@ def _int64(value: int) -> int:
 wrapped: Any = _int64 if COMPILED else lambda value: (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-#: `open_file(name, flags)`: a file descriptor, negative when it fails. `name` is a pointer.
-open_file: Any = types.ExternalFunction("open", types.int32(types.voidptr, types.int32))
-
 #: `read_at(file, target, count, position)`: the bytes read to the pointer `target`, at most `count`; negative when it
 #: fails.
 read_at: Any = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))
 
-#: `close_file(file)`.
-close_file: Any = types.ExternalFunction("close", types.int32(types.int32))
-
 
 @_operation()
 def pointer_to(typing_context: Any, array: Any, index: Any) -> Any:
-    """The address of an item, for these calls."""
+    """The address of an item, for `read_at`."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return pointer_to_item(context, builder, signature.args[0], *args)

@@ -15,12 +15,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, byte_array, lies_in_pages, new_array, new_pages
+from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, lies_in_pages, new_array, new_pages
 from distlog.core.errors import CommitStateUnknownError, StorageDeniedError, StorageError
-from distlog.core.kernels.file_read import read_files
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
     Entries,
@@ -46,32 +44,6 @@ from distlog.core.storage.mapping import map_sealed
 from distlog.core.storage.parallel import Task, begin
 from distlog.core.storage.retry import LOCAL_RACERS, Deadline, check_one_wins, settle
 from distlog.core.times import now_ms
-
-# ---
-# Many small files read in one call: none of its threads waits for the interpreter lock meanwhile.
-
-
-#: Fewer files are read one by one, without a kernel that a first scan would have to compile.
-_MANY = 8
-
-
-def fill_whole(
-    memory: npt.NDArray[np.uint8], ranges: Sequence[tuple[str, int, int]], sizes: Sequence[int], flags: int
-) -> int:
-    """Read `sizes` bytes of each (path, start, end) into `memory`, which has room, one behind the other.
-
-    Returns how many ranges were read. It stops at the first file that cannot be opened with `flags`, or is too short;
-    it does not say why.
-    """
-    names = byte_array(os.fsencode("\0".join([path for path, _, _ in ranges]) + "\0"))
-    ends = np.flatnonzero(names == 0)
-    if len(ends) > len(ranges):
-        # the system would take a name with a zero byte for a shorter one
-        return 0
-    name_at = np.append(0, ends[:-1] + 1)
-    starts = np.array([start for _, start, _ in ranges], np.int64)
-    return int(read_files(names, name_at, starts, np.array(sizes, np.int64), memory, flags))
-
 
 # ---
 # Writes a large local file piece by piece, past the page cache where the file system allows it (O_DIRECT, Linux).
@@ -285,16 +257,12 @@ class LocalFiles:
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
         """See `Storage.read_joined`; it stops after a range that its file cuts short."""
         sizes = [max(end - start, 0) for _, start, end in ranges]
-        is_plain = sum(sizes) <= _PLAIN_BYTES
-        if not is_plain:
+        if sum(sizes) > _PLAIN_BYTES:
             # a wrong size in the metadata must not make us allocate more than there is
             sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
         memory = new_array(sum(sizes), np.uint8)
-        at_once = is_plain and len(ranges) >= _MANY and self._follows_links
-        whole = fill_whole(memory, ranges, sizes, _READ) if at_once else 0
-        self._counters.gets += whole
-        buffer, position = memory.data, sum(sizes[:whole])
-        for (path, start, end), size in zip(ranges[whole:], sizes[whole:], strict=True):
+        buffer, position = memory.data, 0
+        for (path, start, end), size in zip(ranges, sizes, strict=True):
             count = self._opened("read", path, partial(_fill, buffer[position : position + size], start))
             position += count
             if count < end - start:
