@@ -38,10 +38,6 @@ from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.transactions.open_transactions import Isolation, PerBatch
 
-# ---
-# Reads a log file, and fetches the bytes that will be wanted next while the last ones are decoded.
-
-
 #: The largest GET of a remote file that is read from end to end.
 WINDOW_BYTES = 8 << 20
 #: How many GETs are under way ahead of the reader; memory is bounded by this many windows.
@@ -51,10 +47,10 @@ DEPTH = 3
 class LogFile:
     """The bytes of one log, read forward to `end`, or now and then beyond it.
 
-    The first read of a remote file is one request, since it may be the only one. A second read shows that more is
-    wanted: from then on windows are fetched ahead, each twice as large as the one before. With `mapped`, the bytes of
-    a local file, which must be sealed, are mapped as long as they are held: a copy costs three times as much, but
-    with a map a disk's error ends the process. Files on a network are copied.
+    The first read of a remote file is one request, since it may be the only one. After a second read, windows are
+    fetched ahead, each twice as large as the one before. With `mapped`, the bytes of a local file, which must be
+    sealed, are mapped: a copy costs three times as much, but with a map a disk's error ends the process. Files on a
+    network are copied.
     """
 
     def __init__(self, storage: Storage, log: Part, end: int, *, mapped: bool) -> None:
@@ -115,18 +111,13 @@ class LogFile:
             self._windows.close()  # type: ignore[attr-defined]
 
 
-# ---
-# A piece of a chunk: whole batches of one log file, where they lie, their headers, and the errors that name them.
-
-
 Longs = npt.NDArray[np.int64]
 
 
 class Piece(NamedTuple):
     """Bytes [start, end) of a chunk: whole batches of `log`, from its byte `position` on.
 
-    `first_offset` is the stored offset at which they begin, or, if the segment has gaps, a lower bound of it; -1 if
-    it is not known.
+    `first_offset` is their first stored offset, or, if the segment has gaps, a lower bound of it; -1 if unknown.
     """
 
     slice: SegmentSlice
@@ -138,26 +129,23 @@ class Piece(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The object that holds the log."""
         return self.log.name
 
     @property
     def file_position(self) -> int:
-        """The position at which the piece begins in that object."""
+        """The position at which the piece begins in its file."""
         return self.log.begin + self.position
 
     @property
     def origin(self) -> int:
-        """The position in that object that the chunk's first byte would have."""
+        """The position in that file that the chunk's first byte would have."""
         return self.file_position - self.start
 
     @property
     def ends_log(self) -> bool:
-        """True if the log ends with the piece."""
         return self.position + self.end - self.start == self.slice.segment.log_bytes
 
     def holds(self, file: str, position: int) -> bool:
-        """True if byte `position` of the object `file` is in the piece."""
         return file == self.file and self.start <= position - self.origin < self.end
 
     def facts(self) -> tuple[int, int, int, int]:
@@ -176,7 +164,7 @@ class Piece(NamedTuple):
             raise another_log(segment, self.file, self.origin + last_position)
 
     def located(self, error: CorruptRecordError) -> CorruptRecordError:
-        """`error`, which has the file and the stored offset, with the partition and the offset that readers see."""
+        """`error` with the partition and the offset that readers see, instead of the stored one."""
         segment, details = self.slice.segment, dict(error.details)
         if "offset" in details:
             details["offset"] += segment.shift
@@ -197,10 +185,7 @@ class Files(Sequence[str]):
 
 
 def headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:
-    """The headers of the batches of whole log files, which fill `data`, as BATCH rows.
-
-    Raises CorruptRecordError for a file that is not whole batches from its start to its end.
-    """
+    """The headers of the batches of whole log files, which fill `data`, as BATCH rows."""
     try:
         batches: npt.NDArray[Any] = read_headers(data)
         batch_ends, ends = np.append(0, batches["position"] + batches["size"]), [piece.end for piece in pieces]
@@ -208,7 +193,7 @@ def headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any
             return batches
     except CorruptRecordError:
         pass
-    # one of the files is damaged: reading each by itself tells where
+    # one of the files is damaged: reading each by itself finds where
     return np.concatenate([_headers_of_file(piece, data) for piece in pieces])
 
 
@@ -235,20 +220,16 @@ def cut_short(piece: Piece, position: int) -> CorruptRecordError:
     )
 
 
-# ---
-# A chunk: whole batches of one or several segments, back to back in one buffer, checked and decoded at once.
-#
-# The kernels run over the whole buffer, not over each piece, so a thousand small segments cost what one large
-# costs.
-
-
 #: Decoded records above this size are cut: for Spark a batch of 5 MB is as good as two, and better than 4 and 1.
 OUTPUT_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The batches (`BATCH` rows, positions in `data`) of `pieces`; `owner` says which piece each belongs to."""
+    """The batches (`BATCH` rows, positions in `data`) of `pieces`; `owner` has the number of each batch's piece.
+
+    The kernels run over the whole buffer, so a thousand small segments cost what one large segment costs.
+    """
 
     pieces: Sequence[Piece]
     data: memoryview
@@ -256,10 +237,7 @@ class Chunk:
     owner: Longs
 
     def records(self, columns: Sequence[str], isolation: Isolation) -> Iterator[pa.RecordBatch]:
-        """The records that the pieces ask for, checked, in batches of at most about OUTPUT_BYTES.
-
-        Raises CorruptRecordError, with file and position, before it yields a record that is not what was written.
-        """
+        """The records that the pieces ask for, checked before they are yielded, in batches of about OUTPUT_BYTES."""
         to_decode = replace(self.selection(), unchecked=True)
         seen = isolation.visible(self.batches, to_decode.shift, to_decode.partition)
         if not seen.all():
@@ -269,11 +247,11 @@ class Chunk:
             for part in decode_parts(to_decode, columns, OUTPUT_BYTES):
                 yield from _cut(part)
         except CorruptRecordError as error:
-            # a wrong checksum tells more than what follows from it
+            # a wrong checksum explains more than its consequences
             raise (self._wrong_crc() or self._located(error)) from None
 
     def check(self) -> None:
-        """Raise CorruptRecordError for a wrong checksum. Offsets are outside of these, and were checked before."""
+        """Raise CorruptRecordError for a wrong checksum, which does not cover the offsets."""
         if error := self._wrong_crc():
             raise error
 
@@ -298,7 +276,6 @@ class Chunk:
         return Chunk([part], self.data[low:high], batches, self.owner[start:end])
 
     def part(self, first: int, end: int) -> Chunk:
-        """The chunk of the pieces [first, end), at least one."""
         start, stop = self.pieces[first].start, self.pieces[end - 1].end
         rows = slice(*np.searchsorted(self.owner, (first, end)))
         batches = self.batches[rows].copy()
@@ -307,10 +284,7 @@ class Chunk:
         return Chunk(pieces, self.data[start:stop], batches, self.owner[rows] - first)
 
     def timed(self) -> Chunk:
-        """The chunk with the LogAppendTime of its rows written into its bytes.
-
-        Returns this chunk if no segment has such a time. Compare the checksums before, since they are made anew.
-        """
+        """The chunk with LogAppendTime written into its bytes, and new checksums: compare the old ones before."""
         given = np.array([piece.slice.segment.append_time_ms >= 0 for piece in self.pieces])[self.owner]
         if not given.any():
             return self
@@ -323,8 +297,8 @@ class Chunk:
     def check_offsets(self) -> None:
         """Raise CorruptRecordError for a batch at offsets that its segment does not have there.
 
-        Base offsets are outside the checksums, so only their place can be checked: batches follow each other from
-        the file's first offset to its last, without a gap if the segment is dense.
+        Base offsets are outside the checksums, so only their order can be checked: batches follow each other from the
+        file's first offset to its last, without a gap if the segment is dense.
         """
         wrong = first_misplaced(self.batches, self.owner, np.array([piece.facts() for piece in self.pieces], RUN))
         if wrong >= 0:
@@ -347,7 +321,6 @@ class Chunk:
             self.pieces[number].check_ends(first_crc, last_crc, last_position)
 
     def selection(self) -> BatchSelection:
-        """All batches, and the records of them that the pieces want."""
         segments, starts, ends, _, _, times = zip(*[piece.slice for piece in self.pieces], strict=True)
         return BatchSelection(
             byte_array(self.data),
@@ -366,7 +339,7 @@ class Chunk:
         return Source(file, self.per_batch([piece.origin for piece in self.pieces]))
 
     def per_batch(self, values: Iterable[int]) -> PerBatch:
-        """`values`, one for each piece, as an array with one for each batch, or as one number if all are equal."""
+        """`values`, one for each piece, as one for each batch; one number if all are equal."""
         of_pieces = list(values)
         return (
             of_pieces[0]
@@ -389,7 +362,6 @@ def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
-    """The chunk of whole log files, which fill `data`; CorruptRecordError for a file that is not what was written."""
     batches = headers_of_all(pieces, data)
     ends = np.array([piece.end for piece in pieces])
     chunk = Chunk(pieces, data, batches, np.searchsorted(ends, batches["position"], side="right"))
@@ -400,7 +372,6 @@ def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
 
 
 def chunk_of_batches(piece: Piece, batches: Batches) -> Chunk:
-    """The chunk of the batches of one piece; CorruptRecordError if they are not what was written."""
     chunk = Chunk([piece], batches.data, batches.rows, np.zeros(len(batches.rows), np.int64))
     chunk.check_offsets()
     chunk.check_identity()
@@ -414,15 +385,12 @@ def _give_append_times(chunk: Chunk) -> None:
         give_append_times(chunk.batches, np.array(times, np.int64)[chunk.owner])
 
 
-# ---
-# Sends fetched batches to a socket as it takes them, from the page cache (sendfile) where they are in a file.
-#
-# A run of batches that are stored with the offsets that readers see is one slice of the file. A batch whose offset
-# is another one is two pieces: a prefix with the offset, and the slice behind it.
-
-
 class SentPart(NamedTuple):
-    """The bytes to send: first `prefix`, then the bytes from `start` (in) to `end` (out) of the fetched data."""
+    """The bytes to send: first `prefix`, then the bytes from `start` (in) to `end` (out) of the fetched data.
+
+    A run of batches that are stored with the offsets that readers see is one slice of the file. A batch with another
+    offset has the offset as a prefix.
+    """
 
     prefix: bytes
     start: int
@@ -432,8 +400,7 @@ class SentPart(NamedTuple):
 class Sending:
     """The parts of a fetch on their way to a socket; `sent` counts the bytes that the socket has taken.
 
-    `data` is what the parts are slices of. The local file `path` holds it from `file_position` on; None if no file
-    does. Close it, or use it as a context manager.
+    The local file `path` holds `data` from `file_position` on; None if no file does. Close it, or use `with`.
     """
 
     def __init__(self, parts: Iterable[SentPart], data: memoryview, path: str | None, file_position: int) -> None:
@@ -450,17 +417,12 @@ class Sending:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
 
     def send(self, receiver: socket.socket) -> bool:
-        """Send what `receiver`, a socket without encryption, takes now; returns whether all is sent.
-
-        After False call it again when the socket can be written to. A blocking socket takes all. Raises OSError if
-        the connection is broken (BrokenPipeError, ConnectionResetError), or the file is shorter than it was.
-        """
+        """Send what `receiver`, a socket without encryption, takes now; returns whether all is sent."""
         try:
             while self._has_more():
                 self.sent += self._send_prefix(receiver) if self._prefix else self._send_slice(receiver)
@@ -496,10 +458,9 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatches:
-    """Whole record batches, back to back, in bytes [begin, end) of a local file, with the offsets that readers see.
+    """Batches in bytes [begin, end) of a local file, as readers see them. Only headers were read: receivers check.
 
-    No more than their headers was read: the receiver must check them. `next_offset` is where to fetch next. The file
-    is opened for each use, so that many may wait for slow receivers.
+    The file is opened for each use, so that many may wait for slow receivers.
     """
 
     storage: Storage

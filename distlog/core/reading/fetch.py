@@ -24,9 +24,6 @@ from distlog.core.reading.slices import SegmentSlice, bounded_start
 from distlog.core.reading.stable_offset import aborted_between, last_stable_offset, transactional_segments
 from distlog.core.transactions.producer_states import ProducerStates
 
-# ---
-# Kafka's fetch: the stored batches from an offset on, with the base offsets that readers must see.
-
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
@@ -100,10 +97,9 @@ def fetch(
     """Whole batches of one segment, from the batch that holds `offset`, or the next one, on; none at the log end.
 
     As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none if that is 0. With
-    `check` every CRC is checked. Without, only headers are read: the receiver must check, as Kafka's consumers do.
-    Batches that get an append time are checked in any case, since that makes their CRC anew. They end before a
-    damaged one. Raises CorruptRecordError if the first is, OffsetOutOfRangeError, InvalidConfigError for a negative
-    `max_bytes`.
+    `check` every CRC is checked. Without, only headers are read: the receiver must check, as Kafka consumers do.
+    Batches that get an append time are checked in any case, since that changes their CRC. They end before a damaged
+    one; CorruptRecordError if that is the first.
     """
     bounded_start(partition, whole_number("offset", offset), state, "fail")
     if whole_number("max_bytes", max_bytes) < 0:
@@ -128,10 +124,7 @@ def fetch_committed(
     *,
     check: bool = True,
 ) -> FetchedBatches:
-    """As `fetch`, up to the last stable offset, and with the aborted transactions among the batches.
-
-    None between that offset and the log end. Raises as `fetch` and `aborted_between` do.
-    """
+    """As `fetch`, up to the last stable offset, and with the aborted transactions among the batches."""
     bounded_start(partition, whole_number("offset", offset), state, "fail")
     if offset >= stable_offset:
         return _nothing(offset)
@@ -145,7 +138,7 @@ def fetch_committed(
 def fetch_stored(
     reader: SegmentReader, state: PartitionState, offset: int, end_offset: int, max_bytes: int
 ) -> StoredBatches | None:
-    """The batches that `fetch` gives unchecked, below `end_offset`, in their local file; None if `fetch` must look.
+    """The batches that `fetch` returns unchecked, below `end_offset`, in their local file; None if `fetch` must read.
 
     `offset` must be in the log, and below `end_offset`.
     """
@@ -202,20 +195,16 @@ def _fetched(reader: SegmentReader, segment: SegmentInfo, chunks: Sequence[Chunk
     )
 
 
-# ---
-# The transactions that are open in a partition, and which of them hang: they will never be ended (KIP-664).
-
-
 #: Kafka's default of `transaction.max.timeout.ms`: no coordinator lets a transaction be open for longer.
 MAX_TIMEOUT_MS = 900_000
-#: How much later than that a transaction counts as one that hangs (Kafka's LATE_TRANSACTION_BUFFER_MS).
+#: The extra time after which a transaction hangs (Kafka's LATE_TRANSACTION_BUFFER_MS).
 _LATE_BUFFER_MS = 300_000
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that is open in a partition, from `start_offset` on, by what the partition's log says.
+    """An open transaction of a partition, by the partition's log.
 
-    `last_timestamp` is the time of its producer's last batch; `coordinator_epoch` is -1 if none ended one before.
+    `last_timestamp` is the time of its producer's last batch; `coordinator_epoch` is -1 without an earlier marker.
     """
 
     partition: int
@@ -226,7 +215,6 @@ class OpenTransaction(NamedTuple):
     coordinator_epoch: int
 
     def is_late(self, now_ms: int, max_timeout_ms: int = MAX_TIMEOUT_MS) -> bool:
-        """True if it is open for so long that its coordinator would have ended it."""
         return 0 < self.last_timestamp < now_ms - max_timeout_ms - _LATE_BUFFER_MS
 
 
@@ -235,8 +223,8 @@ def has_late_transaction(
 ) -> bool:
     """True if the oldest open transaction began longer ago than any coordinator allows, by the metadata.
 
-    A sealed segment tells the time of its newest record: frequent calls learn it when that is old. Of an active
-    segment one batch is read; no object store is asked. Raises what `fetch` raises.
+    The time is that of a sealed segment's newest record, and for an active segment that of one batch, which is read;
+    no object store is asked.
     """
     rows = np.flatnonzero(state.segments.array("has_transactions"))
     first = state.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
@@ -252,10 +240,7 @@ def has_late_transaction(
 
 
 def open_transactions(reader: SegmentReader, partition: int, state: PartitionState) -> list[OpenTransaction]:
-    """The open transactions of a partition, the oldest first; nothing is read where none is open.
-
-    Else the segments from the last stable offset on are read. Raises CorruptRecordError, SnapshotTooOldError.
-    """
+    """The open transactions of a partition, the oldest first; without one, nothing is read."""
     stable = last_stable_offset(reader, state)
     if stable >= state.log_end_offset:
         return []

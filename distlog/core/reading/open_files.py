@@ -20,11 +20,6 @@ from distlog.core.segments.segment_parts import HEAD_BYTES, IdentifiedLogs, part
 from distlog.core.storage.backend import Part
 from distlog.core.storage.storage import Storage
 
-# ---
-# Opening and checking a file costs much more than looking something up in it. But files are replaced, and people
-# damage them; so each use asks the file system once.
-
-
 T = TypeVar("T")
 #: Inode, size and time of a file.
 _Identity = tuple[int, int, int]
@@ -33,8 +28,9 @@ _Identity = tuple[int, int, int]
 class OpenFiles(Generic[T]):
     """Up to `limit` objects by key, each opened from one file; safe between threads, and empty after pickling.
 
-    With `timed`, a file with another modification time counts as another file. Copies in a cache are not `timed`:
-    the time of a copy is its last use.
+    Opening and checking a file costs much more than a lookup in it. But files are replaced or damaged, so each use
+    asks the file system. With `timed`, a file with another modification time is another file. Copies in a cache are
+    not `timed`: the time of a copy is its last use.
     """
 
     def __init__(self, limit: int, *, timed: bool) -> None:
@@ -46,7 +42,7 @@ class OpenFiles(Generic[T]):
         return _empty, (self._limit, self._timed)
 
     def known(self, key: Hashable) -> T | None:
-        """The object opened under `key`; None if there is none, or its file is gone or was replaced."""
+        """The object opened under `key`; None without one, or if its file was deleted or replaced."""
         file = self._open.get(key)
         if file is None:
             return None
@@ -60,7 +56,7 @@ class OpenFiles(Generic[T]):
         return None
 
     def get(self, key: Hashable, path: str, open_file: Callable[[], T]) -> T:
-        """The object known under `key`, or else what `open_file` makes of the file at `path`; raises its errors."""
+        """The object known under `key`, or else the result of `open_file` for the file at `path`."""
         opened = self.known(key)
         if opened is not None:
             return opened
@@ -74,12 +70,11 @@ class OpenFiles(Generic[T]):
         return opened
 
     def forget(self, key: Hashable) -> None:
-        """Forget the object, so that its file is opened again when it is needed."""
         with self._lock:
             self._open.pop(key, None)
 
     def forget_deleted(self) -> None:
-        """Forget the objects whose files are gone, or were replaced."""
+        """Forget the objects whose files were deleted or replaced."""
         with self._lock:
             keys = list(self._open)
         for key in keys:
@@ -93,10 +88,6 @@ class OpenFiles(Generic[T]):
 
 def _empty(limit: int, timed: bool) -> OpenFiles[Any]:
     return OpenFiles(limit, timed=timed)
-
-
-# ---
-# Keeps the last few log files of sealed segments mapped, for many small reads of the same files.
 
 
 #: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped (`forget_deleted`).
@@ -116,17 +107,16 @@ class OpenLog:
 
 
 class OpenLogs:
-    """The mapped logs of one topic's segments on a local disk; for many threads, and picklable."""
+    """The mapped logs of one topic's segments on a local disk, for many small reads; thread-safe, and picklable."""
 
     def __init__(self, storage: Storage, topic: str, identified: IdentifiedLogs) -> None:
         self._storage, self._topic, self._identified = storage, topic, identified
         self._open: OpenFiles[OpenLog] = OpenFiles(OPEN_LOGS, timed=True)
 
     def get(self, segment: SegmentInfo) -> OpenLog:
-        """The segment's log as it is now, checked to be the segment's and to have the length in its metadata.
+        """The segment's log, checked to be the segment's and to have the length in its metadata.
 
-        Raises FileNotFoundError, StorageError if it cannot be mapped, since it is active or too short, and
-        CorruptRecordError if it is another log.
+        Raises StorageError if it cannot be mapped, since it is active or too short.
         """
         if segment.is_active:
             raise StorageError("an active segment is not mapped", partition=segment.partition, stem=segment.stem)
@@ -140,10 +130,7 @@ class OpenLogs:
         return log
 
     def around(self, segment: SegmentInfo, position: int) -> Iterator[OpenLog]:
-        """The log, as `get` gives it. Of an active one, which is not mapped: a part from `position` on, then more.
-
-        Raises as `get` does.
-        """
+        """The log, as `get` gives it; of an active one, which is not mapped, a part from `position` on, then more."""
         if not segment.is_active:
             yield self.get(segment)
             return
@@ -157,7 +144,6 @@ class OpenLogs:
                 return
 
     def forget_deleted(self) -> None:
-        """Unmap the logs whose files are gone."""
         self._open.forget_deleted()
 
     def _mapped(self, segment: SegmentInfo, log: Part) -> OpenLog:

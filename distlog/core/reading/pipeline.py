@@ -19,14 +19,6 @@ from distlog.core.reading.slices import SegmentSlice
 from distlog.core.storage.parallel import begun, in_order
 from distlog.core.transactions.open_transactions import Isolation
 
-# ---
-# The one way from slices of segments to Arrow, in three stages. The prefetcher `in_order` runs them ahead:
-#
-# 1. groups: small segments that are read together, and each large one alone 2. chunks: the bytes of some MB of
-# whole batches, in order; chunks of remote segments are fetched ahead 3. record batches: a chunk is checked,
-# expanded and decoded; for local segments several chunks at the same time
-
-
 #: Segments up to this size are read whole and decoded together.
 SMALL_BYTES = 1 << 20
 #: The size up to which small segments are put into one chunk.
@@ -37,7 +29,7 @@ FIRST_BYTES = 1 << 20
 AHEAD_BATCHES = 4
 
 Group = list[SegmentSlice]
-#: Gives a chunk: its bytes are in memory already, or they are local and are read by the call.
+#: Returns a chunk: its bytes are in memory already, or they are local and are read by the call.
 Opened = Callable[[], Chunk]
 
 
@@ -50,9 +42,10 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """The records of `slices`, in order, in batches of some MB if there is that much.
 
-    `max_workers` threads, including the caller's, decode local files; the caller decodes remote files alone. Memory
-    is bounded by a few chunks for each thread, whatever the size of a segment. Raises CorruptRecordError, and
-    SnapshotTooOldError for a file that vacuum has deleted since the snapshot.
+    Three stages: groups of small segments, which are read together; chunks, the bytes of some MB of whole batches,
+    fetched ahead if they are remote; record batches, decoded from a chunk. `max_workers` threads, including the
+    caller's, decode local files; the caller decodes remote files alone. Memory is bounded by a few chunks for each
+    thread.
     """
     is_local = reader.storage.is_local
     # with remote files the requests take the time, and decoding ahead would need more to be fetched ahead
@@ -91,7 +84,7 @@ def _small(piece: SegmentSlice) -> bool:
 
 
 def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Opened]:
-    """The chunks of local files. These answer at once, so the thread that decodes small ones reads them too."""
+    """The chunks of local files; the thread that decodes small ones reads them too."""
     for number, group in enumerate(groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
         if _small(group[0]):
             yield partial(reader.whole, group)
@@ -101,7 +94,7 @@ def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iter
 
 
 def _begun_small(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The chunks of one segment, the first one cut in two behind FIRST_BYTES."""
+    """The chunks of one segment, the first one cut in two after FIRST_BYTES."""
     for chunk in islice(chunks, 1):
         count = int(np.searchsorted(chunk.batches["position"], FIRST_BYTES))
         yield chunk.rows(0, count)
@@ -111,7 +104,6 @@ def _begun_small(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 
 
 def _remote_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[Opened]:
-    """The chunks of remote files: DEPTH groups are begun ahead."""
     for chunks in in_order((partial(_fetched, reader, group) for group in groups), DEPTH):
         yield from chunks
 
@@ -137,15 +129,10 @@ def _decoded(opened: Opened, columns: Sequence[str], isolation: Isolation, worke
     return begun(opened().records(columns, isolation), AHEAD_BATCHES if workers > 1 else 0)
 
 
-# ---
-# Reads every batch of segments. Their logs must be those that were committed.
-
-
 def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
     """The segment's chunks, with their checksums compared; the checksum of the whole file is compared at the end.
 
-    So nothing that was made from the chunks may be committed before the iterator has ended. Raises
-    CorruptRecordError, SnapshotTooOldError.
+    Nothing made from the chunks may be committed before the iterator has ended.
     """
     size = checksum = 0
     for chunk in reader.chunks(_whole(segment)):
@@ -156,7 +143,7 @@ def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
 
 
 def whole_logs(reader: SegmentReader, segments: Iterable[SegmentInfo]) -> Iterator[Chunk]:
-    """`whole_log` of each of `segments`, in their order; small ones are read at once, and come as one chunk."""
+    """`whole_log` of each of `segments`, in their order; small ones are read at once, as one chunk."""
     for group in groups(map(_whole, segments), GROUP_BYTES):
         if len(group) == 1:
             yield from whole_log(reader, group[0].segment)
@@ -165,10 +152,7 @@ def whole_logs(reader: SegmentReader, segments: Iterable[SegmentInfo]) -> Iterat
 
 
 def whole_groups(reader: SegmentReader, groups: Sequence[Sequence[SegmentInfo]]) -> Iterator[Chunk]:
-    """A chunk for each of `groups`, whose segments are small: all are read at once, close ranges by one request.
-
-    All must fit into memory. Raises what `whole_log` raises, for the first error in any of the groups.
-    """
+    """A chunk for each of `groups`, whose segments are small: all are read at once, close ranges by one request."""
     chunk = reader.whole([_whole(segment) for group in groups for segment in group])
     chunk.check()
     for piece in chunk.pieces:

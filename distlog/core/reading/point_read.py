@@ -50,7 +50,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class PointRecord(NamedTuple):
-    """A record as readers get it: its offset, its time in ms and the kind of that time, and its contents."""
+    """A record as readers get it; the time in ms."""
 
     offset: int
     timestamp: int
@@ -61,7 +61,7 @@ class PointRecord(NamedTuple):
 
 
 class PointBatch(NamedTuple):
-    """A checked batch of format 2: its place in the open log, its stored offsets, and the fields of its header."""
+    """A checked batch of format 2: its position in the open log, its stored offsets, and the fields of its header."""
 
     position: int
     size: int
@@ -74,18 +74,17 @@ class PointBatch(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """The last offset, as stored."""
         return self.base_offset + self.last_offset_delta
 
 
 class _LeftToScanError(Exception):
-    """A point read met something that it cannot judge: a scan must look."""
+    """A point read met something that it cannot judge: a scan must read it."""
 
 
 def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limit: int) -> list[PointRecord]:
     """The first records of the segment from `offset` on, at most `limit` and at most FEW.
 
-    There may be more even if it returns fewer than `limit`: a scan finds those behind the last one.
+    There may be more even if it returns fewer than `limit`: a scan finds those after the last one.
     """
     records: list[PointRecord] = []
     room, stored = min(limit, FEW), offset - segment.shift
@@ -147,7 +146,6 @@ def _position(reader: SegmentReader, segment: SegmentInfo, stored_offset: int) -
 
 
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
-    """Up to FEW checked batches from `position` on, the first being the one that holds the offset, or the next."""
     end_offset, dense = segment.next_offset - segment.shift, segment.dense
     end = min(segment.log_bytes - log.start, log.data.size)
     following = segment.stored_base_offset if position == 0 else -1
@@ -182,7 +180,6 @@ def _checked(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
 def _records(
     segment: SegmentInfo, log: OpenLog, batch: PointBatch, room: int, stored_offset: int, oldest: int = MIN_LONG
 ) -> Iterator[PointRecord]:
-    """The first `room` records of the batch from the offset on that are not before `oldest`."""
     if batch.attributes & CONTROL:
         return
     view, data, start, end = log.view, log.data, batch.position + HEADER_SIZE, batch.position + batch.size

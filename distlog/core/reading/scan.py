@@ -35,13 +35,6 @@ from distlog.core.values.decoding import NEEDED, OnError, check_on_error, withou
 from distlog.core.values.protobuf import protobuf_table
 from distlog.core.values.registry import SchemaRegistry, SchemaTopic, registry_of
 
-# ---
-# Fields of values that are JSON, as columns: DuckDB takes them out of whole batches at once.
-#
-# pyarrow's own reader of JSON takes twice the processor time, must know every type beforehand, and fails where two
-# records have different types in one field.
-
-
 _INTEGERS = {"BIGINT", "UBIGINT"}
 #: The type of a column whose values are all of these kinds; else it is text.
 _TYPES = ((_INTEGERS, pa.int64()), ({*_INTEGERS, "DOUBLE"}, pa.float64()), ({"BOOLEAN"}, pa.bool_()))
@@ -55,10 +48,7 @@ _SETTINGS = {
 
 
 def named_paths(paths: Sequence[str], named: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
-    """The paths by the names of their columns: `$.a.b` is `a.b`, if it is not given another.
-
-    Raises InvalidConfigError for no path, for a value that is no path, and for a name that is there twice.
-    """
+    """The paths by the names of their columns: `$.a.b` is `a.b`, if it is not given another."""
     names = [path.removeprefix("$").removeprefix(".") or "value" if isinstance(path, str) else "" for path in paths]
     by_name = {**dict(zip(names, paths, strict=True)), **named}
     for name, path in by_name.items():
@@ -74,11 +64,7 @@ def named_paths(paths: Sequence[str], named: Mapping[str, str], columns: Sequenc
 def json_fields(
     batches: Iterable[pa.RecordBatch], columns: Sequence[str], paths: Mapping[str, str], on_error: OnError
 ) -> pa.Table:
-    """The `columns` of batches that have NEEDED too, with the fields at `paths` in place of `value`, or behind.
-
-    A field is null where it is missing or null. Raises InvalidRecordError for the first value that is no JSON, or
-    with `on_error` null has no fields there.
-    """
+    """The `columns` of batches that have NEEDED too, with the fields at `paths` instead of `value`, or at the end."""
     check_on_error(on_error)
     taker = _Taker(paths, on_error)
     others = [name for name in columns if name != "value"]
@@ -95,7 +81,11 @@ def json_fields(
 
 
 class _Taker:
-    """Takes the fields out of batches, as texts; `kinds` are the kinds of JSON values met in each field."""
+    """Extracts the fields as texts, with DuckDB; `kinds` are the kinds of JSON values of each field.
+
+    pyarrow's JSON reader takes twice the processor time, needs every type beforehand, and fails where two records
+    have different types in one field.
+    """
 
     def __init__(self, paths: Mapping[str, str], on_error: OnError) -> None:
         self._duckdb = optional("duckdb", "json()", extra("duckdb"))
@@ -111,7 +101,6 @@ class _Taker:
         )
 
     def take(self, batch: pa.RecordBatch) -> list[pa.ChunkedArray]:
-        """The texts of each field."""
         texts = _texts(batch.column("value"))
         if self._on_error == "fail" and texts.null_count > batch.column("value").null_count:
             self._fail(batch, texts)
@@ -132,7 +121,6 @@ class _Taker:
         return list(columns.columns[::2])
 
     def _fail(self, batch: pa.RecordBatch, texts: pa.Array) -> None:
-        """Raise InvalidRecordError for the first value that is no JSON."""
         valid = self._run("SELECT coalesce(json_valid(value), false) FROM given", texts).column(0)
         bad = pc.and_(pc.is_valid(batch.column("value")), pc.invert(valid.combine_chunks()))
         for row in np.flatnonzero(bad.to_numpy(zero_copy_only=False))[:1].tolist():
@@ -161,9 +149,9 @@ _REPLACEMENT = rb"\ufffd"
 
 
 def with_whole_characters(texts: pa.Array) -> pa.Array:
-    """Texts of JSON in which U+FFFD stands for each escaped surrogate without its other half, such as `\\ud83d`.
+    """Texts of JSON in which U+FFFD replaces each escaped surrogate without its other half, such as `\\ud83d`.
 
-    Programs that cut text by UTF-16 write them. They are JSON, but no character, and DuckDB refuses the whole value.
+    Programs that cut text by UTF-16 write them. They are JSON, but not a character, and DuckDB refuses the value.
     """
     valid, ends, data = texts.buffers()
     whole = _ESCAPES.sub(lambda escape: escape[1] or _REPLACEMENT, data) if data is not None else b""
@@ -194,17 +182,13 @@ def _typed(texts: pa.ChunkedArray, kinds: set[str]) -> pa.ChunkedArray:
 
 
 def _are_held(texts: pa.ChunkedArray, doubles: pa.ChunkedArray) -> bool:
-    """True if no whole number of the texts is another one as a double, and no number is infinite as one."""
+    """True if no whole number of the texts changes as a double, and no number becomes infinite."""
     whole = pc.unique(texts.filter(pc.match_substring_regex(texts, "^-?[0-9]{16,}$"))).to_pylist()
     infinite = pc.and_(pc.is_inf(doubles), pc.match_substring_regex(texts, "^-?[0-9]"))
     return not pc.any(infinite).as_py() and all(float(each) == int(each) for each in whole)
 
 
-# ---
-# The first and the last records of a read: a small number of them reads little.
-
-
-#: How many offsets are looked at to begin with, unless fewer records are asked for.
+#: How many offsets are read at first, unless fewer records are asked for.
 FIRST_OFFSETS = 10_000
 
 
@@ -250,11 +234,7 @@ def _without_first(batches: list[pa.RecordBatch], rows: int) -> list[pa.RecordBa
     return left
 
 
-# ---
-# Some records of a read by chance, each with the same chance, without reading all of them where that can be.
-
-
-#: The cost of one record that is read alone, in bytes that could be read in a row meanwhile.
+#: The cost of a record that is read alone, as the bytes that a sequential read gets in that time.
 POINT_BYTES = 1 << 20
 
 Longs = npt.NDArray[np.int64]
@@ -269,10 +249,7 @@ def sample(
     seed: int | None,
     max_workers: int,
 ) -> Iterator[pa.RecordBatch]:
-    """`limit` different records in their order, or all if there are fewer; the same ones for the same `seed`.
-
-    Reads what was chosen, and segments whose metadata does not say how many records they have.
-    """
+    """`limit` random records in their order, or all if there are fewer; the same ones for the same `seed`."""
     sizes = np.array([count(reader, [piece], isolation, max_workers) for piece in slices], np.int64)
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
@@ -288,7 +265,7 @@ def sample(
 def _to_read(
     slices: Sequence[SegmentSlice], sizes: Longs, ends: Longs, chosen: Longs
 ) -> tuple[list[SegmentSlice], Longs]:
-    """The ranges to read for the records of these numbers, and the rows in these that they are."""
+    """The ranges to read for the records of these numbers, and their row numbers in the ranges."""
     pieces: list[SegmentSlice] = []
     rows: list[Longs] = [np.empty(0, np.int64)]
     begin = 0
@@ -312,12 +289,8 @@ def _is_read_by_points(piece: SegmentSlice, points: int) -> bool:
     return is_every_offset_a_record(piece) and size > max(points * POINT_BYTES, INDEX_WORTH_BYTES)
 
 
-# ---
-# The picture of a scan, from the slices that it would read.
-
-
 def plot(slices: Sequence[SegmentSlice], topic: str, times: Times | None) -> Any:
-    """A matplotlib figure of the slices; `times` are the batches with the times of all records, if they count."""
+    """A matplotlib figure of the slices; `times` are the times of all records, instead of estimates."""
     facts = slice_facts(slices)
     records, segments = counted(int(facts.records.sum()), "record"), counted(len(slices), "segment")
     title = f"Scan of {topic}: at most {records}, about {size_text(int(facts.bytes.sum()))} in {segments}"
@@ -325,7 +298,7 @@ def plot(slices: Sequence[SegmentSlice], topic: str, times: Times | None) -> Any
 
 
 def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentFacts:
-    """The facts of all slices; only the times that the scan asks for."""
+    """The numbers of all slices; only the times that the scan asks for."""
     rows = []
     for piece in slices:
         segment = piece.segment
@@ -342,12 +315,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: The part of a scan that plots and Spark use. Completion does not offer it.
+#: The attributes that plots and Spark use. Completion does not offer them.
 _INTERNAL = {"isolation", "max_workers", "slices", "times"}
 
 
 def check_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The columns asked for, all of them by default; InvalidRecordError names one that does not exist."""
     chosen = COLUMNS if columns is None else names_of(columns)
     for name in chosen:
         if name not in COLUMNS:
@@ -367,7 +339,6 @@ def as_text(table: pa.Table) -> pa.Table:
 
 
 def names_of(columns: str | Iterable[str]) -> tuple[str, ...]:
-    """The names of columns, of which one needs no list; raises InvalidConfigError for what is neither."""
     if isinstance(columns, str):
         return (columns,)
     if not isinstance(columns, Iterable):
@@ -376,7 +347,6 @@ def names_of(columns: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def checked_workers(max_workers: int | None) -> int:
-    """The number of threads that decode: `max_workers`, or as many as there are cores; raises InvalidConfigError."""
     workers = cores() if max_workers is None else whole_number("max_workers", max_workers)
     if workers < 1:
         raise InvalidConfigError("max_workers must be at least 1", value=workers)
@@ -564,7 +534,6 @@ class Scan:
         return count(self._reader, self.slices, self.isolation, self.max_workers)
 
     def _needed(self, progress: bool | None) -> Iterator[pa.RecordBatch]:
-        """Batches with the columns and NEEDED."""
         columns = list(dict.fromkeys((*self.columns, *NEEDED)))
         batches = read(self._reader, self.slices, columns, self.isolation, self.max_workers)
         return self._watched(batches, progress)
@@ -581,10 +550,6 @@ class Scan:
 
     def _repr_html_(self) -> str:
         return f"<p>Scan of {', '.join(self.columns)}</p>{display.html(by_partition(self.slices))}"
-
-
-# ---
-# Records as Python objects, for people and small programs; nothing in bulk goes through here.
 
 
 class Record(NamedTuple):
@@ -607,10 +572,7 @@ def records_of(
     limit: int | None,
     isolation: IsolationLevel = "read_uncommitted",
 ) -> Iterator[Record]:
-    """The records of one partition from `start` (default: the log start), at most `limit` of them.
-
-    Raises OffsetOutOfRangeError, when the first record is read, unless `start` is in the log or at its end.
-    """
+    """The records of one partition from `start` (default: the log start), at most `limit` of them."""
     low = None if start is None else whole_number("start", start)
     most = MAX_LONG if limit is None else count_of("limit", limit)
     if most == 0:

@@ -34,10 +34,6 @@ def bounds(
     start: int | Mapping[int, int] | None,
     end: int | Mapping[int, int] | None,
 ) -> Bounds:
-    """The offsets that are asked for, by partition.
-
-    Raises InvalidConfigError for a value that is no number, TopicNotFoundError for a partition that does not exist.
-    """
     chosen = (
         range(len(snapshot.partitions)) if partitions is None else sorted({*whole_numbers("partition", partitions)})
     )
@@ -55,10 +51,6 @@ def times(
     start_time: Time | None,
     end_time: Time | None,
 ) -> TimeRange:
-    """The times that are asked for.
-
-    Raises ValueError if a side has an offset and a time, or for a value that is no time.
-    """
     if (start is not None and start_time is not None) or (end is not None and end_time is not None):
         raise ValueError("give start or start_time, and end or end_time, not both")
     return TimeRange.between(start_time, end_time)
@@ -81,14 +73,11 @@ def plan(
     out_of_range: OutOfRange = "fail",
     times: TimeRange = ALWAYS,
 ) -> tuple[list[SegmentSlice], Isolation]:
-    """The slices of what is asked, and the isolation that says which of their batches may be seen.
-
-    A bound may be EARLIEST or LATEST.
+    """The slices of what is asked, and the isolation that filters their batches. A bound may be EARLIEST or LATEST.
 
     Reads no data, with two exceptions. For a large segment that lies in `times` only from some record on, it reads
     the time index and the batch that this leads to. For read_committed it reads the transaction indexes, and the
-    segments with transactions if the metadata does not have the last stable offset. Raises ValueError for an unknown
-    isolation or policy, OffsetOutOfRangeError for an end below 0, and as `slices.plan`.
+    segments with transactions if the metadata does not have the last stable offset.
     """
     check_choice("isolation", isolation, IsolationLevel)
     check_choice("out_of_range", out_of_range, OutOfRange)
@@ -106,7 +95,7 @@ def plan(
         if isolation == "read_uncommitted":
             continue
         end[number] = min(end[number], last_stable_offset(reader, state))
-        # a transaction that ended before the first offset has nothing behind it
+        # a transaction that ended before the first offset has no later records
         first = slices.bounded_start(number, start[number], state, out_of_range)
         if transactions := aborted_transactions(reader, state, first):
             aborted[number] = transactions
@@ -144,13 +133,8 @@ def _begun_later(reader: SegmentReader, pieces: list[SegmentSlice]) -> list[Segm
 
 
 def check_choice(name: str, value: str, choices: Any) -> None:
-    """Raise ValueError unless `value` is one of the literals `choices`."""
     if value not in get_args(choices):
         raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, not {value}")
-
-
-# ---
-# How many records slices hold: from the metadata where these tell, else by reading.
 
 
 def is_every_offset_a_record(piece: SegmentSlice) -> bool:
@@ -160,7 +144,7 @@ def is_every_offset_a_record(piece: SegmentSlice) -> bool:
 
 
 def known_count(piece: SegmentSlice) -> int | None:
-    """The number of records in the slice; None if the metadata do not tell."""
+    """The number of records in the slice; None if the metadata does not have it."""
     if is_every_offset_a_record(piece):
         start, end = piece.span
         return end - start
@@ -169,7 +153,6 @@ def known_count(piece: SegmentSlice) -> int | None:
 
 
 def most_records(slices: Sequence[SegmentSlice]) -> int:
-    """The largest number of records that there can be, by the metadata."""
     known = ((piece, known_count(piece)) for piece in slices)
     return sum(piece.span[1] - piece.span[0] if number is None else number for piece, number in known)
 
@@ -183,7 +166,6 @@ def count(reader: SegmentReader, slices: Sequence[SegmentSlice], isolation: Isol
 
 
 def by_partition(slices: Sequence[SegmentSlice]) -> pa.Table:
-    """One row per partition: the offsets to look at, in how many segments, and about how many bytes of them."""
     names = ("partition", "start_offset", "end_offset", "segments", "bytes")
     rows: dict[int, dict[str, int]] = {}
     for piece in slices:

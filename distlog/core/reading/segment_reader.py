@@ -63,15 +63,9 @@ from distlog.core.segments.segment_parts import (
 from distlog.core.storage.backend import Part
 from distlog.core.storage.storage import Storage
 
-# ---
-# The errors for a segment's file that is missing, or shorter than its segment says.
-
 
 def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
-    """Raise an error if the segment's `log` is gone or cut short.
-
-    It is SnapshotTooOldError, or CorruptRecordError for a sealed segment, which is never cut.
-    """
+    """Raise SnapshotTooOldError if `log` is missing, CorruptRecordError if that of a sealed segment is cut short."""
     try:
         size = storage.size(log.name)
     except FileNotFoundError:
@@ -94,25 +88,16 @@ def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
 
 
 def gone(segment: SegmentInfo, part: Part) -> SnapshotTooOldError:
-    """The error for a part of the segment whose object is missing."""
     return missing_file(part.name, segment.partition)
 
 
 def missing_file(name: str, partition: int) -> SnapshotTooOldError:
-    """The error for a file that a version names, and that is missing."""
     return SnapshotTooOldError(
         "a file of this version is gone: refresh the topic and read again, since vacuum deletes what newer versions "
         "do not have; if that does not help, it was deleted otherwise: verify, then restore it from a copy",
         file=name,
         partition=partition,
     )
-
-
-# ---
-# Opens the indexes of segments when they are needed; the last few stay open.
-#
-# Opening and checking a large index takes milliseconds, a lookup a microsecond. If the metadata has a checksum, it
-# is compared when the index is opened.
 
 
 #: How many indexes stay open; each costs a mapping of its file.
@@ -127,7 +112,10 @@ IndexT = TypeVar("IndexT", bound=MappedIndex)
 
 
 class SegmentIndexes:
-    """The indexes of one topic's segments; remote ones come from a cache. Safe between threads, and picklable."""
+    """The indexes of one topic's segments; remote ones come from a cache. Safe between threads, and picklable.
+
+    The last few stay open: opening and checking a large index takes milliseconds, a lookup a microsecond.
+    """
 
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
         self._storage, self._topic, self._cache = storage, topic, cache
@@ -147,7 +135,7 @@ class SegmentIndexes:
         return self._usable(segment, ".index", OffsetIndex, check)
 
     def times(self, segment: SegmentInfo) -> TimeIndex | GrowingTimeIndex | None:
-        """The segment's time index, or None without a usable one; a bad one gives a warning."""
+        """As `offsets`, for the time index."""
         if segment.is_active:
             return GrowingTimeIndex(*self._growing(segment, ".timeindex"))
 
@@ -157,10 +145,7 @@ class SegmentIndexes:
         return self._usable(segment, ".timeindex", TimeIndex, check)
 
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
-        """The aborted transactions that end in the segment, at stored offsets.
-
-        Raises CorruptIndexError, UnsupportedVersionError, StorageError, and FileNotFoundError if the file is gone.
-        """
+        """The aborted transactions that end in the segment, at stored offsets; FileNotFoundError without the file."""
 
         def read(path: str, _: int) -> list[AbortedTransaction]:
             index = TransactionIndex(path, segment.stored_base_offset)
@@ -197,12 +182,11 @@ class SegmentIndexes:
         return decode_transactions(data, part.name, segment.stored_base_offset)
 
     def forget(self, segment: SegmentInfo) -> None:
-        """Forget the segment's indexes, and delete their copies: they were found wrong, or replaced."""
+        """Forget the segment's indexes, and delete their copies: they were wrong, or were replaced."""
         for suffix in _SUFFIXES:
             self._drop(segment, suffix)
 
     def forget_deleted(self) -> None:
-        """Close the indexes whose files are gone."""
         self._open.forget_deleted()
 
     def _usable(
@@ -232,7 +216,7 @@ class SegmentIndexes:
             return b""
 
     def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str, int], T]) -> T:
-        """The result of `use` for the index at a place of a local file; a bad or lost copy is fetched again."""
+        """The result of `use` for the index in a local file; a bad or lost copy is fetched again."""
         try:
             return use(*self._place(segment, suffix))
         except (CorruptIndexError, UnsupportedVersionError, FileNotFoundError):
@@ -249,7 +233,7 @@ class SegmentIndexes:
         return self._cache.place(self._storage, part, tag=_tag(segment, suffix))
 
     def fetch(self, segments: Sequence[SegmentInfo]) -> None:
-        """Copy the indexes of `segments` that are in remote bundles; one bundle's indexes come with one request."""
+        """Copy the indexes of `segments` that are in remote bundles; a bundle's indexes come with one request."""
         wanted = [(self._part(one, suffix), _tag(one, suffix)) for one in segments for suffix in _SUFFIXES]
         in_bundles = [(part, tag) for part, tag in wanted if part.size and not part.is_file]
         if in_bundles and not self._storage.is_local:
@@ -274,7 +258,6 @@ class SegmentIndexes:
         return opened
 
     def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex | TransactionIndex) -> None:
-        """Raise CorruptIndexError unless the index, or its copy, has the checksum in its segment's metadata."""
         error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
         if error is not None:
             raise error
@@ -298,20 +281,19 @@ def _tag(segment: SegmentInfo, suffix: str) -> str:
     return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"
 
 
-# ---
-# A missing or bad index only costs time: the log is walked from its start instead. A bad one gives a warning.
-
-
 #: Log bytes read and decoded at once.
 CHUNK_BYTES = 8 << 20
-#: At least so many bytes are read beyond those asked for, since an index leads to a position before the first batch.
+#: The least extra bytes that are read, since an index leads to a position before the first batch.
 _SPARE_BYTES = 64 << 10
 #: A range of fewer bytes is read whole, without asking an index.
 INDEX_WORTH_BYTES = 256 << 10
 
 
 class SegmentReader:
-    """Reads the segments of one topic through its storage and a cache of index files."""
+    """Reads the segments of one topic.
+
+    A missing or bad index only costs time: the log is walked from its start instead. A bad index gives a warning.
+    """
 
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
         self.storage, self.topic = storage, topic
@@ -320,15 +302,14 @@ class SegmentReader:
         self.logs = OpenLogs(storage, topic, self._identified)
 
     def part(self, segment: SegmentInfo, suffix: str = ".log") -> Part:
-        """The place of the segment's log, or of its index of that suffix."""
+        """The location of the segment's log, or of its index of that suffix."""
         return part_of(self.topic, segment, suffix)
 
     def name(self, segment: SegmentInfo, suffix: str = ".log") -> str:
-        """The object that holds it, relative to the topic."""
         return self.part(segment, suffix).name
 
     def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
-        """One chunk with all batches of the segments of `slices`, which are small; raises what `chunks` raises."""
+        """One chunk with all batches of the segments of `slices`, which are small."""
         logs = [self.part(part.segment) for part in slices]
         with self._explained([part.segment for part in slices]):
             data = self.storage.read_joined([log.whole for log in logs])
@@ -342,11 +323,10 @@ class SegmentReader:
     def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES, most_bytes: int | None = None) -> Iterator[Chunk]:
         """Chunks with the batches that `part` owns, of about `step` log bytes: use a small `step` to stop early.
 
-        With `most_bytes` they end before a batch that does not fit into so many, or before bytes that are no batch,
-        and nothing is read ahead for later ones. Memory is a few chunks. Raises CorruptRecordError for bytes that are
-        no batch, behind the batches before them, for a chunk with a batch that is out of place, since the next or the
-        last one may be the wrong one (checksums are left to `Chunk.check`), and SnapshotTooOldError if the file is
-        gone.
+        With `most_bytes` they end before a batch that would exceed it, or before bytes that are not a batch, and
+        nothing is read ahead for later batches. Raises CorruptRecordError for bytes that are not a batch, after the
+        batches before them, and for a chunk with a batch that is out of place, since the wrong one may be the next or
+        the last one; checksums are left to `Chunk.check`.
         """
         start, hint = self._bounds(part)
         if most_bytes is not None:
@@ -367,10 +347,10 @@ class SegmentReader:
         yield from walk
 
     def stored(self, part: SegmentSlice, most_bytes: int) -> StoredBatches | None:
-        """The first batches that `part` owns, as they lie in a file of this machine: only headers are read.
+        """The first batches that `part` owns, up to `most_bytes`, at least one, as a range of a local file.
 
-        As many as fit into `most_bytes`, at least one. None if there are none, if readers see other offsets or times
-        than those in the file, or if something is wrong with the log or its index: then `chunks` tells what.
+        Only headers are read. None if there are no batches, if readers see other offsets or times than the file has,
+        or if something is wrong with the log or its index: then `chunks` raises the error.
         """
         segment, log = part.segment, self.part(part.segment)
         if not self.storage.is_local_disk or segment.shift or segment.append_time_ms >= 0:
@@ -421,7 +401,7 @@ class SegmentReader:
                     if found is None:
                         raise cut_short(Piece(part, log, walk.position, 0, 0), 0)
                 except CorruptRecordError:
-                    # who asks on begins with it
+                    # the caller's next read begins with it
                     if taken and most_bytes is not None:
                         return
                     raise
@@ -443,7 +423,7 @@ class SegmentReader:
             file.close()
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
-        """Bytes of a log. If they are not its first bytes, the first ones are read and checked too, once."""
+        """Bytes of a log; the log's first bytes are checked too, once."""
         with self._explained([segment]):
             if position == 0 or self._identified.knows(segment):
                 return file.read(position, end)
@@ -468,7 +448,7 @@ class SegmentReader:
             return 0, part.end_position
 
     def offset_index(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
-        """The segment's offset index, or None if there is no usable one, or the segment is too small for one."""
+        """The segment's offset index, or None without a usable one, and for a small segment."""
         return self._indexes.offsets(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
 
     def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
@@ -489,8 +469,8 @@ class SegmentReader:
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
         """The aborted transactions that end in the segment, at the offsets that readers see.
 
-        Without them aborted data would be shown, so a bad index is an error here: CorruptIndexError, or
-        SnapshotTooOldError if it is gone.
+        Without them aborted data would be read, so a bad index raises CorruptIndexError, a missing one
+        SnapshotTooOldError.
         """
         try:
             transactions = self._indexes.aborted_transactions(segment)
@@ -499,16 +479,16 @@ class SegmentReader:
         return [transaction.moved(segment.shift) for transaction in transactions]
 
     def fetch_indexes(self, segments: Sequence[SegmentInfo]) -> None:
-        """Fetch indexes of bundles that will be wanted soon, with few requests; one that is not there shows later."""
+        """Fetch indexes of bundles that are needed soon, with few requests; errors show when an index is used."""
         with suppress(FileNotFoundError, StorageError):
             self._indexes.fetch(segments)
 
     def forget_indexes(self, segment: SegmentInfo) -> None:
-        """Forget the segment's indexes: they were found wrong, or replaced. The next use opens them again."""
+        """Forget the segment's indexes: they were wrong, or were replaced."""
         self._indexes.forget(segment)
 
     def forget_deleted(self) -> None:
-        """Close the logs and indexes whose files are gone: until then they take disk space, as much as a segment."""
+        """Close the logs and indexes whose files are deleted: until then they take disk space."""
         self.logs.forget_deleted()
         self._indexes.forget_deleted()
 
@@ -528,14 +508,14 @@ class SegmentReader:
 
 
 def spare_bytes(segment: SegmentInfo) -> int:
-    """The bytes that two entries of the offset index are apart, on average, twice; at least _SPARE_BYTES."""
+    """Twice the average distance of two entries of the offset index in the log; at least _SPARE_BYTES."""
     entries = segment.offset_index_bytes // OFFSET_ENTRY.itemsize
     apart = segment.log_bytes // entries if entries else 0
     return min(max(2 * apart, _SPARE_BYTES), CHUNK_BYTES)
 
 
 def _check_start(chunk: Chunk) -> None:
-    """Refuse an index that led to no batch, or to one behind the first wanted batch."""
+    """Refuse an index that led to no batch, or past the first wanted batch."""
     (piece,), first = chunk.pieces, chunk.rows(0, 1)
     first.check()
     part, base_offset = piece.slice, int(first.batches["base_offset"][0]) + piece.slice.segment.shift

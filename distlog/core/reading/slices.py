@@ -17,24 +17,20 @@ from distlog.core.errors import OffsetOutOfRangeError
 from distlog.core.indexes.offset_and_time_index import GrowingOffsetIndex, OffsetIndex
 from distlog.core.times import Time, to_ms
 
-# ---
-# A range of record times. It is a filter, since records may be in any order, for example after a backfill.
-
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Records with oldest <= timestamp <= newest, in ms; a record without a timestamp has -1."""
+    """Records with oldest <= timestamp <= newest, in ms; a record without a timestamp has -1.
+
+    It is a filter, since records may be in any order, for example after a backfill.
+    """
 
     oldest: int = MIN_LONG
     newest: int = MAX_LONG
 
     @classmethod
     def between(cls, start: Time | None, end: Time | None) -> TimeRange:
-        """The range from `start` (in) to `end` (out); None is no bound.
-
-        With a bound, records without a timestamp are not in it. Raises ValueError for a value that is no time, or a
-        time before 1970.
-        """
+        """The range from `start` (in) to `end` (out); None is no bound. With a bound, a record needs a timestamp."""
         if start is None and end is None:
             return ALWAYS
         oldest = 0 if start is None else _ms(start)
@@ -42,12 +38,10 @@ class TimeRange:
         return cls(oldest, newest) if oldest <= MAX_LONG else NEVER
 
     def within(self, other: TimeRange) -> TimeRange:
-        """The range of the times that lie in both."""
         return TimeRange(max(self.oldest, other.oldest), min(self.newest, other.newest))
 
     def may_hold(self, segments: SegmentTable) -> npt.NDArray[np.bool_]:
-        """Flag the `segments` that may have a record of this range."""
-        # -1: not known, or a record has no timestamp
+        # -1: unknown, or a record has no timestamp
         oldest = np.where(segments.min_timestamps < 0, MIN_LONG, segments.min_timestamps)
         return (segments.max_timestamps >= self.oldest) & (oldest <= self.newest) & (self.oldest <= self.newest)
 
@@ -70,19 +64,14 @@ def _ms(time: Time) -> int:
     return value
 
 
-# ---
-# No file is read.
-
-
 OutOfRange = Literal["fail", "earliest", "latest"]
 
 
 class SegmentSlice(NamedTuple):
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
-    Positions are of the log file. A batch belongs to the slice that holds its first byte, so slices that share a
-    segment need not know where its batches begin. `times` filters the records: it is ALWAYS if the whole segment is
-    known to lie in the range that is read.
+    A batch belongs to the slice that holds its first byte, so slices of one segment need not know where its batches
+    begin. `times` filters the records: ALWAYS if the whole segment is known to lie in the range that is read.
     """
 
     segment: SegmentInfo
@@ -94,7 +83,6 @@ class SegmentSlice(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """True if this is every byte and every offset of the segment."""
         return (
             self.start_offset <= self.segment.base_offset
             and self.end_offset >= self.segment.next_offset
@@ -103,7 +91,7 @@ class SegmentSlice(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The offsets (first, end) of the segment that are asked for; there are none if first is not below end."""
+        """The offsets (first, end) of the segment that are asked for; none if first is not below end."""
         return max(self.start_offset, self.segment.base_offset), min(self.end_offset, self.segment.next_offset)
 
     @property
@@ -115,7 +103,6 @@ class SegmentSlice(NamedTuple):
 
     @property
     def estimated_records(self) -> int:
-        """Records to be read, if all records of the segment are equal in size."""
         return self.segment.record_count * self.estimated_bytes // max(self.segment.log_bytes, 1)
 
 
@@ -128,9 +115,7 @@ def plan(
 ) -> list[SegmentSlice]:
     """The slices that hold offsets [start[p], end[p]) of each partition p in `start`, in (partition, offset) order.
 
-    Segments without a record of `times` are left out. An `end` above the log end is cut to it. Raises
-    OffsetOutOfRangeError, with both bounds, for a start below the log start offset or above the log end offset,
-    unless `out_of_range` says where to start instead.
+    Segments without a record of `times` are left out. An `end` above the log end is cut to it.
     """
     slices: list[SegmentSlice] = []
     for partition in sorted(start):
@@ -141,10 +126,7 @@ def plan(
 
 
 def bounded_start(partition: int, offset: int, state: PartitionState, out_of_range: OutOfRange) -> int:
-    """`offset` if it is in the log or at its end, else the bound that `out_of_range` names.
-
-    Raises OffsetOutOfRangeError for fail.
-    """
+    """`offset` if it is in the log or at its end, else the bound that `out_of_range` names, or the error."""
     if state.log_start_offset <= offset <= state.log_end_offset:
         return offset
     if out_of_range == "fail":
@@ -193,7 +175,7 @@ def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentS
 def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[SegmentSlice], bool]:
     """The slices that hold the first `limit` records, and whether they hold just these.
 
-    Slices that have offsets without a record, or times to look at, are taken whole: their contents are unknown.
+    Slices with `times`, or with offsets that have no record, are taken whole: their contents are unknown.
     """
     chosen: list[SegmentSlice] = []
     exact = True
@@ -211,7 +193,7 @@ def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[Segm
 
 
 def windows_from_end(slices: Sequence[SegmentSlice], step: int) -> Iterator[list[SegmentSlice]]:
-    """Cut `slices` into runs from the end: the last of `step` offsets (positive), each one ahead twice as many."""
+    """As `windows`, from the end."""
     run: list[SegmentSlice] = []
     room = step
     for piece in reversed(slices):
@@ -249,15 +231,8 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
     return [group for group in groups if group]
 
 
-# ---
-# Finds where in a log the batches of a slice begin and end, by the segment's offset index.
-
-
 def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tuple[int, int]:
-    """Positions by the offset index: of a batch at or before the first owned one, and behind the last owned one.
-
-    Raises CorruptIndexError.
-    """
+    """Positions by the offset index: of a batch at or before the first owned one, and after the last owned one."""
     segment = part.segment
     start = index.lookup(part.start_offset - segment.shift).position
     if part.start_position > 0:

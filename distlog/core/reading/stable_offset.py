@@ -19,7 +19,7 @@ from distlog.core.transactions.open_transactions import OpenTransactions
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
     """The first offset of the earliest open transaction, or the log end offset if none is open.
 
-    If the metadata does not have it, the segments with transactions are read. Raises CorruptRecordError.
+    If the metadata does not have it, the segments with transactions are read.
     """
     rows = np.flatnonzero(state.segments.array("has_transactions"))
     first = _known(state.segments[int(rows[-1])], state) if len(rows) else NO_OFFSET
@@ -29,24 +29,21 @@ def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
 
 
 def _known(segment: SegmentInfo, state: PartitionState) -> int:
-    """The first unstable offset of the last segment with transactions; NOT_LOOKED if it is not known."""
+    """The first unstable offset of the last segment with transactions; NOT_LOOKED if it is unknown."""
     first = segment.first_unstable_offset
     # a clean segment's transactions are decided: compaction has dropped the end marker with its last such data
     return NOT_LOOKED if 0 <= first < state.first_dirty_offset else first
 
 
 def transactional_segments(state: PartitionState, start: int = 0) -> list[SegmentInfo]:
-    """The segments that may hold transactional data or markers, from the one of offset `start` on."""
+    """The segments that may hold transactional data or markers, from offset `start` on."""
     first = state.segments.find(start)
     rows = np.flatnonzero(state.segments.array("has_transactions")[first:]) + first
     return [state.segments[int(row)] for row in rows]
 
 
 def aborted_transactions(reader: SegmentReader, state: PartitionState, start: int) -> list[AbortedTransaction]:
-    """The aborted transactions that end in the segment of offset `start`, or in a later one.
-
-    Raises as `SegmentReader.aborted_transactions` does, and CorruptRecordError.
-    """
+    """The aborted transactions that end in the segment of offset `start`, or in a later one."""
     return [each for segment in transactional_segments(state, start) for each in _aborted_in(reader, state, segment)]
 
 
@@ -55,7 +52,7 @@ def aborted_between(
 ) -> Iterator[AbortedTransaction]:
     """Yield the aborted transactions that reach into the offsets from `start` (in) to `end` (out).
 
-    The indexes of later segments are not read (Kafka's `collectAbortedTransactions`). Raises as the above.
+    The indexes of later segments are not read (Kafka's `collectAbortedTransactions`).
     """
     for segment in transactional_segments(state, start):
         transactions = collect_aborted(_aborted_in(reader, state, segment), start, end)
@@ -70,16 +67,13 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
     except CorruptIndexError:
         if not segment.is_active:
             raise
-        # its end was found by a walk, and the index may have less: then the log tells
+        # its end was found by a walk, and the index may have less: then the log is read
         transactions = (one for one in transactions_of(reader, state) if one.segment.stem == segment.stem)
         return [each for one in transactions for each in one.aborted]
 
 
 class SegmentTransactions(NamedTuple):
-    """The transactions whose abort markers are in `segment`, and the first offset of the oldest one open at its end.
-
-    That is NO_OFFSET if none is open.
-    """
+    """The aborted transactions that end in `segment`; the first offset of the oldest open one at its end, or NO_OFFSET."""
 
     segment: SegmentInfo
     aborted: list[AbortedTransaction]
@@ -87,10 +81,7 @@ class SegmentTransactions(NamedTuple):
 
 
 def transactions_of(reader: SegmentReader, state: PartitionState) -> Iterator[SegmentTransactions]:
-    """Yield what the log itself says of each segment with transactions. Reads all of these segments.
-
-    Raises CorruptRecordError, SnapshotTooOldError.
-    """
+    """Yield the transactions of each segment that has some, from the log itself."""
     transactions = OpenTransactions()
     for segment in transactional_segments(state):
         aborted = list[AbortedTransaction]()

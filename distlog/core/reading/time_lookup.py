@@ -49,7 +49,7 @@ def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: 
     """(offset, timestamp) of the first record at or after `timestamp_ms`, or None when there is none.
 
     LATEST gives (log end offset, -1), EARLIEST (log start offset, -1), MAX_TIMESTAMP the first record with the
-    largest timestamp. Raises ValueError for any other negative time.
+    largest timestamp.
     """
     if timestamp_ms == LATEST:
         return state.log_end_offset, -1
@@ -72,7 +72,7 @@ def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: 
 def offsets_for_times(
     reader: SegmentReader, states: Sequence[PartitionState], times: Mapping[int, int]
 ) -> dict[int, Found | None]:
-    """By partition, what `offset_for_time` says of its time; side by side, where a look is a request."""
+    """`offset_for_time` by partition; in parallel, where a lookup is a request."""
 
     def found(number: int) -> Found | None:
         return offset_for_time(reader, states[number], times[number])
@@ -82,7 +82,7 @@ def offsets_for_times(
 
 
 def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
-    """The segment's first record, if no record is older, and its metadata alone tell of it."""
+    """The segment's first record, if the metadata alone show that no record is older."""
     is_ours = segment.dense and not segment.compacted and stem_read_version(segment.stem) is not None
     if not is_ours or segment.is_active or segment.base_offset < start:
         return None
@@ -156,10 +156,7 @@ def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
 
 
 def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
-    """The first record of `segment` at or after `timestamp_ms`, from the offset `start` on, or None. Reads the log.
-
-    Raises CorruptRecordError, SnapshotTooOldError.
-    """
+    """The first record of `segment` at or after `timestamp_ms`, from offset `start` on, or None. Reads the log."""
     entry = _entry(reader, segment, timestamp_ms, start)
     if place := first_at(reader, segment, timestamp_ms, start, entry):
         return place.offset, place.timestamp
@@ -171,16 +168,13 @@ def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, sta
 
 
 def _entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> TimestampOffset | None:
-    """The time index's last entry before `timestamp_ms`; None if it does not lead behind `start`."""
+    """The time index's last entry before `timestamp_ms`; None if it is not after `start`."""
     entry = reader.time_entry(segment, timestamp_ms)
     return entry if entry is not None and entry.offset + segment.shift > start else None
 
 
 def _from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOffset | None) -> Iterator[Chunk]:
-    """Chunks from the index entry's batch on; none without a usable index.
-
-    All records up to the end of that batch are older than the time looked for.
-    """
+    """Chunks from the index entry's batch on, which has only older records; none without a usable index."""
     if entry is None:
         return
     chunks = iter(_chunks_from(reader, segment, entry.offset + segment.shift))
@@ -195,7 +189,7 @@ def _from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOff
 
 
 def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:
-    # mostly the record is in the batches behind the one that the index leads to: one request should have them
+    # mostly the record is in the batches after the one that the index leads to: one request should have them
     step = max(INDEX_WORTH_BYTES, 2 * spare_bytes(segment))
     return reader.chunks(SegmentSlice(segment, start, segment.next_offset, 0, segment.log_bytes), step)
 
@@ -213,7 +207,6 @@ def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> Found | None:
 
 
 def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The offsets and timestamps of the records of batch `row` that the chunk's slice asks for."""
     schema = pa.schema([SCHEMA.field(name) for name in _TIMES])
     records = pa.Table.from_batches(chunk.rows(row, row + 1).records(_TIMES, READ_UNCOMMITTED), schema)
     return numbers_of(records.column(0)), numbers_of(records.column(1).cast("int64"))
