@@ -27,10 +27,6 @@ from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import IsolationLevel
 
-# ---
-# Where a follower, or a group, begins in each partition.
-
-
 #: An offset from 0 on, by partition or for all; a datetime or ISO 8601 text; EARLIEST, LATEST or MAX_TIMESTAMP.
 Start = Time | Mapping[int, Time]
 
@@ -44,8 +40,7 @@ def start_offsets(
 ) -> dict[int, int]:
     """The offsets in some partitions that `start` means: the log start where it does not name the partition.
 
-    A time means the first record at or after it; if there is none yet, the log end. Raises OffsetOutOfRangeError for
-    an offset outside of the log, unless `out_of_range` names another one; InvalidConfigError, ValueError.
+    A time means the first record at or after it; if there is none yet, the log end.
     """
     offsets: dict[int, int] = {}
     times: dict[int, int] = {}
@@ -66,19 +61,15 @@ def start_offsets(
     return {number: offsets[number] for number in partitions}
 
 
-# ---
-# A follower's view of a topic, which moves on, and windows of records up to its end.
-
-
-#: About how much log of each partition is read before the others get their turn, and newer metadata is looked for.
+#: About how much log of each partition is read before other partitions, and newer metadata, are read.
 WINDOW_BYTES = 64 << 20
 
-#: Records, and the next offset behind them in each of their partitions.
+#: Records, and the next offset after them in each of their partitions.
 Handed = tuple[pa.RecordBatch, Mapping[int, int]]
 
 
 class FollowedLog:
-    """A topic as one follower sees it; `look` moves it on. It is not the snapshot of the topic object."""
+    """A topic as one consumer reads it; `look` moves it on. It is not the snapshot of the topic object."""
 
     def __init__(
         self,
@@ -99,7 +90,6 @@ class FollowedLog:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions of the topic."""
         return len(self.snapshot.partitions)
 
     def end(self, partition: int) -> int:
@@ -113,16 +103,14 @@ class FollowedLog:
         return self._ends[partition]
 
     def is_behind(self, positions: Mapping[int, int]) -> bool:
-        """True if a position is above the log end that is known: a member of the group has seen more of the topic."""
+        """True if a position is above the known log end: a member of the group has read more of the topic."""
         partitions = self.snapshot.partitions
         return any(offset > partitions[number].log_end_offset for number, offset in positions.items())
 
     def look(self, *, again: bool = False) -> bool:
         """Move on to the newest state; whether anything may be new. One GET, or less on a local disk.
 
-        With `again` it does so even if nothing seems to be new.
-
-        Raises TopicNotFoundError when the topic was dropped.
+        With `again` it does so even if nothing seems to be new. Raises TopicNotFoundError when the topic was dropped.
         """
         self._is_stale, self.cuts = self._is_stale or again, {}
         # the watch is asked each time: its notes must be older than the state that is read
@@ -134,7 +122,7 @@ class FollowedLog:
         if self.snapshot is before:
             return False
         self._ends.clear()
-        # where partitions were cut since; unknown for a segment that was merged meanwhile
+        # where partitions were cut since; unknown for a segment that was merged
         ends = ((n, old, _sealed_end(old, self.snapshot.partitions[n])) for n, old in enumerate(before.partitions))
         self.cuts = {n: end for n, old, end in ends if end is not None and end < old.log_end_offset}
         return True
@@ -156,9 +144,9 @@ class FollowedLog:
 
 
 class Window:
-    """The records of a range of offsets in each partition, in (partition, offset) order; `ends` is behind them.
+    """The records of a range of offsets in each partition, in (partition, offset) order; `ends` is after them.
 
-    Behind the last record there may be offsets without any: markers, or records that compaction dropped.
+    After the last record there may be offsets without any: markers, or records that compaction dropped.
     """
 
     def __init__(self, batches: Iterator[pa.RecordBatch], columns: Sequence[str], ends: Mapping[int, int]) -> None:
@@ -174,7 +162,7 @@ class Window:
 
 
 def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
-    """The next offset behind the records of each partition in `batch`, which are in (partition, offset) order."""
+    """The next offset after the records of each partition in `batch`, which are in (partition, offset) order."""
     partitions, offsets = numbers_of(batch.column("partition")), numbers_of(batch.column("offset"))
     if partitions[0] == partitions[-1]:
         # so are most batches
@@ -184,7 +172,7 @@ def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
 
 
 def _sealed_end(old: PartitionState, now: PartitionState) -> int | None:
-    """The end of the segment that was active in `old`, if it is sealed by now; its begin if it was sealed empty."""
+    """The end of the segment that was active in `old`, if it is sealed; its begin if it was sealed empty."""
     active = old.active
     if active is None or now.active == active:
         return None
@@ -212,15 +200,11 @@ def _window_end(state: PartitionState, start: int, end: int) -> int:
     return min(end, max(start, segment.base_offset) + max(step, 1))
 
 
-# ---
-# The partitions that a follower reads, and how far it has come: all by itself, or its part of a group's.
-
-
 _log = logging.getLogger(__name__)
 
 
 class FollowerAssignment(ABC):
-    """One follower's part of `log`. `position` is the next offset to hand out, by partition."""
+    """One consumer's part of `log`. `position` is the next offset to deliver, by partition."""
 
     def __init__(self, log: FollowedLog, start: Start | None, out_of_range: OutOfRange) -> None:
         self.log, self._start, self._out_of_range = log, start, out_of_range
@@ -228,16 +212,14 @@ class FollowerAssignment(ABC):
 
     @property
     def wanted(self) -> Mapping[int, int]:
-        """The positions of the partitions to read now."""
         return self.position
 
     @property
     def is_lapsed(self) -> bool:
-        """True if other members may read the same partitions by now."""
+        """True if other members may read the same partitions."""
         return False
 
     def due_s(self) -> float:
-        """The seconds until `renew` should be called."""
         return inf
 
     @abstractmethod
@@ -245,18 +227,17 @@ class FollowerAssignment(ABC):
         """Take the partitions to read now; returns whether any came or went."""
 
     def prolong(self) -> None:  # noqa: B027 - without a group no member waits for it
-        """Give the time for a batch that is about to be handed out."""
+        """Extend the lease for a batch that is about to be delivered."""
 
     @abstractmethod
     def commit(self, positions: Mapping[int, int] | None) -> None:
         """Keep positions in the topic: the given ones, or all."""
 
     def move(self, partition: int, offset: int) -> None:
-        """Read on at `offset`, since the position is out of the log."""
         self.position[partition] = offset
 
     def finish(self) -> None:  # noqa: B027 - without a group there is nothing to do
-        """Commit the records that were handed out, and are done."""
+        """Commit the records that were delivered, and are done."""
 
     def leave(self) -> None:  # noqa: B027
         """Give the partitions to the other members."""
@@ -280,14 +261,12 @@ class WholeAssignment(FollowerAssignment):
         self._grows = partitions is None
 
     def renew(self) -> bool:
-        """See FollowerAssignment."""
         if not self._grows or len(self.position) == self.log.partitions:
             return False
         self.position |= self.begin(range(len(self.position), self.log.partitions), True)
         return True
 
     def commit(self, positions: Mapping[int, int] | None) -> None:
-        """See FollowerAssignment."""
         raise InvalidConfigError("this follower keeps no positions: follow with a group to commit them")
 
 
@@ -301,21 +280,19 @@ class GroupAssignment(FollowerAssignment):
 
     @property
     def wanted(self) -> Mapping[int, int]:
-        """See FollowerAssignment; without partitions that other members wait for, or that are behind here."""
+        """Without partitions that other members wait for, or that are not in the known metadata."""
         hidden = self._member.leaving
         return {n: at for n, at in self.position.items() if n not in hidden and n < self.log.partitions}
 
     @property
     def is_lapsed(self) -> bool:
-        """See FollowerAssignment."""
         return self._member.is_lapsed
 
     def due_s(self) -> float:
-        """See FollowerAssignment."""
         return self._member.due_s(self._pending())
 
     def renew(self) -> bool:
-        """See FollowerAssignment: signs on, beats, and takes and gives up partitions, when it is time for it."""
+        """Join, send heartbeats, and take and give up partitions, when it is time for it."""
         if self.due_s() > 0:
             return False
         before = self.wanted.keys()
@@ -324,11 +301,10 @@ class GroupAssignment(FollowerAssignment):
         return is_moved or self.wanted.keys() != before
 
     def prolong(self) -> None:
-        """See FollowerAssignment."""
         self._member.prolong()
 
     def commit(self, positions: Mapping[int, int] | None) -> None:
-        """See FollowerAssignment. Raises FencedMemberError, and OffsetOutOfRangeError for records not handed out."""
+        """Raises FencedMemberError, and OffsetOutOfRangeError for records that were not delivered."""
         chosen = None if positions is None else {n: whole_number("offset", at) for n, at in positions.items()}
         for number, offset in (chosen or {}).items():
             if number not in self.position:
@@ -346,19 +322,17 @@ class GroupAssignment(FollowerAssignment):
         self._take()
 
     def move(self, partition: int, offset: int) -> None:
-        """See FollowerAssignment. If the log lost its end, the group's position goes back with it."""
+        """If the log lost its end, the group's position goes back with it."""
         super().move(partition, offset)
         if offset < self._committed[partition]:
             self._member.commit({partition: offset}, back=True)
             self._take()
 
     def finish(self) -> None:
-        """See FollowerAssignment."""
         if self._pending():
             self.commit(None)
 
     def leave(self) -> None:
-        """See FollowerAssignment."""
         self.position, self._committed = {}, {}
         try:
             self._member.leave()
@@ -373,7 +347,7 @@ class GroupAssignment(FollowerAssignment):
         """Learn the owned partitions; whether a new membership or another member moved this one's positions.
 
         A new membership begins at the group's positions. So does a partition that was given up and came back at once,
-        as another member had it meanwhile, and read on.
+        as another member had it in between, and read on.
         """
         rejoined, self._joins = self._joins != self._member.joins, self._member.joins
         current = {} if rejoined else self.position

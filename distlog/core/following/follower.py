@@ -48,13 +48,13 @@ from distlog.core.transactions.open_transactions import IsolationLevel
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: The first pause between two looks, and the longest, in seconds, and how many times longer each is than the one
-#: before, by whether the storage is local. A look at a local disk costs microseconds, and one at an object store is a
-#: request. So a local record is seen within a sixteenth of the time since the one before, and the first pause.
+#: The first pause between two looks, and the longest, in seconds, and the growth of each, by whether the storage is
+#: local. A look at a local disk costs microseconds, and one at an object store is a request. So a local record is
+#: read within a sixteenth of the time since the last one, and the first pause.
 FIRST_PAUSE_S = {True: 0.0005, False: 0.05}
 LONGEST_PAUSE_S = {True: 0.005, False: 1.0}
 PAUSE_GROWTH = {True: 17 / 16, False: 2.0}
-#: How many times in a row vacuum may delete files that are being read before that is an error.
+#: After how many times in a row that vacuum deletes files that are being read an error is raised.
 _TRIES = 3
 
 _log = logging.getLogger(__name__)
@@ -183,7 +183,6 @@ class Follower:
         return None
 
     def _handed(self) -> Handed | None:
-        """The next records to hand out, if there are any."""
         try:
             if self._assignment.renew():
                 self._window = None
@@ -251,10 +250,7 @@ class Follower:
             self._gate.release()
 
     def _used(self) -> threading.Lock:
-        """The lock for a `with` of its own, which no interrupt comes between. Raises RuntimeError if it is held.
-
-        Another thread gets an error, since the order of its records would mean nothing.
-        """
+        """The lock, for a `with` that no interrupt can separate from it; RuntimeError if another thread holds it."""
         if self._is_inherited:
             raise RuntimeError("a forked child cannot use the follower of its parent: make one in the child")
         if self._use.locked():
@@ -279,11 +275,7 @@ class Follower:
             self.close()
 
 
-# ---
-# Makes followers, of all partitions or as members of a group.
-
-
-#: In seconds.
+#: The default lease, in seconds.
 LEASE_S = 60.0
 
 
@@ -305,7 +297,7 @@ class FollowOptions:
     sleep: Callable[[float], object] | None = None
 
     def begin(self, handle: TopicHandle, snapshot: Snapshot) -> Follower:
-        """The follower. It has looked at the topic, so it knows where it begins; in a group, it has signed on."""
+        """The follower, which knows where it begins; in a group, it has joined."""
         check_choice("isolation", self.isolation, IsolationLevel)
         check_choice("out_of_range", self.out_of_range, OutOfRange)
         _check_seconds("timeout", self.timeout, 0)
@@ -347,18 +339,12 @@ def _check_seconds(name: str, value: float | None, low: float, high: float = mat
         raise InvalidConfigError(f"{name} must be a number of seconds from {low:g} to {high:g}", value=repr(value))
 
 
-# ---
-# The positions of a group of followers are set: to offsets, to times, or to where a group of Kafka's clients is.
-
-
 def reset_group(
     handle: TopicHandle, snapshot: Snapshot, group: str, to: Start | None, kafka: str | None
 ) -> dict[int, int]:
     """Set a group's positions as `to` says, or to the positions of Kafka's group `kafka`; returns all its positions.
 
-    Partitions that `to` does not name, or in which Kafka's group has no position, stay. Raises as `start_offsets` and
-    `admin.reset` do; InvalidConfigError for both or none of the two, GroupNotFoundError if Kafka's group has no
-    position.
+    Partitions that `to` does not name, or in which Kafka's group has no position, stay.
     """
     if (to is None) == (kafka is None):
         raise InvalidConfigError(

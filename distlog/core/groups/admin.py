@@ -35,7 +35,6 @@ _TABLE = pa.schema(
 
 
 def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
-    """The groups of the topic with this id, by name, without deleted groups."""
     folders = storage.list_folders(f"{paths.GROUPS_DIR}/{topic_id}")
     names = sorted(filter(None, (paths.parse_group_folder(paths.last_part(folder)) for folder in folders)))
     states = _each(storage, lambda name: GroupLog(storage, topic_id, name).load(), names)
@@ -45,7 +44,7 @@ def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
 def group_table(storage: Storage, snapshot: Snapshot) -> Listing:
     """A row per group and partition: the group's position, the log end, the lag, and the member that owns it.
 
-    A dead member is shown until another member, or the next one that joins, has watched its lease run out.
+    A dead member stays until another member, or the next one that joins, has watched its lease run out.
     """
     rows = [row for state in group_states(storage, snapshot.topic_id) for row in _rows(state, snapshot)]
     return Listing(table_of_rows(rows, _TABLE), "groups and partitions")
@@ -72,9 +71,9 @@ def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:
 def reset(log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int], *, is_empty: bool) -> GroupState:
     """Set the positions of some partitions, and end all memberships; a group that does not exist is made.
 
-    A member that lives learns of it at its next commit or look, and joins again, at these positions. A new group gets
-    `missing` positions, which are of all partitions of the topic, where it has none; another one has read nothing of
-    partitions that came since. Raises CommitConflictError if it must have no members (`is_empty`), and has.
+    A live member learns of it at its next commit or look, and joins again, at these positions. A new group gets
+    `missing` positions, which are of all partitions of the topic, where it has none; an existing group has read
+    nothing of partitions that were added since. Raises CommitConflictError if `is_empty`, and it has members.
     """
 
     before = log.load()
@@ -97,10 +96,10 @@ def reset(log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int
 
 
 def delete(log: GroupLog) -> None:
-    """Forget a group's positions and members; raises GroupNotFoundError if there is no such group.
+    """Forget a group's positions and members; raises GroupNotFoundError.
 
-    A member that lives joins again, and makes the group anew. A few small files stay: to put the name of a deleted
-    version again would succeed.
+    A live member joins again, and makes a new group. A few small files stay: to put the name of a deleted version
+    again would succeed.
     """
 
     before = log.load()
@@ -115,7 +114,6 @@ def delete(log: GroupLog) -> None:
 
 
 def carry_over(storage: Storage, topic_id: str, new_id: str) -> None:
-    """Give each group of a topic its positions under the topic's `new_id`, unless it has some there."""
     for state in group_states(storage, topic_id):
         log = GroupLog(storage, new_id, state.group)
         if not log.load().exists:
@@ -123,7 +121,7 @@ def carry_over(storage: Storage, topic_id: str, new_id: str) -> None:
 
 
 def group_folders(storage: Storage) -> list[str]:
-    """The folders of all groups, of the topics that were dropped at this address too."""
+    """The folders of all groups, also of topics that were dropped at this address."""
     topics = (
         name for name in storage.list_folders(paths.GROUPS_DIR) if re.fullmatch(UUID.pattern, paths.last_part(name))
     )
@@ -133,10 +131,7 @@ def group_folders(storage: Storage) -> list[str]:
 def group_files(
     storage: Storage, folders: Iterable[str], topic_id: str | None
 ) -> tuple[list[FileInfo], list[FileInfo]]:
-    """The files of these groups: of the topic with this id, and of dropped topics.
-
-    Only a local disk, where dead writers leave files, is asked for the first.
-    """
+    """The files of these groups: of the topic with this id, only on a local disk; and of dropped topics."""
     live = f"{paths.GROUPS_DIR}/{topic_id}/"
     files: tuple[list[FileInfo], list[FileInfo]] = [], []
     listed_folders = [folder for folder in folders if storage.is_local or not folder.startswith(live)]
@@ -146,5 +141,4 @@ def group_files(
 
 
 def _each(storage: Storage, work: Callable[[str], T], names: Sequence[str]) -> list[T]:
-    """The result of `work` for each name, by requests in parallel if these are slow."""
     return list(map(work, names)) if storage.is_local else in_parallel(work, names)

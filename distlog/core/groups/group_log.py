@@ -25,10 +25,6 @@ from distlog.core.errors import (
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.times import elapsed_s
 
-# ---
-# The whole state of a group at one version, and its JSON.
-
-
 FORMAT = 1
 #: The longest lease, in ms: the wait for a dead member's lease must end.
 LONGEST_LEASE_MS = 86_400_000
@@ -43,10 +39,10 @@ def _partitions(value: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A follower in a group; `name` is for people. It takes `partitions` only, or all if None.
+    """A consumer in a group; `name` is for people. It takes `partitions` only, or all if None.
 
-    It is taken for dead when it has shown no sign of life for `lease_ms`: neither its file of heartbeats has changed,
-    nor `beat`, which grows with each version that it puts.
+    It is dead when for `lease_ms` neither its file of heartbeats has changed, nor `beat`, which grows with each
+    version that it puts.
     """
 
     id: str = stored(_MEMBER_ID)
@@ -56,7 +52,6 @@ class Member:
     partitions: tuple[int, ...] | None = stored(optional(_partitions), default=None)
 
     def takes(self, partition: int) -> bool:
-        """True if it takes this partition at all."""
         return self.partitions is None or partition in self.partitions
 
 
@@ -71,10 +66,10 @@ def _members(value: Any) -> tuple[Member, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """A group at `version`; `id` is of the put that made it. Version -1 is before the first.
+    """A group at `version`, -1 before the first; `id` is that of the put that made it.
 
-    The group knows `partitions` partitions, and has a position in each: the next offset to hand out. `owners` are the
-    ids of the members that may hand out a partition's records, at most one each.
+    It has a position in each of `partitions` partitions: the next offset to deliver. `owners` are the ids of the
+    members that may deliver a partition's records, at most one each.
     """
 
     version: int = stored(LONG, default=-1)
@@ -88,7 +83,6 @@ class GroupState:
 
     @classmethod
     def empty(cls, topic_id: str, group: str) -> GroupState:
-        """The state before version 0."""
         return cls(topic_id=topic_id, group=group, members=(), owners={}, positions={})
 
     @property
@@ -97,24 +91,20 @@ class GroupState:
         return self.partitions > 0
 
     def member(self, member_id: str) -> Member | None:
-        """The member with this id."""
         return next((member for member in self.members if member.id == member_id), None)
 
     def owned_by(self, member_id: str) -> list[int]:
-        """The partitions that this member owns."""
         return sorted(partition for partition, owner in self.owners.items() if owner == member_id)
 
     def after(self, version: int) -> GroupState:
-        """The same as the version after `version`, with an id of its own."""
+        """A copy as the version after `version`, with an id of its own."""
         return dataclasses.replace(self, version=version + 1, id=str(uuid.uuid4()))
 
     def encode(self) -> bytes:
-        """The bytes of the file of this version."""
         return fields.write_text({"format": FORMAT, **fields.write(self)}, fields.write)
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> GroupState:
-        """The state that the bytes of `file` hold; raises UnsupportedVersionError, CorruptMetadataError."""
         try:
             body = fields.parse(data)
             if not isinstance(body, dict):
@@ -139,15 +129,11 @@ class GroupState:
         return state
 
 
-# ---
-# The partitions that each member should have: as evenly as can be, and with few moves.
-
-
 def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions: int) -> dict[int, str]:
-    """The member that should have each of the `partitions`, if any member takes it.
+    """The member that should have each of the `partitions`: as evenly as can be, and with few moves.
 
-    All members that see the same state come to the same answer, and it stays the same while they act on it. An owner
-    keeps its partitions up to its fair share. The rest goes to the members with the fewest.
+    All members that read the same state come to the same answer, and it stays the same while they act on it. An owner
+    keeps its partitions up to its fair share; the members with the fewest get the others.
     """
     takers = sorted(members, key=lambda member: member.id)
     share, extra = divmod(partitions, len(takers)) if takers else (0, 0)
@@ -182,25 +168,23 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
     return assigned
 
 
-# ---
 # Commits of positions make no version of the topic, which every reader would have to read. Only the newest
 # versions are kept. A put of the name of a deleted version would succeed, though no member would ever read it. So
 # each put of a version is followed by a LIST of the folder: a version is deleted only when there is one that is KEPT
 # higher, and the highest is never deleted. If the list has none that is about KEPT higher, then neither the version
 # nor the one that it was made from was deleted before, and the put counts.
 #
-# The heartbeats are no versions: each member would have to read each of them. A member overwrites one small file of
-# its own beside the versions. Another size each time tells a listing that it lives, whatever times the storage notes.
+# Heartbeats are not versions: each member would have to read each of them. A member overwrites one small file of its
+# own. Another size each time shows in a listing that it lives, whatever times the storage notes.
 
-
-#: How many versions behind the newest are kept.
+#: How many older versions are kept.
 KEPT = 32
 #: How long a put is tried again, in seconds: by then the lease has lapsed anyway.
 TIMEOUT_S = 60.0
 _PAUSE_S = 0.05
-#: The longest wait of a member that was late: it gives no sign of life meanwhile.
+#: The longest wait of a member that was late: it sends no heartbeat in that time.
 _LONGEST_PAUSE_S = 1.0
-#: Above so many members one that was late waits longer each time, up to _PAUSE_S for each of them.
+#: With more members, one that was late waits longer each time, up to _PAUSE_S for each of them.
 _CROWD = 8
 #: The largest file that is read: positions of a hundred thousand partitions take 3 MB.
 _MAX_BYTES = 64 << 20
@@ -209,7 +193,7 @@ _SIZES = 64
 
 #: A member's file of heartbeats in a listing: its size, and when it was written. It is only compared.
 Heartbeat = tuple[int, int]
-#: Makes the next state from the newest one, or None if there is nothing to change.
+#: Returns the next state for the newest one, or None if there is nothing to change.
 GroupPlan = Callable[[GroupState], GroupState | None]
 
 _log = logging.getLogger(__name__)
@@ -233,7 +217,7 @@ class GroupLog:
         self._random, self._sleep, self._clock = random or SystemRandom(), sleep, clock
 
     def load(self) -> GroupState:
-        """The newest state: one LIST and one GET. Raises CorruptMetadataError, UnsupportedVersionError."""
+        """The newest state: one LIST and one GET."""
         return self._listed(None)[0]
 
     def watch(self, state: GroupState | None) -> tuple[GroupState, dict[str, Heartbeat]]:
@@ -254,7 +238,7 @@ class GroupLog:
     def newer(self, state: GroupState) -> GroupState:
         """The newest state, from `state` on: one GET of each version that follows, and one more of the next one.
 
-        If there is nothing new, a second GET tells whether the next version was deleted, as in a busy group.
+        If there is nothing new, a second GET shows whether the next version was deleted, as in a busy group.
         """
         following = self._read(state.version + 1)
         if following is None and state.version >= 0 and self._read(state.version) is None:
@@ -266,9 +250,9 @@ class GroupLog:
     def commit(self, state: GroupState, plan: GroupPlan) -> GroupState:
         """Put the result of `plan` for `state`, if that is the newest one; returns the new state: one PUT, one LIST.
 
-        `plan` is called again with a newer state after another member was first. Raises the errors of `plan`;
-        CommitConflictError when other members were first until the deadline; CommitStateUnknownError when the put may
-        have happened: a second try is harmless.
+        `plan` is called again with a newer state after another member was first. Raises CommitConflictError when
+        other members were first until the deadline; CommitStateUnknownError when the put may have happened: a second
+        try is harmless.
         """
         end, longest_s = self._clock() + TIMEOUT_S, _PAUSE_S
         while (planned := plan(state)) is not None:
@@ -291,7 +275,7 @@ class GroupLog:
         return existing == data and self._counts(planned.version)
 
     def beat(self, member: str, count: int) -> None:
-        """Put heartbeat number `count` of a member, in place of the one before: one PUT."""
+        """Put heartbeat number `count` of a member, over the last one: one PUT."""
         self._storage.put(f"{self._folder}/{paths.heartbeat_file(member)}", b"." * (1 + count % _SIZES))
 
     def forget(self, members: Collection[str]) -> None:
@@ -299,7 +283,7 @@ class GroupLog:
         self._delete([f"{self._folder}/{paths.heartbeat_file(member)}" for member in sorted(members)])
 
     def _counts(self, version: int) -> bool:
-        """True if a put of `version` that succeeded counts; deletes versions that are too old to be wanted."""
+        """True if a put of `version` that succeeded counts; deletes versions that are too old."""
         versions = _versions(self._storage.list(self._folder))
         newest = max(versions, default=version)
         old = [each for each in versions if each <= newest - KEPT]

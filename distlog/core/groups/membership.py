@@ -28,10 +28,10 @@ _Sign = tuple[int, Heartbeat | None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The intervals of a member's signs of life, looks at the state, and lists of heartbeats, in parts of the lease.
+    """The intervals of a member's heartbeats, looks at the state, and lists of heartbeats, in parts of the lease.
 
-    The looks between two lists are two GETs each. While it waits for other members' partitions, it looks as often
-    as at the pace FREQUENT.
+    The looks between two lists are two GETs each. While it waits for other members' partitions, it looks at least at
+    the pace FREQUENT.
     """
 
     heartbeat: float
@@ -45,22 +45,15 @@ FREQUENT = Pace(1 / 3, 1 / 20, 1 / 4)
 #: For an object store: four requests a lease.
 RARE = Pace(1 / 2, 1 / 2, 1 / 2)
 
-#: Gives the offsets at which the group begins in partitions; the second argument: whether they were added later.
+#: Returns the offsets at which the group begins in partitions; the second argument: whether they were added later.
 StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
-#: Gives a member's name for people, beside the group's other members.
+#: Returns a member's name for people, given the group's other members.
 NameBeside = Callable[[Sequence[Member]], str]
-
-
-def _replaces_none(member: Member) -> bool:
-    return False
 
 
 @dataclass(slots=True)
 class Membership:
-    """This process in a group; from `sync` on it is a member until `leave`. Times are in seconds, by `clock`.
-
-    Not for several threads.
-    """
+    """This process in a group; from `sync` on it is a member until `leave`. In seconds; for one thread."""
 
     log: GroupLog
     name: NameBeside
@@ -69,9 +62,9 @@ class Membership:
     pace: Pace
     clock: Callable[[], float]
     new_id: Callable[[], str]
-    #: Whether another member is dead because this one joins: a new process has its place.
-    replaces: Callable[[Member], bool] = _replaces_none
-    #: Grows when it joins anew: records handed out before are not its own any more.
+    #: Whether another member is dead because this one joins: a new process replaces it.
+    replaces: Callable[[Member], bool] = lambda member: False
+    #: Grows when it joins again: records that were delivered before are not its own any more.
     joins: int = field(default=0, init=False)
     _id: str = field(default="", init=False)
     _state: GroupState | None = field(default=None, init=False)
@@ -91,41 +84,38 @@ class Membership:
 
     @property
     def is_lapsed(self) -> bool:
-        """True if other members may have taken its partitions."""
         return not self._id or self.clock() >= self._lease_end
 
     @property
     def owned(self) -> dict[int, int]:
-        """The group's position in each partition that it owns, as far as it knows."""
+        """The group's position in each partition that it owns, as of the last look."""
         state = self._state
         return {number: state.positions[number] for number in state.owned_by(self._id)} if state and self._id else {}
 
     @property
     def state(self) -> GroupState | None:
-        """The group as it was at the last look."""
         return self._state
 
     @property
     def id(self) -> str:
-        """Its id in the group; empty while it is no member."""
+        """Its id in the group; empty while it is not a member."""
         return self._id
 
     @property
     def leaving(self) -> Collection[int]:
-        """The partitions that it owns, and must not hand out any more: other members wait for them."""
+        """The partitions that it owns, and must not deliver any more: other members wait for them."""
         return self._leaving
 
     def due_s(self, pending: Collection[int]) -> float:
-        """The seconds until `sync` should be called; 0 if at once."""
         if any(number not in pending for number in self._leaving):
             return 0.0
         return max(0.0, min(self._look_at, self._beat_at, self._lease_end) - self.clock())
 
     def sync(self, count: Callable[[], int], starts_of: StartsOf, pending: Collection[int]) -> None:
-        """Show a sign of life, read the newest state, each in its time; put a version if a partition changes hands.
+        """Send a heartbeat and read the newest state when each is due; put a version if a partition changes hands.
 
-        The topic has `count` partitions, which is asked for behind the look: both may take requests. A partition that
-        another member should have is given up, unless it is `pending`: records of it were handed out and not
+        The topic has `count` partitions, which is asked for after the look: both may take requests. A partition that
+        another member should have is given up, unless it is `pending`: records of it were delivered and not
         committed; then it has a lease's time.
         """
         if not self.is_lapsed and self.clock() >= self._beat_at:
@@ -141,7 +131,7 @@ class Membership:
             nonlocal planned
             member = self._id if current.member(self._id) else fresh
             planned = self._planned(self._begun(current, partitions, starts_of), member, pending)
-            # a version that is only a sign of life is for a member whose heartbeats count no more
+            # a version that is only a heartbeat is for a member whose heartbeats do not count any more
             planned = None if planned == current and not is_lapsed else _renewed(planned, member)
             return planned
 
@@ -158,21 +148,22 @@ class Membership:
             self._look_at = min(self._list_at, self.clock() + self.lease_s * self._look_pace(after))
 
     def prolong(self) -> None:
-        """Show a sign of life, if the lease is a third over: the next batch may take two thirds of it."""
+        """Send a heartbeat if a third of the lease has passed: the next batch may take two thirds of it."""
         if not self.is_lapsed and self.clock() >= self._lease_end - self.lease_s * 2 / 3:
             self._beat()
 
     def commit(self, positions: Mapping[int, int], *, back: bool = False) -> None:
-        """Commit the positions of partitions that it owns; they only go forward, unless `back` allows the other way.
+        """Commit the positions of partitions that it owns; they only go forward, unless `back` is true.
 
-        Raises FencedMemberError when it left, is no member any more, or does not own them all: nothing was committed.
+        Raises FencedMemberError, and nothing was committed, when it is not a member any more, or does not own them
+        all.
         """
         if self._state is None or not self._id:
             raise FencedMemberError("nothing was committed: this member left the group", group=self.log.group)
         before, started = self._state, self.clock()
 
         def plan(state: GroupState) -> GroupState:
-            # an empty commit is a sign of life too: it must not bring back a former member
+            # an empty commit is a heartbeat too: it must not bring back a former member
             if state.member(self._id) is None or not set(positions) <= set(state.owned_by(self._id)):
                 raise self._fenced()
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
@@ -185,7 +176,7 @@ class Membership:
             self._look_at = -math.inf
 
     def leave(self) -> None:
-        """Give up all partitions at once, so that no member waits for the lease; does nothing if it is no member."""
+        """Give up all partitions at once, so that no member waits for the lease."""
         member, self._id, self._lease_end = self._id, "", -math.inf
         self._leaving.clear()
         if member and self._state:
@@ -201,7 +192,7 @@ class Membership:
             self._lease_end, self._beat_at = self._terms(started)
 
     def _terms(self, started: float) -> tuple[float, float]:
-        """The end of a lease whose sign of life was `started` then, and when the next sign is due."""
+        """The end of a lease whose heartbeat was `started` then, and when the next heartbeat is due."""
         return started + self.lease_s, started + self.lease_s * self.pace.heartbeat
 
     def _look(self, state: GroupState | None) -> GroupState:
@@ -217,7 +208,7 @@ class Membership:
         return state
 
     def _watch(self, state: GroupState, heartbeats: Mapping[str, Heartbeat], started: float) -> None:
-        """Note signs of life in a list that was `started` then; the next list is when a lease may lapse."""
+        """Note heartbeats in a list that was `started` then; the next list is when a lease may lapse."""
         now, earlier, self._signs, self._lapsed = self.clock(), self._signs, {}, {}
         for member in state.members:
             if member.id == self._id:
@@ -230,7 +221,7 @@ class Membership:
                 self._lapsed[member.id] = member.beat
             else:
                 self._list_at = min(self._list_at, end)
-        # a heartbeat that was on its way when its member was taken for dead, or that a list was too early to explain
+        # a heartbeat in flight when its member was taken for dead, or of a member that a list was too early to have
         strangers = heartbeats.keys() - _ids(state)
         self.log.forget(strangers & self._strangers)
         self._strangers = frozenset(strangers)
@@ -282,10 +273,7 @@ class Membership:
             self._lease_end = -math.inf
 
     def _dead(self, state: GroupState) -> set[str]:
-        """The members whose leases have lapsed while this one watched, and that have put no version since.
-
-        Before it joins, also those that it replaces.
-        """
+        """The members whose leases have lapsed without a new version; before it joins, also those that it replaces."""
         lapsed = {member.id for member in state.members if self._lapsed.get(member.id) == member.beat}
         return lapsed | self._replaced(state)
 

@@ -73,7 +73,7 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
 
 
 class SegmentTransactions(NamedTuple):
-    """The aborted transactions that end in `segment`; the first offset of the oldest open one at its end, or NO_OFFSET."""
+    """The aborted transactions that end in `segment`; the first offset that is open at its end, or NO_OFFSET."""
 
     segment: SegmentInfo
     aborted: list[AbortedTransaction]

@@ -57,8 +57,8 @@ MAX_TYPES = 10_000
 class AvroSchema:
     """A schema of Avro, as it is decoded: `plain` has no other names to look up, and no logical types but decimals.
 
-    `kind` is the type of a value, and `in_bulk` tells whether pyruhvro knows all of it. Fields are those of a record;
-    a schema that is no record has one, `value`. `aliases` are the other names of fields, by their places.
+    `kind` is the type of a value; pyruhvro knows all of it if `in_bulk`. Fields are those of a record; another schema
+    has one, `value`. `aliases` are the other names of fields, by their paths.
     """
 
     plain: Any
@@ -70,8 +70,8 @@ class AvroSchema:
     def of(cls, given: Any, *, is_reader: bool = True) -> AvroSchema:
         """From a text, a dict, or a registry's schema.
 
-        Raises InvalidConfigError for no schema of Avro, and for one whose columns Arrow does not have, unless values
-        were only written with it, and are read with another.
+        Raises InvalidConfigError for no schema of Avro, and, if `is_reader`, for one whose columns Arrow does not
+        have.
         """
         fastavro = optional("fastavro", "avro()", extra("avro"))
         text, imports = (given.text, given.imports) if isinstance(given, Schema) else (given, ())
@@ -90,7 +90,6 @@ class AvroSchema:
 
     @property
     def columns(self) -> pa.Schema:
-        """The fields as columns."""
         is_record = pa.types.is_struct(self.kind)
         return pa.schema(list(self.kind) if is_record else [pa.field("value", self.kind)])
 
@@ -105,7 +104,7 @@ def _loaded(given: Any) -> Any:
 
 
 class _Walk:
-    """Goes through a parsed schema: the plain schema, Arrow's type, and whether pyruhvro knows it."""
+    """Walks a parsed schema: the plain schema, Arrow's type, and whether pyruhvro knows it."""
 
     def __init__(self, named: Mapping[str, Any], is_reader: bool) -> None:
         self._named, self._is_reader, self._left = named, is_reader, MAX_TYPES
@@ -114,7 +113,6 @@ class _Walk:
         self.aliases: dict[str, Sequence[str]] = {}
 
     def walk(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
-        """A schema at the `path` of fields, within the records called `inside`."""
         self._left -= 1
         if self._left < 0:
             raise InvalidConfigError(f"a schema has more than {MAX_TYPES} types", field=path)
@@ -180,7 +178,7 @@ class _Walk:
             raise InvalidConfigError(text, field=path or "value")
 
     def _number(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
-        """A primitive type or a fixed, with or without a logical type; an unknown one counts for nothing."""
+        """A primitive type or a fixed, with or without a logical type; an unknown one is ignored."""
         kind, logical = schema["type"], schema.get("logicalType")
         fixed = {"type": "fixed", "name": schema["name"], "size": schema["size"]} if kind == "fixed" else None
         if logical == "decimal" and kind in ("bytes", "fixed") and 0 < schema["precision"] <= 76:
@@ -197,10 +195,7 @@ class _Walk:
 
 
 class AvroDecoder:
-    """Decodes values to the columns of `reader`.
-
-    With a `registry` each value has a header with its schema's id; else it was written with `reader` itself.
-    """
+    """Decodes values of `reader`, or, with a `registry`, of the schema in their header, to the columns of `reader`."""
 
     def __init__(self, reader: AvroSchema | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
@@ -209,11 +204,9 @@ class AvroDecoder:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns: none where no schema is known."""
         return self._reader.columns if self._reader else pa.schema([])
 
     def decode(self, values: pa.Array) -> Decoded:
-        """The rows of binary values."""
         faults: dict[int, str] = {}
         parts: list[tuple[Longs, pa.RecordBatch]] = []
         for rows, payloads, writer in self._groups(values, faults):
@@ -248,14 +241,13 @@ class AvroDecoder:
         return self._writers[schema_id]
 
     def _is_in_bulk(self, writer: AvroSchema) -> bool:
-        """True if pyruhvro is there, and decodes such values to the columns."""
         has_bulk = self._reader is not None and writer.in_bulk and writer.plain == self._reader.plain
         return has_bulk and importlib.util.find_spec("pyruhvro") is not None
 
     def _bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """All payloads as columns, or None if one of them cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", extra("avro"))
-        # bulk does not see bytes that are left, as all values have where a schema without a registry is another one
+        # bulk ignores bytes that are left, as all values have where a schema without a registry is another one
         if self._registry is None and len(payloads) and attempt(self._reads(writer), payloads[0].as_py())[1]:
             return None
         try:
@@ -335,7 +327,7 @@ class AvroDecoder:
 
 
 def _read_defaults(named: Mapping[str, Any]) -> None:
-    """Make the defaults in parsed records what a read gives, as fastavro takes them as they are in the JSON."""
+    """Convert the defaults in parsed records as a read does: fastavro uses them as they are in the JSON."""
     fields = [field for one in named.values() for field in one.get("fields", ()) if "default" in field]
     try:
         read = [_default(field["default"], field["type"], named) for field in fields]
@@ -373,7 +365,7 @@ def _default(given: Any, schema: Any, named: Mapping[str, Any]) -> Any:
 def _with_units(
     reader: pa.DataType, writer: pa.DataType, aliases: Mapping[str, Sequence[str]], path: str = ""
 ) -> pa.DataType:
-    """The reader's type, with the writer's in the places where both are times; `path` is where they are."""
+    """The reader's type, with the writer's where both are times."""
     if pa.types.is_temporal(reader) and pa.types.is_temporal(writer):
         return writer
     if pa.types.is_struct(reader) and pa.types.is_struct(writer):
@@ -431,7 +423,6 @@ def _ids(values: pa.Array) -> list[int]:
 
 
 def newest_reader(registry: SchemaRegistry, ids: Iterable[int]) -> AvroSchema | None:
-    """The schema of the highest of these ids that is one of Avro."""
     for one in sorted((one for one in ids if one >= 0), reverse=True):
         try:
             schema = registry.schema(one)

@@ -17,38 +17,33 @@ from distlog.core.values.framing import unframed
 OnError = Literal["fail", "null"]
 Longs = npt.NDArray[np.int64]
 
-#: The columns that a read needs beside the wanted ones.
+#: The columns that a read needs in addition to the wanted ones.
 NEEDED = ("partition", "offset", "value")
 
 
 class Decoded(NamedTuple):
-    """The rows of as many values, null in each column for a null and for a bad value, and why each bad one is."""
+    """The rows of values, null in each column for a null and for a bad value, and why each bad value is."""
 
     rows: pa.RecordBatch
     faults: Mapping[int, str]
 
 
 class Decoder(Protocol):
-    """Makes columns of values. `schema` are these columns, each of which can hold nulls."""
+    """Decodes values to the columns of `schema`, which are nullable."""
 
     @property
     def schema(self) -> pa.Schema: ...
 
-    def decode(self, values: pa.Array) -> Decoded:
-        """The rows of binary values."""
+    def decode(self, values: pa.Array) -> Decoded: ...
 
 
 def check_on_error(on_error: str) -> None:
-    """Raise ValueError unless it is `fail` or `null`."""
     if on_error not in get_args(OnError):
         raise ValueError(f"on_error must be one of {', '.join(get_args(OnError))}, not {on_error}")
 
 
 def schema_with(columns: pa.Schema, decoder: Decoder, flatten: bool) -> pa.Schema:
-    """The `columns` with those of the values in place of `value`, or behind; raises for a name that is there twice.
-
-    Without `flatten`, one column `value` has them as its parts.
-    """
+    """The `columns` with those of the values instead of `value`, or at the end; as its parts without `flatten`."""
     decoded = decoder.schema if flatten else pa.schema([pa.field("value", pa.struct(list(decoder.schema)))])
     others = [field for field in columns if field.name != "value"]
     if twice := sorted({field.name for field in others} & set(decoded.names)):
@@ -65,7 +60,6 @@ def schema_with(columns: pa.Schema, decoder: Decoder, flatten: bool) -> pa.Schem
 def decoded_table(
     batches: Iterable[pa.RecordBatch], columns: pa.Schema, decoder: Decoder, on_error: OnError, flatten: bool
 ) -> pa.Table:
-    """All batches as one table. Raises as `schema_with` and `decoded_batches` do."""
     schema = schema_with(columns, decoder, flatten)
     return pa.Table.from_batches(decoded_batches(batches, schema, decoder, on_error, flatten), schema)
 
@@ -75,8 +69,8 @@ def decoded_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of `schema` from batches with `value` and the other columns of `schema`.
 
-    Raises InvalidRecordError for the first value that cannot be decoded, unless `on_error` is null; it names the
-    partition and the offset if the batches have them.
+    Raises InvalidRecordError for the first value that cannot be decoded, unless `on_error` is null, with partition
+    and offset if the batches have them.
     """
     for batch in batches:
         values = batch.column("value").cast(pa.binary())
@@ -92,7 +86,7 @@ def decoded_batches(
 
 
 def without_headers(batches: Iterable[pa.RecordBatch], on_error: OnError) -> Iterator[pa.RecordBatch]:
-    """The batches with values that have lost the header with their schema's id. Raises as `decoded_batches` does."""
+    """The batches with values that have lost the header with their schema's id."""
     for batch in batches:
         ids, payloads = unframed(batch.column("value"))
         bad = (ids < 0) & ~_nulls(batch.column("value"))
@@ -114,14 +108,14 @@ def _fail(batch: pa.RecordBatch, row: int, why: str) -> None:
 
 
 def attempt(function: Callable[[Any], Any], given: Any) -> tuple[Any, str]:
-    """The result of a function on a value, and the fault of the value: whatever a decoder raises is one."""
+    """The result of a function on a value, and the fault of the value: any error of a decoder."""
     try:
         return function(given), ""
     except Exception as error:
         return None, f"{type(error).__name__} {str(error)[:200]}".strip()
 
 
-#: So few values are decoded one by one, where some of them cannot be decoded together with the others.
+#: Up to this many values are decoded one by one, if some of them cannot be decoded together with the others.
 FEW = 64
 
 Payloads = TypeVar("Payloads", list[bytes], pa.Array)
@@ -146,7 +140,7 @@ def in_halves(
 
 
 def scattered(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of `parts`, each at the number that its part says, among `count` rows; the others are null."""
+    """The rows of `parts`, each at the number in its part, among `count` rows; the others are null."""
     if len(parts) == 1 and len(parts[0][0]) == count:
         return parts[0][1]
     sources = np.full(count, -1, np.int64)

@@ -42,7 +42,7 @@ def unframed(values: pa.Array) -> Framed:
 
 
 def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
-    """The beginning of each value in the bytes of all, its length, and these bytes; a null has none."""
+    """The begin of each value in the bytes of all, its length, and these bytes; a null has none."""
     if not len(values):
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8)
     _, ends, data = values.buffers()
@@ -54,7 +54,7 @@ def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
 
 
 def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
-    """Binary values without so many of their first bytes each."""
+    """Binary values without this many of their first bytes each."""
     starts, lengths, data = _parts(values)
     ends = np.concatenate([[0], np.cumsum(lengths - sizes)])
     kept = np.zeros(len(data), np.bool_)
@@ -95,7 +95,7 @@ def places(payloads: pa.Array) -> tuple[list[Place | None], npt.NDArray[np.intp]
     return list(known), numbers, without_first(payloads, sizes)
 
 
-#: Places of so many bytes, each of them a whole number, are told apart in bulk: up to seven levels of messages.
+#: Places of at most this many bytes are told apart in bulk: up to seven levels of messages.
 _SHORT = 8
 
 
@@ -128,7 +128,7 @@ def _place(payload: bytes) -> tuple[Place | None, int]:
 
 
 def _zigzag(payload: bytes, at: int) -> tuple[int, int]:
-    """The number there, and the position behind it, which is `at` if there is none."""
+    """The number at a position, and the position after it, which is the same if there is none."""
     number = 0
     for shift, byte in enumerate(payload[at : at + 5]):
         number |= (byte & 0x7F) << 7 * shift

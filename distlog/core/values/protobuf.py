@@ -56,7 +56,7 @@ class Message:
     def of(cls, given: Any, name: str | None = None) -> Message:
         """From a generated class, its descriptor, the text of a .proto file, or a registry's schema.
 
-        `name` is the full name of one of a text's messages, by default the first one. Raises InvalidConfigError.
+        `name` is the full name of one of a text's messages, by default the first one.
         """
         descriptor = getattr(given, "DESCRIPTOR", given)
         if hasattr(descriptor, "full_name") and hasattr(descriptor, "file"):
@@ -68,7 +68,7 @@ class Message:
         return cls(files, name or _name_at(files, (0,)))
 
     def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
-        """The columns of messages; ValueError if one of them is none."""
+        """The columns of messages; ValueError if one of them is invalid."""
         decoded = self._handler.list_to_record_batch(payloads)
         if _check_columns(decoded.to_struct_array(), self._descriptor):
             message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
@@ -116,7 +116,7 @@ def _check_no_circle(descriptor: Any, inside: tuple[str, ...]) -> None:
 def _check_columns(values: pa.Array, descriptor: Any) -> bool:
     """True if a message has two fields of a oneof, of which the last counts: ptars sets both.
 
-    Raises ValueError for a time or duration that Protobuf does not have: ptars gives the nearest one of Arrow.
+    Raises ValueError for a time or duration that Protobuf does not have: ptars returns the nearest one of Arrow.
     """
     if pa.types.is_list(values.type):
         return _check_columns(values.values, descriptor)
@@ -148,7 +148,7 @@ def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, 
 
 
 def compiled(schema: Schema) -> tuple[bytes, ...]:
-    """The files of a schema as descriptors, each after those that it imports; raises InvalidConfigError."""
+    """The files of a schema as descriptors, each after those that it imports."""
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
     with suppress(ValueError, binascii.Error, Exception):
         # some producers register the descriptor of the file, in base64, in place of its text
@@ -165,14 +165,7 @@ def compiled(schema: Schema) -> tuple[bytes, ...]:
             (Path(folder) / place).parent.mkdir(parents=True, exist_ok=True)
             (Path(folder) / place).write_text(text, encoding="utf-8")
         output = os.path.join(folder, ".compiled")
-        arguments = [
-            "protoc",
-            f"-I{folder}",
-            f"-I{own}",
-            "--include_imports",
-            f"--descriptor_set_out={output}",
-            _FILE,
-        ]
+        arguments = ["protoc", f"-I{folder}", f"-I{own}", "--include_imports", f"-o{output}", _FILE]
         if protoc.main(arguments) != 0:
             raise InvalidConfigError("this is no schema of Protobuf: standard error has what the compiler said")
         files = descriptors.FileDescriptorSet.FromString(Path(output).read_bytes()).file
@@ -180,7 +173,6 @@ def compiled(schema: Schema) -> tuple[bytes, ...]:
 
 
 def _name_at(files: tuple[bytes, ...], place: Place) -> str:
-    """The full name of the message at a place of the last file; raises InvalidConfigError if there is none."""
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
     file = descriptors.FileDescriptorProto.FromString(files[-1])
     names, messages = [file.package] if file.package else [], file.message_type
@@ -207,11 +199,9 @@ class ProtobufDecoder:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns: none where no schema is known."""
         return self._reader.schema if self._reader else pa.schema([])
 
     def decode(self, values: pa.Array) -> Decoded:
-        """The rows of binary values."""
         faults: dict[int, str] = {}
         rows, payloads = self._payloads(values, faults)
         if self._reader is None:
@@ -255,7 +245,7 @@ class ProtobufDecoder:
         return chosen, rest.take(integers(chosen)).to_pylist()
 
     def _fault(self, schema_id: int, place: Place | None) -> str:
-        """The reason why values with this header cannot be read; nothing if they can."""
+        """The reason why values with this header cannot be read; empty if they can."""
         if (schema_id, place) not in self._checked:
             try:
                 name = self.name_at(schema_id, place)
@@ -267,7 +257,6 @@ class ProtobufDecoder:
         return self._checked[schema_id, place]
 
     def files(self, schema_id: int) -> tuple[bytes, ...]:
-        """The files of a schema. Raises InvalidConfigError and SchemaNotFoundError."""
         if schema_id not in self._files:
             assert self._registry is not None
             schema = self._registry.schema(schema_id)
@@ -277,7 +266,6 @@ class ProtobufDecoder:
         return self._files[schema_id]
 
     def name_at(self, schema_id: int, place: Place | None) -> str:
-        """The full name of the message at a place of a schema. Raises as `files` does."""
         if place is None:
             raise InvalidConfigError("the header does not say which message it is")
         return _name_at(self.files(schema_id), place)
@@ -309,10 +297,7 @@ def protobuf_table(
 
 
 def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], message: str | None) -> Message | None:
-    """The last message with the highest id of a schema of Protobuf, among arrays of binary values.
-
-    With a name in `message`, that message of the schema.
-    """
+    """The last message with the highest id among binary values, or the message of this name in its schema."""
     newest: dict[int, Place] = {}
     for values in batches:
         ids, payloads = unframed(values)

@@ -81,17 +81,14 @@ class _Source(Protocol):
 
 
 class SchemaTopic(Protocol):
-    """A topic, as far as a registry needs it: `distlog.Topic` is one."""
+    """The part of a topic that a registry needs: `distlog.Topic` is one."""
 
     @property
-    def url(self) -> str:
-        """Its address."""
+    def url(self) -> str: ...
 
-    def refresh(self) -> Any:
-        """See what was appended since."""
+    def refresh(self) -> Any: ...
 
-    def scan(self, *, columns: list[str]) -> Iterable[pa.RecordBatch]:
-        """The records, oldest first."""
+    def scan(self, *, columns: list[str]) -> Iterable[pa.RecordBatch]: ...
 
 
 class SchemaRegistry:
@@ -146,7 +143,6 @@ class SchemaRegistry:
 
 
 def registry_of(given: Any) -> SchemaRegistry:
-    """The registry that a caller named, as `SchemaRegistry` takes it, or the one that was given."""
     return given if isinstance(given, SchemaRegistry) else SchemaRegistry(given)
 
 
@@ -173,24 +169,16 @@ def _source_of(given: Any, context: str) -> _Source:
     )
 
 
-# ---
-# Schemas that the caller has.
-
-
 class _GivenSchemas:
-    """Schemas by id, from the program itself."""
-
     def __init__(self, given: Mapping[int, Any]) -> None:
         self._schemas = {whole_number("a schema's id", one): _known(text) for one, text in given.items()}
 
     def by_id(self, schema_id: int) -> _Registered:
-        """The schema with this id."""
         if schema_id not in self._schemas:
             raise SchemaNotFoundError(f"schema {schema_id} is not among the {len(self._schemas)} given")
         return self._schemas[schema_id]
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
-        """Nothing, since schemas by id have no subjects."""
         raise SchemaNotFoundError(f"schemas that are given by id have no subjects, such as {subject}")
 
     def __str__(self) -> str:
@@ -205,10 +193,6 @@ def _known(given: Any) -> _Registered:
     return _Registered("AVRO", given if isinstance(given, str) else json.dumps(given), ())
 
 
-# ---
-# A registry that runs: https://docs.confluent.io/platform/current/schema-registry/develop/api.html, and Karapace.
-
-
 class _NoRedirect(HTTPRedirectHandler):
     """Follows no redirect: it would carry the password to another server."""
 
@@ -217,7 +201,10 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 class _Server:
-    """A registry at an address. The user and password of the address go into a header, and are shown nowhere."""
+    """A registry at an address, Confluent's or Karapace. User and password go into a header, and are shown nowhere.
+
+    https://docs.confluent.io/platform/current/schema-registry/develop/api.html
+    """
 
     def __init__(self, url: str, context: str = DEFAULT_CONTEXT, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -240,11 +227,9 @@ class _Server:
             self._headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
 
     def by_id(self, schema_id: int) -> _Registered:
-        """The schema with this id."""
         return self._get(f"/schemas/ids/{schema_id}", f"schema {schema_id}")
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
-        """A version of a subject, or the newest."""
         number = "latest" if version is None else str(version)
         return self._get(f"/subjects/{quote(subject, safe='')}/versions/{number}", f"{subject}, version {number}")
 
@@ -294,11 +279,10 @@ class _Server:
         return self._url
 
 
-# ---
-# The topic of schemas: each record is a JSON object by a key, which is one too. Confluent's and Karapace's registries
-# write the same: {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}, and in the value the schema with its id.
-# {"keytype":"DELETE_SUBJECT","subject":"s"} deletes the versions up to the one in its value, CLEAR_SUBJECT all.
-
+# Each record of the topic of schemas is a JSON object with a JSON object as its key. Confluent's and Karapace's
+# registries write the same: {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}, and in the value the schema
+# with its id. {"keytype":"DELETE_SUBJECT","subject":"s"} deletes the versions up to the one in its value,
+# CLEAR_SUBJECT all.
 
 _DELETIONS = ("DELETE_SUBJECT", "CLEAR_SUBJECT")
 T = TypeVar("T")
@@ -311,8 +295,8 @@ _Version = tuple[str, str, int]
 class _Topic:
     """The schemas in the records of a topic, as one context has them; it is read again when one is not there.
 
-    Of two schemas of one id the first one counts, as in Confluent's registry. A schema that was deleted is still
-    found by its id, as long as its record is there: old values need it.
+    Of two schemas of one id the first one counts, as in Confluent's registry. A deleted schema is still found by its
+    id, as long as its record is there: old values need it.
     """
 
     def __init__(self, topic: SchemaTopic, context: str) -> None:
@@ -323,7 +307,6 @@ class _Topic:
         self._deleted: set[_Version] = set()
 
     def by_id(self, schema_id: int) -> _Registered:
-        """The schema with this id."""
         found = self._found(lambda: self._ids.get((self._context, schema_id)))
         if found is not None:
             return found[1]
@@ -332,7 +315,6 @@ class _Topic:
         raise self._missing(f"schema {schema_id}{there}")
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
-        """A version of a subject, or the newest."""
         context, name = split_subject(subject, self._context)
         if version is None:
             self._read()
@@ -364,7 +346,7 @@ class _Topic:
                 self._add(_object(key), _object(value))
 
     def _add(self, key: dict[str, Any], value: dict[str, Any]) -> None:
-        """Take over a record; records of other kinds, as of a subject's compatibility, hold no schema."""
+        """Add a record's schema, or its deletion; other records, as of a subject's compatibility, have none."""
         kind, subject, number = key.get("keytype"), key.get("subject"), key.get("version")
         if not isinstance(subject, str):
             return
