@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# pandas imports it, and Python would release its lock behind a fork before which that was not held: see `_settle`
+# pandas imports it, and Python would release its lock after a fork before which it was not held: see `_settle`
 import concurrent.futures.thread  # noqa: F401
 import os
 import re
@@ -28,7 +28,6 @@ def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
 
 
 def flags_of(column: pa.Array) -> npt.NDArray[np.bool_]:
-    """The values of a column of booleans without nulls."""
     if not len(column):
         return np.zeros(0, np.bool_)
     # a kernel of Arrow takes several times as long to begin
@@ -38,10 +37,7 @@ def flags_of(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def integers(values: npt.ArrayLike, kind: pa.DataType | None = None) -> pa.Array:
-    """A column of integers, int64 if no other `kind` is given; an array of that kind is not copied.
-
-    Raises OverflowError for values that the kind does not have: too large ones, and fractions.
-    """
+    """A column of integers; an array of that kind is not copied. OverflowError for values that do not fit it."""
     kind = kind or pa.int64()
     given = np.asarray(values)
     array = np.ascontiguousarray(given, f"i{kind.bit_width // 8}")
@@ -51,14 +47,12 @@ def integers(values: npt.ArrayLike, kind: pa.DataType | None = None) -> pa.Array
 
 
 def booleans(values: npt.ArrayLike) -> pa.Array:
-    """A column of booleans."""
     array = np.ascontiguousarray(values, np.bool_)
     bits = np.packbits(array, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), array.size, [None, pa.py_buffer(bits)])
 
 
 def texts(values: Sequence[str]) -> pa.Array:
-    """A column of texts, none of them None."""
     return _of_bytes([value.encode() for value in values], pa.string(), None)
 
 
@@ -71,10 +65,7 @@ def java_text(data: bytes) -> str:
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A column of Python's values, some of them None: what `pa.array` makes of them, with its errors.
-
-    Integers, texts, bytes, and lists of structs of these; `pa.array` makes those of other kinds, and of other values.
-    """
+    """A column of Python's values, some of them None: what `pa.array` makes of them, with its errors."""
     try:
         made = _made(values, kind)
     except (TypeError, ValueError, OverflowError, AttributeError):
@@ -83,17 +74,15 @@ def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """As `pa.scalar`."""
     return column_of([value], kind)[0]
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """As `pa.Table.from_pylist`: a table of rows, in which what is missing is None."""
+    """As `pa.Table.from_pylist`."""
     return pa.Table.from_batches([batch_of_rows(rows, schema)])
 
 
 def table_of_numbers(rows: Sequence[Mapping[str, int]], names: Iterable[str]) -> pa.Table:
-    """These columns of the rows, each of int64."""
     return table_of_rows(rows, pa.schema([(name, pa.int64()) for name in names]))
 
 
@@ -149,7 +138,7 @@ def _of_bytes(values: Sequence[bytes], kind: pa.DataType, valid: pa.Buffer | Non
 
 
 def _ends(lengths: Iterable[int], count: int) -> Any:
-    """The offsets of `count` values: an array of numpy takes longer to begin than a few of them."""
+    """The offsets of `count` values: for a few of them a numpy array takes longer."""
     if count <= _FEW:
         return packed("i", accumulate(lengths, initial=0))
     ends = np.zeros(count + 1, np.int32)
@@ -158,9 +147,9 @@ def _ends(lengths: Iterable[int], count: int) -> Any:
 
 
 def _settle() -> None:
-    """Have Arrow import pandas now if it ever will: it does so behind a lock, with the first Python values it meets.
+    """Have Arrow import pandas now if it ever will: it does so under a lock, with the first Python values it gets.
 
-    A child that is forked while another thread imports would wait for that lock for ever.
+    A child that is forked while another thread imports would wait for that lock forever.
     """
     pa.array([0])
     global _has_threads
@@ -170,7 +159,7 @@ def _settle() -> None:
 def _change_pool() -> None:
     """Have Arrow take memory from the C library, if another thread may have been in Arrow's own pool at the fork.
 
-    That pool's locks stay as they were in a child, and its next thread would wait for one for ever (mimalloc 3).
+    That pool's locks stay as they were in a child, and its next thread would wait for one forever (mimalloc 3).
     """
     if _has_threads:
         pa.set_memory_pool(pa.system_memory_pool())
@@ -195,7 +184,7 @@ def byte_array(data: Any) -> np.ndarray:
 
 
 def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All rows of `batches` in one batch; there must be at least one, and all must have the same schema."""
+    """All rows of `batches`, at least one, of the same schema, in one batch."""
     filled = [batch for batch in batches if len(batch)] or batches[:1]
     if len(filled) == 1:
         return filled[0]
@@ -204,7 +193,7 @@ def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def new_array(size: int, dtype: type[np.generic]) -> np.ndarray:
-    """An uninitialised array. A large one comes from Arrow's memory pool, which keeps pages that are given back.
+    """An uninitialised array. A large one comes from Arrow's memory pool, which keeps freed pages.
 
     Fresh pages cost more than the work that kernels do with them.
     """
@@ -238,6 +227,5 @@ def lies_in_pages(memory: npt.NDArray[np.uint8], position: int) -> bool:
 
 
 def address(memory: npt.NDArray[np.uint8]) -> int:
-    """The memory address of the array's first byte in this process."""
     begin: int = memory.__array_interface__["data"][0]
     return begin

@@ -27,14 +27,13 @@ class BrokerSetting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name under which it is shown."""
         return self.names[0]
 
 
 def broker_setting(
     names: str, default: Any, meaning: str = "", *, least: int = 0, most: int = MAX_LONG, unit: int = 1
 ) -> Any:
-    """A field for a setting: a number, true or false, or text. Of `names`, parted by spaces, the first given counts.
+    """A field for a setting: a number, true or false, or text; the first of `names`, parted by spaces, counts.
 
     With the default None -1 asks for it.
     """
@@ -49,10 +48,7 @@ def settings_of(kind: Any) -> dict[str, BrokerSetting]:
 
 
 def given(kind: type[Any], settings: Mapping[str, object]) -> dict[str, Any]:
-    """The values of the dataclass's fields that Kafka-named `settings` give; others are left out.
-
-    Raises InvalidConfigError for a value that Kafka refuses.
-    """
+    """The values of the dataclass's fields that Kafka-named `settings` give; others are left out."""
     defaults = {each.name: each.default for each in dataclasses.fields(kind)}
     by_field = {
         name: (one, next((present for present in one.names if present in settings), None))
@@ -66,7 +62,6 @@ def given(kind: type[Any], settings: Mapping[str, object]) -> dict[str, Any]:
 
 
 def shown(values: Any) -> Iterator[tuple[BrokerSetting, str, bool]]:
-    """Each setting of a dataclass's object with its value as Kafka shows it, and whether that is the default."""
     for each in dataclasses.fields(values):
         one, value = each.metadata.get(_SETTING), getattr(values, each.name)
         if one is not None:
@@ -95,7 +90,6 @@ def _value(one: BrokerSetting, name: str, value: object, default: Any) -> int | 
 
 
 def setting_number(name: str, value: object, least: int, most: int = MAX_LONG) -> int:
-    """The value of the setting `name` as a number; InvalidConfigError if it is none, or out of its bounds."""
     try:
         number = int(str(value).strip())
     except ValueError:

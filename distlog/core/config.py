@@ -242,8 +242,6 @@ class TopicConfig(ShownSettings):
 
 
 class Setting(NamedTuple):
-    """One setting, as the documentation shows it."""
-
     name: str
     default: object
     rule: str
@@ -251,7 +249,6 @@ class Setting(NamedTuple):
 
 
 def settings() -> list[Setting]:
-    """Every public setting of a topic, sorted by name."""
     public = ((name, spec) for name, spec in _FIELDS.items() if not name.startswith(_INTERNAL))
     return sorted(Setting(name, spec.default, spec.metadata["rule"], spec.metadata["doc"]) for name, spec in public)
 
@@ -322,7 +319,7 @@ _SIZES = {
 def without_unit(name: str, text: str, allows: Callable[[int], bool]) -> str:
     """The end of an error: for a number with a unit, the number alone that the setting `name` takes; else nothing.
 
-    The number is not told if the setting does not allow it, nor of a time in M or m: minutes, or months.
+    Without the number if the setting does not allow it, or for a time in M or m: minutes, or months.
     """
     units = _SIZES if name.endswith(".bytes") else _TIMES
     number, own = (

@@ -27,12 +27,9 @@ from distlog.core.storage.parallel import cores
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.transactions.open_transactions import READ_UNCOMMITTED, control_type
 
-# ---
-# The fields of Kafka's own records (of groups, positions and transactions): numbers, texts and bytes.
-
 
 class FieldReader:
-    """Fields one after the other; raises CorruptRecordError when the bytes end too early.
+    """Fields of Kafka's own records, one after the other; CorruptRecordError when the bytes end too early.
 
     `noun` and `topic` name them in the error. Newer versions of a message are flexible (KIP-482): lengths are
     varints, and fields with tags come last.
@@ -48,14 +45,12 @@ class FieldReader:
         return int(struct.unpack(form, self.taken(size))[0])
 
     def text(self) -> str:
-        """The next text."""
         text = self.nullable_text()
         if text is None:
             raise self._corrupt("a text is missing")
         return text
 
     def nullable_text(self) -> str | None:
-        """The next text, or None."""
         size = self.varint() - 1 if self.is_flexible else self.number(">h")
         if size < 0:
             return None
@@ -69,7 +64,7 @@ class FieldReader:
         return self.varint() - 1 if self.is_flexible else self.number(">i")
 
     def skip_tags(self) -> None:
-        """Go behind the fields with tags, where the version has them."""
+        """Skip the fields with tags, if the version has them."""
         for _ in range(self.varint() if self.is_flexible else 0):
             self.varint()
             self.taken(self.varint())
@@ -85,18 +80,15 @@ class FieldReader:
         raise self._corrupt("a varint does not end")
 
     def blob(self) -> bytes:
-        """The next bytes."""
         return self.taken(self.number(">i"))
 
     def taken(self, size: int) -> bytes:
-        """The next bytes, of this number."""
         if not 0 <= size <= len(self._data) - self._at:
             raise self._corrupt(f"{size} bytes are missing at position {self._at}")
         self._at += size
         return self._data[self._at - size : self._at]
 
     def finish(self) -> None:
-        """Raise if there are more bytes than fields."""
         if self._at < len(self._data):
             raise self._corrupt(f"{len(self._data) - self._at} bytes are behind its fields")
 
@@ -105,20 +97,14 @@ class FieldReader:
 
 
 def text_field(value: str | None) -> bytes:
-    """The bytes of a text, or of None."""
     if value is None:
         return struct.pack(">h", -1)
     data = value.encode("utf-8")
     return struct.pack(">h", len(data)) + data
 
 
-# ---
-# The positions in `__consumer_offsets`, byte for byte Kafka's.
-#
-# Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers
-# from 2.3 on read, and read in 0 to 4, which brokers of 4.1 write.
-
-
+# Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers from
+# 2.3 on read, and read in 0 to 4, which brokers of 4.1 write.
 #: The topic's name, in Kafka too.
 OFFSETS_TOPIC = "__consumer_offsets"
 #: The versions of keys of positions.
@@ -128,7 +114,7 @@ _VALUE_VERSION, _FLEXIBLE_VERSION = 3, 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetKey:
-    """The key of a position: a group, and a topic's partition."""
+    """The key of a committed offset: a group, and a topic's partition."""
 
     group: str
     topic: str
@@ -146,7 +132,6 @@ class Position:
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    """The bytes of a position's key."""
     return struct.pack(">h", 1) + text_field(key.group) + text_field(key.topic) + struct.pack(">i", key.partition)
 
 
@@ -156,7 +141,7 @@ def offset_key_prefixes(group: str, topic: str) -> tuple[bytes, ...]:
 
 
 def decode_offset_key(data: bytes) -> OffsetKey | None:
-    """The key of a position from a record's key; None for other records. Raises CorruptRecordError."""
+    """The key of a position from a record's key; None for other records."""
     reader = FieldReader(data, "a key", OFFSETS_TOPIC)
     if reader.number(">h") not in _OFFSET_KEYS:
         return None
@@ -164,13 +149,12 @@ def decode_offset_key(data: bytes) -> OffsetKey | None:
 
 
 def encode_position(position: Position) -> bytes:
-    """The bytes of a position."""
     head = struct.pack(">hqi", _VALUE_VERSION, position.offset, position.leader_epoch)
     return head + text_field(position.metadata) + struct.pack(">q", position.commit_ms)
 
 
 def decode_position(data: bytes) -> Position | None:
-    """A position; None in an unknown version. Raises CorruptRecordError."""
+    """A position; None in an unknown version."""
     reader = FieldReader(data, "a position", OFFSETS_TOPIC)
     version = reader.number(">h")
     if not 0 <= version <= _FLEXIBLE_VERSION:
@@ -182,7 +166,7 @@ def decode_position(data: bytes) -> Position | None:
 
 
 def offsets_partition(group: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` that has a group: Java's hash of its name, as Kafka's brokers count."""
+    """The partition of `__consumer_offsets` that has a group, by Java's hash of its name."""
     hashed = 0
     units = group.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -192,16 +176,15 @@ def offsets_partition(group: str, partitions: int) -> int:
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
 
-# ---
-# Changes that count when the transactions that brought them are committed, as Kafka's group coordinator has them.
-
-
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
 class WaitingChanges(Generic[Key, Value]):
-    """By key, then by producer id, in the order of the log: of two that are committed, the later one counts."""
+    """Changes that count when their transactions are committed, as in Kafka's group coordinator.
+
+    By key, then by producer id, in the order of the log: of two that are committed, the later one counts.
+    """
 
     def __init__(self) -> None:
         self._by_key = dict[Key, dict[int, Value]]()
@@ -220,13 +203,13 @@ class WaitingChanges(Generic[Key, Value]):
                 yield producer_id, key, value
 
     def add(self, producer_id: int, key: Key, value: Value) -> None:
-        """Take a change that comes behind all others."""
+        """Add a change that comes after all others."""
         waiting = self._by_key.setdefault(key, {})
         waiting.pop(producer_id, None)
         waiting[producer_id] = value
 
     def supersede(self, key: Key) -> None:
-        """A change outside of transactions came behind all others: it counts, however they end."""
+        """Drop the changes of a key: one outside of transactions came after all of them, and counts anyway."""
         self._by_key.pop(key, None)
 
     def end(self, producer_id: int, *, is_committed: bool) -> dict[Key, Value]:
@@ -244,7 +227,7 @@ class WaitingChanges(Generic[Key, Value]):
 
 
 def _taken(waiting: dict[int, Value], producer_id: int) -> Value:
-    """Take the producer's change, and drop the changes before it."""
+    """Pop the producer's change, and drop the changes before it."""
     while True:
         first = next(iter(waiting))
         value = waiting.pop(first)
@@ -252,15 +235,11 @@ def _taken(waiting: dict[int, Value], producer_id: int) -> Value:
             return value
 
 
-# ---
-# The records of `__consumer_offsets` as they count: a transaction's records count where it ends, not where they lie.
-
-
 _COLUMNS = ("partition", "offset", "key", "value")
 
 
 class OffsetsRecord(NamedTuple):
-    """A record; `waits_for` is the id of its producer while that has not ended its transaction."""
+    """A record; `waits_for` is the id of its producer until that ends its transaction."""
 
     partition: int
     offset: int
@@ -272,11 +251,11 @@ class OffsetsRecord(NamedTuple):
 def offsets_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
 ) -> Iterator[OffsetsRecord]:
-    """The records that count in `snapshot`, in each partition in the order in which they do.
+    """The records that count in `snapshot`, by partition in the order in which they do.
 
-    Of the records with one key, the last one comes, and some of the others. Records of open transactions come last in
-    their partition, and records whose keys begin with none of `prefixes` are left out. Each object is read once for
-    all partitions that it holds small segments of, and many objects at the same time.
+    A transaction's records count where it ends. Of the records with one key, the last one comes, and some of the
+    others. Records of open transactions come last in their partition, and records whose keys begin with none of
+    `prefixes` are left out. Each object is read once for all partitions that it holds small segments of.
     """
     states = {number: snapshot.partitions[number] for number in partitions}
     mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
@@ -289,11 +268,10 @@ def offsets_records(
 
 
 def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[OffsetsRecord]:
-    """The last record of each key."""
     keys = pc.fill_null(batch.column("key"), scalar_of(b"", batch.column("key").type))
     has_prefix = reduce(pc.or_, (pc.starts_with(keys, pattern=prefix) for prefix in prefixes))
     chosen = batch.filter(has_prefix)
-    # a group commits the same few positions for ever, and each may become a Python object only once
+    # a group commits the same few positions forever, and each may become a Python object only once
     codes = numbers_of(chosen.column("key").dictionary_encode(null_encoding="encode").indices)
     _, from_end = np.unique(codes[::-1], return_index=True)
     for row in chosen.take(np.sort(len(codes) - 1 - from_end)).to_pylist():
@@ -358,15 +336,11 @@ def _counted(
                 yield record
 
 
-# ---
-# The positions of groups of Kafka's clients in one topic, as the gateways of its root keep them.
-
-
 def kafka_positions(handle: TopicHandle, group: str, *, since_ms: int = 0) -> dict[int, int]:
-    """The offsets that Kafka's clients of `group` committed in the topic of `handle`, by partition.
+    """The offsets that Kafka clients of `group` committed in the topic of `handle`, by partition.
 
-    They are read from `__consumer_offsets` beside the topic, without a gateway. A position in a transaction counts
-    when that is committed; one from before `since_ms` is of a topic that was dropped. Raises DistlogError.
+    They are read from the `__consumer_offsets` of the root, without a gateway. A position in a transaction counts
+    when that is committed; one from before `since_ms` is of a topic that was dropped.
     """
     return all_kafka_positions(handle, group, since_ms=since_ms).get(group, {})
 
@@ -374,7 +348,6 @@ def kafka_positions(handle: TopicHandle, group: str, *, since_ms: int = 0) -> di
 def all_kafka_positions(
     handle: TopicHandle, group: str | None = None, *, since_ms: int = 0
 ) -> dict[str, dict[int, int]]:
-    """The positions of all groups, by group, or of the one `group` alone; see `kafka_positions`."""
     storage, topic = handle.storage.sibling(OFFSETS_TOPIC), paths.last_part(handle.storage.url)
     if storage is None:
         return {}

@@ -49,7 +49,7 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
 
 
 def text(value: object) -> str:
-    """A value as one line; a header is key=value. Control characters are escaped for the terminal."""
+    """A value as one line; a header is key=value. Control characters, and bytes that are not UTF-8, are \\xNN."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace").translate(_ESCAPES)
     if isinstance(value, list):
@@ -60,7 +60,7 @@ def text(value: object) -> str:
 
 
 def cells(column: pa.ChunkedArray, name: str) -> list[str]:
-    """The values of a table's column, for people: times in ISO 8601, sizes with units, nothing for null."""
+    """The values of a column, for people: times in ISO 8601, sizes with units, empty for null."""
     if pa.types.is_timestamp(column.type):
         return _shown(column.cast(pa.timestamp("ms")).cast(pa.int64()), iso)
     if is_number(column.type):
@@ -69,7 +69,7 @@ def cells(column: pa.ChunkedArray, name: str) -> list[str]:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """True if values of this type are numbers, which stand to the right."""
+    """True if values of this type are numbers, which are aligned to the right."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
@@ -78,7 +78,6 @@ def _shown(column: pa.ChunkedArray, show: Callable[[Any], str]) -> list[str]:
 
 
 def short_text(value: object) -> str:
-    """A value as `text` has it, cut if it is long."""
     line = text(value)
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
@@ -88,7 +87,7 @@ HTML_ROWS, TEXT_ROWS = 20, 10
 
 
 def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = HTML_ROWS) -> str:
-    """The table as HTML, some columns or all, at most `most` rows of it."""
+    """The table as HTML, some columns or all, at most `most` rows: both ends of a longer table."""
     titles, rows, _ = _laid_out(table, columns, most)
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
@@ -96,7 +95,7 @@ def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = HTML
 
 
 def lines(table: pa.Table, columns: Sequence[str] | None = None, most: int = TEXT_ROWS) -> str:
-    """The table as lines of text, some columns or all, at most `most` rows of it; numbers stand to the right."""
+    """As `html`, as lines of text."""
     titles, rows, right = _laid_out(table, columns, most)
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     return "\n".join(
@@ -126,13 +125,11 @@ def _rows(table: pa.Table) -> list[list[str]]:
 
 
 class Screen(Protocol):
-    """Shows one line of text, and a bar where `share` (0 to 1) is known."""
+    """Shows one line of text, and a bar where `share` (0 to 1) is known; `close` shows the result."""
 
-    def draw(self, line: str, share: float | None) -> None:
-        """Show the line in place of the one before."""
+    def draw(self, line: str, share: float | None) -> None: ...
 
-    def close(self, line: str) -> None:
-        """The work is over, and `line` is its result. It is called only if something was drawn."""
+    def close(self, line: str) -> None: ...
 
 
 class Terminal:
@@ -142,11 +139,9 @@ class Terminal:
         self._stream = stream
 
     def draw(self, line: str, share: float | None) -> None:
-        """Show the line in place of the one before."""
         self._write(f"\r{line}\x1b[K")
 
     def close(self, line: str) -> None:
-        """Wipe the line."""
         self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
@@ -162,12 +157,10 @@ class Notebook:
         self._handle: Any = None
 
     def draw(self, line: str, share: float | None) -> None:
-        """Show the bar and the line in place of the ones before."""
         value = "" if share is None else f' value="{share:.3f}"'
         self._show(f"<progress{value}></progress> {escape(line)}", line)
 
     def close(self, line: str) -> None:
-        """Leave the line alone."""
         self._show(escape(line), line)
 
     def _show(self, html: str, line: str) -> None:
@@ -181,8 +174,7 @@ class Notebook:
 def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None:
     """The screen of this process: its notebook, or the terminal of `stream` (default: standard error).
 
-    None if it has none, and if `shown` is false. With `shown` None a program that runs by itself in a terminal gets
-    none either: progress shows by itself only in an interactive session.
+    None if it has none, if `shown` is false, and, with `shown` None, outside of an interactive session.
     """
     if shown is False:
         return None
@@ -202,8 +194,7 @@ PATIENCE_S = 1.0
 class Progress:
     """Shows rows and bytes done, the rate, and the time left if a total is known. Use it in a `with` block.
 
-    It shows itself after `delay_s` seconds and then at most every `interval_s` seconds, on the screen of this process
-    (see `screen_of`): with `shown` None only in an interactive session. `clock` gives seconds.
+    It draws at most every `interval_s` seconds, and never with `shown` None outside of an interactive session.
     """
 
     def __init__(
@@ -227,7 +218,6 @@ class Progress:
         self.bytes = 0
 
     def add(self, rows: int, size: int = 0) -> None:
-        """Count `rows` rows of `size` bytes as done."""
         self.rows += rows
         self.bytes += size
         if self._screen and self._clock() >= self._next:
@@ -236,14 +226,12 @@ class Progress:
             self._screen.draw(self.line(), self._share())
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, counted as done when they are taken."""
         with self:
             for batch in batches:
                 yield batch
                 self.add(batch.num_rows, batch.nbytes if self._screen else 0)
 
     def line(self) -> str:
-        """The line that is shown."""
         seconds, share = self._seconds(), self._share()
         parts = [self._label, f"{self.rows:,} rows"]
         if self.bytes:
@@ -269,12 +257,11 @@ class Progress:
 
 
 class Shown:
-    """A report whose `str` is a summary, and whose `to_table` has the rows."""
+    """A report whose `str` is a summary, and whose `to_table` has the rows; a notebook shows both."""
 
     __slots__ = ()
 
     def to_table(self) -> pa.Table:
-        """The rows of the report."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -293,11 +280,9 @@ class ShownSettings:
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def all(self) -> dict[str, object]:
-        """Every setting."""
         raise NotImplementedError
 
     def overrides(self) -> dict[str, str]:
-        """The settings that are not the defaults."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

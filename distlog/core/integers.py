@@ -9,7 +9,6 @@ from distlog.core.errors import InvalidConfigError
 
 
 def whole_number(name: str, value: object) -> int:
-    """`value`, an integer of Python or numpy, as an int; InvalidConfigError names the argument if it is none."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)  # type: ignore[arg-type]
@@ -19,14 +18,13 @@ def whole_number(name: str, value: object) -> int:
 
 
 def count_of(name: str, value: object) -> int:
-    """`value` as an int from 0; raises as `whole_number` does, and for a negative number."""
     if (number := whole_number(name, value)) < 0:
         raise InvalidConfigError(f"{name} must be 0 or more", value=number)
     return number
 
 
 def whole_numbers(name: str, values: object) -> list[int]:
-    """One whole number, or some of them, as a list; raises as `whole_number` does."""
+    """One whole number, or some of them, as a list."""
     if isinstance(values, Iterable) and not isinstance(values, str):
         return [whole_number(name, value) for value in values]
     return [whole_number(name, values)]

@@ -18,8 +18,7 @@ def process_lock() -> AbstractContextManager[object]:
 
     The thread that held it does not exist in the child, so nothing there would release it. The data that it guards
     must be valid for the child in any state. It is the interpreter's own lock, which a `with` block takes and gives
-    back in one step: between two steps an interrupt, such as Ctrl-C, would leave it held, and other threads would
-    wait for ever.
+    back in one step: between two steps an interrupt, such as Ctrl-C, would leave it held forever.
     """
     lock = threading.RLock()
     if isinstance(lock, _RLOCK):
@@ -28,7 +27,6 @@ def process_lock() -> AbstractContextManager[object]:
 
 
 def process_locks() -> list[Any]:
-    """The locks of this process."""
     return list(_locks)
 
 

@@ -9,10 +9,7 @@ from distlog.core import DISTRIBUTION
 
 
 def optional(module: str, user: str, install: str) -> Any:
-    """The module; raises ModuleNotFoundError that names its `user` and the package to `install`.
-
-    Its name is that of the missing module, as of every ModuleNotFoundError.
-    """
+    """The module; raises ModuleNotFoundError that names its `user` and the package to `install`."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -22,5 +19,4 @@ def optional(module: str, user: str, install: str) -> Any:
 
 
 def extra(name: str) -> str:
-    """An extra of distlog, as pip takes it in a shell."""
     return f"'{DISTRIBUTION}[{name}]'"

@@ -87,12 +87,11 @@ _PENDING = re.compile(
 
 
 def last_part(name: str) -> str:
-    """The name of a file or folder, of its path or URL."""
     return name.rpartition("/")[2]
 
 
 def is_topic_name(name: str) -> bool:
-    """True of a legal topic name: Kafka's `Topic.validate`."""
+    """Kafka's `Topic.validate`."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
@@ -102,7 +101,6 @@ def may_be_topic_folder(name: str) -> bool:
 
 
 def check_topic_name(name: str) -> str:
-    """Return `name` if it is a legal topic name, else raise InvalidTopicError."""
     if not is_topic_name(name):
         raise InvalidTopicError("a topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ -", topic=repr(name))
     return name
@@ -121,14 +119,13 @@ def new_stem(read_version: int, unique_hex: str) -> str:
 
 
 def stem_read_version(stem: str) -> int | None:
-    """The version that the segment's writer read before it wrote, or None for a file adopted from Kafka."""
+    """The version that the segment's writer read before it wrote, or None for a file imported from Kafka."""
     match = _STEM.fullmatch(check_stem(stem))
     return int(match["read_version"]) if match and match["read_version"] else None
 
 
 @lru_cache(1024, typed=True)
 def partition_dir(topic: str, partition: int) -> str:
-    """The relative name of a partition's folder."""
     return f"{check_topic_name(topic)}-{partition}"
 
 
@@ -178,33 +175,31 @@ def pending_file(stem: str, told: str = "") -> str:
 
 
 def parse_pending_file(name: str) -> str | None:
-    """The stem in the relative name of an append that waits; None for any other file."""
     match = _PENDING.fullmatch(name)
     return match["stem"] if match else None
 
 
 def told_by_pending_file(name: str) -> str | None:
-    """The actions that `pending_file` was told; None if the file itself has the actions, and for any other file."""
+    """The actions in the name of a pending file; None if the file itself has the actions, and for any other file."""
     match = _PENDING.fullmatch(name)
     return match["told"] if match else None
 
 
 def commit_file(version: int) -> str:
-    """The relative name of the commit of `version`."""
     return f"{COMMITS_DIR}/{version:020d}.json"
 
 
 def checkpoint_file(version: int, digest_hex: str, base: str | None = None) -> str:
     """The relative name of a checkpoint of the state at `version`; the digits are of the file's SHA-256.
 
-    With `base`, the name of a full one, it is an incremental one, which has what changed since that one.
+    With `base`, the name of a full checkpoint, it is incremental: it has what changed since that one.
     """
     of = "" if base is None else f".of.{base.removeprefix(f'{COMMITS_DIR}/').removesuffix(_CHECKPOINT_SUFFIX)}"
     return f"{COMMITS_DIR}/{version:020d}.{digest_hex}{of}{_CHECKPOINT_SUFFIX}"
 
 
 def parse_commit_file(name: str) -> int | None:
-    """The version in a commit's file name, in whatever folder, or None for any other file."""
+    """The version in a commit's file name, in any folder, or None for any other file."""
     match = _COMMIT.fullmatch(last_part(name))
     return int(match[1]) if match else None
 
@@ -222,7 +217,7 @@ def base_of_checkpoint(name: str) -> str | None:
 
 
 def group_folder(topic_id: str, group: str) -> str:
-    """The relative name of the folder of a group of followers; raises InvalidConfigError if it has no such name.
+    """The relative name of a group's folder; raises InvalidConfigError if it has no such name.
 
     The topic's id is in it: a new topic at the same address does not get the groups of a dropped one.
     """
@@ -249,7 +244,6 @@ def parse_group_folder(name: str) -> str | None:
 
 
 def heartbeat_file(member: str) -> str:
-    """The name of the file of heartbeats of a member of a group, in the group's folder."""
     return f"{member}.beat"
 
 
@@ -265,7 +259,6 @@ def temporary_file(unique_hex: str) -> str:
 
 
 def probe_file(unique_hex: str) -> str:
-    """The name of a file that is written to test the storage, and then deleted."""
     return f".probe-{unique_hex}"
 
 

@@ -19,10 +19,9 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentFacts:
-    """For each segment its partition, records, bytes, and the times of its oldest and newest record in ms.
+    """For each segment its partition, records, bytes, and the times of its oldest and newest record in ms, or -1.
 
-    The times are -1 where the segment's records have none. `partitions` are the numbers of all partitions that are
-    shown, ascending, with segments or without.
+    `partitions` are the numbers of all partitions that are shown, ascending.
     """
 
     partitions: Longs
@@ -33,23 +32,15 @@ class SegmentFacts:
     last_ms: Longs
 
     def by_partition(self, amounts: Longs) -> Longs:
-        """The sum of `amounts`, one for each segment, for each partition."""
         sums = np.zeros(len(self.partitions), np.int64)
         np.add.at(sums, np.searchsorted(self.partitions, self.partition), amounts)
         return sums
 
     def with_times(self) -> SegmentFacts:
-        """The segments whose records have times."""
         has_time = self.last_ms != NO_TIMESTAMP
         first = np.minimum(self.first_ms[has_time], self.last_ms[has_time])
-        columns = (
-            self.partition[has_time],
-            self.records[has_time],
-            self.bytes[has_time],
-            first,
-            self.last_ms[has_time],
-        )
-        return SegmentFacts(self.partitions, *columns)
+        columns = [column[has_time] for column in (self.partition, self.records, self.bytes)]
+        return SegmentFacts(self.partitions, *columns, first, self.last_ms[has_time])
 
 
 INK, MUTED, GRID = "#24292f", "#6e7781", "#e3e6ea"
@@ -68,13 +59,11 @@ def panel(axes: Any, title: str, note: str = "") -> None:
 
 
 def labels(axes: Any, x: str, y: str) -> None:
-    """Name the axes, with their units."""
     axes.set_xlabel(x, fontsize=9, color=MUTED)
     axes.set_ylabel(y, fontsize=9, color=MUTED)
 
 
 def empty(axes: Any, why: str) -> None:
-    """Say why there is nothing in a panel."""
     axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=10, color=MUTED)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -94,7 +83,7 @@ def bytes_text(size: float, _position: object = None) -> str:
     return size_text(size).replace(".0 ", " ") if size else "0"
 
 
-#: At the most so many bins, each of one of these widths: as people count time.
+#: At most this many bins, each of one of these widths: as people count time.
 MOST_BINS = 100
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 _WIDTHS = (
@@ -110,8 +99,6 @@ _LATEST_MS = 253_402_300_799_999
 
 @dataclass(frozen=True, slots=True)
 class TimeBins:
-    """Bins of one width from `start_ms` on; `label` names the width."""
-
     start_ms: int
     width_ms: int
     count: int
@@ -119,7 +106,7 @@ class TimeBins:
 
     @classmethod
     def over(cls, first_ms: int, last_ms: int) -> TimeBins:
-        """The bins that hold both times and all between; around one moment a minute."""
+        """The bins from the first to the last time; around one moment a minute."""
         room = _MINUTE // 2 if first_ms == last_ms else 0
         first, last = (min(max(each, 0), _LATEST_MS - _WIDTHS[-1][0]) for each in (first_ms - room, last_ms + room))
         width, label = next(each for each in _WIDTHS if last // each[0] - first // each[0] < MOST_BINS)
@@ -127,7 +114,6 @@ class TimeBins:
 
     @property
     def edges_ms(self) -> Longs:
-        """The bounds of the bins, one more than there are bins."""
         return self.start_ms + self.width_ms * np.arange(self.count + 1, dtype=np.int64)
 
     def spread(self, facts: SegmentFacts) -> npt.NDArray[np.float64]:
@@ -150,17 +136,16 @@ class TimeBins:
         return counts.astype(np.float64)
 
 
-#: Up to so many partitions there is a gap between bars.
+#: Up to this many partitions there is a gap between bars.
 _GAPS = 60
 _ALL_NAMED = 16
 _AGE_BINS = 40
-#: The limit of retention is drawn if it lies within so many times the largest age.
+#: The limit of retention is drawn up to this many times the largest age.
 _NEAR = 3
 _UNITS = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
 
 
 def records_over_time(axes: Any, bins: TimeBins | None, counts: npt.NDArray[np.float64], *, exact: bool) -> None:
-    """Records by time; `bins` None says that no record has a time."""
     panel(axes, "Records over time", "" if exact else "records of a segment spread evenly between its times")
     if bins is None:
         empty(axes, "no records with a time")
@@ -180,7 +165,6 @@ def records_over_time(axes: Any, bins: TimeBins | None, counts: npt.NDArray[np.f
 
 
 def bytes_by_partition(axes: Any, facts: SegmentFacts) -> None:
-    """A bar for each partition, and their mean as a line."""
     sizes = facts.by_partition(facts.bytes)
     mean = float(sizes.mean()) if len(sizes) else 0.0
     skew = f"the largest is {sizes.max() / mean:.2f} times the mean" if mean and len(sizes) > 1 else ""
@@ -235,12 +219,11 @@ def segment_ages(axes: Any, facts: SegmentFacts, now_ms: int, retention_ms: int)
     labels(axes, f"age of the segment's newest record, {unit}", "bytes in segments")
 
 
-#: The times of all records, if they are to be counted exactly.
+#: The times of all records, to count them exactly.
 Times = Iterable[pa.RecordBatch]
 
 
 def topic_figure(title: str, facts: SegmentFacts, now_ms: int, retention_ms: int, times: Times | None = None) -> Any:
-    """A topic: records over time, bytes by partition, and the ages of segments against retention."""
     figure, axes = _figure(title, [["time", "time"], ["bytes", "ages"]], 7.0)
     _over_time(axes["time"], facts.with_times(), times)
     bytes_by_partition(axes["bytes"], facts)
@@ -249,7 +232,6 @@ def topic_figure(title: str, facts: SegmentFacts, now_ms: int, retention_ms: int
 
 
 def scan_figure(title: str, facts: SegmentFacts, times: Times | None = None) -> Any:
-    """A scan: records over time, and bytes by partition."""
     figure, axes = _figure(title, [["time"], ["bytes"]], 6.0)
     _over_time(axes["time"], facts.with_times(), times)
     bytes_by_partition(axes["bytes"], facts)

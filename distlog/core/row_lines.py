@@ -39,12 +39,10 @@ def joined_items(items: pa.Array, lengths: npt.NDArray[np.int64], separator: str
 
 @lru_cache
 def scalar(text: str) -> pa.Scalar:
-    """A text as an Arrow scalar."""
     return column_of([text.encode()], pa.binary()).cast(TEXT)[0]
 
 
 def or_else(texts: pa.Array, text: str) -> pa.Array:
-    """The texts with `text` for null."""
     return pc.fill_null(texts, scalar(text)) if texts.null_count else texts
 
 
@@ -63,7 +61,6 @@ def numbers(column: pa.Array) -> pa.Array:
 
 
 def raw(column: pa.Array) -> pa.Array:
-    """Bytes as they are."""
     return column.cast(TEXT)
 
 
@@ -72,7 +69,7 @@ _SHOWN_ESCAPES = {char: display_text(char) for char in map(chr, (*range(32), *ra
 
 
 def json_texts(column: pa.Array, around_base64: tuple[str, str] = ('{"base64": "', '"}')) -> pa.Array:
-    """Bytes as JSON strings, or those that are not UTF-8 in base64, with texts around it."""
+    """Bytes as JSON strings; bytes that are not UTF-8 in base64, with texts around it."""
     if is_utf8(column):
         return joined(['"', _replaced(raw(column), _JSON_ESCAPES), '"'], len(column))
     begin, end = around_base64
@@ -87,7 +84,6 @@ def json_texts(column: pa.Array, around_base64: tuple[str, str] = ('{"base64": "
 
 
 def shown_texts(column: pa.Array) -> pa.Array:
-    """Bytes as text for people, as `display.text` has them."""
     if is_utf8(column):
         return _replaced(raw(column), _SHOWN_ESCAPES)
     return _one_by_one(column, lambda value: display_text(value).encode())
@@ -99,7 +95,6 @@ def java_texts(column: pa.Array) -> pa.Array:
 
 
 def is_utf8(column: pa.Array) -> bool:
-    """True if all bytes of a column are UTF-8."""
     try:
         raw(column).cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -130,7 +125,7 @@ _FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_800_000
 
 
 def iso_times(column: pa.Array) -> pa.Array:
-    """Times in ms as ISO 8601; out of the years 1 to 9999 as numbers."""
+    """Times in ms as ISO 8601 in UTC, as `times.iso`; out of the years 1 to 9999 as numbers."""
     ms = column.cast(pa.int64())
     values = numbers_of(pc.fill_null(ms, integers([0])[0]))
     if ((values == -1) | (values < _FIRST_YEAR) | (values >= _LAST_YEAR)).any():
@@ -142,9 +137,9 @@ def iso_times(column: pa.Array) -> pa.Array:
 
 
 class Style(NamedTuple):
-    """The forms of values: of null, bytes, times, and lists of headers.
+    """The forms of null, bytes, times, and lists of headers.
 
-    `header` has the texts before the key and the value of a header, after both, and between two headers.
+    `header` has the texts before the key and the value of a header, after the value, and between two headers.
     """
 
     null: str
@@ -167,7 +162,7 @@ _OBJECT = Style(
     lambda texts: joined(["[", texts, "]"], len(texts)),
 )
 _CSV = Style("", _quoted, lambda column: _quoted(iso_times(column)), _SHOWN.header, _quoted)
-#: Of a format with conversions.
+#: For a format with conversions.
 PLAIN = Style("", raw, _integers, ("", "=", "", ","))
 
 
@@ -177,7 +172,6 @@ def tabbed(batch: pa.RecordBatch) -> memoryview:
 
 
 def json_objects(batch: pa.RecordBatch) -> memoryview:
-    """The rows as UTF-8 lines of JSON objects."""
     return _rows(batch, json_labels(batch.schema.names), "}\n", _OBJECT)
 
 
@@ -201,7 +195,6 @@ def _rows(batch: pa.RecordBatch, labels: Sequence[str], end: str, style: Style) 
 
 
 def texts_of(column: pa.Array, style: Style) -> pa.Array:
-    """The values of a column in a style."""
     if pa.types.is_list(column.type):
         texts = style.of_lists(_headers(column, _SHOWN if style is _CSV else style))
     elif pa.types.is_timestamp(column.type):
@@ -214,7 +207,6 @@ def texts_of(column: pa.Array, style: Style) -> pa.Array:
 
 
 def _headers(column: pa.Array, style: Style) -> pa.Array:
-    """The headers of each record as one text."""
     keys, values = (texts_of(child, style) for child in column.flatten().flatten())
     before_key, before_value, after, between = style.header
     items = joined([before_key, keys, before_value, values, after], len(keys))

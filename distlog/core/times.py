@@ -30,7 +30,6 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def now_ms() -> int:
-    """The time of day in milliseconds since 1970; functions that need a clock are given it."""
     return time.time_ns() // 1_000_000
 
 
@@ -45,7 +44,6 @@ def fastest(clock: Callable[[], int]) -> tuple[Callable[[], int], int]:
 
 
 def check_unit(unit: str) -> str:
-    """`unit`; raises InvalidConfigError unless it is one of TIME_UNITS."""
     if unit not in TIME_UNITS:
         raise InvalidConfigError(f"a time's unit is one of {', '.join(TIME_UNITS)}", timestamp_unit=ascii(unit)[:100])
     return unit
@@ -57,7 +55,7 @@ def scale(unit: str) -> tuple[int, int]:
 
 
 def in_ms(number: int, unit: str) -> int:
-    """Milliseconds, parts of one cut off, for a number of units. Numbers below 0 are no times, and stay."""
+    """Milliseconds, fractions cut off, for a number of units; a number below 0 is no time, and stays."""
     divisor, factor = scale(unit)
     return number if number < 0 else number // divisor * factor
 
@@ -76,9 +74,8 @@ def wrong_unit(number: int, unit: str = "ms") -> str | None:
 def to_ms(value: Time, unit: str = "ms", *, up: bool = False) -> int:
     """Milliseconds since 1970 of a number of units, a datetime of Python, pandas or numpy, or ISO 8601 text.
 
-    No zone means UTC, and a date its midnight. Parts of a millisecond are cut off, as Arrow does; with `up` a time
-    with such a part is the next millisecond, as for a bound of records' times, which have none. Raises ValueError for
-    anything else.
+    No zone means UTC, and a date its midnight. Fractions of a millisecond are cut off, as Arrow does; with `up` such
+    a time is the next millisecond, as for a bound of records' times, which have none.
     """
     try:
         if isinstance(value, str):

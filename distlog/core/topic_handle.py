@@ -27,10 +27,10 @@ def topic_log(
     engine: str | None = None,
     defaults: Mapping[str, object] = NO_DEFAULTS,
 ) -> CommitLog:
-    """The commit log of the topic in `storage`; works for a dropped topic too.
+    """The commit log of the topic in `storage`, which may be dropped.
 
-    Its commits name this library, the `engine` that runs it, if any, and this machine. `defaults` are settings for
-    settings that the topic does not have itself.
+    Its commits name this library, the `engine` that runs it, if any, and this machine. `defaults` are for settings
+    that the topic does not have itself.
     """
     names = ("distlog", VERSION, engine, platform.node())
     writer = " ".join(filter(None, names))
@@ -38,7 +38,6 @@ def topic_log(
 
 
 def new_id() -> str:
-    """A new id, unique everywhere."""
     return uuid.uuid4().hex
 
 
@@ -46,10 +45,8 @@ def new_id() -> str:
 class TopicHandle:
     """The topic called `name` in `storage`, with the tools for all work on it.
 
-    `clock` gives ms since 1970. `new_id` gives the ids that make file names unique. `random` must be unpredictable,
-    because compaction draws from it the secret under which keys are hashed. The handle pickles, into Spark tasks too:
-    storage, name, `clock`, `new_id`, `producer_expiration_ms` and the commit log's `defaults` go along; the rest is
-    made anew.
+    `random` must be unpredictable, because compaction draws from it the secret under which keys are hashed. The
+    handle pickles, into Spark tasks too, without its caches and `random`.
     """
 
     storage: Storage
@@ -82,7 +79,6 @@ class TopicHandle:
         return trusted_ms(self.clock(), self.storage)
 
     def new_stem(self, read_version: int) -> str:
-        """A new stem for a segment of a transaction that read the topic at `read_version`."""
         return paths.new_stem(read_version, self.new_id())
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -10,10 +10,6 @@ from enum import Enum
 from distlog.core.consumer_offsets import FieldReader, text_field
 from distlog.core.errors import CorruptRecordError
 
-# ---
-# The state of a transactional producer: its current id and epoch, and its newest transaction (KIP-98).
-
-
 #: The topic's name, in Kafka too.
 TRANSACTIONS_TOPIC = "__transaction_state"
 #: A topic and its partition.
@@ -36,7 +32,7 @@ class TransactionStatus(Enum):
 
     @property
     def kafka_name(self) -> str:
-        """The name by which Kafka's admin clients know it: `PrepareCommit`."""
+        """The name in Kafka's admin clients: `PrepareCommit`."""
         return self.name.title().replace("_", "")
 
 
@@ -49,18 +45,16 @@ _OVER = (TransactionStatus.EMPTY, *_COMPLETE.values())
 
 @dataclass(frozen=True, slots=True)
 class ProducerId:
-    """A producer as its batches name it."""
-
     id: int
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionState:
-    """A transactional producer, and its newest transaction. Times are ms since 1970.
+    """A transactional producer: its current id and epoch, and its newest transaction (KIP-98); times in ms.
 
-    `last_epoch`, which is not stored, is the epoch before, if its producer itself asked for the next one (KIP-360),
-    or had a transaction that timed out (KIP-588).
+    `last_epoch`, which is not stored, is the last epoch, if its producer itself asked for the next one (KIP-360), or
+    had a transaction that timed out (KIP-588).
     """
 
     transactional_id: str
@@ -79,7 +73,6 @@ class TransactionState:
 
     @property
     def is_over(self) -> bool:
-        """True if there is nothing to do for it."""
         return self.status in _OVER
 
     def has_timed_out(self, now_ms: int) -> bool:
@@ -87,9 +80,9 @@ class TransactionState:
         return self.status is TransactionStatus.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
     def not_after(self, now_ms: int) -> TransactionState:
-        """The same; one that is open has begun now at the latest, since a time ahead would keep it open for as long.
+        """A copy; one that is open has begun now at the latest, since a time ahead would keep it open for as long.
 
-        A decision stays as it is stored: its time tells it from others.
+        A decision stays as it is stored: its time distinguishes it from others.
         """
         is_ahead = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
         return replace(self, started_ms=now_ms) if is_ahead else self
@@ -105,7 +98,7 @@ class TransactionState:
         )
 
     def with_partitions(self, partitions: frozenset[TopicPartition], now_ms: int) -> TransactionState:
-        """The transaction, begun if it is not, with these partitions besides."""
+        """The transaction, begun if it is not, with these partitions too."""
         current = self.partitions if self.status is TransactionStatus.ONGOING else frozenset()
         started_ms = self.started_ms if self.status is TransactionStatus.ONGOING else now_ms
         return replace(
@@ -128,37 +121,31 @@ class TransactionState:
         return replace(self.decided(now_ms, is_committed=False, fences=True), last_epoch=self.producer.epoch)
 
     def completed(self, now_ms: int) -> TransactionState:
-        """The decided transaction when all of its markers are on the device."""
+        """The decided transaction when all of its markers are durable."""
         return replace(self, status=_COMPLETE[self.status], partitions=frozenset(), updated_ms=now_ms)
 
 
-# ---
-# The records of `__transaction_state`, byte for byte Kafka's TransactionLogKey and TransactionLogValue.
-#
-# A key is its version (int16: 0) and the transactional id. A value of version 0 is: version int16, producer id
-# int64, producer epoch int16, timeout in ms int32, status int8, an array of topic and array of partitions (int32),
-# or null (length -1), and the times in ms of the last change and of the start (int64). Texts have an int16 length
-# in front, arrays an int32 one. Version 1, which brokers write from Kafka 4 on, is read too: it has the same
-# fields, flexible.
-
+# Byte for byte Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the
+# transactional id. A value of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms
+# int32, status int8, an array of topic and array of partitions (int32), or null (length -1), and the times in ms of
+# the last change and of the start (int64). Texts have an int16 length in front, arrays an int32 one. Version 1, which
+# brokers write from Kafka 4 on, is read too: it has the same fields, flexible.
 
 _VERSION, _FLEXIBLE_VERSION = 0, 1
 _HEAD, _TIMES, _COUNT = struct.Struct(">hqhib"), struct.Struct(">qq"), struct.Struct(">i")
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """The bytes of a record's key."""
     return struct.pack(">h", _VERSION) + text_field(transactional_id)
 
 
 def decode_key(data: bytes) -> str | None:
-    """The transactional id; None for a key of another kind. Raises CorruptRecordError."""
+    """The transactional id; None for a key of another kind."""
     reader = FieldReader(data, "a key", TRANSACTIONS_TOPIC)
     return reader.text() if reader.number(">h") == _VERSION else None
 
 
 def encode_state(state: TransactionState) -> bytes:
-    """The bytes of a value."""
     producer = state.producer
     head = _HEAD.pack(_VERSION, producer.id, producer.epoch, state.timeout_ms, state.status.value)
     return head + _partitions(state.partitions) + _TIMES.pack(state.updated_ms, state.started_ms)
@@ -177,7 +164,6 @@ def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_state(transactional_id: str, data: bytes) -> TransactionState:
-    """A value; raises CorruptRecordError for one that does not decode, or of a version that is not known."""
     reader = FieldReader(data, "a value", TRANSACTIONS_TOPIC)
     if (version := reader.number(">h")) not in (_VERSION, _FLEXIBLE_VERSION):
         raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has an unknown version", version=version)
@@ -207,7 +193,7 @@ def _places(reader: FieldReader) -> Iterator[TopicPartition]:
 
 
 def take_state(newest: dict[str, TransactionState], key: bytes | None, value: bytes | None) -> None:
-    """Take the next record of the log. Raises CorruptRecordError."""
+    """Apply the next record of the log to `newest`."""
     transactional_id = decode_key(key or b"")
     if transactional_id is None:
         return

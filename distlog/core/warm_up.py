@@ -45,7 +45,6 @@ class WarmUp:
         return f"distlog's kernels are compiled and kept, after {self.seconds:.1f} s"
 
     def to_dict(self) -> dict[str, Any]:
-        """The facts."""
         return {"seconds": round(self.seconds, 3)}
 
 

@@ -273,7 +273,7 @@ class Membership:
             self._lease_end = -math.inf
 
     def _dead(self, state: GroupState) -> set[str]:
-        """The members whose leases have lapsed without a new version; before it joins, also those that it replaces."""
+        """The members whose leases have lapsed without a new version; before it joins, also those it replaces."""
         lapsed = {member.id for member in state.members if self._lapsed.get(member.id) == member.beat}
         return lapsed | self._replaced(state)
 

@@ -12,10 +12,6 @@ from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.config import HOUR_MS, MAX_INT, MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError
 
-# ---
-# Reads Java's properties files, such as Kafka's `server.properties` (the format of `java.util.Properties.load`).
-
-
 _SPACE = " \t\f"
 #: A key ends at the first space, colon or equals sign that has no backslash before it.
 _KEY = re.compile(r"((?:\\.|[^\\:= \t\f])*)[ \t\f]*[:=]?[ \t\f]*(.*)", re.DOTALL)
@@ -24,7 +20,7 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The settings in `text`; the last one of a name counts, as in Java."""
+    """The settings in a Java properties file (`java.util.Properties.load`); the last one of a name counts."""
     properties = {}
     for line in _logical_lines(text):
         match = _KEY.fullmatch(line)
@@ -60,12 +56,9 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(character, text)
 
 
-# ---
-# Some say when the tasks of the LogManager run. The others are defaults for topics that do not set the topic
-# setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only what
-# is given counts: Kafka's own broker defaults are the defaults of topics already (`distlog.core.config`).
-
-
+# Some settings schedule the tasks of the LogManager. The other settings are defaults for topics that do not set the
+# topic setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only
+# settings that are given count: Kafka's own broker defaults are the defaults of topics already.
 _MINUTE_MS = 60_000
 
 #: Topic settings, and their broker settings that differ in nothing but the name.
@@ -102,7 +95,7 @@ TIMES = {
     ),
     "flush.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
 }
-#: Kafka's settings of these families that change nothing here. Of other families none is looked at.
+#: Kafka's settings of these families that change nothing here. Other families are not checked.
 _IGNORED = frozenset(
     {
         *("log.dir", "log.dirs", "log.dir.failure.timeout.ms", "log.deletion.max.segments.per.run"),
@@ -118,7 +111,7 @@ _IGNORED = frozenset(
 class BrokerConfig:
     """The schedule of the tasks (times in ms), and the defaults of topics, under their topic names.
 
-    `scan_interval_ms` is distlog's own: the interval between looks through the roots for topics that are new or gone.
+    `scan_interval_ms` is distlog's own: the interval between scans of the roots for topics that are new or deleted.
     """
 
     initial_task_delay_ms: int = broker_setting("log.initial.task.delay.ms", 30_000)

@@ -21,10 +21,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topics.topic import Topic
 
-# ---
-# The metrics of a LogManager, as Prometheus has them: counters that only grow, and gauges of the present state.
-
-
 #: The counters of each partition on a local disk, of all processes.
 _DONE = {
     "appends": "appends in place",
@@ -41,8 +37,6 @@ Value = tuple[Labels, float]
 
 
 class Metric(NamedTuple):
-    """One metric: its values by their labels."""
-
     name: str
     kind: Literal["counter", "gauge"]
     meaning: str
@@ -57,7 +51,6 @@ class TaskMetrics:
         self._metrics: dict[str, Metric] = {}
 
     def note(self, run: TaskRun, ended_ms: int) -> None:
-        """Count a run that is over."""
         labels = {"task": run.task, "root": run.root}
         with self._lock:
             self._add("task_runs", "runs of a task", labels, 1)
@@ -72,7 +65,6 @@ class TaskMetrics:
                 self._add(f"{task}_{name}", f"{name.replace('_', ' ')} of {run.task}", {"root": run.root}, count)
 
     def metrics(self) -> list[Metric]:
-        """The metrics as they are now."""
         with self._lock:
             return [metric._replace(values=list(metric.values)) for metric in self._metrics.values()]
 
@@ -91,7 +83,7 @@ def _set(metric: Metric, labels: Labels, value: float) -> None:
 
 
 def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
-    """The state of the roots and of each partition, as they were at the last look; asks no object store."""
+    """The state of the roots and of each partition, as of the last scan; asks no object store."""
     directories = list(directories)
     offline: list[Value] = [({"root": one.url}, float(one.is_offline)) for one in directories]
     topics: list[Value] = [({"root": one.url}, float(len(one.topics))) for one in directories]
@@ -107,7 +99,7 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
     done = [Metric(f"distlog_log_{name}", "counter", meaning, []) for name, meaning in _DONE.items()]
     for directory in directories:
         for name, topic in directory.topics.items():
-            # a topic that cannot be read is left out; the task that looks at it says why
+            # a topic that cannot be read is left out; the task that fails on it says why
             with suppress(DistlogError, OSError):
                 for labels, numbers in list(_partitions({"root": directory.url, "topic": name}, topic)):
                     for metric, number in zip(metrics[2:], numbers, strict=True):
@@ -143,16 +135,15 @@ def _counted(of: Labels, topic: Topic) -> Iterator[tuple[Labels, PartitionCounte
 
 
 def _numbers(done: PartitionCounters) -> tuple[float, ...]:
-    """The numbers of _DONE, in seconds."""
+    """The values of _DONE, in seconds."""
     return done.appends, done.append_bytes, done.append_ns / 1e9, done.flushes, done.flush_ns / 1e9
 
 
-#: How long the end of a LogManager waits for tasks; a task that runs longer is abandoned, as a killed process would
-#: do.
+#: How long `stop` waits for tasks; a task that runs longer is abandoned, as in a killed process.
 STOP_TIMEOUT_S = 8.0
 LOAD_LOGS = "load-logs"
 
-#: The work of a task on a root. It counts what it does, and what fails.
+#: The work of a task on a root, which counts what it does, and what fails.
 Work = Callable[[TaskRun], None]
 
 _log = logging.getLogger(__name__)
@@ -294,7 +285,7 @@ class LogManager:
             task("log-start-offset-checkpoint", tasks.checkpoint_log_start_offsets, starts_ms, at_stop=True)
 
     def _run(self, task: str, directory: LogDirectory, work: Work) -> None:
-        """Run a task on a root. Whatever fails is noted, so that the task runs again."""
+        """Run a task on a root. A failure is noted, so that the task runs again."""
         if task != LOAD_LOGS and (not directory.wait_until_loaded() or directory.is_offline or not self._may_run()):
             return
         run, started_ms = TaskRun(task, directory.url, self._clock()), self._scheduler_clock()

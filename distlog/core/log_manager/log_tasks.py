@@ -35,16 +35,12 @@ from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.open_topic import copies_in
 from distlog.core.topics.topic import Topic
 
-# ---
-# One root and the topics that are loaded from it. A root that does not answer is offline, and is tried again.
-
-
-#: How long to wait for the first load before a look whether everything ends.
+#: How long to wait for the first load before a check whether the manager ends.
 _PATIENCE_S = 0.5
 
 
 class FoundTopic(NamedTuple):
-    """A topic as it was found below a root. If it was dropped, vacuum deletes its files."""
+    """A topic below a root. If it was dropped, vacuum deletes its files."""
 
     storage: Storage
     log: CommitLog
@@ -52,10 +48,10 @@ class FoundTopic(NamedTuple):
 
 
 class LogDirectory:
-    """A root: its loaded topics, and those that were dropped, by the name of their folder. Safe between threads.
+    """A root: its loaded topics, and dropped ones, by the name of their folder. Safe between threads.
 
-    `defaults` are settings for what a topic does not set itself. `clock` gives ms since 1970. Work on many topics
-    ends early when `is_stopping` says so.
+    `defaults` are for settings that a topic does not have itself. `clock` returns ms since 1970. Work on many topics
+    ends early when `is_stopping`. A root that does not answer is offline, and is tried again.
     """
 
     def __init__(
@@ -77,30 +73,27 @@ class LogDirectory:
 
     @property
     def url(self) -> str:
-        """The root's address, without credentials."""
         return self.storage.url
 
     @property
     def topics(self) -> dict[str, Topic]:
-        """The loaded topics, by name."""
         with self._lock:
             return dict(sorted(self._topics.items()))
 
     @property
     def dropped(self) -> dict[str, FoundTopic]:
-        """The dropped topics, by name."""
         with self._lock:
             return dict(sorted(self._dropped.items()))
 
     def wait_until_loaded(self) -> bool:
-        """Wait for the first `load_logs`, of another thread; False if this ends before."""
+        """Wait for the first `load_logs`, of another thread; False if the manager ends first."""
         while not self._loaded.wait(_PATIENCE_S):
             if self.is_stopping():
                 return False
         return True
 
     def load_logs(self, run: TaskRun) -> None:
-        """Find the topics below the root: load new ones, in parallel, and let go of those that are gone."""
+        """Find the topics below the root: load new ones, in parallel, and forget deleted ones."""
         try:
             self._load_logs(run)
         finally:
@@ -134,14 +127,13 @@ class LogDirectory:
             run.failed(self.url, "this is a topic, not a folder of topics: give the one above it")
 
     def each_topic(self, run: TaskRun, work: Callable[[Topic], object]) -> None:
-        """Do `work` on each topic; a failure is noted, and the others go on. A dropped topic is let go of."""
+        """Do `work` on each topic; a failure is noted, and the other topics go on. A dropped topic is forgotten."""
         for name, topic in self.topics.items():
             if self.is_stopping():
                 return
             self.attempt(run, name, topic, work)
 
     def attempt(self, run: TaskRun, name: str, topic: Topic, work: Callable[[Topic], object]) -> None:
-        """Do `work` on one topic; see `each_topic`."""
         try:
             work(topic)
         except TopicNotFoundError:
@@ -150,15 +142,14 @@ class LogDirectory:
             run.failed(topic.url, error)
 
     def find(self, names: Iterable[str]) -> list[Topic]:
-        """The loaded topics with these names or URLs."""
         wanted = set(names)
         return [topic for name, topic in self.topics.items() if name in wanted or topic.url in wanted]
 
     def _load(self, run: TaskRun, name: str) -> bool:
-        """Load what has this name, if it is a topic; returns whether there is one."""
+        """Load the folder of this name, if it is a topic; returns whether it is one."""
         storage, known = self.storage.child(name), self.dropped.get(name)
         try:
-            # folders of dropped topics become more and more: their commits are not read again at each look
+            # folders of dropped topics become more and more: their commits are not read again at each scan
             log = known.log if known else topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
             snapshot = log.load(include_dropped=True, known=known.snapshot if known else None)
         except TopicNotFoundError:
@@ -185,18 +176,11 @@ class LogDirectory:
                 )
 
     def _forget(self, name: str, topic: Topic | None = None) -> None:
-        """Let go of what has this name; with `topic`, only if it is still this one."""
+        """Forget the topic of this name; with `topic`, only if it is still this one."""
         with self._lock:
             if topic is None or self._topics.get(name) is topic:
                 self._topics.pop(name, None)
                 self._dropped.pop(name, None)
-
-
-# ---
-# Compacts the partitions of all topics, the dirtiest first (Kafka's `LogCleaner`), and merges small segments.
-#
-# A partition that cannot be cleaned is put aside for a while. Kafka puts it aside until the broker is started
-# again. Each root has a cleaner, so the dirtiest partition of all is never behind one that a slow root holds up.
 
 
 class _DirtyLog(NamedTuple):
@@ -209,14 +193,16 @@ class _DirtyLog(NamedTuple):
 
 
 class _PausedPartition(NamedTuple):
-    """Until when a partition is not cleaned, and why."""
-
     until_ms: int
     error: str
 
 
 class LogCleaner:
-    """The cleaner of one root. A partition that fails is left alone for `retry_ms`."""
+    """Compacts the partitions of one root, the dirtiest first (Kafka's `LogCleaner`), and merges small segments.
+
+    A partition that fails is left alone for `retry_ms`; Kafka's is until the broker is restarted. Each root has a
+    cleaner, so a slow root holds up no other.
+    """
 
     def __init__(self, directory: LogDirectory, retry_ms: int) -> None:
         self._directory, self._retry_ms = directory, retry_ms
@@ -224,12 +210,8 @@ class LogCleaner:
         self._put_aside: dict[tuple[str, int], _PausedPartition] = {}
 
     def clean_logs(self, run: TaskRun) -> None:
-        """`log-cleaner`: compact what is due by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`.
-
-        It looks again as long as it finds something to clean.
-        """
-        # forgets the partitions whose time is over, also by a clock that was set back, and those that are to be
-        # cleaned no more
+        """`log-cleaner`: compact what is due by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`, in passes."""
+        # forgets partitions whose time is over, also by a clock that was set back, and those of other policies now
         urls, now_ms = {topic.url for topic in self._compacted().values()}, self._directory.clock()
         self._put_aside = {
             log: one
@@ -303,7 +285,7 @@ class LogCleaner:
 
 
 def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
-    """Count what the report says; returns whether a partition was cleaned."""
+    """Count the report's facts; returns whether a partition was cleaned."""
     for failed in report.partitions:
         if failed.error is not None:
             run.failed(topic.url, f"cannot clean partition {failed.partition}: {failed.error}")
@@ -315,15 +297,11 @@ def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
     return bool(cleaned)
 
 
-# ---
-# The tasks of one root besides cleaning: retention, deleting files, flushing, and Kafka's checkpoint files.
-#
-# Their names and rules are those of Kafka's `LogManager`. Several processes may run them over the same root: each
-# of them may run beside itself, appends and readers.
-
-
 class LogTasks:
-    """The tasks of `directory`, with what they must know of their runs before."""
+    """The other tasks of `directory`, with the names and rules of Kafka's `LogManager`.
+
+    Several processes may run them over the same root, at the same time as appends and readers.
+    """
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory, self._clock = directory, directory.clock
@@ -352,7 +330,7 @@ class LogTasks:
 
     def _vacuum(self, run: TaskRun, topic: Topic | FoundTopic, work: Callable[[], VacuumReport]) -> None:
         url, delay_ms, now_ms = topic.storage.url, topic.snapshot.config.file_delete_delay_ms, self._clock()
-        # a clock that was ahead, and was set back, holds up nothing
+        # a clock that was ahead, and was set back, must not delay it
         if 0 <= now_ms - self._vacuumed_ms.get(url, -delay_ms) < delay_ms:
             return
         report = work()
@@ -372,14 +350,14 @@ class LogTasks:
         self._directory.each_topic(run, flush)
 
     def checkpoint_recovery_points(self, run: TaskRun) -> None:
-        """`recovery-point-offset-checkpoint`: write up to where each partition is on the device.
+        """`recovery-point-offset-checkpoint`: write up to where each partition is durable.
 
-        When the manager stops, all logs are flushed then, so that nothing of them is walked after a restart of the
-        machine: Kafka's clean shutdown. Before that, the flush policy says what is flushed.
+        When the manager stops, all logs are flushed, so that no log is read after a restart of the machine: Kafka's
+        clean shutdown. Until then the flush policy decides.
         """
         self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
         if self._directory.is_stopping():
-            # behind the file, since this may take longer than the manager waits
+            # after the file, since this may take longer than the manager waits
             self._end_cleanly(run)
             self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
 
@@ -398,7 +376,7 @@ class LogTasks:
             return  # the root is not there yet
         others = set(os.listdir(root)) - directory.topics.keys() - directory.dropped.keys()
         if META_PROPERTIES in others or any(map(parse_partition_folder, others)):
-            # the root is a broker's log directory, as after an adoption in place: its files tell of its own logs
+            # the root is a broker's log directory, as after an import in place: its files are for its own logs
             return
 
         def note(name: str, topic: Topic) -> None:
@@ -414,7 +392,6 @@ class LogTasks:
 
 
 def _active(topic: Topic) -> list[int]:
-    """The partitions that have an active segment now."""
     return [number for number, state in enumerate(topic.refresh().snapshot.partitions) if state.active]
 
 
@@ -428,7 +405,7 @@ def _end_cleanly(run: TaskRun, topic: Topic) -> None:
             try:
                 log.checkpoint()
             except StorageError as error:
-                # the other partitions are on a disk that may do
+                # the other partitions are on a disk that may work
                 run.failed(topic.url, error)
 
 
@@ -442,7 +419,7 @@ def _recovery_points(topic: Topic) -> dict[int, int]:
 
 
 def _log_start_offsets(topic: Topic) -> dict[int, int]:
-    """As Kafka, only offsets above the first segment's base offset; where no segment is left, offsets above 0."""
+    """As Kafka, only offsets above the first segment's base offset; without a segment, offsets above 0."""
     offsets = {}
     for number, state in enumerate(topic.live_snapshot.partitions):
         first = int(state.segments.base_offsets[0]) if len(state.segments) else 0

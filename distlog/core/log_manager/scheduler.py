@@ -11,18 +11,12 @@ from dataclasses import dataclass, field
 from distlog.core.errors import DistlogError
 from distlog.core.storage.parallel import in_parallel
 
-# ---
-# Runs tasks again and again, each in a thread of its own: Kafka's `KafkaScheduler`, with a clock that is given.
-#
-# Without threads, `run_due` runs what is due by the clock, one task after the other.
-
-
 #: The longest wait of a thread, so that no time is too long for the system's call.
 _LONGEST_WAIT_S = 3600.0
 
 
 def monotonic_ms() -> int:
-    """Milliseconds that never go back, whatever happens to the time of day."""
+    """Milliseconds that never go back."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -41,9 +35,10 @@ class _Task:
 
 
 class Scheduler:
-    """Tasks with their periods. `clock` gives ms that never go back; a task must not raise.
+    """Tasks with their periods, each in a thread of its own; a task must not raise.
 
-    The threads are daemons: a process that ends does not wait for a task that `stop` gave up on.
+    `clock` returns ms that never go back. The threads are daemons: a process that ends does not wait for a task that
+    `stop` gave up on. Without threads, `run_due` runs what is due by the clock.
     """
 
     def __init__(self, clock: Callable[[], int] = monotonic_ms) -> None:
@@ -54,7 +49,6 @@ class Scheduler:
 
     @property
     def is_stopping(self) -> bool:
-        """True if tasks should end soon."""
         return self._stopping.is_set()
 
     def schedule(
@@ -64,13 +58,12 @@ class Scheduler:
         self._tasks.append(_Task(name, work, self._clock() + delay_ms, period_ms, at_stop))
 
     def run_due(self) -> None:
-        """Run each task that is due, in this thread."""
         now_ms = self._clock()
         for task in [task for task in self._tasks if task.due_ms <= now_ms]:
             task.run(self._clock)
 
     def run(self, name: str) -> None:
-        """Run the tasks of that name now, all at the same time; they are due again a period later."""
+        """Run the tasks of that name now, in parallel; they are due again a period later."""
         in_parallel(lambda task: task.run(self._clock), [task for task in self._tasks if task.name == name])
 
     def run_all(self) -> None:
@@ -79,7 +72,6 @@ class Scheduler:
             task.run(self._clock)
 
     def start(self) -> None:
-        """Begin a thread for each task."""
         for task in self._tasks:
             thread = threading.Thread(target=self._serve, args=(task,), name=f"distlog-{task.name}", daemon=True)
             self._threads.append(thread)
@@ -104,15 +96,11 @@ class Scheduler:
             task.run(self._clock)
 
 
-# ---
-# One run of a task: its results and its failures. A failure in one topic does not stop the run.
-
-
 @dataclass(slots=True)
 class TaskRun:
     """A run of `task` over the topics of `root`, which began at `started_ms`.
 
-    `done` counts what it did, by a name that says of what. `errors` are by the URL of the topic, or of the root.
+    `done` has its counts by name. `errors` are by the URL of the topic, or of the root.
     """
 
     task: str
@@ -123,7 +111,6 @@ class TaskRun:
     errors: dict[str, str] = field(default_factory=dict)
 
     def add(self, **counts: float) -> None:
-        """Count what was done."""
         for name, count in counts.items():
             self.done[name] += count  # type: ignore[assignment]
 
@@ -136,7 +123,6 @@ class TaskRun:
         return f"{self.task} {self.root}: {done or 'nothing to do'}"
 
     def to_dict(self) -> dict[str, object]:
-        """The facts, as JSON has them."""
         return {
             "task": self.task,
             "root": self.root,

@@ -33,10 +33,6 @@ from distlog.core.tiered.tiered_storage import (
 )
 from distlog.core.transactions.producer_states import read_producer_snapshot
 
-# ---
-# Finds a topic in a bucket, and the segments of its partitions, by the names of the objects.
-
-
 #: How many manifests are read at once.
 MANIFESTS_AT_ONCE = 256
 
@@ -56,8 +52,7 @@ def find_topic(
 ) -> RemoteTopic:
     """The topic in a bucket. `url` is the bucket with the plugin's `key.prefix`, which need not end in a slash.
 
-    Raises TopicNotFoundError if there is none, and InvalidConfigError if several topics had that name and no
-    `topic_id` says which one.
+    Raises InvalidConfigError if several topics had that name and no `topic_id` chooses one.
     """
     paths.check_topic_name(topic)
     if topic_id is not None and not _TOPIC_ID.fullmatch(topic_id):
@@ -98,8 +93,8 @@ class ListedSegment:
 def list_segments(topic: RemoteTopic) -> list[ListedSegment]:
     """The segments that were uploaded, by the names of their objects: one listing for each partition, and one more.
 
-    Objects without a manifest are what an upload left that failed, or what a deletion has not come to: they do not
-    count. Nor does a manifest whose log is deleted already.
+    Objects without a manifest are left from a failed upload, or a deletion has not come to them: they do not count.
+    A manifest whose log is deleted already does not either.
     """
     names = (paths.last_part(folder) for folder in topic.bucket.list_folders(topic.folder))
     numbers = sorted(int(name) for name in names if _PARTITION.fullmatch(name) and int(name) < MAX_PARTITIONS)
@@ -121,11 +116,7 @@ def _listed(topic: RemoteTopic, partition: int) -> Iterator[ListedSegment]:
 
 
 def read_manifests(topic: RemoteTopic, listed: Iterable[ListedSegment]) -> list[RemoteSegment]:
-    """The contents of the manifests.
-
-    Raises CorruptMetadataError, also for an object of another size than its manifest says, and
-    UnsupportedVersionError for an encrypted segment.
-    """
+    """The contents of the manifests; CorruptMetadataError also for an object of another size than in its manifest."""
     wanted, segments = list(listed), []
     for start in range(0, len(wanted), MANIFESTS_AT_ONCE):
         group = wanted[start : start + MANIFESTS_AT_ONCE]
@@ -157,12 +148,12 @@ def _check_sizes(topic: RemoteTopic, segment: RemoteSegment, sizes: Sizes) -> No
             )
 
 
-#: Of what is not known of a segment.
+#: For unknown facts of a segment.
 UNKNOWN = -1
 
 
 class LogPart(NamedTuple):
-    """A segment as part of a log, which reads it only up to `end_offset`: there the next one begins."""
+    """A segment as part of a log, which is read only up to `end_offset`: there the next one begins."""
 
     segment: RemoteSegment
     end_offset: int
@@ -171,7 +162,7 @@ class LogPart(NamedTuple):
 def log_parts(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[LogPart]:
     """The parts of a partition's log, in the order of their offsets, from all of its segments that were uploaded.
 
-    A segment may have been uploaded more than once, since a broker that died begins anew: of two that hold the same
+    A segment may have been uploaded more than once, since a broker that died begins again: of two that hold the same
     offsets the one with more of them counts, then the one whose upload began last. After a change of the leader two
     may overlap, since each broker rolls its segments by itself: as in Kafka, the one that begins later is read from
     there on. Raises CorruptMetadataError for offsets that are in no segment.
@@ -198,10 +189,7 @@ def log_parts(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[Log
 
 
 def partition_state(reader: SegmentReader, parts: Sequence[LogPart], unstable: int) -> PartitionState:
-    """The state of a partition of these parts, at whose end the first open transaction begins at `unstable`.
-
-    Of a segment that is not read to its end, the batches there are looked for.
-    """
+    """The state of a partition of these parts, at whose end the first open transaction begins at `unstable`."""
     infos = [segment_info(part.segment, NO_OFFSET) for part in parts[:-1]]
     infos = [_cut(reader, info, part.end_offset) for info, part in zip(infos, parts[:-1], strict=True)]
     infos.append(segment_info(parts[-1].segment, unstable))
@@ -230,9 +218,9 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
 
 
 def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
-    """The facts about a segment that are known without its log.
+    """The facts about a segment without its log.
 
-    Its number of records is not, and it may hold transactions, so nothing that depends on them is taken from here.
+    The number of records is unknown, and it may hold transactions: nothing may depend on these.
     """
     return SegmentInfo(
         partition=segment.partition,
@@ -258,10 +246,9 @@ def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
 
 
 def first_unstable_offsets(storage: TieredStorage, last: Sequence[RemoteSegment]) -> list[int]:
-    """Find the offset of the first transaction open at the end of each of the `last` segments; NO_OFFSET for none.
+    """The first offset of the oldest transaction open at the end of each of the `last` segments; NO_OFFSET for none.
 
-    The state of the producers there was uploaded with the segment, so one request for each tells. Raises
-    CorruptIndexError.
+    The state of the producers there was uploaded with the segment, so this is one request for each.
     """
     names = [f"{storage.topic.name}-{segment.partition}/{segment.stem}{SNAPSHOT}" for segment in last]
     sizes = [segment.index_bytes(SNAPSHOT) for segment in last]

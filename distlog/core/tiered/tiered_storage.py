@@ -32,10 +32,6 @@ from distlog.core.storage.backend import Entries, FileInfo, UnfinishedUpload
 from distlog.core.storage.parallel import Task
 from distlog.core.storage.storage import Storage
 
-# ---
-# How the log of a remote segment is cut: chunks of one size, each of them compressed by itself, or not at all.
-
-
 #: The most chunks that a segment may have.
 MAX_CHUNKS = 1 << 22
 
@@ -46,7 +42,7 @@ _MAX_WIDTH = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkIndex:
-    """A log of `log_bytes`, in chunks of `chunk_bytes`, the last one shorter.
+    """A log of `log_bytes` as chunks of `chunk_bytes`, the last one shorter.
 
     Chunk i is compressed at [ends[i], ends[i + 1]) of the object. Without `ends` the object is the log itself.
     """
@@ -57,11 +53,9 @@ class ChunkIndex:
 
     @property
     def stored_bytes(self) -> int:
-        """The size of the object."""
         return self.log_bytes if self.ends is None else int(self.ends[-1])
 
     def numbers(self, start: int, end: int) -> range:
-        """The chunks that hold bytes [start, end) of the log."""
         return range(start // self.chunk_bytes, -(-end // self.chunk_bytes)) if start < end else range(0)
 
     def start(self, number: int) -> int:
@@ -70,7 +64,7 @@ class ChunkIndex:
 
     @classmethod
     def parse(cls, value: Any, *, compressed: bool) -> ChunkIndex:
-        """The chunk index of a manifest; ValueError says what is wrong with it."""
+        """The chunk index of a manifest; raises ValueError."""
         if not isinstance(value, dict) or value.get("type") not in ("fixed", "variable"):
             raise ValueError("chunkIndex must be an object of type fixed or variable")
         log_bytes, chunk_bytes = _LOG_BYTES(value.get("originalFileSize")), _SIZE(value.get("originalChunkSize"))
@@ -115,12 +109,8 @@ def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
     return sizes
 
 
-# ---
-# Reads compressed logs chunk by chunk: each chunk is fetched and decompressed once, while it is wanted.
-
-
-#: How many bytes of chunks are kept that a read began or ended in, since the one before or behind it needs these too,
-#: and may come later; at least KEPT_CHUNKS.
+#: How many bytes are kept of chunks in which a read began or ended, since the reads before and after it need these
+#: too, and may come later; at least KEPT_CHUNKS.
 KEPT_BYTES = 32 << 20
 KEPT_CHUNKS = 2
 
@@ -131,7 +121,7 @@ Chunks = dict[Key, memoryview]
 
 @dataclass(frozen=True, slots=True)
 class ChunkedRange:
-    """Bytes [start, end) of the log that lies in the object `name`."""
+    """Bytes [start, end) of the log in the object `name`."""
 
     name: str
     chunks: ChunkIndex
@@ -140,11 +130,9 @@ class ChunkedRange:
 
     @property
     def keys(self) -> list[Key]:
-        """The chunks that hold the bytes."""
         return [(self.name, number) for number in self.chunks.numbers(self.start, self.end)]
 
     def cut(self, key: Key, data: memoryview) -> memoryview:
-        """The wanted bytes of a chunk."""
         begin = self.chunks.start(key[1])
         return data[max(self.start - begin, 0) : self.end - begin]
 
@@ -158,10 +146,7 @@ class ChunkReader:
         self._kept: OrderedDict[Key, memoryview] = OrderedDict()
 
     def read(self, ranges: Sequence[ChunkedRange]) -> list[memoryview]:
-        """The bytes of each range. The chunks that are not there yet are fetched together.
-
-        Raises CorruptRecordError for a chunk that is not what its manifest says, StorageError, FileNotFoundError.
-        """
+        """The bytes of each range; missing chunks are fetched together. CorruptRecordError for a wrong chunk."""
         wanted = {key: each for each in ranges for key in each.keys}
         chunks, tasks, mine = self._taken(wanted)
         try:
@@ -172,7 +157,7 @@ class ChunkReader:
         return [_joined([each.cut(key, chunks[key]) for key in each.keys]) for each in ranges]
 
     def _taken(self, wanted: dict[Key, ChunkedRange]) -> tuple[Chunks, list[Task[Chunks]], list[Key]]:
-        """The chunks that are here, the tasks that get the others, and those that this call has begun."""
+        """The kept chunks, the tasks that fetch the other chunks, and the chunks that this call fetches."""
         with self._lock:
             if self._process != os.getpid():
                 # chunks that the parent's threads fetch do not come here
@@ -208,7 +193,6 @@ class ChunkReader:
 
 
 def _place(chunks: ChunkIndex, number: int) -> tuple[int, int]:
-    """The bytes of the object that hold a chunk."""
     assert chunks.ends is not None
     return int(chunks.ends[number]), int(chunks.ends[number + 1])
 
@@ -230,12 +214,9 @@ def _joined(parts: Sequence[memoryview]) -> memoryview:
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 
-# ---
-# The manifest of a remote segment, `<stem>.rsm-manifest`: the segment's contents, and their places in its objects.
-#
-# A segment is three objects: `.log`, its chunks one after the other; `.indexes`, the files beside the log one after
-# the other; and the manifest, JSON, which is put last. Nothing in it is trusted.
-
+# The manifest of a remote segment is `<stem>.rsm-manifest`. A segment is three objects: `.log`, its chunks one after
+# the other; `.indexes`, the files next to the log one after the other; and the manifest, JSON, which is put last.
+# Nothing in it is trusted.
 
 #: The most bytes that a manifest may have: the sizes of many chunks make it large.
 MAX_MANIFEST_BYTES = 32 << 20
@@ -250,10 +231,10 @@ _BYTES = Integer(0, MAX_INT)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSegment:
-    """One uploaded segment: the offsets `start_offset` (in) to `next_offset` (out), and the places of its files.
+    """An uploaded segment: the offsets `start_offset` (in) to `next_offset` (out), and the locations of its files.
 
-    `indexes` has by suffix (start, end) in the object `.indexes`; files of 0 bytes are left out. `event_ms` is when
-    the upload was begun.
+    `indexes` has by suffix (start, end) in the object `.indexes`, for files that are not empty. The upload was begun
+    at `event_ms`.
     """
 
     stem: str
@@ -267,7 +248,7 @@ class RemoteSegment:
     indexes: Mapping[str, tuple[int, int]]
 
     def index_bytes(self, suffix: str) -> int:
-        """The size of the file beside the log that has this suffix; 0 if there is none."""
+        """The size of the file with this suffix; 0 if there is none."""
         start, end = self.indexes.get(suffix, (0, 0))
         return end - start
 
@@ -281,7 +262,7 @@ class RemotePartition:
     number: int
 
     def parse(self, data: bytes, stem: str, file: str) -> RemoteSegment:
-        """The segment `stem` (start offset and uuid) that the manifest `data` describes.
+        """The segment `stem` (start offset and uuid) of the manifest `data`.
 
         Raises CorruptMetadataError for a manifest that is malformed or another segment's, and UnsupportedVersionError
         for one of another version or of an encrypted segment.
@@ -358,10 +339,8 @@ def _places(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
     return places
 
 
-# ---
 # `<topic>-<partition>/<stem>.log` is put together from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot`
 # are parts of one object. The stem is start offset and uuid, as in the objects' names.
-
 
 LOG, INDEXES, MANIFEST = ".log", ".indexes", ".rsm-manifest"
 
@@ -378,17 +357,15 @@ class RemoteTopic:
     topic_id: str
 
     def file(self, partition: int, stem: str, suffix: str) -> str:
-        """The name of one of a segment's objects in the bucket."""
         return f"{self.folder}/{partition}/{stem}{suffix}"
 
     def parse(self, partition: int, stem: str, manifest: bytes) -> RemoteSegment:
-        """The segment of a manifest; see `RemotePartition.parse`."""
         file = f"{self.bucket.url.rstrip('/')}/{self.file(partition, stem, MANIFEST)}"
         return RemotePartition(self.name, self.topic_id, partition).parse(manifest, stem, file)
 
 
 class TieredFiles:
-    """The files of a remote topic: the kind of storage behind `TieredStorage`. Nothing can be written."""
+    """The files of a remote topic: the backend of `TieredStorage`. Nothing can be written."""
 
     def __init__(self, topic: RemoteTopic, url: str) -> None:
         self._topic, self._prefix = topic, f"{url}/"
@@ -397,16 +374,12 @@ class TieredFiles:
         self.segments: dict[str, RemoteSegment] = {}
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
-        """See `Storage.read`."""
         return bytes(self.read_ranges([(path, start, self.size(path) if end is None else end)])[0])
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
-        """See `Storage.read_joined`."""
-        parts = self.read_ranges(ranges)
-        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        return _joined(self.read_ranges(ranges))
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
-        """See `Storage.read_ranges`."""
         stored: dict[int, tuple[str, int, int]] = {}
         chunked: dict[int, ChunkedRange] = {}
         for number, (path, start, end) in enumerate(ranges):
@@ -428,12 +401,11 @@ class TieredFiles:
         return [by_place[number] for number in range(len(ranges))]
 
     def size(self, path: str) -> int:
-        """See `Storage.size`."""
         segment, suffix = self._located(path)
         return segment.chunks.log_bytes if suffix == LOG else segment.index_bytes(suffix)
 
     def _stored(self, segment: RemoteSegment, suffix: str, start: int, end: int) -> tuple[str, int, int]:
-        """The place of bytes that are stored as they are."""
+        """The location of bytes that are stored as they are."""
         if suffix == LOG:
             return self._object(segment, LOG), start, min(end, segment.chunks.log_bytes)
         low, high = segment.indexes[suffix]
@@ -458,23 +430,23 @@ class TieredFiles:
         return segment
 
     def entries(self, folder: str) -> Entries:
-        """See `Storage.list`: only the bucket is listed."""
+        """Empty: only the bucket is listed."""
         return []
 
     def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
-        """See `Storage.list_after`: only the bucket is listed."""
+        """Empty: only the bucket is listed."""
         return iter(())
 
     def replied_ms(self) -> int:
-        """See `Storage.replied_ms`: there are no commits here."""
+        """0: there are no commits here."""
         return 0
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
-        """See `Storage.uploads`: uploads of Kafka are not ours."""
+        """Empty: uploads of Kafka are not ours."""
         return []
 
     def _refuse(self, *_: object) -> NoReturn:
-        """Refuse to write, also to learn the store's time; and to tell the time of a file, which has none here."""
+        """Refuse to write, also to learn the store's time; and to read the time of a file, which has none here."""
         raise ReadOnlyTopicError("Kafka's tiered storage is only read here", url=self._prefix.rstrip("/"))
 
     put_many = put_if_absent = probe_put_if_absent = sync = open_write = delete = abort_uploads = _refuse

@@ -26,16 +26,9 @@ from distlog.core.tiered.tiered_storage import RemoteSegment, RemoteTopic, Tiere
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
 
-# ---
-# A snapshot of a topic in a bucket: made from the names of its objects and from their manifests.
-
 
 def load(storage: TieredStorage, version: int = 0) -> Snapshot:
-    """The topic as it is in the bucket now, called `version`; manifests that `storage` has read are not read again.
-
-    Reads the state of the producers at the end of each partition too. Raises CorruptMetadataError, CorruptIndexError,
-    UnsupportedVersionError.
-    """
+    """The topic as it is in the bucket now, called `version`; manifests that `storage` has are not read again."""
     listed, known = list_segments(storage.topic), storage.files.segments
     there = {segment.stem: known[segment.stem] for segment in listed if segment.stem in known}
     new = read_manifests(storage.topic, [segment for segment in listed if segment.stem not in known])
@@ -79,10 +72,10 @@ def open_tiered(
 
 
 class TieredTopic(Topic):
-    """A topic in a bucket, as it was when it was opened; `refresh` sees what was uploaded since.
+    """A topic in a bucket, as it was when it was opened; `refresh` adds what was uploaded since.
 
-    It reads as every `Topic`. All changes raise ReadOnlyTopicError, and so do `follow`, `history`, `groups`
-    and `verify`: a bucket has no commits.
+    All changes raise ReadOnlyTopicError, and so do `follow`, `history`, `groups` and `verify`: a bucket has no
+    commits.
     """
 
     def __init__(self, topic: RemoteTopic) -> None:
@@ -95,7 +88,7 @@ class TieredTopic(Topic):
         return self.storage
 
     def refresh(self) -> TieredTopic:
-        """See the segments that were uploaded or deleted since; reads only manifests that are new."""
+        """Read the segments that were uploaded or deleted since; reads only new manifests."""
         self.advance(load(self._bucket, self.version + 1))
         return self
 

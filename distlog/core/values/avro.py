@@ -195,7 +195,7 @@ class _Walk:
 
 
 class AvroDecoder:
-    """Decodes values of `reader`, or, with a `registry`, of the schema in their header, to the columns of `reader`."""
+    """Decodes values of `reader`, or with a `registry` of the schema in their header, to the columns of `reader`."""
 
     def __init__(self, reader: AvroSchema | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
