@@ -38,9 +38,8 @@ class SegmentFacts:
 
     def with_times(self) -> SegmentFacts:
         has_time = self.last_ms != NO_TIMESTAMP
-        first = np.minimum(self.first_ms[has_time], self.last_ms[has_time])
-        columns = [column[has_time] for column in (self.partition, self.records, self.bytes)]
-        return SegmentFacts(self.partitions, *columns, first, self.last_ms[has_time])
+        columns = (self.partition, self.records, self.bytes, np.minimum(self.first_ms, self.last_ms), self.last_ms)
+        return SegmentFacts(self.partitions, *(column[has_time] for column in columns))
 
 
 INK, MUTED, GRID = "#24292f", "#6e7781", "#e3e6ea"
