@@ -401,6 +401,7 @@ class Producer(Writer):
     """
 
     def begin_empty(self) -> None:
+        """Become empty, as after a fork."""
         self._is_open = False
         super().begin_empty()
 
