@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from distlog.core.errors import InvalidConfigError
+from distlog.core.optional import extra, optional
 
 __all__ = [
     "HAS_ADMISSION",
@@ -163,7 +164,11 @@ def check_part(is_there: bool, what: str, since: str, instead: str = "") -> None
 
 
 def map_in_arrow(frame: DataFrame, function: Any, schema: StructType | str) -> DataFrame:
-    """`frame.mapInArrow`, which needs pandas, although it does not use it, and takes one newer than Spark knows."""
+    """`frame.mapInArrow`, which needs pandas, although it does not use it, and takes one newer than Spark knows.
+
+    Raises ModuleNotFoundError, which names the package, where pandas is not installed.
+    """
+    optional("pandas", "a read or an append of a DataFrame", extra("spark"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return frame.mapInArrow(function, schema)

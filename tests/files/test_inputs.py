@@ -112,6 +112,15 @@ def test_a_url_without_a_reader_is_an_error_that_shows_the_way_by_spark(url: str
     assert "import distlog.spark" in str(raised.value)
 
 
+def test_hdfs_without_its_client_is_an_error_that_names_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("HADOOP_HOME", raising=False)
+    monkeypatch.setenv("ARROW_LIBHDFS_DIR", str(tmp_path))
+    with pytest.raises(StorageError, match="no client for hdfs:// is installed: it needs Java and Hadoop's libhdfs"):
+        reader().files(["hdfs://namenode/raw/a.log"])
+
+
 def test_an_address_of_the_web_with_a_user_is_refused_without_its_secret() -> None:
     with pytest.raises(StorageError) as raised:
         reader().files(["https://me:secret@host/a.log"])

@@ -18,6 +18,7 @@ from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, Topic
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.stream_plan import StreamOptions
 from distlog.spark.stream_source import WholeStreamReader
+from distlog.spark.versions import map_in_arrow
 
 
 @pytest.fixture
@@ -160,3 +161,9 @@ def test_a_pyspark_without_sources_in_python_is_refused_by_its_version(module: s
     assert ran.stderr.splitlines()[-1].startswith(
         "ImportError: distlog.spark needs PySpark 4.0 or newer, and this is 3.5.7"
     )
+
+
+def test_a_missing_pandas_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs pandas: pip install 'pydistlog\[spark\]'"):
+        map_in_arrow(None, None, "value binary")  # type: ignore[arg-type]

@@ -273,6 +273,13 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
                 f"no storage is called {protocol}://: give a path, s3://bucket/folder, gs://, abfs:// or memory://"
             ) from None
         raise StorageError(f"cannot open {protocol}://: {options.masked(str(error))}") from None
+    except OSError as error:
+        if not str(error).startswith("Unable to load lib"):
+            raise
+        raise StorageError(
+            f"no client for {protocol}:// is installed: it needs Java and Hadoop's libhdfs, where JAVA_HOME and "
+            "HADOOP_HOME or ARROW_LIBHDFS_DIR say"
+        ) from None
     _stop_retries(protocol, made)
     _note_replies(protocol, made)
     return made
