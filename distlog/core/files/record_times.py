@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from distlog.core.arrays import column_of, integers, numbers_of, scalar_of
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.files.fixed_times import FixedTimes
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
 from distlog.core.topics.appendable import scaled
 
@@ -89,6 +90,10 @@ class TimeReader:
                 times = None
             if times is not None:
                 return Times(times, {})
+        elif (fixed := FixedTimes.of(self.time_format)) and (
+            times := fixed.read(column.cast(pa.binary()))
+        ) is not None:
+            return Times(times, {})
         # most times of a log are of a few seconds
         encoded = column.cast(pa.binary()).dictionary_encode()
         found = self._one_by_one([value.decode(errors="replace") for value in encoded.dictionary.to_pylist()])
