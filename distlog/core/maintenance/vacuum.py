@@ -322,17 +322,7 @@ def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
         lock.close()
 
 
-# First a commit raises the gc floor, which is a version. From then on a commit is refused if its transaction read a
-# version below the floor (TransactionTooOldError). So an unreferenced file of such a transaction stays
-# unreferenced, whatever the clocks say. The versions from the floor to that commit decide which files are kept. A
-# later commit can only reference files that these versions reference, or files of transactions that read at or
-# above the floor.
-#
-# The clock only chooses the floor: the version that was the head `file.delete.delay.ms` ago. Both the times of
-# commits and the present time come from the store's own clock, never from a process's. Vacuum also deletes
-# checkpoints that loads of the kept versions do not need, and what brokers and retention left of producers where
-# the log begins later. And it deletes what dead writers left: unfinished uploads, torn puts, probes, and the locks
-# and groups of a dropped topic. In the end it deletes the commits below the log floor (`log_floor`).
+# docs/design/vacuum.md says why nothing is deleted that a version names.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
