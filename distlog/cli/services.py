@@ -108,10 +108,8 @@ class Service:
             self._event("run", str(run), **run.to_dict())
 
     def _event(self, name: str, text: str, **facts: object) -> None:
-        if self._as_json:
-            self._line.print_json({"event": name, **facts})
-        else:
-            self._line.print(f"{text}: {', '.join(self._manager.roots)}" if name == "started" else text)
+        shown = f"{text}: {', '.join(self._manager.roots)}" if name == "started" else text
+        print_event(self._line, name, shown, facts, as_json=self._as_json)
 
     def _status(self) -> str:
         """The manager's topics, and the tasks that fail."""

@@ -75,11 +75,6 @@ _JSON = json.JSONEncoder(default=to_json, ensure_ascii=False)
 _ASCII_JSON = json.JSONEncoder(default=to_json)
 
 
-def json_text(value: object) -> str:
-    """A value as one line of JSON; bytes as `to_json` has them."""
-    return _JSON.encode(value)
-
-
 class RowPrinter:
     """Prints rows that come batch by batch: one table on a terminal, else a title line and a line each."""
 

@@ -59,7 +59,8 @@ def check(batch: pa.RecordBatch) -> None:
     names = batch.schema.names
     tabbed = "".join("\t".join(output.text(row[name]) for name in names) + "\n" for row in rows)
     assert bytes(record_lines.tabbed(batch)).decode() == tabbed
-    assert bytes(record_lines.json_objects(batch)).decode() == "".join(output.json_text(row) + "\n" for row in rows)
+    objects = [json.dumps(row, default=output.to_json, ensure_ascii=False) for row in rows]
+    assert bytes(record_lines.json_objects(batch)).decode() == "".join(f"{line}\n" for line in objects)
 
 
 @given(ROWS)

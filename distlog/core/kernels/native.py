@@ -207,7 +207,7 @@ def _has_code(folder: Path, cache: _KernelCache) -> bool:
 def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
     """Compile, or load code, in a thread that no signal interrupts.
 
-    Ctrl-C in the midst of it would leave LLVM's lock held, and all threads that compile would wait for ever.
+    Ctrl-C in the midst of it would leave LLVM's lock held, and all threads that compile would wait forever.
     """
     # what holds the lock waits for what it calls: a function of the user that is compiled with a kernel in it, or
     # that a signal's handler interrupts in its compilation
