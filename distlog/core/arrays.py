@@ -222,7 +222,6 @@ def new_pages(size: int, position: int = 0) -> npt.NDArray[np.uint8]:
 
 
 def lies_in_pages(memory: npt.NDArray[np.uint8], position: int) -> bool:
-    """True if `memory` is aligned as `new_pages` aligns it for this position."""
     return (address(memory) - position) % PAGE_BYTES == 0
 
 

@@ -43,7 +43,6 @@ def broker_setting(
 
 
 def settings_of(kind: Any) -> dict[str, BrokerSetting]:
-    """The settings of a dataclass, or of an object of it, by their fields' names."""
     return {each.name: each.metadata[_SETTING] for each in dataclasses.fields(kind) if _SETTING in each.metadata}
 
 

@@ -40,7 +40,6 @@ class FieldReader:
         self.is_flexible = False
 
     def number(self, form: str) -> int:
-        """The next number, of this `struct` form."""
         size = struct.calcsize(form)
         return int(struct.unpack(form, self.taken(size))[0])
 
@@ -64,7 +63,6 @@ class FieldReader:
         return self.varint() - 1 if self.is_flexible else self.number(">i")
 
     def skip_tags(self) -> None:
-        """Skip the fields with tags, if the version has them."""
         for _ in range(self.varint() if self.is_flexible else 0):
             self.varint()
             self.taken(self.varint())
@@ -114,8 +112,6 @@ _VALUE_VERSION, _FLEXIBLE_VERSION = 3, 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetKey:
-    """The key of a committed offset: a group, and a topic's partition."""
-
     group: str
     topic: str
     partition: int
@@ -279,7 +275,6 @@ def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[Offse
 
 
 def _read_together(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
-    """Partitions whose logs fit into memory together; a large one is alone."""
     group, size = dict[int, PartitionState](), 0
     for number, state in states.items():
         own = int(state.segments.log_bytes.sum())

@@ -69,7 +69,6 @@ def cells(column: pa.ChunkedArray, name: str) -> list[str]:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """True if values of this type are numbers, which are aligned to the right."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
@@ -95,7 +94,6 @@ def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = HTML
 
 
 def lines(table: pa.Table, columns: Sequence[str] | None = None, most: int = TEXT_ROWS) -> str:
-    """As `html`, as lines of text."""
     titles, rows, right = _laid_out(table, columns, most)
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     return "\n".join(
@@ -133,8 +131,6 @@ class Screen(Protocol):
 
 
 class Terminal:
-    """The last line of a terminal; it is wiped at the end."""
-
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 

@@ -24,7 +24,6 @@ def count_of(name: str, value: object) -> int:
 
 
 def whole_numbers(name: str, values: object) -> list[int]:
-    """One whole number, or some of them, as a list."""
     if isinstance(values, Iterable) and not isinstance(values, str):
         return [whole_number(name, value) for value in values]
     return [whole_number(name, values)]

@@ -91,12 +91,10 @@ def last_part(name: str) -> str:
 
 
 def is_topic_name(name: str) -> bool:
-    """Kafka's `Topic.validate`."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def may_be_topic_folder(name: str) -> bool:
-    """True of a folder's name that a topic may have, and none of distlog's own folders has."""
     return is_topic_name(name) and name not in (COMMITS_DIR, GROUPS_DIR)
 
 
@@ -130,27 +128,23 @@ def partition_dir(topic: str, partition: int) -> str:
 
 
 def segment_file(topic: str, partition: int, stem: str, suffix: str) -> str:
-    """The relative name of one file of a segment; `suffix` is one of SEGMENT_SUFFIXES."""
     if suffix not in SEGMENT_SUFFIXES or partition < 0:
         raise InvalidTopicError("not a segment file", partition=partition, suffix=suffix)
     return f"{partition_dir(topic, partition)}/{check_stem(stem)}{suffix}"
 
 
 def parse_segment_file(name: str, topic: str) -> tuple[int, str] | None:
-    """The (partition, stem) of a segment file of the topic, from its relative name; None for any other file."""
     match = _SEGMENT_FILE.fullmatch(name, len(topic) + 1) if name.startswith(f"{topic}-") else None
     is_other = name.endswith(SNAPSHOT_SUFFIX) and _PRODUCER_SNAPSHOT.fullmatch(name)
     return (int(match["partition"]), match["stem"]) if match and not is_other else None
 
 
 def parse_producer_snapshot(name: str, topic: str) -> tuple[int, int] | None:
-    """The (partition, offset) of a file `<offset:020d>.snapshot`, from its relative name; None for any other file."""
     match = _PRODUCER_SNAPSHOT.fullmatch(name)
     return (int(match["partition"]), int(match["offset"])) if match and match["topic"] == topic else None
 
 
 def parse_leader_epochs(name: str, topic: str) -> int | None:
-    """The partition whose leader epochs a broker left in this file; None for any other file."""
     match = _LEADER_EPOCHS.fullmatch(name)
     return int(match["partition"]) if match and match["topic"] == topic else None
 
@@ -161,7 +155,6 @@ def bundle_file(stem: str) -> str:
 
 
 def parse_bundle_file(name: str) -> str | None:
-    """The stem of a bundle, from its relative name; None for any other file."""
     match = _BUNDLE.fullmatch(name)
     return match["stem"] if match else None
 
@@ -180,7 +173,6 @@ def parse_pending_file(name: str) -> str | None:
 
 
 def told_by_pending_file(name: str) -> str | None:
-    """The actions in the name of a pending file; None if the file itself has the actions, and for any other file."""
     match = _PENDING.fullmatch(name)
     return match["told"] if match else None
 
@@ -199,19 +191,16 @@ def checkpoint_file(version: int, digest_hex: str, base: str | None = None) -> s
 
 
 def parse_commit_file(name: str) -> int | None:
-    """The version in a commit's file name, in any folder, or None for any other file."""
     match = _COMMIT.fullmatch(last_part(name))
     return int(match[1]) if match else None
 
 
 def parse_checkpoint_file(name: str) -> int | None:
-    """The version of the checkpoint `name` (relative), or None for any other file."""
     match = _CHECKPOINT.fullmatch(name)
     return int(match["version"]) if match else None
 
 
 def base_of_checkpoint(name: str) -> str | None:
-    """The name of the full checkpoint that the incremental one `name` needs, both relative; else None."""
     match = _CHECKPOINT.fullmatch(name)
     return f"{COMMITS_DIR}/{match['base']}{_CHECKPOINT_SUFFIX}" if match and match["base"] else None
 
@@ -236,7 +225,6 @@ def group_folder(topic_id: str, group: str) -> str:
 
 
 def parse_group_folder(name: str) -> str | None:
-    """The group whose folder has this name (the last part of its path), or None for any other folder."""
     if not _GROUP.fullmatch(name):
         return None
     group = _ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), name.encode()).decode("utf-8", "replace")
@@ -248,13 +236,11 @@ def heartbeat_file(member: str) -> str:
 
 
 def parse_heartbeat_file(name: str) -> str | None:
-    """The id of the member that has this file of heartbeats, or None for any other file."""
     match = _HEARTBEAT.fullmatch(last_part(name))
     return match[1] if match else None
 
 
 def temporary_file(unique_hex: str) -> str:
-    """The name of a file while it is being written, in the folder of the file that it becomes."""
     return f".{unique_hex}.tmp"
 
 
@@ -263,7 +249,6 @@ def probe_file(unique_hex: str) -> str:
 
 
 def is_lock_file(name: str) -> bool:
-    """True if a file is a lock of a partition, or the copy of its page."""
     return last_part(name).removesuffix(PAGE_COPY) in (LOCK_FILE, FLUSH_FILE)
 
 

@@ -47,7 +47,6 @@ BLUE, RED = "#3274b5", "#cf4a3c"
 
 
 def panel(axes: Any, title: str, note: str = "") -> None:
-    """Give a panel its title on the left, a note on the right, and quiet axes."""
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_title(note, loc="right", fontsize=8.5, color=MUTED)
     axes.spines[["top", "right"]].set_visible(False)
@@ -105,7 +104,6 @@ class TimeBins:
 
     @classmethod
     def over(cls, first_ms: int, last_ms: int) -> TimeBins:
-        """The bins from the first to the last time; around one moment a minute."""
         room = _MINUTE // 2 if first_ms == last_ms else 0
         first, last = (min(max(each, 0), _LATEST_MS - _WIDTHS[-1][0]) for each in (first_ms - room, last_ms + room))
         width, label = next(each for each in _WIDTHS if last // each[0] - first // each[0] < MOST_BINS)
@@ -116,7 +114,6 @@ class TimeBins:
         return self.start_ms + self.width_ms * np.arange(self.count + 1, dtype=np.int64)
 
     def spread(self, facts: SegmentFacts) -> npt.NDArray[np.float64]:
-        """Records in each bin, if the records of a segment are spread evenly between its times."""
         width = (facts.last_ms - facts.first_ms + 1).astype(np.float64)
         below = [
             float((facts.records * np.clip((edge - facts.first_ms) / width, 0.0, 1.0)).sum())
@@ -125,7 +122,6 @@ class TimeBins:
         return np.diff(below)
 
     def counted(self, batches: Iterable[pa.RecordBatch]) -> npt.NDArray[np.float64]:
-        """Records in each bin by the column `timestamp` of the batches; records without a time do not count."""
         counts = np.zeros(self.count, np.int64)
         for batch in batches:
             times = batch.column("timestamp").cast(pa.int64()).drop_null().to_numpy(zero_copy_only=False)

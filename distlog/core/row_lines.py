@@ -32,7 +32,6 @@ def joined(parts: Sequence[Texts], count: int) -> pa.Array:
 
 
 def joined_items(items: pa.Array, lengths: npt.NDArray[np.int64], separator: str) -> pa.Array:
-    """The text of each row: its next `lengths` items with the separator between them."""
     ends = integers(np.append(0, np.cumsum(lengths, dtype=np.int64)))
     return pc.binary_join(pa.LargeListArray.from_arrays(ends, items), scalar(separator))
 
@@ -47,7 +46,6 @@ def or_else(texts: pa.Array, text: str) -> pa.Array:
 
 
 def bytes_of(texts: pa.Array) -> memoryview:
-    """The texts back to back."""
     _, offsets, data = texts.buffers()
     if not len(texts) or data is None:
         return memoryview(b"")
@@ -69,7 +67,6 @@ _SHOWN_ESCAPES = {char: display_text(char) for char in map(chr, (*range(32), *ra
 
 
 def json_texts(column: pa.Array, around_base64: tuple[str, str] = ('{"base64": "', '"}')) -> pa.Array:
-    """Bytes as JSON strings; bytes that are not UTF-8 in base64, with texts around it."""
     if is_utf8(column):
         return joined(['"', _replaced(raw(column), _JSON_ESCAPES), '"'], len(column))
     begin, end = around_base64
@@ -90,7 +87,6 @@ def shown_texts(column: pa.Array) -> pa.Array:
 
 
 def java_texts(column: pa.Array) -> pa.Array:
-    """Bytes as UTF-8, with U+FFFD for others, as in Java's `String`."""
     return raw(column) if is_utf8(column) else _one_by_one(column, lambda value: java_text(value).encode())
 
 
@@ -167,7 +163,6 @@ PLAIN = Style("", raw, _integers, ("", "=", "", ","))
 
 
 def tabbed(batch: pa.RecordBatch) -> memoryview:
-    """The rows as UTF-8 lines, their columns separated by tabs."""
     return _rows(batch, ["", *["\t"] * (batch.num_columns - 1)], "\n", _SHOWN)
 
 
@@ -183,7 +178,6 @@ def csv_rows(batch: pa.RecordBatch, *, titles: bool) -> bytes | memoryview:
 
 
 def json_labels(names: Sequence[str]) -> list[str]:
-    """The texts before the values of a JSON object."""
     labels = [f"{json.dumps(name, ensure_ascii=False)}: " for name in names]
     return [f"{', ' if number else '{'}{label}" for number, label in enumerate(labels)]
 

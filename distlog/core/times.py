@@ -50,7 +50,6 @@ def check_unit(unit: str) -> str:
 
 
 def scale(unit: str) -> tuple[int, int]:
-    """The divisor and the factor that make numbers of a unit milliseconds; one of the two is 1."""
     return _UNITS[unit][:2]
 
 
@@ -61,7 +60,6 @@ def in_ms(number: int, unit: str) -> int:
 
 
 def wrong_unit(number: int, unit: str = "ms") -> str | None:
-    """The complaint about a number of units that would be thousands of years from now; else None."""
     if in_ms(number, unit) < _TOO_LATE_MS:
         return None
     likely = next((each for each in TIME_UNITS if in_ms(number, each) < _TOO_LATE_MS), "ns")

@@ -32,7 +32,6 @@ class TransactionStatus(Enum):
 
     @property
     def kafka_name(self) -> str:
-        """The name in Kafka's admin clients: `PrepareCommit`."""
         return self.name.title().replace("_", "")
 
 
@@ -76,7 +75,6 @@ class TransactionState:
         return self.status in _OVER
 
     def has_timed_out(self, now_ms: int) -> bool:
-        """True if it has been open for longer than its producer allowed."""
         return self.status is TransactionStatus.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
     def not_after(self, now_ms: int) -> TransactionState:
@@ -88,7 +86,6 @@ class TransactionState:
         return replace(self, started_ms=now_ms) if is_ahead else self
 
     def begun_again(self, producer: ProducerId, timeout_ms: int, now_ms: int, last_epoch: int) -> TransactionState:
-        """The state when its next producer begins."""
         return TransactionState(
             transactional_id=self.transactional_id,
             producer=producer,
@@ -98,7 +95,6 @@ class TransactionState:
         )
 
     def with_partitions(self, partitions: frozenset[TopicPartition], now_ms: int) -> TransactionState:
-        """The transaction, begun if it is not, with these partitions too."""
         current = self.partitions if self.status is TransactionStatus.ONGOING else frozenset()
         started_ms = self.started_ms if self.status is TransactionStatus.ONGOING else now_ms
         return replace(
@@ -121,7 +117,6 @@ class TransactionState:
         return replace(self.decided(now_ms, is_committed=False, fences=True), last_epoch=self.producer.epoch)
 
     def completed(self, now_ms: int) -> TransactionState:
-        """The decided transaction when all of its markers are durable."""
         return replace(self, status=_COMPLETE[self.status], partitions=frozenset(), updated_ms=now_ms)
 
 
@@ -140,7 +135,6 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: bytes) -> str | None:
-    """The transactional id; None for a key of another kind."""
     reader = FieldReader(data, "a key", TRANSACTIONS_TOPIC)
     return reader.text() if reader.number(">h") == _VERSION else None
 
@@ -193,7 +187,6 @@ def _places(reader: FieldReader) -> Iterator[TopicPartition]:
 
 
 def take_state(newest: dict[str, TransactionState], key: bytes | None, value: bytes | None) -> None:
-    """Apply the next record of the log to `newest`."""
     transactional_id = decode_key(key or b"")
     if transactional_id is None:
         return

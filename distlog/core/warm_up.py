@@ -37,8 +37,6 @@ _CONFIG = {"min.cleanable.dirty.ratio": 0, "index.interval.bytes": 64, "batch.by
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """The time that a warm-up took."""
-
     seconds: float
 
     def __str__(self) -> str:

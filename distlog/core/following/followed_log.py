@@ -162,7 +162,6 @@ class Window:
 
 
 def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
-    """The next offset after the records of each partition in `batch`, which are in (partition, offset) order."""
     partitions, offsets = numbers_of(batch.column("partition")), numbers_of(batch.column("offset"))
     if partitions[0] == partitions[-1]:
         # so are most batches
@@ -216,7 +215,6 @@ class FollowerAssignment(ABC):
 
     @property
     def is_lapsed(self) -> bool:
-        """True if other members may read the same partitions."""
         return False
 
     def due_s(self) -> float:
@@ -250,8 +248,6 @@ class FollowerAssignment(ABC):
 
 
 class WholeAssignment(FollowerAssignment):
-    """The partitions that were asked for, or all, with partitions that are added later."""
-
     def __init__(
         self, log: FollowedLog, partitions: Collection[int] | None, start: Start | None, out_of_range: OutOfRange
     ) -> None:
@@ -271,8 +267,6 @@ class WholeAssignment(FollowerAssignment):
 
 
 class GroupAssignment(FollowerAssignment):
-    """The partitions that a group gives to this member."""
-
     def __init__(self, log: FollowedLog, member: Membership, start: Start | None, out_of_range: OutOfRange) -> None:
         super().__init__(log, start, out_of_range)
         self._member, self._joins = member, 0

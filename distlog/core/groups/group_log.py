@@ -97,7 +97,6 @@ class GroupState:
         return sorted(partition for partition, owner in self.owners.items() if owner == member_id)
 
     def after(self, version: int) -> GroupState:
-        """A copy as the version after `version`, with an id of its own."""
         return dataclasses.replace(self, version=version + 1, id=str(uuid.uuid4()))
 
     def encode(self) -> bytes:
@@ -269,7 +268,6 @@ class GroupLog:
         return state
 
     def _is_first(self, planned: GroupState) -> bool:
-        """Put a version; True if it counts."""
         data = planned.encode()
         existing = self._storage.put_if_absent(self._file(planned.version), data, timeout_s=TIMEOUT_S)
         return existing == data and self._counts(planned.version)

@@ -98,7 +98,6 @@ class Membership:
 
     @property
     def id(self) -> str:
-        """Its id in the group; empty while it is not a member."""
         return self._id
 
     @property

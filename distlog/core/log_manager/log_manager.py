@@ -44,8 +44,6 @@ class Metric(NamedTuple):
 
 
 class TaskMetrics:
-    """Counts what the tasks do; safe between threads."""
-
     def __init__(self) -> None:
         self._lock = process_lock()
         self._metrics: dict[str, Metric] = {}
@@ -124,7 +122,6 @@ def _partitions(of: Labels, topic: Topic) -> Iterator[tuple[Labels, tuple[int, .
 
 
 def _counted(of: Labels, topic: Topic) -> Iterator[tuple[Labels, PartitionCounters]]:
-    """The counters of the partitions that were appended to in place."""
     if not topic.storage.is_local:
         return
     for number in range(len(topic.snapshot.partitions)):
@@ -135,7 +132,6 @@ def _counted(of: Labels, topic: Topic) -> Iterator[tuple[Labels, PartitionCounte
 
 
 def _numbers(done: PartitionCounters) -> tuple[float, ...]:
-    """The values of _DONE, in seconds."""
     return done.appends, done.append_bytes, done.append_ns / 1e9, done.flushes, done.flush_ns / 1e9
 
 
@@ -285,7 +281,6 @@ class LogManager:
             task("log-start-offset-checkpoint", tasks.checkpoint_log_start_offsets, starts_ms, at_stop=True)
 
     def _run(self, task: str, directory: LogDirectory, work: Work) -> None:
-        """Run a task on a root. A failure is noted, so that the task runs again."""
         if task != LOAD_LOGS and (not directory.wait_until_loaded() or directory.is_offline or not self._may_run()):
             return
         run, started_ms = TaskRun(task, directory.url, self._clock()), self._scheduler_clock()

@@ -86,7 +86,6 @@ class LogDirectory:
             return dict(sorted(self._dropped.items()))
 
     def wait_until_loaded(self) -> bool:
-        """Wait for the first `load_logs`, of another thread; False if the manager ends first."""
         while not self._loaded.wait(_PATIENCE_S):
             if self.is_stopping():
                 return False
@@ -146,7 +145,6 @@ class LogDirectory:
         return [topic for name, topic in self.topics.items() if name in wanted or topic.url in wanted]
 
     def _load(self, run: TaskRun, name: str) -> bool:
-        """Load the folder of this name, if it is a topic; returns whether it is one."""
         storage, known = self.storage.child(name), self.dropped.get(name)
         try:
             # folders of dropped topics become more and more: their commits are not read again at each scan
@@ -184,8 +182,6 @@ class LogDirectory:
 
 
 class _DirtyLog(NamedTuple):
-    """A partition that is due, with the name of its topic's folder."""
-
     dirty_ratio: float
     name: str
     topic: Topic
@@ -240,7 +236,6 @@ class LogCleaner:
         self._directory.each_topic(run, merge_small)
 
     def _clean_pass(self, run: TaskRun) -> bool:
-        """Clean each partition that is due, once; returns whether any of them is cleaner than before."""
         cleaned = False
         for log in self._filthiest_first(run):
             if self._directory.is_stopping():
@@ -264,7 +259,6 @@ class LogCleaner:
         return sorted(due, key=lambda log: -log.dirty_ratio)
 
     def _clean(self, run: TaskRun, log: _DirtyLog) -> bool:
-        """Clean one partition; returns whether it is cleaner than before. One that fails is put aside."""
         cleaned, own = list[bool](), TaskRun(run.task, run.root, run.started_ms)
 
         def clean(topic: Topic) -> None:
@@ -285,7 +279,6 @@ class LogCleaner:
 
 
 def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
-    """Count the report's facts; returns whether a partition was cleaned."""
     for failed in report.partitions:
         if failed.error is not None:
             run.failed(topic.url, f"cannot clean partition {failed.partition}: {failed.error}")

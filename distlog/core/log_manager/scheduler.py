@@ -16,7 +16,6 @@ _LONGEST_WAIT_S = 3600.0
 
 
 def monotonic_ms() -> int:
-    """Milliseconds that never go back."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -54,7 +53,6 @@ class Scheduler:
     def schedule(
         self, name: str, work: Callable[[], None], *, delay_ms: int, period_ms: int, at_stop: bool = False
     ) -> None:
-        """Run `work` in `delay_ms`, then every `period_ms`; `at_stop` also when its thread stops."""
         self._tasks.append(_Task(name, work, self._clock() + delay_ms, period_ms, at_stop))
 
     def run_due(self) -> None:
@@ -67,7 +65,6 @@ class Scheduler:
         in_parallel(lambda task: task.run(self._clock), [task for task in self._tasks if task.name == name])
 
     def run_all(self) -> None:
-        """Run each task once, due or not, in the order in which they were scheduled."""
         for task in self._tasks:
             task.run(self._clock)
 
@@ -78,7 +75,6 @@ class Scheduler:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Begin no more tasks, and wait for those that run; False if some still run after `timeout_s`."""
         self._stopping.set()
         end = time.monotonic() + timeout_s
         for thread in self._threads:

@@ -106,7 +106,6 @@ class LogFile:
         return self._storage.read_joined([self._log.range(start, end)])
 
     def close(self) -> None:
-        """Stop the requests that run ahead."""
         if self._windows is not None:
             self._windows.close()  # type: ignore[attr-defined]
 
@@ -133,7 +132,6 @@ class Piece(NamedTuple):
 
     @property
     def file_position(self) -> int:
-        """The position at which the piece begins in its file."""
         return self.log.begin + self.position
 
     @property
@@ -172,8 +170,6 @@ class Piece(NamedTuple):
 
 
 class Files(Sequence[str]):
-    """The file of each batch, looked up when an error names it."""
-
     def __init__(self, pieces: Sequence[Piece], owner: Longs) -> None:
         self._pieces, self._owner = pieces, owner
 
@@ -185,7 +181,6 @@ class Files(Sequence[str]):
 
 
 def headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:
-    """The headers of the batches of whole log files, which fill `data`, as BATCH rows."""
     try:
         batches: npt.NDArray[Any] = read_headers(data)
         batch_ends, ends = np.append(0, batches["position"] + batches["size"]), [piece.end for piece in pieces]
@@ -211,7 +206,6 @@ def _headers_of_file(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
 
 
 def cut_short(piece: Piece, position: int) -> CorruptRecordError:
-    """The error for a log whose last batch, at `position` of the chunk, is cut short."""
     return CorruptRecordError(
         "the file ends within a batch: verify, then restore it from a copy",
         file=piece.file,

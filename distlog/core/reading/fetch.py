@@ -240,7 +240,6 @@ def has_late_transaction(
 
 
 def open_transactions(reader: SegmentReader, partition: int, state: PartitionState) -> list[OpenTransaction]:
-    """The open transactions of a partition, the oldest first; without one, nothing is read."""
     stable = last_stable_offset(reader, state)
     if stable >= state.log_end_offset:
         return []

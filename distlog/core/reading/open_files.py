@@ -42,7 +42,6 @@ class OpenFiles(Generic[T]):
         return _empty, (self._limit, self._timed)
 
     def known(self, key: Hashable) -> T | None:
-        """The object opened under `key`; None without one, or if its file was deleted or replaced."""
         file = self._open.get(key)
         if file is None:
             return None
@@ -56,7 +55,6 @@ class OpenFiles(Generic[T]):
         return None
 
     def get(self, key: Hashable, path: str, open_file: Callable[[], T]) -> T:
-        """The object known under `key`, or else the result of `open_file` for the file at `path`."""
         opened = self.known(key)
         if opened is not None:
             return opened
@@ -74,7 +72,6 @@ class OpenFiles(Generic[T]):
             self._open.pop(key, None)
 
     def forget_deleted(self) -> None:
-        """Forget the objects whose files were deleted or replaced."""
         with self._lock:
             keys = list(self._open)
         for key in keys:
@@ -99,8 +96,6 @@ _PARTS_BYTES = (32 << 10, 512 << 10, 2 << 20)
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """A mapped log file, or the bytes of one from the position `start` on."""
-
     view: memoryview
     data: npt.NDArray[np.uint8]
     start: int = 0

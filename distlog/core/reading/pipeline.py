@@ -84,7 +84,6 @@ def _small(piece: SegmentSlice) -> bool:
 
 
 def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Opened]:
-    """The chunks of local files; the thread that decodes small ones reads them too."""
     for number, group in enumerate(groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
         if _small(group[0]):
             yield partial(reader.whole, group)
@@ -109,7 +108,6 @@ def _remote_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[O
 
 
 def _fetched(reader: SegmentReader, group: Group) -> Iterable[Opened]:
-    """The chunks of `group`, the first of them fetched."""
     if _small(group[0]):
         return [partial(_same, reader.whole(group))]
     chunks = _opened(reader.chunks(group[0]))

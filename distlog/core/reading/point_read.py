@@ -50,8 +50,6 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class PointRecord(NamedTuple):
-    """A record as readers get it; the time in ms."""
-
     offset: int
     timestamp: int
     timestamp_type: int

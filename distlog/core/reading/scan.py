@@ -48,7 +48,6 @@ _SETTINGS = {
 
 
 def named_paths(paths: Sequence[str], named: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
-    """The paths by the names of their columns: `$.a.b` is `a.b`, if it is not given another."""
     names = [path.removeprefix("$").removeprefix(".") or "value" if isinstance(path, str) else "" for path in paths]
     by_name = {**dict(zip(names, paths, strict=True)), **named}
     for name, path in by_name.items():
@@ -159,7 +158,6 @@ def with_whole_characters(texts: pa.Array) -> pa.Array:
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """The values as texts; null where one is not UTF-8."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -182,7 +180,6 @@ def _typed(texts: pa.ChunkedArray, kinds: set[str]) -> pa.ChunkedArray:
 
 
 def _are_held(texts: pa.ChunkedArray, doubles: pa.ChunkedArray) -> bool:
-    """True if no whole number of the texts changes as a double, and no number becomes infinite."""
     whole = pc.unique(texts.filter(pc.match_substring_regex(texts, "^-?[0-9]{16,}$"))).to_pylist()
     infinite = pc.and_(pc.is_inf(doubles), pc.match_substring_regex(texts, "^-?[0-9]"))
     return not pc.any(infinite).as_py() and all(float(each) == int(each) for each in whole)
@@ -199,7 +196,6 @@ def first(
     limit: int,
     isolation: Isolation = READ_UNCOMMITTED,
 ) -> Iterator[pa.RecordBatch]:
-    """The first `limit` records of `slices`, or all if there are fewer."""
     # each window has more offsets: few of them may be records, or have the times asked for
     for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
         for batch in read(reader, window, columns, isolation, max_workers=1):
@@ -216,7 +212,6 @@ def last(
     limit: int,
     isolation: Isolation = READ_UNCOMMITTED,
 ) -> list[pa.RecordBatch]:
-    """The last `limit` records of `slices` in their order, or all if there are fewer."""
     parts: list[pa.RecordBatch] = []
     for window in windows_from_end(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
         batches = list(read(reader, window, columns, isolation, max_workers=1))
@@ -265,7 +260,6 @@ def sample(
 def _to_read(
     slices: Sequence[SegmentSlice], sizes: Longs, ends: Longs, chosen: Longs
 ) -> tuple[list[SegmentSlice], Longs]:
-    """The ranges to read for the records of these numbers, and their row numbers in the ranges."""
     pieces: list[SegmentSlice] = []
     rows: list[Longs] = [np.empty(0, np.int64)]
     begin = 0
@@ -290,7 +284,6 @@ def _is_read_by_points(piece: SegmentSlice, points: int) -> bool:
 
 
 def plot(slices: Sequence[SegmentSlice], topic: str, times: Times | None) -> Any:
-    """A matplotlib figure of the slices; `times` are the times of all records, instead of estimates."""
     facts = slice_facts(slices)
     records, segments = counted(int(facts.records.sum()), "record"), counted(len(slices), "segment")
     title = f"Scan of {topic}: at most {records}, about {size_text(int(facts.bytes.sum()))} in {segments}"
@@ -298,7 +291,6 @@ def plot(slices: Sequence[SegmentSlice], topic: str, times: Times | None) -> Any
 
 
 def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentFacts:
-    """The numbers of all slices; only the times that the scan asks for."""
     rows = []
     for piece in slices:
         segment = piece.segment
@@ -328,7 +320,6 @@ def check_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def as_text(table: pa.Table) -> pa.Table:
-    """The table with its key and value as texts; InvalidRecordError names a column that is not UTF-8."""
     for number, name in enumerate(table.schema.names):
         if pa.types.is_binary(table.schema.field(name).type):
             try:
@@ -572,7 +563,6 @@ def records_of(
     limit: int | None,
     isolation: IsolationLevel = "read_uncommitted",
 ) -> Iterator[Record]:
-    """The records of one partition from `start` (default: the log start), at most `limit` of them."""
     low = None if start is None else whole_number("start", start)
     most = MAX_LONG if limit is None else count_of("limit", limit)
     if most == 0:

@@ -138,13 +138,11 @@ def check_choice(name: str, value: str, choices: Any) -> None:
 
 
 def is_every_offset_a_record(piece: SegmentSlice) -> bool:
-    """True if each offset of the slice's span is known to be a record that a reader gets."""
     uncut = (piece.start_position, piece.end_position) == (0, piece.segment.log_bytes)
     return piece.times == ALWAYS and piece.segment.dense and uncut
 
 
 def known_count(piece: SegmentSlice) -> int | None:
-    """The number of records in the slice; None if the metadata does not have it."""
     if is_every_offset_a_record(piece):
         start, end = piece.span
         return end - start

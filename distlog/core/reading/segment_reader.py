@@ -135,7 +135,6 @@ class SegmentIndexes:
         return self._usable(segment, ".index", OffsetIndex, check)
 
     def times(self, segment: SegmentInfo) -> TimeIndex | GrowingTimeIndex | None:
-        """As `offsets`, for the time index."""
         if segment.is_active:
             return GrowingTimeIndex(*self._growing(segment, ".timeindex"))
 
@@ -182,7 +181,6 @@ class SegmentIndexes:
         return decode_transactions(data, part.name, segment.stored_base_offset)
 
     def forget(self, segment: SegmentInfo) -> None:
-        """Forget the segment's indexes, and delete their copies: they were wrong, or were replaced."""
         for suffix in _SUFFIXES:
             self._drop(segment, suffix)
 
@@ -233,7 +231,6 @@ class SegmentIndexes:
         return self._cache.place(self._storage, part, tag=_tag(segment, suffix))
 
     def fetch(self, segments: Sequence[SegmentInfo]) -> None:
-        """Copy the indexes of `segments` that are in remote bundles; a bundle's indexes come with one request."""
         wanted = [(self._part(one, suffix), _tag(one, suffix)) for one in segments for suffix in _SUFFIXES]
         in_bundles = [(part, tag) for part, tag in wanted if part.size and not part.is_file]
         if in_bundles and not self._storage.is_local:
@@ -302,14 +299,12 @@ class SegmentReader:
         self.logs = OpenLogs(storage, topic, self._identified)
 
     def part(self, segment: SegmentInfo, suffix: str = ".log") -> Part:
-        """The location of the segment's log, or of its index of that suffix."""
         return part_of(self.topic, segment, suffix)
 
     def name(self, segment: SegmentInfo, suffix: str = ".log") -> str:
         return self.part(segment, suffix).name
 
     def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
-        """One chunk with all batches of the segments of `slices`, which are small."""
         logs = [self.part(part.segment) for part in slices]
         with self._explained([part.segment for part in slices]):
             data = self.storage.read_joined([log.whole for log in logs])
@@ -423,7 +418,6 @@ class SegmentReader:
             file.close()
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
-        """Bytes of a log; the log's first bytes are checked too, once."""
         with self._explained([segment]):
             if position == 0 or self._identified.knows(segment):
                 return file.read(position, end)
@@ -479,12 +473,10 @@ class SegmentReader:
         return [transaction.moved(segment.shift) for transaction in transactions]
 
     def fetch_indexes(self, segments: Sequence[SegmentInfo]) -> None:
-        """Fetch indexes of bundles that are needed soon, with few requests; errors show when an index is used."""
         with suppress(FileNotFoundError, StorageError):
             self._indexes.fetch(segments)
 
     def forget_indexes(self, segment: SegmentInfo) -> None:
-        """Forget the segment's indexes: they were wrong, or were replaced."""
         self._indexes.forget(segment)
 
     def forget_deleted(self) -> None:
@@ -498,7 +490,6 @@ class SegmentReader:
 
     @contextmanager
     def _explained(self, segments: Sequence[SegmentInfo]) -> Iterator[None]:
-        """If a log file of `segments` is missing or too short, raise the error that says so."""
         try:
             yield
         except (FileNotFoundError, StorageError):

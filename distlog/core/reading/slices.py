@@ -96,7 +96,6 @@ class SegmentSlice(NamedTuple):
 
     @property
     def estimated_bytes(self) -> int:
-        """Log bytes to be read, if all records of the segment are equal in size."""
         start, end = self.span
         every = self.segment.next_offset - self.segment.base_offset
         return (self.end_position - self.start_position) * (end - start) // max(every, 1)

@@ -36,14 +36,12 @@ def _known(segment: SegmentInfo, state: PartitionState) -> int:
 
 
 def transactional_segments(state: PartitionState, start: int = 0) -> list[SegmentInfo]:
-    """The segments that may hold transactional data or markers, from offset `start` on."""
     first = state.segments.find(start)
     rows = np.flatnonzero(state.segments.array("has_transactions")[first:]) + first
     return [state.segments[int(row)] for row in rows]
 
 
 def aborted_transactions(reader: SegmentReader, state: PartitionState, start: int) -> list[AbortedTransaction]:
-    """The aborted transactions that end in the segment of offset `start`, or in a later one."""
     return [each for segment in transactional_segments(state, start) for each in _aborted_in(reader, state, segment)]
 
 
@@ -81,7 +79,6 @@ class SegmentTransactions(NamedTuple):
 
 
 def transactions_of(reader: SegmentReader, state: PartitionState) -> Iterator[SegmentTransactions]:
-    """Yield the transactions of each segment that has some, from the log itself."""
     transactions = OpenTransactions()
     for segment in transactional_segments(state):
         aborted = list[AbortedTransaction]()

@@ -114,7 +114,6 @@ def _largest(reader: SegmentReader, segment: SegmentInfo, log_start_offset: int)
 
 
 def _is_marker(reader: SegmentReader, segment: SegmentInfo, offset: int) -> bool:
-    """True if there is an end marker of a transaction at the offset, and no record."""
     piece = SegmentSlice(segment, offset, offset + 1, 0, segment.log_bytes)
     for chunk in reader.chunks(piece, INDEX_WORTH_BYTES):
         chunk.check()

@@ -83,8 +83,6 @@ def _named(bucket: Storage, prefix: str, topic: str) -> Iterator[RemoteTopic]:
 
 @dataclass(frozen=True, slots=True)
 class ListedSegment:
-    """A segment whose upload was completed: it has a manifest."""
-
     partition: int
     stem: str
     sizes: Sizes

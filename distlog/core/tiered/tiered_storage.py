@@ -59,12 +59,10 @@ class ChunkIndex:
         return range(start // self.chunk_bytes, -(-end // self.chunk_bytes)) if start < end else range(0)
 
     def start(self, number: int) -> int:
-        """The position at which a chunk begins in the log; it ends where the next one begins."""
         return min(number * self.chunk_bytes, self.log_bytes)
 
     @classmethod
     def parse(cls, value: Any, *, compressed: bool) -> ChunkIndex:
-        """The chunk index of a manifest; raises ValueError."""
         if not isinstance(value, dict) or value.get("type") not in ("fixed", "variable"):
             raise ValueError("chunkIndex must be an object of type fixed or variable")
         log_bytes, chunk_bytes = _LOG_BYTES(value.get("originalFileSize")), _SIZE(value.get("originalChunkSize"))
@@ -121,8 +119,6 @@ Chunks = dict[Key, memoryview]
 
 @dataclass(frozen=True, slots=True)
 class ChunkedRange:
-    """Bytes [start, end) of the log in the object `name`."""
-
     name: str
     chunks: ChunkIndex
     start: int
@@ -157,7 +153,6 @@ class ChunkReader:
         return [_joined([each.cut(key, chunks[key]) for key in each.keys]) for each in ranges]
 
     def _taken(self, wanted: dict[Key, ChunkedRange]) -> tuple[Chunks, list[Task[Chunks]], list[Key]]:
-        """The kept chunks, the tasks that fetch the other chunks, and the chunks that this call fetches."""
         with self._lock:
             if self._process != os.getpid():
                 # chunks that the parent's threads fetch do not come here
@@ -248,7 +243,6 @@ class RemoteSegment:
     indexes: Mapping[str, tuple[int, int]]
 
     def index_bytes(self, suffix: str) -> int:
-        """The size of the file with this suffix; 0 if there is none."""
         start, end = self.indexes.get(suffix, (0, 0))
         return end - start
 
@@ -405,7 +399,6 @@ class TieredFiles:
         return segment.chunks.log_bytes if suffix == LOG else segment.index_bytes(suffix)
 
     def _stored(self, segment: RemoteSegment, suffix: str, start: int, end: int) -> tuple[str, int, int]:
-        """The location of bytes that are stored as they are."""
         if suffix == LOG:
             return self._object(segment, LOG), start, min(end, segment.chunks.log_bytes)
         low, high = segment.indexes[suffix]

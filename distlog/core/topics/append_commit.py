@@ -31,7 +31,6 @@ from distlog.core.topics.time_warnings import warn_of_times
 
 
 def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    """The segments at the offsets that follow the log ends of `snapshot`."""
     ends = snapshot.table.log_end_offsets.tolist()
     placed = []
     for segment in segments:
@@ -43,7 +42,6 @@ def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentIn
 
 
 def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
-    """By partition the (first, end) offsets of segments that follow each other."""
     if isinstance(segments, SegmentTable):
         numbers, firsts = np.unique(segments.array("partition"), return_index=True)
         lasts = np.append(firsts, len(segments))[1:] - 1
@@ -173,7 +171,6 @@ def _group(
 
 
 def _as_table(segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
-    """The segments as a table, by partition, if there are many."""
     if len(segments) < TABLE_ROWS or isinstance(segments, SegmentTable):
         return segments
     return SegmentTable.of(sorted(segments, key=lambda one: one.partition))

@@ -99,7 +99,6 @@ def _in_ms(column: pa.Array) -> pa.Array:
 
 
 def _parsed(texts: pa.Array) -> pa.Array:
-    """ISO 8601 texts as timestamps; either all of them have a zone, or none has."""
     try:
         return texts.cast(pa.timestamp("ns", "UTC"))
     except pa.ArrowException:
@@ -124,7 +123,6 @@ def _refusal(timestamp: int) -> str:
 
 
 def _limits(config: TopicConfig, now_ms: int) -> tuple[int, int]:
-    """The smallest and the largest timestamp; NO_TIMESTAMP is also allowed, as by Kafka's limits."""
     before = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
     return before, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
 
@@ -169,7 +167,6 @@ FIELDS = len(Row._fields) + 1
 def row_of(
     value: Any, key: Any = None, timestamp: Any = None, headers: Any = None, partition: Any = None, unit: str = "ms"
 ) -> Row:
-    """The row of a record's fields; raises InvalidRecordError, which names the field, for a wrong type or range."""
     return Row(_partition(partition), _timestamp(timestamp, unit), _key(key), _value(value), _headers(headers))
 
 
@@ -388,7 +385,6 @@ def _repeated_bytes(column: pa.Array) -> int:
 
 
 def rows_of(data: Appendable) -> int | None:
-    """The number of rows, if `data` has it without being read."""
     if isinstance(data, pa.Table | pa.RecordBatch):
         return int(data.num_rows)
     # a scan would read for its length
@@ -454,7 +450,6 @@ def _table_of_pandas(frame: Any) -> pa.Table:
 
 
 def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
-    """Lists of records with some MiB of values."""
     chunk: list[Mapping[str, Any]] = []
     size = 0
     for number, record in enumerate(records):

@@ -228,8 +228,6 @@ LEAST_GATHERED = 256 << 10
 
 
 class _Small(NamedTuple):
-    """All rows of an appender so far, and their segments, which are not written yet."""
-
     source: RecordInput
     order: Longs
     counts: Longs
@@ -290,7 +288,6 @@ class Appender:
         return bar.rows
 
     def _tasks(self, slices: Iterator[pa.RecordBatch], partition: int | None) -> Iterator[Callable[[], int]]:
-        """Yield calls that each write some rows and return their number."""
         rows = 0
         if self._small is not None:
             small, self._small = self._small, None

@@ -112,14 +112,12 @@ def check_root(root: Storage) -> None:
 
 
 def _folders_in(storage: Storage) -> list[str] | None:
-    """The folders in the folder; None if the storage cannot list."""
     with suppress(DistlogError, OSError):
         return storage.list_folders()
     return None
 
 
 def _topics_above(storage: Storage) -> list[str]:
-    """The URLs of the topics in which the folder lies, the nearest first."""
     above = list(storage.parents())
     begun = map(_has_commits, above) if storage.is_local else in_parallel(_has_commits, above)
     return [each.url for each, has_commits in zip(above, begun, strict=True) if has_commits and _is_open(each)]
@@ -271,7 +269,6 @@ def _is_of_one_topic(error: DistlogError) -> bool:
 
 
 def find_topics(root: Storage) -> list[Storage]:
-    """The folders right below `root` that hold commits, by name: its topics, and dropped ones."""
     return [root.child(name) for name in _topics_of(root, sorted(root.list_folders()))]
 
 
@@ -475,7 +472,6 @@ def adopt(
 def _read(
     directory: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None
 ) -> tuple[list[LogDir], bool]:
-    """The log directories, each once, and whether they are folders of partitions."""
     directories = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
     log_dirs = [read_log_dir(each, options) for each in directories]
     kinds = {only is not None for _, only in log_dirs}
@@ -489,7 +485,6 @@ def _read(
 
 
 def _left_out(log_dirs: Sequence[LogDir]) -> dict[str, str]:
-    """The folders that were not taken, and the reasons."""
     return {
         folder if len(log_dirs) == 1 else f"{log_dir.storage.url}/{folder}": reason
         for log_dir in log_dirs

@@ -71,7 +71,6 @@ class ProducerIdentity:
 
     @property
     def first_number(self) -> int:
-        """The batch number of the commit that begins it."""
         return self.generation << _NUMBER_BITS
 
     def check(self, snapshot: Snapshot) -> None:
@@ -141,7 +140,6 @@ class _Producer:
         return self._identity
 
     def encoding_of(self, partition: int, encoding: Encoding) -> Encoding:
-        """The encoding of the next batches of a partition: with the producer's numbers."""
         identity = self.identity
         form = replace(
             encoding.form,
@@ -491,8 +489,6 @@ class Producer(Writer):
 
 
 class ProducerTransaction:
-    """A transaction as a `with` block; made by `Producer.begin`. Its producer takes the records."""
-
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
 

@@ -173,7 +173,6 @@ def _active(state: PartitionState) -> npt.NDArray[np.bool_]:
 
 
 def partitions(snapshot: Snapshot) -> pa.Table:
-    """One row per partition: its offsets, segments, records and bytes, and the time of its newest record."""
     states = snapshot.partitions
     newest = [int(state.segments.max_timestamps.max(initial=-1)) for state in states]
     columns = {
@@ -189,14 +188,12 @@ def partitions(snapshot: Snapshot) -> pa.Table:
 
 
 def _times(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in ms since 1970 as Arrow has them; null where there is none."""
     values = numbers_of(column)
     valid = pc.if_else(booleans(values >= 0), integers(values), pa.nulls(len(values), pa.int64()))
     return pa.chunked_array([valid.cast(pa.timestamp("ms", "UTC"))])
 
 
 def plot(name: str, snapshot: Snapshot, now_ms: int, times: Times | None) -> Any:
-    """A matplotlib figure of the topic `name`; `times` are the times of all records, instead of estimates."""
     facts = segment_facts(snapshot)
     records = counted(int(facts.records.sum()), "record")
     segments, partitions = counted(len(facts.bytes), "segment"), counted(len(facts.partitions), "partition")
@@ -206,7 +203,6 @@ def plot(name: str, snapshot: Snapshot, now_ms: int, times: Times | None) -> Any
 
 
 def segment_facts(snapshot: Snapshot) -> SegmentFacts:
-    """The facts of all segments; an unknown time is the time of the first record."""
     tables = [state.segments for state in snapshot.partitions]
     names = ("record_count", "log_bytes", "min_timestamp", "first_timestamp", "max_timestamp")
     records, size, oldest, first, last = (np.concatenate([table.array(name) for table in tables]) for name in names)

@@ -45,7 +45,6 @@ def copy_text(other: str) -> str:
 
 
 def assign_new_id(handle: TopicHandle) -> str:
-    """Give the topic a new id, in one commit that seals its active segments; returns the id."""
     snapshot, topic_id = handle.log.load(), str(uuid.uuid4())
     former_id = snapshot.topic_id
     # before the commit, so that no member finds its group without positions; and after it, since until then they are

@@ -161,7 +161,6 @@ class Accumulator:
         return False
 
     def _has_thread(self) -> bool:
-        """Start the thread unless there is one; False if there can be none."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="distlog-writer", daemon=True)
             try:
@@ -220,8 +219,6 @@ _log = logging.getLogger("distlog")
 
 
 class ExitingWriter(Protocol):
-    """The state of a writer that matters at the end of its process, and for forks."""
-
     @property
     def is_closed(self) -> bool: ...
 
@@ -256,7 +253,6 @@ class UnclosedWriters:
                 _log.error("%r was not closed, and its last commit failed: %s", writer, error, exc_info=error)
 
     def warn(self) -> None:
-        """Commit again, and warn of each writer that should have been closed."""
         self.commit()
         for writer in self._committed:
             if not writer.is_closed:
@@ -264,7 +260,6 @@ class UnclosedWriters:
                 warnings.warn(text, ResourceWarning, source=writer, stacklevel=2)
 
     def forget_parents(self) -> None:
-        """Drop, in a forked child, the records that its parent will commit."""
         for writer in self._all:
             writer.begin_empty()
         self._writers.clear()
@@ -451,7 +446,6 @@ class Writer:
             raise self._error.with_traceback(self._trace)
 
     def _send(self, fields: list[Any]) -> None:
-        """Send the records of a buffer, or count them as uncommitted after an error; then call the callback."""
         deliveries = self._sent(fields) if self._error is None else self._uncommitted(fields, self._error)
         if self._on_delivery is not None:
             deliver(deliveries, self._on_delivery)

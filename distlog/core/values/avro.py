@@ -104,8 +104,6 @@ def _loaded(given: Any) -> Any:
 
 
 class _Walk:
-    """Walks a parsed schema: the plain schema, Arrow's type, and whether pyruhvro knows it."""
-
     def __init__(self, named: Mapping[str, Any], is_reader: bool) -> None:
         self._named, self._is_reader, self._left = named, is_reader, MAX_TYPES
         #: The names whose definition the plain schema has already: it may have it once.
@@ -235,7 +233,6 @@ class AvroDecoder:
                 faults.update(dict.fromkeys(rows.tolist(), writer))
 
     def writer(self, schema_id: int) -> AvroSchema | str:
-        """The schema with this id, or why there is none that can be used."""
         if schema_id not in self._writers:
             self._writers[schema_id] = _writer(self._registry, schema_id)
         return self._writers[schema_id]
@@ -260,7 +257,6 @@ class AvroDecoder:
     def _one_by_one(
         self, writer: AvroSchema, faults: dict[int, str], rows: Longs, payloads: pa.Array
     ) -> tuple[Longs, pa.RecordBatch]:
-        """The rows of the good payloads, and their columns."""
         read = self._reads(writer)
         good: list[int] = []
         made = []
@@ -280,7 +276,6 @@ class AvroDecoder:
         return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])
 
     def _reads(self, writer: AvroSchema) -> Callable[[bytes], Any]:
-        """A function that reads one value; both schemas are parsed once."""
         fastavro = optional("fastavro", "avro()", extra("avro"))
         own, resolved, named = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
         if self._reader is not None and self._reader.plain != writer.plain:
@@ -365,7 +360,6 @@ def _default(given: Any, schema: Any, named: Mapping[str, Any]) -> Any:
 def _with_units(
     reader: pa.DataType, writer: pa.DataType, aliases: Mapping[str, Sequence[str]], path: str = ""
 ) -> pa.DataType:
-    """The reader's type, with the writer's where both are times."""
     if pa.types.is_temporal(reader) and pa.types.is_temporal(writer):
         return writer
     if pa.types.is_struct(reader) and pa.types.is_struct(writer):

@@ -29,8 +29,6 @@ class Decoded(NamedTuple):
 
 
 class Decoder(Protocol):
-    """Decodes values to the columns of `schema`, which are nullable."""
-
     @property
     def schema(self) -> pa.Schema: ...
 
@@ -86,7 +84,6 @@ def decoded_batches(
 
 
 def without_headers(batches: Iterable[pa.RecordBatch], on_error: OnError) -> Iterator[pa.RecordBatch]:
-    """The batches with values that have lost the header with their schema's id."""
     for batch in batches:
         ids, payloads = unframed(batch.column("value"))
         bad = (ids < 0) & ~_nulls(batch.column("value"))
@@ -108,7 +105,6 @@ def _fail(batch: pa.RecordBatch, row: int, why: str) -> None:
 
 
 def attempt(function: Callable[[Any], Any], given: Any) -> tuple[Any, str]:
-    """The result of a function on a value, and the fault of the value: any error of a decoder."""
     try:
         return function(given), ""
     except Exception as error:

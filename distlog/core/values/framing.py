@@ -30,7 +30,6 @@ class Framed(NamedTuple):
 
 
 def unframed(values: pa.Array) -> Framed:
-    """The ids and payloads of binary values, without a Python object for any of them."""
     ids = np.full(len(values), -1, np.int64)
     starts, lengths, data = _parts(values)
     rows = np.flatnonzero(lengths >= HEADER_BYTES)
@@ -54,7 +53,6 @@ def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
 
 
 def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
-    """Binary values without this many of their first bytes each."""
     starts, lengths, data = _parts(values)
     ends = np.concatenate([[0], np.cumsum(lengths - sizes)])
     kept = np.zeros(len(data), np.bool_)

@@ -68,7 +68,6 @@ class Message:
         return cls(files, name or _name_at(files, (0,)))
 
     def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
-        """The columns of messages; ValueError if one of them is invalid."""
         decoded = self._handler.list_to_record_batch(payloads)
         if _check_columns(decoded.to_struct_array(), self._descriptor):
             message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
@@ -138,7 +137,6 @@ def _check_columns(values: pa.Array, descriptor: Any) -> bool:
 
 
 def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
-    """A file and those that it imports, each after those that it needs."""
     files = {} if files is None else files
     for one in file.dependencies:
         if one.name not in files:
@@ -148,7 +146,6 @@ def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, 
 
 
 def compiled(schema: Schema) -> tuple[bytes, ...]:
-    """The files of a schema as descriptors, each after those that it imports."""
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
     with suppress(ValueError, binascii.Error, Exception):
         # some producers register the descriptor of the file, in base64, in place of its text
@@ -215,7 +212,6 @@ class ProtobufDecoder:
         return self._reader.rows(payloads)
 
     def _one_by_one(self, faults: dict[int, str], rows: Longs, payloads: list[bytes]) -> tuple[Longs, pa.RecordBatch]:
-        """The rows of the good payloads, and their columns; adds the others to `faults`."""
         good, parts = [], [self._rows([])]
         for number, (row, payload) in enumerate(zip(rows.tolist(), payloads, strict=True)):
             part, fault = attempt(self._rows, [payload])
@@ -229,7 +225,6 @@ class ProtobufDecoder:
         return rows[np.array(good, np.intp)], join(parts)
 
     def _payloads(self, values: pa.Array, faults: dict[int, str]) -> tuple[Longs, list[bytes]]:
-        """The rows that are messages of the reader, and their bytes; adds others to `faults`."""
         valid = np.flatnonzero(flags_of(values.is_valid()))
         if self._registry is None:
             return valid, values.drop_null().to_pylist()
@@ -245,7 +240,6 @@ class ProtobufDecoder:
         return chosen, rest.take(integers(chosen)).to_pylist()
 
     def _fault(self, schema_id: int, place: Place | None) -> str:
-        """The reason why values with this header cannot be read; empty if they can."""
         if (schema_id, place) not in self._checked:
             try:
                 name = self.name_at(schema_id, place)

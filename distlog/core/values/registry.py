@@ -55,7 +55,6 @@ class _Registered:
 
     @classmethod
     def parse(cls, given: Any) -> _Registered:
-        """From the JSON of an answer or of a record; raises ValueError for any other shape."""
         if not isinstance(given, dict) or not isinstance(given.get("schema"), str):
             raise ValueError("no text called schema")
         kind = given.get("schemaType") or "AVRO"
@@ -255,7 +254,6 @@ class _Server:
             ) from None
 
     def _read(self, answer: IO[bytes]) -> bytes:
-        """The answer; a server that sends too much, or byte after byte, is not waited for."""
         end, parts, size = self._clock() + ANSWER_SECONDS, [], 0
         while part := answer.read1(1 << 16):  # type: ignore[attr-defined]
             parts.append(part)
