@@ -214,21 +214,14 @@ class WaitingChanges(Generic[Key, Value]):
         for key, waiting in list(self._by_key.items()):
             if producer_id not in waiting:
                 continue
-            value = waiting.pop(producer_id) if not is_committed else _taken(waiting, producer_id)
-            if is_committed:
-                changes[key] = value
+            if not is_committed:
+                del waiting[producer_id]
+            while is_committed and producer_id in waiting:
+                # the producer's change comes last: it replaces the earlier ones
+                changes[key] = waiting.pop(next(iter(waiting)))
             if not waiting:
                 del self._by_key[key]
         return changes
-
-
-def _taken(waiting: dict[int, Value], producer_id: int) -> Value:
-    """Pop the producer's change, and drop the changes before it."""
-    while True:
-        first = next(iter(waiting))
-        value = waiting.pop(first)
-        if first == producer_id:
-            return value
 
 
 _COLUMNS = ("partition", "offset", "key", "value")

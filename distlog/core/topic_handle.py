@@ -68,10 +68,11 @@ class TopicHandle:
         clock: Callable[[], int] = now_ms,
         new_id: Callable[[], str] = new_id,
         producer_expiration_ms: int = EXPIRATION_MS,
+        defaults: Mapping[str, object] = NO_DEFAULTS,
     ) -> TopicHandle:
         """The handle of a topic, with a reader of its own, and a commit log of its own unless `log` is given."""
         reader = SegmentReader(storage, name, IndexCache())
-        commit_log = log or topic_log(storage, clock)
+        commit_log = log or topic_log(storage, clock, defaults=defaults)
         return cls(storage, name, reader, commit_log, clock, new_id, producer_expiration_ms=producer_expiration_ms)
 
     def trusted_ms(self) -> int:
@@ -82,17 +83,5 @@ class TopicHandle:
         return paths.new_stem(read_version, self.new_id())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        names = self.storage, self.name, self.clock, self.new_id
-        return _again, (*names, dict(self.log.defaults), self.producer_expiration_ms)
-
-
-def _again(
-    storage: Storage,
-    name: str,
-    clock: Callable[[], int],
-    new_id: Callable[[], str],
-    defaults: Mapping[str, object],
-    producer_expiration_ms: int,
-) -> TopicHandle:
-    log = topic_log(storage, clock, defaults=defaults)
-    return TopicHandle.of(storage, name, log, clock, new_id, producer_expiration_ms)
+        arguments = self.storage, self.name, None, self.clock, self.new_id, self.producer_expiration_ms
+        return TopicHandle.of, (*arguments, dict(self.log.defaults))

@@ -279,7 +279,7 @@ class Follower:
 LEASE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FollowOptions:
     """The arguments of `topic.follow`; see there. `clock` and `sleep` are in seconds."""
 

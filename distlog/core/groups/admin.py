@@ -23,13 +23,9 @@ T = TypeVar("T")
 
 _TABLE = pa.schema(
     [
-        ("group", pa.string()),
-        ("partition", pa.int32()),
-        ("position", pa.int64()),
-        ("log_end_offset", pa.int64()),
-        ("lag", pa.int64()),
-        ("member", pa.string()),
-        ("name", pa.string()),
+        *(("group", pa.string()), ("partition", pa.int32())),
+        *((name, pa.int64()) for name in ("position", "log_end_offset", "lag")),
+        *(("member", pa.string()), ("name", pa.string())),
     ]
 )
 

@@ -271,10 +271,8 @@ class LogManager:
             task("segment-merge", cleaner.merge_segments, check_ms)
         task("delete-logs", tasks.delete_logs, check_ms)
         if directory.storage.is_local:
-            points_ms, starts_ms = (
-                config.flush_offset_checkpoint_interval_ms,
-                config.flush_start_offset_checkpoint_interval_ms,
-            )
+            points_ms = config.flush_offset_checkpoint_interval_ms
+            starts_ms = config.flush_start_offset_checkpoint_interval_ms
             if config.flush_scheduler_interval_ms < MAX_LONG:
                 task("log-flusher", tasks.flush_dirty_logs, config.flush_scheduler_interval_ms)
             task("recovery-point-offset-checkpoint", tasks.checkpoint_recovery_points, points_ms, at_stop=True)

@@ -358,25 +358,20 @@ def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
     batches = headers_of_all(pieces, data)
     ends = np.array([piece.end for piece in pieces])
-    chunk = Chunk(pieces, data, batches, np.searchsorted(ends, batches["position"], side="right"))
-    chunk.check_offsets()
-    chunk.check_identity()
-    _give_append_times(chunk)
-    return chunk
+    return _checked(Chunk(pieces, data, batches, np.searchsorted(ends, batches["position"], side="right")))
 
 
 def chunk_of_batches(piece: Piece, batches: Batches) -> Chunk:
-    chunk = Chunk([piece], batches.data, batches.rows, np.zeros(len(batches.rows), np.int64))
+    return _checked(Chunk([piece], batches.data, batches.rows, np.zeros(len(batches.rows), np.int64)))
+
+
+def _checked(chunk: Chunk) -> Chunk:
     chunk.check_offsets()
     chunk.check_identity()
-    _give_append_times(chunk)
-    return chunk
-
-
-def _give_append_times(chunk: Chunk) -> None:
     times = [piece.slice.segment.append_time_ms for piece in chunk.pieces]
     if max(times, default=-1) >= 0:
         give_append_times(chunk.batches, np.array(times, np.int64)[chunk.owner])
+    return chunk
 
 
 class SentPart(NamedTuple):

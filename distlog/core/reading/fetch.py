@@ -218,9 +218,7 @@ class OpenTransaction(NamedTuple):
         return 0 < self.last_timestamp < now_ms - max_timeout_ms - _LATE_BUFFER_MS
 
 
-def has_late_transaction(
-    reader: SegmentReader, state: PartitionState, partition: int, now_ms: int, max_timeout_ms: int = MAX_TIMEOUT_MS
-) -> bool:
+def has_late_transaction(reader: SegmentReader, state: PartitionState, partition: int, now_ms: int) -> bool:
     """True if the oldest open transaction began longer ago than any coordinator allows, by the metadata.
 
     The time is that of a sealed segment's newest record, and for an active segment that of one batch, which is read;
@@ -236,7 +234,7 @@ def has_late_transaction(
     if segment.is_active:
         batches = read_headers(bytes(fetch(reader, state, partition, start, 1, check=False)))
         began_ms = int(batches["max_timestamp"][0])
-    return 0 < began_ms < now_ms - max_timeout_ms - _LATE_BUFFER_MS
+    return 0 < began_ms < now_ms - MAX_TIMEOUT_MS - _LATE_BUFFER_MS
 
 
 def open_transactions(reader: SegmentReader, partition: int, state: PartitionState) -> list[OpenTransaction]:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -39,7 +40,7 @@ class OpenFiles(Generic[T]):
         self._lock = process_lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _empty, (self._limit, self._timed)
+        return partial(OpenFiles, timed=self._timed), (self._limit,)
 
     def known(self, key: Hashable) -> T | None:
         file = self._open.get(key)
@@ -81,10 +82,6 @@ class OpenFiles(Generic[T]):
     def _identity(self, path: str) -> _Identity:
         status = os.stat(path)
         return status.st_ino, status.st_size, status.st_mtime_ns if self._timed else 0
-
-
-def _empty(limit: int, timed: bool) -> OpenFiles[Any]:
-    return OpenFiles(limit, timed=timed)
 
 
 #: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped (`forget_deleted`).

@@ -267,7 +267,8 @@ def _to_read(
         own = chosen[np.searchsorted(chosen, end - size) : np.searchsorted(chosen, end)] - (end - size)
         if not len(own):
             continue
-        if _is_read_by_points(piece, len(own)):
+        is_worth_points = piece.segment.log_bytes > max(len(own) * POINT_BYTES, INDEX_WORTH_BYTES)
+        if is_worth_points and is_every_offset_a_record(piece):
             first = piece.span[0]
             pieces += [piece._replace(start_offset=first + one, end_offset=first + one + 1) for one in own.tolist()]
             own, size = np.arange(len(own)), len(own)
@@ -276,11 +277,6 @@ def _to_read(
         rows.append(begin + own)
         begin += size
     return pieces, np.concatenate(rows)
-
-
-def _is_read_by_points(piece: SegmentSlice, points: int) -> bool:
-    size = piece.segment.log_bytes
-    return is_every_offset_a_record(piece) and size > max(points * POINT_BYTES, INDEX_WORTH_BYTES)
 
 
 def plot(slices: Sequence[SegmentSlice], topic: str, times: Times | None) -> Any:

@@ -129,19 +129,14 @@ class SegmentIndexes:
         if segment.is_active:
             return GrowingOffsetIndex(*self._growing(segment, ".index"))
 
-        def check(index: OffsetIndex) -> None:
-            index.sanity_check(segment.log_bytes)
-
-        return self._usable(segment, ".index", OffsetIndex, check)
+        return self._usable(segment, ".index", OffsetIndex, lambda index: index.sanity_check(segment.log_bytes))
 
     def times(self, segment: SegmentInfo) -> TimeIndex | GrowingTimeIndex | None:
         if segment.is_active:
             return GrowingTimeIndex(*self._growing(segment, ".timeindex"))
 
-        def check(index: TimeIndex) -> None:
-            index.sanity_check(segment.next_offset - segment.shift)
-
-        return self._usable(segment, ".timeindex", TimeIndex, check)
+        end = segment.next_offset - segment.shift
+        return self._usable(segment, ".timeindex", TimeIndex, lambda index: index.sanity_check(end))
 
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
         """The aborted transactions that end in the segment, at stored offsets; FileNotFoundError without the file."""

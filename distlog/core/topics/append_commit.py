@@ -311,14 +311,12 @@ class Transaction:
         compression: str | None = None,
         *,
         timestamp_unit: str = "ms",
-        in_order: bool = False,
     ) -> None:
         self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
         snapshot = current.recent()
         self._read_version = snapshot.version
-        self._in_order = in_order
-        self._is_replay = replayed(snapshot, app_id, batch_id, in_order=in_order) is not None
-        check_room(snapshot, app_id, batch_id, in_order=in_order)
+        self._is_replay = replayed(snapshot, app_id, batch_id) is not None
+        check_room(snapshot, app_id, batch_id)
         self._appender: Appender | None = open_appender(handle, current, compression, timestamp_unit)
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
@@ -355,7 +353,6 @@ class Transaction:
             app_id=self._app_id,
             batch_id=self._batch_id,
             written_by=appender.config,
-            in_order=self._in_order,
         )
         self._current.advance(snapshot)
         return self.result

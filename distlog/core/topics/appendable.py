@@ -330,10 +330,8 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
 _NULL = type(None)
 #: The types that Arrow takes as they are; Arrow or `normalize` checks their ranges.
 _PLAIN: Mapping[str, frozenset[type]] = {
-    "partition": frozenset({int, _NULL}),
-    "timestamp": frozenset({int, _NULL}),
-    "key": frozenset({bytes, _NULL}),
-    "value": frozenset({bytes, _NULL}),
+    **dict.fromkeys(("partition", "timestamp"), frozenset({int, _NULL})),
+    **dict.fromkeys(("key", "value"), frozenset({bytes, _NULL})),
     "headers": frozenset({_NULL}),
 }
 
@@ -344,23 +342,10 @@ IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
 #: Bytes routed and encoded at once; more would not fit the processor's caches, and memory would be unbounded.
 SLICE_BYTES = 8 << 20
 _ROWS_PER_BATCH = 65_536
-_USUAL_KINDS = (
-    pa.types.is_binary,
-    pa.types.is_string,
-    pa.types.is_large_binary,
-    pa.types.is_large_string,
-    pa.types.is_fixed_size_binary,
-    pa.types.is_primitive,
-    pa.types.is_null,
-)
+_BYTES = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
+_USUAL_KINDS = (*_BYTES, pa.types.is_fixed_size_binary, pa.types.is_primitive, pa.types.is_null)
 #: The kinds of values that a dictionary saves bytes of.
-_VARIED = (
-    pa.types.is_binary,
-    pa.types.is_string,
-    pa.types.is_large_binary,
-    pa.types.is_large_string,
-    pa.types.is_string_view,
-)
+_VARIED = (*_BYTES, pa.types.is_string_view)
 _KEY_NEEDED = "a compacted topic needs a key in every record"
 
 #: Arrow (table, batch, reader, any object with `__arrow_c_stream__`), a pandas DataFrame, or an iterable of dicts.

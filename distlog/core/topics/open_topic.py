@@ -241,7 +241,9 @@ def topics(
             return None
         except DistlogError as error:
             error.details.setdefault("topic", name)
-            if errors is None or not (folder.is_local or _is_of_one_topic(error)):
+            # a store that gave no answer for a minute would not give one for the next topic either
+            is_of_store = isinstance(error, StorageError) and not isinstance(error, StorageRefusedError)
+            if errors is None or (is_of_store and not folder.is_local):
                 raise
             errors[name] = error
             return None
@@ -261,11 +263,6 @@ def topics(
 def copies_in(topics: Iterable[Topic]) -> dict[str, str]:
     """The topics of a root that are copies of others and have their ids, and what to do: see `topic_id.copies`."""
     return copies(NamedId(topic.name, topic.snapshot.topic_id, topic.snapshot.name) for topic in topics)
-
-
-def _is_of_one_topic(error: DistlogError) -> bool:
-    """False for a store that gave no answer for a minute, which it would not give for the next topic either."""
-    return not isinstance(error, StorageError) or isinstance(error, StorageRefusedError)
 
 
 def find_topics(root: Storage) -> list[Storage]:
@@ -464,8 +461,14 @@ def adopt(
         for name, replicas in chosen.items():
             target = root if url and is_folder else root.child(name)
             settings = partial(_settings, name, replicas, clusters, given)
-            work = partial(_adopt, replicas, target, settings, states, in_place=not url, dry_run=dry_run, made=made)
-            adopted.append(work() if is_folder else _or_error(work, name, target))
+            try:
+                adopted.append(
+                    _adopt(replicas, target, settings, states, in_place=not url, dry_run=dry_run, made=made)
+                )
+            except DistlogError as error:
+                if is_folder:
+                    raise
+                adopted.append(dataclasses.replace(AdoptedTopic(name, target.url), error=error))
     return AdoptReport(tuple(adopted), made, {} if is_folder else _left_out(log_dirs), dry_run)
 
 
@@ -535,12 +538,4 @@ def _adopt(
     if snapshot is not None:
         topic = made[adopted.name] = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
         adopted = dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions))
-    return adopted
-
-
-def _or_error(work: Any, name: str, target: Storage) -> AdoptedTopic:
-    try:
-        adopted: AdoptedTopic = work()
-    except DistlogError as error:
-        return dataclasses.replace(AdoptedTopic(name, target.url), error=error)
     return adopted

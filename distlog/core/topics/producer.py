@@ -157,7 +157,7 @@ class _Producer:
 
 
 class InPlaceProducer(InPlaceDestination):
-    """Appends each buffer in place, once; after errors of the disk and failed syncs again, for `timeout_s`."""
+    """Appends each buffer in place, once; after errors of the disk and failed syncs again, for two minutes."""
 
     def __init__(
         self,
@@ -166,9 +166,8 @@ class InPlaceProducer(InPlaceDestination):
         compression: str | None,
         moved_on: Callable[[], None],
         transactional_id: str | None,
-        timeout_s: float = DELIVERY_TIMEOUT_S,
     ) -> None:
-        self.producer, self._timeout_s = _Producer(handle, current, transactional_id), timeout_s
+        self.producer = _Producer(handle, current, transactional_id)
         super().__init__(handle, current, compression, moved_on)
         if transactional_id is not None:
             # the transactions of earlier producers with this id
@@ -183,7 +182,7 @@ class InPlaceProducer(InPlaceDestination):
 
     def _append(self, parts: Sequence[PartitionBuffer], encoding: Encoding, workers: int) -> None:
         super()._append(parts, encoding, workers)
-        deadline = Deadline(self._timeout_s)
+        deadline = Deadline(DELIVERY_TIMEOUT_S)
         while (again := [part for part in parts if part.may_succeed_later]) and deadline.pause():
             for part in again:
                 part.begin_again()
@@ -192,7 +191,7 @@ class InPlaceProducer(InPlaceDestination):
 
 
 class CommittedProducer(CommitDestination):
-    """Commits each buffer, once; again, for up to `timeout_s`, after errors and when the outcome is unknown.
+    """Commits each buffer, once; again, for two minutes, after errors and when the outcome is unknown.
 
     A commit names the batches' producer and sequence numbers, and is checked against the earlier commits.
     """
@@ -203,14 +202,13 @@ class CommittedProducer(CommitDestination):
         current: CurrentSnapshot,
         compression: str | None,
         transactional_id: str | None,
-        timeout_s: float = DELIVERY_TIMEOUT_S,
     ) -> None:
         super().__init__(handle, current, compression)
-        self.producer, self._timeout_s = _Producer(handle, current, transactional_id), timeout_s
+        self.producer = _Producer(handle, current, transactional_id)
         self._router = Router(handle, compression)
 
     def _commit(self, records: pa.RecordBatch) -> AppendResult:
-        deadline = Deadline(self._timeout_s)
+        deadline = Deadline(DELIVERY_TIMEOUT_S)
         snapshot: Snapshot | None = self._current.refresh()
         parts, encoding = self._router.route(records, self._current.snapshot)
         encodings = (partial(part.encode, self.producer.encoding_of(part.partition, encoding)) for part in parts)
@@ -275,10 +273,9 @@ class CommittedTransactions:
         current: CurrentSnapshot,
         compression: str | None,
         outside: InPlaceProducer | CommittedProducer,
-        timeout_s: float = DELIVERY_TIMEOUT_S,
     ) -> None:
         self._handle, self._current, self._compression = handle, current, compression
-        self._outside, self._producer, self._timeout_s = outside, outside.producer, timeout_s
+        self._outside, self._producer = outside, outside.producer
 
     def begin(self) -> None:
         identity = self._producer.identity
@@ -336,7 +333,7 @@ class CommittedTransactions:
 
     def _committed_once(self, segments: Sequence[SegmentInfo]) -> AppendResult:
         """Commit the segments under the transaction's number, unless something is committed under it."""
-        identity, deadline = self._producer.identity, Deadline(self._timeout_s)
+        identity, deadline = self._producer.identity, Deadline(DELIVERY_TIMEOUT_S)
         while True:
             try:
                 result, snapshot = commit_append(
@@ -361,23 +358,19 @@ class CommittedTransactions:
         return result
 
 
+@dataclass(frozen=True, slots=True)
 class ProducingTopic:
     """The topic, as the writer of one producer uses it; `moved_on` is called after each append in place."""
 
-    def __init__(
-        self,
-        handle: TopicHandle,
-        current: CurrentSnapshot,
-        moved_on: Callable[[], None],
-        transactional_id: str | None,
-    ) -> None:
-        self.handle, self.current, self._moved_on = handle, current, moved_on
-        self._transactional_id = transactional_id
+    handle: TopicHandle
+    current: CurrentSnapshot
+    moved_on: Callable[[], None]
+    transactional_id: str | None
 
     def destination(self, compression: str | None) -> Destination:
-        handle, current, id_ = self.handle, self.current, self._transactional_id
+        handle, current, id_ = self.handle, self.current, self.transactional_id
         outside = (
-            InPlaceProducer(handle, current, compression, self._moved_on, id_)
+            InPlaceProducer(handle, current, compression, self.moved_on, id_)
             if handle.storage.is_local_disk
             else CommittedProducer(handle, current, compression, id_)
         )

@@ -107,18 +107,13 @@ def check_grows(snapshot: Snapshot, count: int) -> None:
         )
 
 
+_ADDED = ("segments_added", "segments_removed", "records_added", "bytes_added")
 _HISTORY = pa.schema(
     [
-        ("version", pa.int64()),
-        ("timestamp", pa.timestamp("ms", "UTC")),
-        ("operation", pa.string()),
-        ("writer", pa.string()),
-        ("segments_added", pa.int64()),
-        ("segments_removed", pa.int64()),
-        ("records_added", pa.int64()),
-        ("bytes_added", pa.int64()),
-        ("app_id", pa.string()),
-        ("batch_id", pa.string()),
+        *(("version", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC"))),
+        *(("operation", pa.string()), ("writer", pa.string())),
+        *((name, pa.int64()) for name in _ADDED),
+        *(("app_id", pa.string()), ("batch_id", pa.string())),
     ]
 )
 
@@ -378,18 +373,11 @@ class Topic:
         or latest; TopicNotFoundError when the topic is dropped.
         """
         self.current.check_writable(self.storage)
-        return FollowOptions(
-            partitions=partitions,
-            start=start,
-            group=group,
-            timeout=timeout,
-            columns=columns,
-            isolation=isolation,
-            out_of_range=out_of_range,
-            max_workers=max_workers,
-            poll_interval=poll_interval,
-            lease=lease,
-        ).begin(self.handle, self.snapshot)
+        options = FollowOptions(
+            *(partitions, start, group, timeout, columns),
+            *(isolation, out_of_range, max_workers, poll_interval, lease),
+        )
+        return options.begin(self.handle, self.snapshot)
 
     def records(
         self,

@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -218,31 +218,22 @@ class Accumulator:
 _log = logging.getLogger("distlog")
 
 
-class ExitingWriter(Protocol):
-    @property
-    def is_closed(self) -> bool: ...
-
-    def commit_at_exit(self) -> BaseException | None: ...
-
-    def begin_empty(self) -> None: ...
-
-
 class UnclosedWriters:
     """The writers of this process that have records to commit or an error to raise; they are kept alive here."""
 
     def __init__(self) -> None:
-        self._all: weakref.WeakSet[ExitingWriter] = weakref.WeakSet()
-        self._writers: set[ExitingWriter] = set()
-        self._committed: set[ExitingWriter] = set()
+        self._all: weakref.WeakSet[Writer] = weakref.WeakSet()
+        self._writers: set[Writer] = set()
+        self._committed: set[Writer] = set()
 
-    def empty_in_children(self, writer: ExitingWriter) -> None:
+    def empty_in_children(self, writer: Writer) -> None:
         """Empty `writer` in forked children, as long as it lives."""
         self._all.add(writer)
 
-    def add(self, writer: ExitingWriter) -> None:
+    def add(self, writer: Writer) -> None:
         self._writers.add(writer)
 
-    def discard(self, writer: ExitingWriter) -> None:
+    def discard(self, writer: Writer) -> None:
         self._writers.discard(writer)
 
     def commit(self) -> None:
