@@ -317,10 +317,7 @@ _SIZES = {
 
 
 def without_unit(name: str, text: str, allows: Callable[[int], bool]) -> str:
-    """The end of an error: for a number with a unit, the number alone that the setting `name` takes; else nothing.
-
-    Without the number if the setting does not allow it, or for a time in M or m: minutes, or months.
-    """
+    """The end of an error about a number with a unit: the number alone, if it is allowed and unambiguous."""
     units = _SIZES if name.endswith(".bytes") else _TIMES
     number, own = (
         re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))? *([A-Za-z]+)", text),

@@ -188,10 +188,7 @@ PATIENCE_S = 1.0
 
 
 class Progress:
-    """Shows rows and bytes done, the rate, and the time left if a total is known. Use it in a `with` block.
-
-    It draws at most every `interval_s` seconds, and never with `shown` None outside of an interactive session.
-    """
+    """Shows rows and bytes done, the rate, and the time left if a total is known; for a `with` block."""
 
     def __init__(
         self,

@@ -160,10 +160,7 @@ def parse_bundle_file(name: str) -> str | None:
 
 
 def pending_file(stem: str, told: str = "") -> str:
-    """The relative name of an append that waits for a commit; `stem` is that of its first segment.
-
-    `told` are its actions, if the name has them, in the letters of URLs' base64.
-    """
+    """The name of an append that waits for a commit; `told` are its actions, if the name has them, in base64."""
     return f"{PENDING_DIR}/{check_stem(stem)}.{f'{told}.append' if told else 'json'}"
 
 

@@ -19,10 +19,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentFacts:
-    """For each segment its partition, records, bytes, and the times of its oldest and newest record in ms, or -1.
-
-    `partitions` are the numbers of all partitions that are shown, ascending.
-    """
+    """Columns of the segments, with times in ms or -1; `partitions` are the partitions that are shown, ascending."""
 
     partitions: Longs
     partition: Longs

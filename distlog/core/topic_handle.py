@@ -27,11 +27,7 @@ def topic_log(
     engine: str | None = None,
     defaults: Mapping[str, object] = NO_DEFAULTS,
 ) -> CommitLog:
-    """The commit log of the topic in `storage`, which may be dropped.
-
-    Its commits name this library, the `engine` that runs it, if any, and this machine. `defaults` are for settings
-    that the topic does not have itself.
-    """
+    """The commit log of the topic in `storage`, which may be dropped; `defaults` are for settings that it lacks."""
     names = ("distlog", VERSION, engine, platform.node())
     writer = " ".join(filter(None, names))
     return CommitLog(storage, clock=clock, random=SystemRandom(), writer=writer, defaults=defaults)

@@ -144,10 +144,7 @@ class FollowedLog:
 
 
 class Window:
-    """The records of a range of offsets in each partition, in (partition, offset) order; `ends` is after them.
-
-    After the last record there may be offsets without any: markers, or records that compaction dropped.
-    """
+    """The records of a range of offsets in each partition; `ends` is after them, and after offsets without any."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], columns: Sequence[str], ends: Mapping[int, int]) -> None:
         self._batches, self._columns, self.ends = batches, list(columns), ends

@@ -38,10 +38,7 @@ def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
 
 
 def group_table(storage: Storage, snapshot: Snapshot) -> Listing:
-    """A row per group and partition: the group's position, the log end, the lag, and the member that owns it.
-
-    A dead member stays until another member, or the next one that joins, has watched its lease run out.
-    """
+    """A row per group and partition; a dead member stays until another member has watched its lease run out."""
     rows = [row for state in group_states(storage, snapshot.topic_id) for row in _rows(state, snapshot)]
     return Listing(table_of_rows(rows, _TABLE), "groups and partitions")
 

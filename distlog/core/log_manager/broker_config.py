@@ -109,10 +109,7 @@ _IGNORED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The schedule of the tasks (times in ms), and the defaults of topics, under their topic names.
-
-    `scan_interval_ms` is distlog's own: the interval between scans of the roots for topics that are new or deleted.
-    """
+    """The schedule of the tasks (times in ms), and the defaults of topics, under their topic names."""
 
     initial_task_delay_ms: int = broker_setting("log.initial.task.delay.ms", 30_000)
     retention_check_interval_ms: int = broker_setting("log.retention.check.interval.ms", 300_000, least=1)
@@ -126,6 +123,7 @@ class BrokerConfig:
     cleaner_backoff_ms: int = broker_setting("log.cleaner.backoff.ms", 15_000, least=1)
     cleaner_enable: bool = broker_setting("log.cleaner.enable", True)
     producer_id_expiration_ms: int = broker_setting("producer.id.expiration.ms", EXPIRATION_MS, least=1, most=MAX_INT)
+    #: distlog's own: the interval between scans of the roots for new and deleted topics.
     scan_interval_ms: int = broker_setting("log.dirs.scan.interval.ms", 60_000, least=1)
     topic_defaults: Mapping[str, object] = field(default_factory=dict)
 

@@ -94,10 +94,7 @@ class Scheduler:
 
 @dataclass(slots=True)
 class TaskRun:
-    """A run of `task` over the topics of `root`, which began at `started_ms`.
-
-    `done` has its counts by name. `errors` are by the URL of the topic, or of the root.
-    """
+    """A run of `task` over the topics of `root`: `done` are counts by name, `errors` by a topic's or root's URL."""
 
     task: str
     root: str

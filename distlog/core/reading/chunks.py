@@ -387,10 +387,7 @@ class SentPart(NamedTuple):
 
 
 class Sending:
-    """The parts of a fetch on their way to a socket; `sent` counts the bytes that the socket has taken.
-
-    The local file `path` holds `data` from `file_position` on; None if no file does. Close it, or use `with`.
-    """
+    """The parts of a fetch on their way to a socket; the local file `path` holds `data` from `file_position` on."""
 
     def __init__(self, parts: Iterable[SentPart], data: memoryview, path: str | None, file_position: int) -> None:
         self._parts, self._data = iter(parts), data

@@ -202,10 +202,7 @@ _LATE_BUFFER_MS = 300_000
 
 
 class OpenTransaction(NamedTuple):
-    """An open transaction of a partition, by the partition's log.
-
-    `last_timestamp` is the time of its producer's last batch; `coordinator_epoch` is -1 without an earlier marker.
-    """
+    """An open transaction, by the partition's log; `coordinator_epoch` is -1 without an earlier marker."""
 
     partition: int
     start_offset: int

@@ -106,10 +106,7 @@ class OpenLogs:
         self._open: OpenFiles[OpenLog] = OpenFiles(OPEN_LOGS, timed=True)
 
     def get(self, segment: SegmentInfo) -> OpenLog:
-        """The segment's log, checked to be the segment's and to have the length in its metadata.
-
-        Raises StorageError if it cannot be mapped, since it is active or too short.
-        """
+        """The segment's log, checked by its length and first batch; StorageError if it is active or too short."""
         if segment.is_active:
             raise StorageError("an active segment is not mapped", partition=segment.partition, stem=segment.stem)
         key = segment.partition, segment.stem, segment.first_batch_crc

@@ -104,10 +104,7 @@ def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limi
 def first_at(
     reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int, entry: TimestampOffset | None
 ) -> PointRecord | None:
-    """The segment's first record from offset `start` on that is not before `timestamp_ms`; None if a scan must look.
-
-    `entry` is the time index's entry (a stored offset), or None; its batch must agree with it.
-    """
+    """The first record from `start` and `timestamp_ms` on; None if a scan must look. The index's `entry` must fit."""
     first = start - segment.shift if entry is None else entry.offset
     if not reader.storage.is_local:
         return None

@@ -112,10 +112,7 @@ IndexT = TypeVar("IndexT", bound=MappedIndex)
 
 
 class SegmentIndexes:
-    """The indexes of one topic's segments; remote ones come from a cache. Safe between threads, and picklable.
-
-    The last few stay open: opening and checking a large index takes milliseconds, a lookup a microsecond.
-    """
+    """The indexes of one topic's segments, the last few open, remote ones cached. Thread-safe, and picklable."""
 
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
         self._storage, self._topic, self._cache = storage, topic, cache

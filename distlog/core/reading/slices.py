@@ -112,10 +112,7 @@ def plan(
     out_of_range: OutOfRange = "fail",
     times: TimeRange = ALWAYS,
 ) -> list[SegmentSlice]:
-    """The slices that hold offsets [start[p], end[p]) of each partition p in `start`, in (partition, offset) order.
-
-    Segments without a record of `times` are left out. An `end` above the log end is cut to it.
-    """
+    """The slices of offsets [start[p], end[p]) of each partition p, in order, of segments with records of `times`."""
     slices: list[SegmentSlice] = []
     for partition in sorted(start):
         state = snapshot.partitions[partition]

@@ -17,10 +17,7 @@ from distlog.core.transactions.open_transactions import OpenTransactions
 
 
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
-    """The first offset of the earliest open transaction, or the log end offset if none is open.
-
-    If the metadata does not have it, the segments with transactions are read.
-    """
+    """The first offset of the earliest open transaction, or the log end offset; reads logs if no metadata has it."""
     rows = np.flatnonzero(state.segments.array("has_transactions"))
     first = _known(state.segments[int(rows[-1])], state) if len(rows) else NO_OFFSET
     if first == NOT_LOOKED:
@@ -48,10 +45,7 @@ def aborted_transactions(reader: SegmentReader, state: PartitionState, start: in
 def aborted_between(
     reader: SegmentReader, state: PartitionState, start: int, end: int
 ) -> Iterator[AbortedTransaction]:
-    """Yield the aborted transactions that reach into the offsets from `start` (in) to `end` (out).
-
-    The indexes of later segments are not read (Kafka's `collectAbortedTransactions`).
-    """
+    """The aborted transactions that reach into [start, end), as Kafka's `collectAbortedTransactions`."""
     for segment in transactional_segments(state, start):
         transactions = collect_aborted(_aborted_in(reader, state, segment), start, end)
         yield from transactions.transactions

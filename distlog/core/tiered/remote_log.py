@@ -50,10 +50,7 @@ Sizes = Mapping[str, int]
 def find_topic(
     url: str, topic: str, topic_id: str | None, storage_options: Mapping[str, Any] | None = None
 ) -> RemoteTopic:
-    """The topic in a bucket. `url` is the bucket with the plugin's `key.prefix`, which need not end in a slash.
-
-    Raises InvalidConfigError if several topics had that name and no `topic_id` chooses one.
-    """
+    """The topic in a bucket; `url` has the plugin's `key.prefix`, which need not end in a slash."""
     paths.check_topic_name(topic)
     if topic_id is not None and not _TOPIC_ID.fullmatch(topic_id):
         raise InvalidConfigError("a topic id has 22 of the characters A-Z a-z 0-9 _ -", topic_id=repr(topic_id))
@@ -216,10 +213,7 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
 
 
 def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
-    """The facts about a segment without its log.
-
-    The number of records is unknown, and it may hold transactions: nothing may depend on these.
-    """
+    """The facts about a segment without its log: it may hold transactions, and its number of records is unknown."""
     return SegmentInfo(
         partition=segment.partition,
         stem=segment.stem,
@@ -244,10 +238,7 @@ def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
 
 
 def first_unstable_offsets(storage: TieredStorage, last: Sequence[RemoteSegment]) -> list[int]:
-    """The first offset of the oldest transaction open at the end of each of the `last` segments; NO_OFFSET for none.
-
-    The state of the producers there was uploaded with the segment, so this is one request for each.
-    """
+    """The first open offset at the end of each of the `last` segments, by its producers; NO_OFFSET for none."""
     names = [f"{storage.topic.name}-{segment.partition}/{segment.stem}{SNAPSHOT}" for segment in last]
     sizes = [segment.index_bytes(SNAPSHOT) for segment in last]
     indexes = storage.read_ranges([(name, 0, size) for name, size in zip(names, sizes, strict=True) if size])

@@ -72,11 +72,7 @@ def open_tiered(
 
 
 class TieredTopic(Topic):
-    """A topic in a bucket, as it was when it was opened; `refresh` adds what was uploaded since.
-
-    All changes raise ReadOnlyTopicError, and so do `follow`, `history`, `groups` and `verify`: a bucket has no
-    commits.
-    """
+    """A topic in a bucket, as of its last `refresh`. What it cannot do raises ReadOnlyTopicError."""
 
     def __init__(self, topic: RemoteTopic) -> None:
         storage = TieredStorage(topic)

@@ -28,10 +28,7 @@ _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 def timestamps_of(
     batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int, unit: str = "ms"
 ) -> pa.Array:
-    """The times of the batch's records, in ms since 1970, as int64 without nulls; missing ones are `now_ms`.
-
-    Raises InvalidRecordError for a type that is no time, and for a time that the topic does not take.
-    """
+    """The times of the batch's records in ms since 1970, int64 without nulls; missing ones are `now_ms`."""
     if config.message_timestamp_type == "LogAppendTime" or "timestamp" not in batch.schema.names:
         return integers(np.full(batch.num_rows, now_ms))
     column = _in_ms(scaled(batch.column("timestamp"), unit, first_row))
@@ -377,10 +374,7 @@ def rows_of(data: Appendable) -> int | None:
 
 
 def _check_memory(batch: pa.RecordBatch) -> None:
-    """Raise InvalidRecordError if an array points outside its memory, which Arrow itself does not check.
-
-    For the usual types the offsets are checked when they are used.
-    """
+    """Raise InvalidRecordError for offsets outside an array's memory; those of usual types are checked when used."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
         try:

@@ -51,10 +51,7 @@ class StickyState(NamedTuple):
 def assign_partitions(
     keys: pa.Array[Any], values: pa.Array[Any], partitions: int, sticky: StickyState, run_bytes: int
 ) -> tuple[Ints, StickyState]:
-    """The partition of each record by its key, or by runs of about `run_bytes` where the key is null; the next state.
-
-    Raises ValueError if the columns, or the buffers of one column, do not fit together.
-    """
+    """The partition of each record, by its key or by sticky runs of about `run_bytes`; and the next state."""
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys and {len(values)} values")
     key_offsets, key_data, valid = _buffers(keys)
@@ -110,10 +107,7 @@ class Partitioner:
     def split(
         self, records: pa.RecordBatch, partition: int | None = None, first_row: int = 0
     ) -> Iterator[tuple[int, Longs]]:
-        """Yield (partition, the numbers of its rows in their order, int64), by partition.
-
-        InvalidRecordError, for a partition that the topic does not have, counts rows from `first_row`.
-        """
+        """Yield (partition, its row numbers in order). InvalidRecordError counts rows from `first_row`."""
         if partition is not None:
             yield self._checked(partition), np.arange(records.num_rows)
         elif self._partitions == 1 and "partition" not in records.schema.names:

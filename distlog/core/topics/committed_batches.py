@@ -81,10 +81,7 @@ def producer_entries(handle: TopicHandle, state: PartitionState) -> npt.NDArray[
 
 
 class ProducerCheck:
-    """Checks batches, one after the other, against the producers of their partitions at the end of `snapshot`.
-
-    `first` may refuse the first batch of a producer that a partition does not know.
-    """
+    """Checks batches against the producers at the end of `snapshot`; `first` may refuse a producer's first batch."""
 
     def __init__(
         self, handle: TopicHandle, snapshot: Snapshot, first: Callable[[int], FirstBatch] = lambda _: any_first

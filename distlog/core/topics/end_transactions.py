@@ -54,14 +54,12 @@ _PRODUCER = (
 
 @dataclass(frozen=True, slots=True)
 class ListedTransaction:
-    """An open transaction, with its id and state at its coordinator, None if no coordinator knows it.
-
-    `is_hanging` means that it is open for longer than any coordinator allows, or that its coordinator has ended it.
-    """
+    """An open transaction, with its id and state at its coordinator; None if no coordinator knows it."""
 
     transaction: OpenTransaction
     transactional_id: str | None
     state: str | None
+    #: It is open for longer than any coordinator allows, or its coordinator has ended it.
     is_hanging: bool
 
     def __str__(self) -> str:

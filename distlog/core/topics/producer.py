@@ -191,10 +191,7 @@ class InPlaceProducer(InPlaceDestination):
 
 
 class CommittedProducer(CommitDestination):
-    """Commits each buffer, once; again, for two minutes, after errors and when the outcome is unknown.
-
-    A commit names the batches' producer and sequence numbers, and is checked against the earlier commits.
-    """
+    """Commits each buffer, once; again, for two minutes, after errors and when the outcome is unknown."""
 
     def __init__(
         self,

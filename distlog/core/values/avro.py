@@ -397,15 +397,13 @@ def avro_table(
     on_error: OnError,
     flatten: bool,
 ) -> pa.Table:
-    """All batches as a table of `columns` and the fields of their values.
-
-    Without a `schema`, the columns are those of the newest one, so all batches are held until it is known.
-    """
+    """All batches as a table of `columns` and the fields of their values."""
     if schema is not None:
         reader: AvroSchema | None = AvroSchema.of(schema)
     elif registry is None:
         raise InvalidConfigError("avro needs a schema, a registry, or both: avro(registry='http://host:8081')")
     else:
+        # held, since the columns are those of the newest schema
         batches = list(batches)
         reader = newest_reader(registry, {one for batch in batches for one in _ids(batch.column("value"))})
     return decoded_table(batches, columns, AvroDecoder(reader, registry), on_error, flatten)

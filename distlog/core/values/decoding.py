@@ -65,11 +65,7 @@ def decoded_table(
 def decoded_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, decoder: Decoder, on_error: OnError, flatten: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of `schema` from batches with `value` and the other columns of `schema`.
-
-    Raises InvalidRecordError for the first value that cannot be decoded, unless `on_error` is null, with partition
-    and offset if the batches have them.
-    """
+    """Batches of `schema`; InvalidRecordError for the first bad value, unless `on_error` is null."""
     for batch in batches:
         values = batch.column("value").cast(pa.binary())
         rows, faults = decoder.decode(values)

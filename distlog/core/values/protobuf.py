@@ -54,10 +54,7 @@ class Message:
 
     @classmethod
     def of(cls, given: Any, name: str | None = None) -> Message:
-        """From a generated class, its descriptor, the text of a .proto file, or a registry's schema.
-
-        `name` is the full name of one of a text's messages, by default the first one.
-        """
+        """From a generated class, its descriptor, a registry's schema, or a .proto file's text and a message name."""
         descriptor = getattr(given, "DESCRIPTOR", given)
         if hasattr(descriptor, "full_name") and hasattr(descriptor, "file"):
             return cls(_files_of(descriptor.file), descriptor.full_name)
@@ -274,10 +271,7 @@ def protobuf_table(
     on_error: OnError,
     flatten: bool,
 ) -> pa.Table:
-    """All batches as a table of `columns` and the fields of their values.
-
-    Without a `schema`, the columns are those of the newest message, so all batches are held until it is known.
-    """
+    """All batches as a table of `columns` and the fields of their values."""
     if schema is not None:
         reader: Message | None = Message.of(schema, message)
     elif registry is None:
@@ -285,6 +279,7 @@ def protobuf_table(
             "protobuf needs a schema, a registry, or both: protobuf(registry='http://host:8081')"
         )
     else:
+        # held, since the columns are those of the newest message
         batches = list(batches)
         reader = newest_message(registry, [batch.column("value") for batch in batches], message)
     return decoded_table(batches, columns, ProtobufDecoder(reader, registry), on_error, flatten)
