@@ -251,32 +251,6 @@ def test_a_writer_that_stood_still_in_its_put_commits_on_the_newest_head(world: 
     assert versions(world)[0] == 50
 
 
-def test_a_vacuum_that_stood_still_in_its_put_right_below_the_floor_is_told(world: World, monkeypatch: Any) -> None:
-    """1. A run is about to put version 39. 2. Others commit, and a run raises the log floor to 40. 3. It puts 39."""
-    commits(world, 38)
-    world.clock.now += HOUR_MS
-    real = world.storage.put_if_absent
-
-    def put(name: str, data: bytes, **options: Any) -> bytes:
-        monkeypatch.undo()
-        monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
-        assert name == paths.commit_file(39)
-        commits(world, 3)
-        world.clock.now += WEEK_MS
-        commits(world, 1)
-        assert run(world).log_floor == 40
-        return real(name, data, **options)
-
-    monkeypatch.setattr(world.storage, "put_if_absent", put)
-    with pytest.raises(CommitConflictError, match="run it again"):
-        run(world)
-    assert versions(world)[:2] == [39, 40]
-    with pytest.raises(OffsetOutOfRangeError, match="the log begins at version 40"):
-        log_of(world).commits(39, 42)
-    run(world)
-    assert versions(world)[0] == 40
-
-
 @ON_EVERY_STORAGE
 def test_a_put_whose_reply_came_after_its_commit_was_deleted_is_unknown(world: World, monkeypatch: Any) -> None:
     stalled, log = commits(world, 12), log_of(world)
@@ -411,22 +385,6 @@ def test_without_a_sound_checkpoint_no_commit_is_deleted(
     assert log_of(world).load().log_floor == 0
 
 
-def test_a_store_that_fails_while_the_second_checkpoint_is_written_keeps_the_old_commits(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old_topic(world)
-
-    def fails(storage: Storage, snapshot: Snapshot, **_: Any) -> str:
-        raise StorageError("no reply")
-
-    with monkeypatch.context() as patches:
-        patches.setattr(checkpoint, "write", fails)
-        assert run(world).log_floor == 40
-    assert versions(world)[0] == 0
-    run(world)
-    assert versions(world)[0] == 40
-
-
 def test_the_floor_does_not_go_up_to_a_checkpoint_that_was_damaged_on_its_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -499,28 +457,6 @@ def test_a_topic_that_is_created_again_goes_on_with_its_versions_and_its_floor(w
     assert after.log_floor > dropped.version
     assert versions(world)[0] == after.log_floor
     assert after.topic_id == created.topic_id
-
-
-@pytest.mark.long
-def test_the_floor_follows_few_commits_closely_and_stands_on_a_checkpoint(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 1,000 versions one checkpoint is kept, and a week has 28: so one is written at the floor."""
-    if not world.storage.is_local:
-        pytest.skip("one store is enough for 40 weeks")
-    monkeypatch.setattr(log_floor, "KEPT_EVERY", 1000)
-    monkeypatch.setattr(log_floor, "LEAST_STEP", 4)
-    most = 0
-    for _ in range(40):
-        commits(world, 28, 6 * HOUR_MS)
-        run(world)
-        head = log_of(world).load()
-        most = max(most, len(versions(world)))
-        assert log_of(world).load(version=head.log_floor).version == head.log_floor
-        assert log_of(world).load(version=head.log_floor + 1).version == head.log_floor + 1
-    assert log_of(world).load().log_floor > 38 * 28
-    # a week's commits with those of vacuum, and a step
-    assert most <= 29 + 4
 
 
 def test_a_floor_does_not_stand_on_a_checkpoint_that_another_run_may_be_about_to_delete(

@@ -44,43 +44,12 @@ def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-@pytest.mark.parametrize("items", [10, 100, 1000, 5000])
-def test_every_key_is_found_at_half_load(items: int) -> None:
-    table = OffsetMap(2 * items)
-    assert put(table, list(numbered(items))) == items
-    assert get(table, *numbered(items)) == list(range(items))
-    assert get(table, b"missing") == [-1]
-
-
 def test_a_full_map_answers_and_stops_at_the_next_key() -> None:
     table = OffsetMap(4)
     assert put(table, list(numbered(10))) == 3
     assert get(table, b"2", b"3") == [2, -1]
     assert put(table, [None, None, b"1", b"2"], 10) == 2
     assert get(table, b"1") == [1]
-
-
-def test_moving_the_latest_offset_changes_no_value() -> None:
-    table = OffsetMap(10)
-    put(table, [b"0", b"1"], 5)
-    table.update_latest_offset(99)
-    assert (get(table, b"0", b"1"), table.latest_offset) == ([5, 6], 99)
-
-
-def test_the_latest_offset_is_the_last_one_put() -> None:
-    table = OffsetMap(10)
-    assert table.latest_offset == -1
-    for offset in range(7):
-        put(table, [b"key", None], offset)
-        assert table.latest_offset == offset
-
-
-def test_the_size_counts_keys_and_not_records() -> None:
-    table = OffsetMap(100)
-    assert table.size == 0
-    for number in range(50):
-        put(table, [b"%d" % number, b"%d" % number])
-        assert table.size == number + 1
 
 
 def test_memory_and_the_number_of_records_bound_the_map() -> None:

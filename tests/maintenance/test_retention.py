@@ -311,23 +311,6 @@ def test_who_appends_what_retention_is_to_delete_is_warned(tmp_path: Path) -> No
         topic.append([{"value": "v", "timestamp": "2015-05-17"}, {"value": "v", "timestamp": "2015-05-18"}])
 
 
-@pytest.mark.parametrize("config", [{"retention.ms": -1}, {"cleanup.policy": "compact"}])
-def test_where_old_records_are_kept_nobody_is_warned(
-    tmp_path: Path, config: dict[str, Any], recwarn: pytest.WarningsRecorder
-) -> None:
-    topic = topics.create(str(tmp_path / "log"), config=config)
-    topic.append([{"key": "k", "value": "v", "timestamp": "2015-05-17"}])
-    topics.create(str(tmp_path / "new")).append([{"value": "v"}])
-    assert [each for each in recwarn if each.category is RetentionWarning] == []
-
-
-def test_the_warning_names_the_line_of_the_caller(tmp_path: Path) -> None:
-    topic = topics.create(str(tmp_path / "log"))
-    with pytest.warns(RetentionWarning) as caught:
-        topic.append([{"value": "v", "timestamp": 0}])
-    assert caught[0].filename == __file__
-
-
 @pytest.mark.filterwarnings("error::distlog.RetentionWarning")
 def test_where_warnings_are_errors_nothing_is_appended(tmp_path: Path) -> None:
     topic = topics.create(str(tmp_path / "log"))

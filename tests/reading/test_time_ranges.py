@@ -45,13 +45,6 @@ def backfilled(memory_url: Any) -> Topic:
     return topic
 
 
-def test_a_day_has_all_its_records_after_a_backfill(backfilled: Topic) -> None:
-    for day in (-1, 0, 1, 2, 3):
-        found = backfilled.scan(start_time=OCTOBER + day * DAY, end_time=OCTOBER + (day + 1) * DAY)
-        assert found.count() == found.to_table().num_rows == len(found.to_pandas()) == 1000
-        assert set(found.to_table()["value"].to_pylist()) == {b"day %d" % day}
-
-
 def test_lookups_by_time_still_mean_the_first_offset(backfilled: Topic) -> None:
     assert backfilled.offsets_for_times(OCTOBER) == {0: (0, OCTOBER + DAY)}
 

@@ -201,13 +201,6 @@ def test_a_folder_that_is_gone_ends_a_running_stream(topic: Topic) -> None:
             stream.run()
 
 
-def test_a_query_does_not_start_on_a_dropped_topic(topic: Topic) -> None:
-    topic.drop()
-    for fails in ("true", "false"):
-        with pytest.raises(TopicNotFoundError, match="was dropped"):
-            Stream(topic.url, failOnDataLoss=fails).run()
-
-
 def test_partitions_that_are_not_assigned_any_more_are_data_loss(topic: Topic) -> None:
     stream = Stream(topic.url, startingOffsets="earliest")
     stream.run()

@@ -71,25 +71,6 @@ def test_a_snapshot_stays_readable_while_its_segments_roll_and_are_merged(tmp_pa
     assert check_every_reader(distlog.open(url), 2000, 2000) == 2000
 
 
-def test_a_version_has_no_tails(tmp_path: Path) -> None:
-    url = str(tmp_path / "topic")
-    distlog.create(url, 1)
-    with writing(url, 0, 100) as writer:
-        writer.wait_for(100)
-        assert distlog.open(url).end_offsets() == {0: 100}
-        pinned = distlog.open(url, version=1)
-        assert pinned.end_offsets() == {0: 0}
-        assert pinned.scan().count() == 0
-
-
-def test_many_partitions_have_tails(tmp_path: Path) -> None:
-    url = str(tmp_path / "topic")
-    distlog.create(url, 60)
-    with writing(url, 0, 400) as writer:
-        writer.wait_for(400)
-        assert check_every_reader(distlog.open(url), 400, 400) == 400
-
-
 def test_a_large_tail_is_read_by_its_indexes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     url = str(tmp_path / "topic")
     topic = distlog.create(url, 1, config={"index.interval.bytes": "500"})

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import Address, S3Server
 from fault_proxy import CUT, FOREVER, LOSE_REPLY, Fault, FaultProxy, act_but_answer, answer
-from topics import NOW, contents, files, named_files, topic_on, values
+from topics import contents, files, named_files, topic_on, values
 
 from distlog.core.errors import (
     CommitConflictError,
@@ -25,7 +25,6 @@ from distlog.core.times import now_ms
 from distlog.core.topics.topic import Topic
 
 COMMIT = "*/_commits/0*.json"
-DATA = "*/0/*-0/*"
 V1, V2 = {0: [b"v1"]}, {0: [b"v1", b"v2"]}
 
 
@@ -161,14 +160,6 @@ def test_a_writer_goes_on_after_lost_replies_with_every_record_once(
     assert contents(other.refresh()) == {0: [b"v%d" % number for number in range(1, 8)]}
 
 
-@pytest.mark.s3
-def test_the_commit_is_refused_for_good(topic: Topic, proxy: FaultProxy, other: Topic) -> None:
-    proxy.inject("PUT", answer(400, "InvalidRequest"), path=COMMIT, times=FOREVER)
-    with pytest.raises(StorageError):
-        topic.append(values([2]))
-    assert contents(other.refresh()) == V1
-
-
 # --- S3: the files
 
 
@@ -207,16 +198,6 @@ def test_a_large_file_breaks_off_so_its_upload_is_aborted(
     assert proxy.count("PUT", COMMIT) == 0
     assert proxy.count("DELETE", "*.log") == 1
     assert files(Storage(*s3_url)) == named_files(other.refresh())
-
-
-@pytest.mark.s3
-def test_the_process_dies_between_its_files_and_its_commit(topic: Topic, other: Topic, s3_url: Address) -> None:
-    appender = topic.appender()
-    appender.append(values([2]))
-    appender.close()
-    assert contents(other.refresh()) == V1
-    assert len(files(Storage(*s3_url)) - named_files(other)) == 2
-    assert other.append(values([2])).offsets == {0: (1, 2)}
 
 
 # --- S3: the topic goes away
@@ -294,13 +275,3 @@ def test_a_topic_with_a_checkpoint_is_opened_without_a_listing(
     assert commit == "HEAD commit 5"
     assert state.endswith(".checkpoint.arrow.zst")
     assert sorted(requests[3:]) == ["GET commit 5", "GET commit 6", "GET commit 7", "GET commit 8"]
-
-
-@pytest.mark.s3
-def test_what_the_snapshot_knows_costs_nothing(topic: Topic, proxy: FaultProxy) -> None:
-    assert (topic.scan().count(), topic.end_offsets(), topic.segments().num_rows) == (1, {0: 1}, 1)
-    assert topic.offsets_for_times(-3) == {0: (0, NOW + 1)}
-    assert topic.offsets_for_times(NOW + 2) == {0: None}
-    assert asked(proxy) == []
-    assert topic.scan(columns=["value"]).to_table()["value"].to_pylist() == [b"v1"]
-    assert asked(proxy) == ["GET .log"]

@@ -13,8 +13,6 @@ import pytest
 from distlog.core.storage import durable_files
 
 CALLS = ("open", "write", "writev", "fsync", "link", "unlink", "replace", "mkdir")
-#: The calls that change what is there: a process ends before one of these.
-STEPS = frozenset(CALLS)
 
 _REAL = {name: getattr(os, name) for name in CALLS}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -211,13 +210,3 @@ def test_a_forked_child_can_neither_commit_nor_abort(local: distlog.Topic) -> No
     producer.commit()
     producer.close()
     assert seen(again(local))[0] == [b"0"]
-
-
-def test_threads_share_a_transaction(topic: distlog.Topic) -> None:
-    with topic.producer("payments") as producer, producer.begin():
-        threads = [threading.Thread(target=fill, args=(producer, *range(10))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert [len(values) for values in seen(again(topic)).values()] == [20, 20]

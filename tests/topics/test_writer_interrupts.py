@@ -94,19 +94,6 @@ def test_a_close_after_an_interrupted_close_waits_and_tells_its_error(
 # --- many callers
 
 
-def test_a_second_close_returns_no_sooner_than_the_first(topic: Topic, gate: Gate) -> None:
-    writer = small(topic)
-    fill(writer, range(1))
-    first = begun(writer.close)
-    gate.wait_for_one()
-    ended = threading.Event()
-    second = begun(lambda: (writer.close(), ended.set()))
-    assert not ended.wait(0.05)
-    gate.open()
-    assert joined(first)
-    assert joined(second)
-
-
 def test_without_threads_what_a_callback_appends_does_not_linger(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
