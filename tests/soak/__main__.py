@@ -34,6 +34,7 @@ from soak import (
     many_gateways,
     power,
     searches,
+    second_attempts,
     stops,
     streams,
     streams_on_s3,
@@ -65,6 +66,7 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "streams-on-s3": partial(streams_on_s3.run, kills=12),
     "cluster": partial(cluster.run, kills=16),
     "busy-cluster": partial(busy_cluster.run, kills=10),
+    "second-attempts": second_attempts.run,
     "transactions": transactions.run,
     "searches": searches.run,
 }
