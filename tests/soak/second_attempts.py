@@ -36,7 +36,7 @@ PATIENCE_S = 120
 
 
 class SlowOnce(InputStorage):
-    """A storage of one file: the byte at `slow` waits for a second reader, and the first reader of `failing` fails."""
+    """A storage of one file: the byte at `slow` waits for a second reader, the first reader of `failing` fails."""
 
     def __init__(self, folder: str, slow: int, failing: int) -> None:
         super().__init__()
