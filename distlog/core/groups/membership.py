@@ -273,11 +273,11 @@ class Membership:
 
     def _dead(self, state: GroupState) -> set[str]:
         """The members whose leases have lapsed without a new version; before it joins, also those it replaces."""
-        lapsed = {member.id for member in state.members if self._lapsed.get(member.id) == member.beat}
-        return lapsed | self._replaced(state)
-
-    def _replaced(self, state: GroupState) -> set[str]:
-        return set() if self._id else {member.id for member in state.members if self.replaces(member)}
+        return {
+            member.id
+            for member in state.members
+            if self._lapsed.get(member.id) == member.beat or (not self._id and self.replaces(member))
+        }
 
     def _renew(self, state: GroupState, started: float) -> None:
         self._learn(state)

@@ -351,12 +351,9 @@ class LogTasks:
         self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
         if self._directory.is_stopping():
             # after the file, since this may take longer than the manager waits
-            self._end_cleanly(run)
+            for name, topic in self._directory.topics.items():
+                self._directory.attempt(run, name, topic, partial(_end_cleanly, run))
             self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
-
-    def _end_cleanly(self, run: TaskRun) -> None:
-        for name, topic in self._directory.topics.items():
-            self._directory.attempt(run, name, topic, partial(_end_cleanly, run))
 
     def checkpoint_log_start_offsets(self, run: TaskRun) -> None:
         """`log-start-offset-checkpoint`: write the log start offsets that the first segments do not show."""

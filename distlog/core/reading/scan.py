@@ -21,7 +21,7 @@ from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.integers import count_of, whole_number
 from distlog.core.optional import extra, optional
-from distlog.core.plots import SegmentFacts, Times, scan_figure
+from distlog.core.plots import SegmentFacts, scan_figure
 from distlog.core.reading import scan_plan
 from distlog.core.reading.pipeline import read
 from distlog.core.reading.point_read import PointRecord, first_records
@@ -279,13 +279,6 @@ def _to_read(
     return pieces, np.concatenate(rows)
 
 
-def plot(slices: Sequence[SegmentSlice], topic: str, times: Times | None) -> Any:
-    facts = slice_facts(slices)
-    records, segments = counted(int(facts.records.sum()), "record"), counted(len(slices), "segment")
-    title = f"Scan of {topic}: at most {records}, about {size_text(int(facts.bytes.sum()))} in {segments}"
-    return scan_figure(title, facts, times)
-
-
 def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentFacts:
     rows = []
     for piece in slices:
@@ -503,7 +496,12 @@ class Scan:
         It is drawn from metadata. Records over time are estimates from the times of segments; `exact` reads the times
         of all records. `progress` as in `to_table`.
         """
-        return plot(self.slices, self._reader.topic, self.times(progress) if exact else None)
+        facts, times = slice_facts(self.slices), self.times(progress) if exact else None
+        records, segments = counted(int(facts.records.sum()), "record"), counted(len(self.slices), "segment")
+        size = size_text(int(facts.bytes.sum()))
+        return scan_figure(
+            f"Scan of {self._reader.topic}: at most {records}, about {size} in {segments}", facts, times
+        )
 
     def times(self, progress: bool | None = None) -> Iterator[pa.RecordBatch]:
         """Batches with the column `timestamp` alone. `progress` as in `to_table`."""

@@ -71,16 +71,14 @@ class ChunkIndex:
         count = -(-log_bytes // chunk_bytes)
         if count > MAX_CHUNKS:
             raise ValueError(f"chunkIndex has {count} chunks, more than {MAX_CHUNKS}")
-        sizes = _fixed_sizes(value, count) if value["type"] == "fixed" else _variable_sizes(value, count)
+        if value["type"] == "fixed":
+            sizes = np.full(count, _SIZE(value.get("transformedChunkSize")), np.int64)
+            sizes[-1:] = _SIZE(value.get("finalTransformedChunkSize"))
+        else:
+            sizes = _variable_sizes(value, count)
         if (sizes <= 0).any():
             raise ValueError("chunkIndex has a chunk without bytes")
         return cls(log_bytes, chunk_bytes, np.concatenate([[0], np.cumsum(sizes)]))
-
-
-def _fixed_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
-    sizes = np.full(count, _SIZE(value.get("transformedChunkSize")), np.int64)
-    sizes[-1:] = _SIZE(value.get("finalTransformedChunkSize"))
-    return sizes
 
 
 def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:

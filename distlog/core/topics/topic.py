@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from html import escape
@@ -50,7 +50,7 @@ from distlog.core.maintenance.retention import delete_records, plan_retention, r
 from distlog.core.maintenance.run import DeleteRecordsReport, RestoreReport, RetentionReport, workers_here
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.maintenance.verify import VerifyReport, verify
-from distlog.core.plots import SegmentFacts, Times, topic_figure
+from distlog.core.plots import SegmentFacts, topic_figure
 from distlog.core.reading import scan_plan
 from distlog.core.reading.fetch import MAX_TIMEOUT_MS, FetchedBatches, fetch, fetch_committed
 from distlog.core.reading.scan import Record, Scan, check_columns, records_of
@@ -76,28 +76,6 @@ from distlog.core.topics.producer import Producer, ProducingTopic
 from distlog.core.topics.topic_id import assign_new_id
 from distlog.core.topics.writer import Writer
 from distlog.core.transactions.open_transactions import IsolationLevel
-
-
-def alter_config(handle: TopicHandle, snapshot: Snapshot, settings: Mapping[str, object | None]) -> Snapshot:
-    """Set settings (None: default), and seal the active segments, so that every process learns of it."""
-
-    def plan(current: Snapshot) -> list[Action]:
-        return [SetConfig(current.config.changed(settings).overrides())]
-
-    _, after = sealed_commit(handle, snapshot, "config", plan, every_partition)
-    return after
-
-
-def create_partitions(handle: TopicHandle, snapshot: Snapshot, count: int) -> Snapshot:
-    """Raise the number of partitions. Writers read the commits before they choose one, so nothing is sealed."""
-    check_partition_count(count)
-
-    def plan(current: Snapshot) -> list[Action]:
-        check_grows(current, count)
-        return [SetPartitions(count)]
-
-    _, after = handle.log.commit(snapshot, "partitions", plan)
-    return after
 
 
 def check_grows(snapshot: Snapshot, count: int) -> None:
@@ -126,11 +104,6 @@ _SEGMENT = (
 )
 #: The times of a segment, which a snapshot holds as ms.
 _TIMES = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms", "created_ms")
-
-
-def history(commits: Sequence[Commit]) -> Listing:
-    table = table_of_rows([_history_row(commit) for commit in commits], _HISTORY)
-    return Listing(table, "commits", _COMMIT)
 
 
 def _history_row(commit: Commit) -> dict[str, object]:
@@ -186,15 +159,6 @@ def _times(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     values = numbers_of(column)
     valid = pc.if_else(booleans(values >= 0), integers(values), pa.nulls(len(values), pa.int64()))
     return pa.chunked_array([valid.cast(pa.timestamp("ms", "UTC"))])
-
-
-def plot(name: str, snapshot: Snapshot, now_ms: int, times: Times | None) -> Any:
-    facts = segment_facts(snapshot)
-    records = counted(int(facts.records.sum()), "record")
-    segments, partitions = counted(len(facts.bytes), "segment"), counted(len(facts.partitions), "partition")
-    size = size_text(int(facts.bytes.sum()))
-    title = f"{name}, version {snapshot.version}: {records}, {size}, {segments}, {partitions}"
-    return topic_figure(title, facts, now_ms, snapshot.config.retention_ms, times)
 
 
 def segment_facts(snapshot: Snapshot) -> SegmentFacts:
@@ -429,7 +393,8 @@ class Topic:
 
     def history(self, limit: int | None = None) -> Listing:
         """The commits, newest first: version, time, operation, writer, and the numbers added and removed."""
-        return history(self.log.history(None if limit is None else count_of("limit", limit)))
+        commits = self.log.history(None if limit is None else count_of("limit", limit))
+        return Listing(table_of_rows([_history_row(commit) for commit in commits], _HISTORY), "commits", _COMMIT)
 
     def segments(self) -> Listing:
         """The live segments, one row each, by partition and base offset."""
@@ -445,7 +410,12 @@ class Topic:
         It is drawn from metadata. Records over time are estimates from the times of segments; `exact` reads the times
         of all records. `progress` as in `Scan.to_table`. matplotlib must be installed.
         """
-        return plot(self.name, self.live_snapshot, self.clock(), self.scan().times(progress) if exact else None)
+        snapshot, times = self.live_snapshot, self.scan().times(progress) if exact else None
+        facts = segment_facts(snapshot)
+        records, size = counted(int(facts.records.sum()), "record"), size_text(int(facts.bytes.sum()))
+        segments, partitions = counted(len(facts.bytes), "segment"), counted(len(facts.partitions), "partition")
+        title = f"{self.name}, version {snapshot.version}: {records}, {size}, {segments}, {partitions}"
+        return topic_figure(title, facts, self.clock(), snapshot.config.retention_ms, times)
 
     def verify(self) -> VerifyReport:
         """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""
@@ -590,7 +560,13 @@ class Topic:
         Each append uses the new config from then on.
         """
         self._check_writable()
-        self.advance(alter_config(self.handle, self.snapshot, settings))
+
+        def plan(current: Snapshot) -> list[Action]:
+            return [SetConfig(current.config.changed(settings).overrides())]
+
+        # the active segments are sealed, so that every process learns of it
+        _, after = sealed_commit(self.handle, self.snapshot, "config", plan, every_partition)
+        self.advance(after)
         return self.config
 
     def create_partitions(self, count: int) -> None:
@@ -600,7 +576,15 @@ class Topic:
         change. Raises InvalidPartitionsError unless there are fewer now.
         """
         self._check_writable()
-        self.advance(create_partitions(self.handle, self.snapshot, whole_number("count", count)))
+        check_partition_count(number := whole_number("count", count))
+
+        def plan(current: Snapshot) -> list[Action]:
+            check_grows(current, number)
+            return [SetPartitions(number)]
+
+        # nothing is sealed: writers read the commits before they choose a partition
+        _, after = self.log.commit(self.snapshot, "partitions", plan)
+        self.advance(after)
 
     def assign_new_id(self) -> str:
         """Give the topic a new id, as a copy of a topic's folder needs; returns the id.
@@ -629,14 +613,12 @@ class Topic:
         logged. To save the records behind it, bring the file back before you drop the topic.
         """
         self._check_writable()
+        drop = partial(sealed_commit, self.handle, self.snapshot, "drop", lambda _: [Drop()], every_partition)
         try:
-            self._drop()
+            drop()
         except DamagedLogError:
             self.repair()
-            self._drop()
-
-    def _drop(self) -> None:
-        sealed_commit(self.handle, self.snapshot, "drop", lambda snapshot: [Drop()], every_partition)
+            drop()
 
     def reset_group(self, group: str, to: Start | None = None, *, kafka: str | None = None) -> dict[int, int]:
         """Set a group's positions, in all partitions or in the given ones; returns all its positions.

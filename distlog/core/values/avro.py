@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -234,7 +235,16 @@ class AvroDecoder:
 
     def writer(self, schema_id: int) -> AvroSchema | str:
         if schema_id not in self._writers:
-            self._writers[schema_id] = _writer(self._registry, schema_id)
+            assert self._registry is not None
+            try:
+                schema = self._registry.schema(schema_id)
+                self._writers[schema_id] = (
+                    AvroSchema.of(schema, is_reader=False)
+                    if schema.kind == "AVRO"
+                    else f"the value's schema {schema_id} is of {schema.kind}, not of AVRO"
+                )
+            except (SchemaNotFoundError, InvalidConfigError) as error:
+                self._writers[schema_id] = f"the value's schema {schema_id} cannot be used: {error}"
         return self._writers[schema_id]
 
     def _is_in_bulk(self, writer: AvroSchema) -> bool:
@@ -378,17 +388,6 @@ def _with_units(
     return reader
 
 
-def _writer(registry: SchemaRegistry | None, schema_id: int) -> AvroSchema | str:
-    assert registry is not None
-    try:
-        schema = registry.schema(schema_id)
-        if schema.kind != "AVRO":
-            return f"the value's schema {schema_id} is of {schema.kind}, not of AVRO"
-        return AvroSchema.of(schema, is_reader=False)
-    except (SchemaNotFoundError, InvalidConfigError) as error:
-        return f"the value's schema {schema_id} cannot be used: {error}"
-
-
 def avro_table(
     batches: Iterable[pa.RecordBatch],
     columns: pa.Schema,
@@ -405,13 +404,9 @@ def avro_table(
     else:
         # held, since the columns are those of the newest schema
         batches = list(batches)
-        reader = newest_reader(registry, {one for batch in batches for one in _ids(batch.column("value"))})
+        ids = (np.unique(unframed(batch.column("value")).ids).tolist() for batch in batches)
+        reader = newest_reader(registry, set(chain.from_iterable(ids)))
     return decoded_table(batches, columns, AvroDecoder(reader, registry), on_error, flatten)
-
-
-def _ids(values: pa.Array) -> list[int]:
-    found: list[int] = np.unique(unframed(values).ids).tolist()
-    return found
 
 
 def newest_reader(registry: SchemaRegistry, ids: Iterable[int]) -> AvroSchema | None:
