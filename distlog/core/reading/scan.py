@@ -205,65 +205,18 @@ def first(
                 return
 
 
-def last(
-    reader: SegmentReader,
-    slices: Sequence[SegmentSlice],
-    columns: Sequence[str],
-    limit: int,
-    isolation: Isolation = READ_UNCOMMITTED,
-) -> list[pa.RecordBatch]:
-    parts: list[pa.RecordBatch] = []
-    for window in windows_from_end(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
-        batches = list(read(reader, window, columns, isolation, max_workers=1))
-        parts, limit = batches + parts, limit - sum(batch.num_rows for batch in batches)
-        if limit <= 0:
-            break
-    return _without_first(parts, max(-limit, 0))
-
-
-def _without_first(batches: list[pa.RecordBatch], rows: int) -> list[pa.RecordBatch]:
-    left = []
-    for batch in batches:
-        left.append(batch.slice(min(rows, batch.num_rows)))
-        rows -= min(rows, batch.num_rows)
-    return left
-
-
 #: The cost of a record that is read alone, as the bytes that a sequential read gets in that time.
 POINT_BYTES = 1 << 20
 
 Longs = npt.NDArray[np.int64]
 
 
-def sample(
-    reader: SegmentReader,
-    slices: Sequence[SegmentSlice],
-    columns: Sequence[str],
-    isolation: Isolation,
-    limit: int,
-    seed: int | None,
-    max_workers: int,
-) -> Iterator[pa.RecordBatch]:
-    """`limit` random records in their order, or all if there are fewer; the same ones for the same `seed`."""
-    sizes = np.array([count(reader, [piece], isolation, max_workers) for piece in slices], np.int64)
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if len(ends) else 0
-    chosen = np.sort(np.random.default_rng(seed).choice(total, min(limit, total), replace=False))
-    pieces, rows = _to_read(slices, sizes, ends, chosen)
-    begin = 0
-    for batch in read(reader, pieces, columns, isolation, max_workers):
-        low, high = np.searchsorted(rows, [begin, begin + batch.num_rows])
-        yield batch.take(integers(rows[low:high] - begin))
-        begin += batch.num_rows
-
-
-def _to_read(
-    slices: Sequence[SegmentSlice], sizes: Longs, ends: Longs, chosen: Longs
-) -> tuple[list[SegmentSlice], Longs]:
+def _to_read(slices: Sequence[SegmentSlice], sizes: Longs, chosen: Longs) -> tuple[list[SegmentSlice], Longs]:
+    """The ranges to read for the records of these numbers, and their row numbers in the ranges."""
     pieces: list[SegmentSlice] = []
     rows: list[Longs] = [np.empty(0, np.int64)]
     begin = 0
-    for piece, size, end in zip(slices, sizes.tolist(), ends.tolist(), strict=True):
+    for piece, size, end in zip(slices, sizes.tolist(), np.cumsum(sizes).tolist(), strict=True):
         own = chosen[np.searchsorted(chosen, end - size) : np.searchsorted(chosen, end)] - (end - size)
         if not len(own):
             continue
@@ -478,17 +431,30 @@ class Scan:
 
     def tail(self, limit: int = 10) -> pa.Table:
         """The last records, in their order; a small limit reads little. Raises as `head` does."""
-        batches = last(self._reader, self.slices, self.columns, count_of("limit", limit), self.isolation)
-        return pa.Table.from_batches(batches, self.schema)
+        missing, parts = count_of("limit", limit), list[pa.RecordBatch]()
+        for window in windows_from_end(self.slices, min(missing, FIRST_OFFSETS)) if missing else ():
+            batches = list(read(self._reader, window, self.columns, self.isolation, max_workers=1))
+            parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
+            if missing <= 0:
+                break
+        return pa.Table.from_batches(parts, self.schema).slice(max(-missing, 0))
 
     def sample(self, limit: int = 10, seed: int | None = None) -> pa.Table:
         """Different records by chance, each with the same chance, in their order; the same ones for the same `seed`.
 
         Reads what it chooses, and segments whose metadata does not say how many records they have. Raises as `head`.
         """
-        rows = count_of("limit", limit)
-        chosen = sample(self._reader, self.slices, self.columns, self.isolation, rows, seed, self.max_workers)
-        return pa.Table.from_batches(chosen, self.schema)
+        most, workers = count_of("limit", limit), self.max_workers
+        sizes = np.array([count(self._reader, [piece], self.isolation, workers) for piece in self.slices], np.int64)
+        total = int(sizes.sum())
+        chosen = np.sort(np.random.default_rng(seed).choice(total, min(most, total), replace=False))
+        pieces, rows = _to_read(self.slices, sizes, chosen)
+        begin, parts = 0, list[pa.RecordBatch]()
+        for batch in read(self._reader, pieces, self.columns, self.isolation, workers):
+            low, high = np.searchsorted(rows, [begin, begin + batch.num_rows])
+            parts.append(batch.take(integers(rows[low:high] - begin)))
+            begin += batch.num_rows
+        return pa.Table.from_batches(parts, self.schema)
 
     def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
         """A matplotlib figure: the records over time, and bytes by partition; matplotlib must be installed.
