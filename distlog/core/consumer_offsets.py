@@ -177,10 +177,7 @@ Value = TypeVar("Value")
 
 
 class WaitingChanges(Generic[Key, Value]):
-    """Changes that count when their transactions are committed, as in Kafka's group coordinator.
-
-    By key, then by producer id, in the order of the log: of two that are committed, the later one counts.
-    """
+    """Changes by key, then by producer id, in log order; each counts when its transaction is committed."""
 
     def __init__(self) -> None:
         self._by_key = dict[Key, dict[int, Value]]()
@@ -325,11 +322,7 @@ def _counted(
 
 
 def kafka_positions(handle: TopicHandle, group: str, *, since_ms: int = 0) -> dict[int, int]:
-    """The offsets that Kafka clients of `group` committed in the topic of `handle`, by partition.
-
-    They are read from the `__consumer_offsets` of the root, without a gateway. A position in a transaction counts
-    when that is committed; one from before `since_ms` is of a topic that was dropped.
-    """
+    """The offsets that Kafka clients of `group` committed, by partition; those before `since_ms` do not count."""
     return all_kafka_positions(handle, group, since_ms=since_ms).get(group, {})
 
 

@@ -108,10 +108,7 @@ class FollowedLog:
         return any(offset > partitions[number].log_end_offset for number, offset in positions.items())
 
     def look(self, *, again: bool = False) -> bool:
-        """Move on to the newest state; whether anything may be new. One GET, or less on a local disk.
-
-        With `again` it does so even if nothing seems to be new. Raises TopicNotFoundError when the topic was dropped.
-        """
+        """Move on to the newest state, with `again` even if nothing seems new; whether anything may be new."""
         self._is_stale, self.cuts = self._is_stale or again, {}
         # the watch is asked each time: its notes must be older than the state that is read
         if not (self._watch is None or self._watch.changed(self.snapshot) or self._is_stale):

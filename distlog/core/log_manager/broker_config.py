@@ -129,11 +129,7 @@ class BrokerConfig:
 
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> BrokerConfig:
-        """The config of Kafka-named `settings`.
-
-        Names of other families (`listeners`, ...) are ignored, as a `server.properties` has them. Raises
-        InvalidConfigError for an unknown name that begins with `log.`, and for a value that Kafka refuses.
-        """
+        """The config of Kafka-named `settings`; unknown names are refused only if they begin with `log.`."""
         for name in settings:
             _check_known(name)
         return cls(**given(cls, settings), topic_defaults=_topic_defaults(settings))

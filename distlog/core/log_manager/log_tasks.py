@@ -291,10 +291,7 @@ def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
 
 
 class LogTasks:
-    """The other tasks of `directory`, with the names and rules of Kafka's `LogManager`.
-
-    Several processes may run them over the same root, at the same time as appends and readers.
-    """
+    """The other tasks of a root, by Kafka's names and rules. Several processes may run them on the same root."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory, self._clock = directory, directory.clock

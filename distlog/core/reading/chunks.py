@@ -469,10 +469,7 @@ class StoredBatches:
         return replace(self, begin=self.begin + start, end=self.begin + end)
 
     def send(self, receiver: int) -> int:
-        """Send to the descriptor of a socket what it takes now, from the page cache; returns how many bytes.
-
-        Raises OSError, StorageError if the file cannot be read, or became shorter.
-        """
+        """Send to a socket's descriptor what it takes now, from the page cache; returns how many bytes."""
         position = self.begin
         try:
             with self.storage.opened(self.name) as file, suppress(BlockingIOError):

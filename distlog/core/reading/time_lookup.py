@@ -139,10 +139,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Fo
 
 
 def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
-    """An offset below which the slice has no record of its times, by the time index; without an index, its own start.
-
-    Reads the index of a large segment, and checks it by the batch that it leads to.
-    """
+    """An offset below which the slice has no record of its times, by the time index, or its own start."""
     start, end = piece.span
     entry = _entry(reader, piece.segment, piece.times.oldest, start)
     chunk = next(_from_entry(reader, piece.segment, entry), None)

@@ -245,68 +245,6 @@ class RemoteSegment:
         return end - start
 
 
-@dataclass(frozen=True, slots=True)
-class RemotePartition:
-    """The partition of a topic whose segments are read; each manifest must name it."""
-
-    topic: str
-    topic_id: str
-    number: int
-
-    def parse(self, data: bytes, stem: str, file: str) -> RemoteSegment:
-        """The segment `stem` (start offset and uuid) of the manifest `data`.
-
-        Raises CorruptMetadataError for a manifest that is malformed or another segment's, and UnsupportedVersionError
-        for one of another version or of an encrypted segment.
-        """
-        try:
-            value = fields.parse(data)
-            if not isinstance(value, dict):
-                raise ValueError("it must be an object")
-            if value.get("version") != _VERSION:
-                why = "a remote segment has a manifest of an unknown version: upgrade"
-                raise UnsupportedVersionError(why, file=file, version=repr(value.get("version"))[:40])
-            if value.get("encryption") is not None:
-                raise UnsupportedVersionError(
-                    "a remote segment is encrypted; its key is wrapped by a key pair of the Kafka cluster, so only "
-                    "its brokers can read it: let them serve the topic",
-                    file=file,
-                )
-            return self._segment(value, stem)
-        except (ValueError, RecursionError) as error:
-            text = f"the manifest of a remote segment is not what Kafka's tiered storage writes: {error}"
-            raise CorruptMetadataError(text, file=file) from None
-
-    def _segment(self, value: dict[str, Any], stem: str) -> RemoteSegment:
-        metadata = _member(value, "remoteLogSegmentMetadata")
-        segment = _member(metadata, "remoteLogSegmentId")
-        owner = _member(segment, "topicIdPartition")
-        place = _member(owner, "topicPartition")
-        identity = (segment.get("id"), owner.get("topicId"), place.get("topic"), place.get("partition"))
-        if identity != (stem[21:], self.topic_id, self.topic, self.number):
-            raise ValueError(f"it is the manifest of another segment: {identity}")
-        start, end = LONG(metadata.get("startOffset")), LONG(metadata.get("endOffset"))
-        if start != int(stem[:20]) or not start <= end < MAX_LONG:
-            raise ValueError(f"it has the offsets {start} to {end}")
-        compressed = value.get("compression")
-        if not isinstance(compressed, bool):
-            raise ValueError("compression must be true or false")
-        epochs = _member(metadata, "segmentLeaderEpochs")
-        if not epochs or not all(name.isdecimal() and len(name) <= len(str(MAX_INT)) for name in epochs):
-            raise ValueError("segmentLeaderEpochs must be an object of start offsets by epoch")
-        return RemoteSegment(
-            stem=stem,
-            partition=self.number,
-            start_offset=start,
-            next_offset=end + 1,
-            max_timestamp=_TIMESTAMP(metadata.get("maxTimestampMs")),
-            event_ms=LONG(metadata.get("eventTimestampMs")),
-            leader_epoch=_EPOCH(min(map(int, epochs))),
-            chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
-            indexes=_places(_member(value, "segmentIndexes")),
-        )
-
-
 def _member(value: dict[str, Any], name: str) -> dict[str, Any]:
     member = value.get(name)
     if not isinstance(member, dict):
@@ -351,9 +289,55 @@ class RemoteTopic:
     def file(self, partition: int, stem: str, suffix: str) -> str:
         return f"{self.folder}/{partition}/{stem}{suffix}"
 
-    def parse(self, partition: int, stem: str, manifest: bytes) -> RemoteSegment:
+    def parse(self, partition: int, stem: str, data: bytes) -> RemoteSegment:
+        """The segment `stem` of the manifest `data`; UnsupportedVersionError if it is encrypted."""
         file = f"{self.bucket.url.rstrip('/')}/{self.file(partition, stem, MANIFEST)}"
-        return RemotePartition(self.name, self.topic_id, partition).parse(manifest, stem, file)
+        try:
+            value = fields.parse(data)
+            if not isinstance(value, dict):
+                raise ValueError("it must be an object")
+            if value.get("version") != _VERSION:
+                why = "a remote segment has a manifest of an unknown version: upgrade"
+                raise UnsupportedVersionError(why, file=file, version=repr(value.get("version"))[:40])
+            if value.get("encryption") is not None:
+                raise UnsupportedVersionError(
+                    "a remote segment is encrypted; its key is wrapped by a key pair of the Kafka cluster, so only "
+                    "its brokers can read it: let them serve the topic",
+                    file=file,
+                )
+            return self._segment(value, partition, stem)
+        except (ValueError, RecursionError) as error:
+            text = f"the manifest of a remote segment is not what Kafka's tiered storage writes: {error}"
+            raise CorruptMetadataError(text, file=file) from None
+
+    def _segment(self, value: dict[str, Any], partition: int, stem: str) -> RemoteSegment:
+        metadata = _member(value, "remoteLogSegmentMetadata")
+        segment = _member(metadata, "remoteLogSegmentId")
+        owner = _member(segment, "topicIdPartition")
+        place = _member(owner, "topicPartition")
+        identity = (segment.get("id"), owner.get("topicId"), place.get("topic"), place.get("partition"))
+        if identity != (stem[21:], self.topic_id, self.name, partition):
+            raise ValueError(f"it is the manifest of another segment: {identity}")
+        start, end = LONG(metadata.get("startOffset")), LONG(metadata.get("endOffset"))
+        if start != int(stem[:20]) or not start <= end < MAX_LONG:
+            raise ValueError(f"it has the offsets {start} to {end}")
+        compressed = value.get("compression")
+        if not isinstance(compressed, bool):
+            raise ValueError("compression must be true or false")
+        epochs = _member(metadata, "segmentLeaderEpochs")
+        if not epochs or not all(name.isdecimal() and len(name) <= len(str(MAX_INT)) for name in epochs):
+            raise ValueError("segmentLeaderEpochs must be an object of start offsets by epoch")
+        return RemoteSegment(
+            stem=stem,
+            partition=partition,
+            start_offset=start,
+            next_offset=end + 1,
+            max_timestamp=_TIMESTAMP(metadata.get("maxTimestampMs")),
+            event_ms=LONG(metadata.get("eventTimestampMs")),
+            leader_epoch=_EPOCH(min(map(int, epochs))),
+            chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
+            indexes=_places(_member(value, "segmentIndexes")),
+        )
 
 
 class TieredFiles:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -142,11 +143,8 @@ def list_producers(handle: TopicHandle, current: CurrentSnapshot) -> pa.Table:
 
 def _producers_of(handle: TopicHandle, current: CurrentSnapshot, number: int, state: PartitionState) -> Any:
     if handle.storage.is_local_disk:
-        log = PartitionLog(handle, number, current)
-        try:
+        with closing(PartitionLog(handle, number, current)) as log:
             return log.producers()
-        finally:
-            log.close()
     return producer_entries(handle, state)
 
 

@@ -77,9 +77,6 @@ class Accumulator:
         self.put: Callable[[tuple[Any, ...]], None] = self.fields.extend
         self.begin_empty()
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} is of one process: pickle its topic, and begin another one there")
-
     def begin_empty(self) -> None:
         """Become empty, as after a fork: the parent has the records and their thread."""
         # the same list stays, since an append that the fork interrupted already refers to it
@@ -257,21 +254,16 @@ class UnclosedWriters:
         self._committed.clear()
 
 
-def unclosed_writers() -> UnclosedWriters:
-    writers = UnclosedWriters()
-    os.register_at_fork(after_in_child=writers.forget_parents)
-    # Twice: while there can still be threads, which clients of object stores need, and when the last one has ended.
-    # A child of multiprocessing runs only the first call, for which Python has no public name.
-    getattr(threading, "_register_atexit", lambda call: None)(writers.commit)
-    atexit.register(writers.warn)
-    return writers
-
-
 #: Bytes of records, at their largest size in a batch, that are committed without waiting longer. A writer holds up
 #: to twice as many: Kafka's `buffer.memory`.
 BUFFER_BYTES = 16 << 20
 
-_unclosed = unclosed_writers()
+_unclosed = UnclosedWriters()
+os.register_at_fork(after_in_child=_unclosed.forget_parents)
+# Twice: while there can still be threads, which clients of object stores need, and when the last one has ended.
+# A child of multiprocessing runs only the first call, for which Python has no public name.
+getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
+atexit.register(_unclosed.warn)
 
 
 class Writer:

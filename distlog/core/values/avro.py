@@ -69,11 +69,7 @@ class AvroSchema:
 
     @classmethod
     def of(cls, given: Any, *, is_reader: bool = True) -> AvroSchema:
-        """From a text, a dict, or a registry's schema.
-
-        Raises InvalidConfigError for no schema of Avro, and, if `is_reader`, for one whose columns Arrow does not
-        have.
-        """
+        """From a text, a dict, or a registry's schema; Arrow must have its columns if `is_reader`."""
         fastavro = optional("fastavro", "avro()", extra("avro"))
         text, imports = (given.text, given.imports) if isinstance(given, Schema) else (given, ())
         try:
