@@ -253,11 +253,7 @@ def settings() -> list[Setting]:
     return sorted(Setting(name, spec.default, spec.metadata["rule"], spec.metadata["doc"]) for name, spec in public)
 
 
-def _kafka_name(name: str) -> str:
-    return name.replace("_", ".")
-
-
-_FIELDS = {_kafka_name(spec.name): spec for spec in dataclasses.fields(TopicConfig) if "check" in spec.metadata}
+_FIELDS = {spec.name.replace("_", "."): spec for spec in dataclasses.fields(TopicConfig) if "check" in spec.metadata}
 
 
 def _field_name(name: str) -> str:

@@ -102,11 +102,6 @@ class FollowedLog:
             )
         return self._ends[partition]
 
-    def is_behind(self, positions: Mapping[int, int]) -> bool:
-        """True if a position is above the known log end: a member of the group has read more of the topic."""
-        partitions = self.snapshot.partitions
-        return any(offset > partitions[number].log_end_offset for number, offset in positions.items())
-
     def look(self, *, again: bool = False) -> bool:
         """Move on to the newest state, with `again` even if nothing seems new; whether anything may be new."""
         self._is_stale, self.cuts = self._is_stale or again, {}

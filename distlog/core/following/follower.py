@@ -218,7 +218,9 @@ class Follower:
 
     def _stay_inside(self) -> None:
         """Move positions that retention has passed, or that were cut off, as `out_of_range` says."""
-        if self._log.is_behind(self._assignment.wanted):
+        ends = [state.log_end_offset for state in self._log.snapshot.partitions]
+        if any(offset > ends[number] for number, offset in self._assignment.wanted.items()):
+            # a member of the group has read more of the topic than is known here
             self._look(again=True)
         for number, offset in self._assignment.wanted.items():
             # appends may have reached the position since, so the log end does not tell that it was cut

@@ -144,7 +144,10 @@ class Membership:
             self._renew(after, started)
             self.log.forget((_ids(state) & self._lapsed.keys()) - _ids(after))
         if looks:
-            self._look_at = min(self._list_at, self.clock() + self.lease_s * self._look_pace(after))
+            assigned = assignment(after.members, after.owners, after.partitions)
+            is_waiting = any(owner == self._id != after.owners.get(number) for number, owner in assigned.items())
+            pace = FREQUENT.look if is_waiting else self.pace.look
+            self._look_at = min(self._list_at, self.clock() + self.lease_s * pace)
 
     def prolong(self) -> None:
         """Send a heartbeat if a third of the lease has passed: the next batch may take two thirds of it."""
@@ -224,11 +227,6 @@ class Membership:
         strangers = heartbeats.keys() - _ids(state)
         self.log.forget(strangers & self._strangers)
         self._strangers = frozenset(strangers)
-
-    def _look_pace(self, state: GroupState) -> float:
-        assigned = assignment(state.members, state.owners, state.partitions)
-        is_waiting = any(owner == self._id != state.owners.get(number) for number, owner in assigned.items())
-        return FREQUENT.look if is_waiting else self.pace.look
 
     def _begun(self, state: GroupState, partitions: int, starts_of: StartsOf) -> GroupState:
         """The group without dead members, and with a position in each partition."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from distlog.core import display
 from distlog.core.arrays import integers
 from distlog.core.batches.record_batch import COLUMNS, SCHEMA
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
@@ -24,7 +24,7 @@ from distlog.core.optional import extra, optional
 from distlog.core.plots import SegmentFacts, scan_figure
 from distlog.core.reading import scan_plan
 from distlog.core.reading.pipeline import read
-from distlog.core.reading.point_read import PointRecord, first_records
+from distlog.core.reading.point_read import first_records
 from distlog.core.reading.scan_plan import by_partition, count, is_every_offset_a_record, most_records
 from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.slices import SegmentSlice, bounded_start, windows, windows_from_end
@@ -528,9 +528,12 @@ def records_of(
     if most == 0:
         return
     if isolation == "read_uncommitted":
-        for few in _few(reader, snapshot.partitions[partition], partition, low, most):
-            yield Record(partition, *few)
-            low, most = few.offset + 1, most - 1
+        state = snapshot.partitions[partition]
+        offset = bounded_start(partition, state.log_start_offset if low is None else low, state, "fail")
+        row = state.segments.find(offset)
+        for record in first_records(reader, state.segments[row], offset, most) if row < len(state.segments) else ():
+            yield Record(partition, *record)
+            low, most = record.offset + 1, most - 1
         slices, visible = scan_plan.slices_of(reader, snapshot, partition, low), READ_UNCOMMITTED
     else:
         pieces, visible = scan_plan.plan(reader, snapshot, {partition: (low, None)}, isolation)
@@ -539,11 +542,3 @@ def records_of(
         batch = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
         for row in batch.to_pylist():
             yield Record(**{**row, "headers": [(each["key"], each["value"]) for each in row["headers"]]})
-
-
-def _few(
-    reader: SegmentReader, state: PartitionState, partition: int, start: int | None, limit: int
-) -> list[PointRecord]:
-    offset = bounded_start(partition, state.log_start_offset if start is None else start, state, "fail")
-    row = state.segments.find(offset)
-    return first_records(reader, state.segments[row], offset, limit) if row < len(state.segments) else []

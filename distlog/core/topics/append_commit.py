@@ -119,7 +119,9 @@ def commit_append(
     CommitStateUnknownError.
     """
     _check_stored(app_id, batch_id)
-    segments = placed = segments if settle is not None else _as_table(segments)
+    if settle is None and len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
+        segments = SegmentTable.of(sorted(segments, key=lambda segment: segment.partition))
+    placed = segments
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
     is_plain = check is None and settle is None and write_id is None
     group = _group(handle, snapshot, segments if is_plain else (), batch, written_by)
@@ -168,12 +170,6 @@ def _group(
     if not handle.storage.is_local and not isinstance(segments, SegmentTable):
         append = pending_append(snapshot, segments, batch, is_keyed=is_keyed)
     return GroupCommit(handle.storage, append, snapshot)
-
-
-def _as_table(segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
-    if len(segments) < TABLE_ROWS or isinstance(segments, SegmentTable):
-        return segments
-    return SegmentTable.of(sorted(segments, key=lambda one: one.partition))
 
 
 def _added(

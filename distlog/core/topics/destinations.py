@@ -87,10 +87,6 @@ class Failure(NamedTuple):
     error: BaseException
     in_doubt: bool
 
-    @property
-    def delivery(self) -> Delivery:
-        return Delivery(self.partition, None, None, self.record_count, self.error)
-
 
 class SendResult(NamedTuple):
     result: AppendResult

@@ -69,10 +69,6 @@ class ProducerIdentity:
     epoch: int
     app_id: str
 
-    @property
-    def first_number(self) -> int:
-        return self.generation << _NUMBER_BITS
-
     def check(self, snapshot: Snapshot) -> None:
         if self.transactional_id is not None:
             newest = _generation(snapshot, self.app_id)
@@ -280,7 +276,7 @@ class CommittedTransactions:
         self._read_version, self._written = self._current.snapshot.version, None
         # each has a number of its own, so that it is known again even if an interrupt came behind its commit
         self._producer.transactions[identity.app_id] += 1
-        self._number = identity.first_number + self._producer.transactions[identity.app_id]
+        self._number = (identity.generation << _NUMBER_BITS) + self._producer.transactions[identity.app_id]
         self._appender = open_appender(self._handle, self._current, self._compression)
 
     def send(self, records: pa.RecordBatch) -> SendResult:

@@ -445,9 +445,11 @@ class Writer:
             return outcome.deliveries
         first = outcome.failures[0].error
         self._fail(first)
-        for failure in outcome.failures:
-            self._add_missing(first, Counter({failure.partition: failure.record_count}), in_doubt=failure.in_doubt)
-        return [*outcome.deliveries, *(failure.delivery for failure in outcome.failures), *self._taken(first)]
+        deliveries = outcome.deliveries
+        for partition, count, cause, in_doubt in outcome.failures:
+            self._add_missing(first, Counter({partition: count}), in_doubt=in_doubt)
+            deliveries += failed({partition: count}, cause)
+        return deliveries + self._taken(first)
 
     def _fail(self, error: BaseException) -> None:
         self._missing: Counter[str] = Counter()
