@@ -115,8 +115,7 @@ def commit_append(
     snapshot to append to, and may raise. Then `settle` completes the segments at their offsets, and adds actions.
     If the same (app_id, batch_id) was committed before, or `in_order` a later one, this is a replay, and nothing is
     sealed. Raises CommitConflictError if the topic was dropped, or is compacted and was not then,
-    TransactionTooOldError for old files, StorageFullError as `check_room`, StorageError for a lock that stays held,
-    CommitStateUnknownError.
+    TransactionTooOldError for old files, and the errors of `check_room` and `sealed_commit`.
     """
     _check_stored(app_id, batch_id)
     if settle is None and len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
