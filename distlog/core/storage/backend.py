@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import StorageError
 
-# ---
-# The interface of a kind of storage, which `LocalFiles` and `ObjectStore` implement.
-#
-# Paths are absolute paths or URLs. A missing object raises FileNotFoundError, any other failure StorageError;
-# `put_if_absent` may also raise CommitStateUnknownError. When a put returns, its object is durable.
-
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
-
 
 # s3fs turns a create of 100 MiB or more into a multipart upload; a commit is far smaller.
 MAX_CONDITIONAL_BYTES = 64 * 1024 * 1024
@@ -28,11 +20,7 @@ MAX_CONDITIONAL_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One listed object: its name relative to the storage that listed it, and its size in bytes.
-
-    `modified_ms` is when it was last written, in ms since 1970 by the store's own clock; MAX_LONG if the store does
-    not say.
-    """
+    """One listed object; `modified_ms` is by the store's own clock, MAX_LONG if the store does not say."""
 
     name: str
     size: int
@@ -45,10 +33,7 @@ Entries: TypeAlias = list[FileInfo | str]
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """A multipart upload that is neither completed nor aborted: the name of its object, and when it began.
-
-    `id` is the store's id of the upload; `started_ms` is by the store's own clock.
-    """
+    """A multipart upload that is neither completed nor aborted; `started_ms` is by the store's own clock."""
 
     name: str
     id: str
@@ -57,20 +42,14 @@ class UnfinishedUpload:
 
 @dataclass(slots=True)
 class PutTime:
-    """Gets the store's own time of a put-if-absent that succeeded at its first try.
-
-    It stays 0 if the store does not say, or if an earlier try may have been the one that succeeded.
-    """
+    """Gets the store's own time of a put-if-absent; 0 if the store does not say, or it succeeded at a later try."""
 
     time_ms: int = 0
 
 
 @dataclass(slots=True)
 class StorageCounters:
-    """Requests sent (retries included) and bytes moved; on a local disk, files opened instead of requests.
-
-    For measurements; not exact when several threads count at once.
-    """
+    """Requests sent (retries included; on a disk: files opened) and bytes moved; not exact between threads."""
 
     gets: int = 0
     puts: int = 0
@@ -83,8 +62,8 @@ class StorageCounters:
 class ObjectWriter(ABC):
     """Writes one new object piece by piece; its `with` block closes it, or aborts it on an error.
 
-    It belongs to one process: a forked child can only abort it, and the parent's object is not touched. `written`
-    counts the bytes given to it. An error may be raised by a later call, at the latest by `close`.
+    It belongs to one process: a forked child can only abort it, and the parent's object is not touched. An
+    error may be raised by a later call, at the latest by `close`.
     """
 
     written: int = 0
@@ -120,40 +99,28 @@ class ObjectWriter(ABC):
 
 
 class Backend(Protocol):
-    """One kind of storage; see the methods of `Storage` of the same names."""
+    """One kind of storage, `LocalFiles` or `ObjectStore`; see the methods of `Storage` of the same names.
+
+    Paths are absolute paths or URLs. A missing object raises FileNotFoundError, any other failure StorageError;
+    `put_if_absent` may also raise CommitStateUnknownError. When a put returns, its object is durable.
+    """
 
     def read(self, path: str, start: int, end: int | None) -> bytes: ...
-
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]: ...
-
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview: ...
-
     def size(self, path: str) -> int: ...
-
     def put_many(self, files: Mapping[str, Buffer]) -> None: ...
-
     def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes: ...
-
     def probe_put_if_absent(self, folder: str, timeout_s: float) -> None: ...
-
     def sync(self, folder: str) -> None: ...
-
     def open_write(self, path: str, part_bytes: int | None) -> ObjectWriter: ...
-
     def entries(self, folder: str) -> Entries: ...
-
     def files_after(self, folder: str, name: str) -> Iterator[FileInfo]: ...
-
     def delete(self, paths: Sequence[str]) -> None: ...
-
     def now_ms(self, folder: str) -> int: ...
-
     def replied_ms(self) -> int: ...
-
     def modified_ms(self, path: str) -> int: ...
-
     def uploads(self, folder: str) -> list[UnfinishedUpload]: ...
-
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None: ...
 
 
@@ -171,10 +138,6 @@ def byte_view(data: Buffer) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-# ---
-# A part: where bytes of a segment lie, in a file of their own or within a larger object.
-
-
 class Part(NamedTuple):
     """Bytes [begin, begin + size) of the object `name`; if it `is_file`, the object is this part and nothing more.
 
@@ -188,67 +151,35 @@ class Part(NamedTuple):
 
     @classmethod
     def file(cls, name: str, size: int) -> Part:
-        """The part that is the whole file `name`."""
         return cls(name, 0, size, is_file=True)
 
     def range(self, start: int, end: int) -> tuple[str, int, int]:
-        """Bytes [start, end) of the part, as (name, start, end) of its object."""
         return self.name, self.begin + start, self.begin + end
 
     @property
     def whole(self) -> tuple[str, int, int]:
-        """All bytes of the part, as (name, start, end) of its object."""
         return self.range(0, self.size)
 
 
-# ---
-# Close ranges of one file are fetched in one request: a gap of 64 KiB costs less than a round trip.
-
-
+#: A gap of this size costs less than a round trip.
 MAX_GAP_BYTES = 64 * 1024
 MAX_MERGED_BYTES = 8 * 1024 * 1024
 
 
-@dataclass(slots=True)
-class RangeRequest:
-    """One request: bytes `start` to `end` of `path`."""
+def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[int]]:
+    """Merge (path, start, end) that are at most MAX_GAP_BYTES apart, up to MAX_MERGED_BYTES to keep them parallel.
 
-    path: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class MergedRanges:
-    """The requests to send, and for each wanted range the request that covers it."""
-
-    ranges: Sequence[tuple[str, int, int]]
-    requests: list[RangeRequest]
-    covered_by: list[int]
-
-    def cut(self, replies: Sequence[memoryview]) -> list[memoryview]:
-        """The bytes of each wanted range, without a copy; `replies` are in the order of `requests`."""
-        parts = []
-        for (_, start, end), number in zip(self.ranges, self.covered_by, strict=True):
-            shift = self.requests[number].start
-            parts.append(replies[number][start - shift : max(end, start) - shift])
-        return parts
-
-
-def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> MergedRanges:
-    """Merge (path, start, end) that are at most MAX_GAP_BYTES apart, up to MAX_MERGED_BYTES to keep them parallel."""
-    requests: list[RangeRequest] = []
+    Returns the merged ranges, and for each range the number of the merged one that covers it.
+    """
+    merged: list[tuple[str, int, int]] = []
     covered_by = [0] * len(ranges)
     for number in sorted(range(len(ranges)), key=ranges.__getitem__):
         path, start, end = ranges[number]
-        if requests and _fits(requests[-1], path, start, end):
-            requests[-1].end = max(requests[-1].end, end)
+        last_path, last_start, last_end = merged[-1] if merged else (None, 0, 0)
+        is_close = path == last_path and start - last_end <= MAX_GAP_BYTES
+        if is_close and (end <= last_end or end - last_start <= MAX_MERGED_BYTES):
+            merged[-1] = path, last_start, max(last_end, end)
         else:
-            requests.append(RangeRequest(path, start, end))
-        covered_by[number] = len(requests) - 1
-    return MergedRanges(ranges, requests, covered_by)
-
-
-def _fits(last: RangeRequest, path: str, start: int, end: int) -> bool:
-    close = path == last.path and start - last.end <= MAX_GAP_BYTES
-    return close and (end <= last.end or end - last.start <= MAX_MERGED_BYTES)
+            merged.append(ranges[number])
+        covered_by[number] = len(merged) - 1
+    return merged, covered_by

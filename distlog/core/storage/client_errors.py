@@ -30,10 +30,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ClientTable:
-    """The meanings of one client's errors. The meaning of a code goes before that of its status.
-
-    `reply` gives the server's reply, or None if the error is not this client's, or no reply.
-    """
+    """The meanings of one client's errors; the meaning of a code goes before that of its status."""
 
     name: str
     reply: Callable[[BaseException], Reply | None]
@@ -42,14 +39,14 @@ class ClientTable:
     causes: Mapping[str | int, str]
 
     def kind(self, reply: Reply) -> ErrorKind:
-        """The kind of error that a reply stands for."""
         kind = self.codes.get(reply.code) or self.statuses.get(reply.status)
         return kind or (ErrorKind.REFUSED if 300 <= reply.status < 500 else ErrorKind.UNCLEAR)
 
     def cause(self, reply: Reply) -> str | None:
         """The cause of a refusal and what to do, by the reply's code, or else its status."""
-        if _is_anonymous(reply):
-            return _ANONYMOUS
+        # Google's store; gcsfs sends no credentials where it finds none
+        if reply.words.startswith("Anonymous caller does not have"):
+            return f"no credentials were sent: {_GOOGLE_LOGIN}"
         return self.causes.get(reply.code) or self.causes.get(reply.status)
 
 
@@ -63,8 +60,9 @@ def _reply_of_s3fs(error: BaseException) -> Reply | None:
 
 
 def _reply_of_gcsfs(error: BaseException) -> Reply | None:
-    if type(error).__name__ == "HttpError" and isinstance(status := _number(getattr(error, "code", None)), int):
-        return Reply(status, _phrase(status), str(getattr(error, "message", "")))
+    code = str(getattr(error, "code", None))
+    if type(error).__name__ == "HttpError" and code.isdecimal():
+        return Reply(int(code), _phrase(int(code)), str(getattr(error, "message", "")))
     # it tells a 403 by its text alone
     if type(error) is OSError and error.errno is None and str(error).startswith("Forbidden: "):
         return Reply(403, _phrase(403), str(error).partition("\n")[2])
@@ -80,15 +78,8 @@ def _reply_of_adlfs(error: BaseException) -> Reply | None:
     return Reply(status, str(getattr(code, "value", code) or _phrase(status)), words)
 
 
-def _number(code: object) -> object:
-    return int(code) if isinstance(code, str) and code.isdecimal() else code
-
-
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
-
-
 def _phrase(status: int) -> str:
-    return _PHRASES.get(status, "Error")
+    return next((known.phrase for known in HTTPStatus if known == status), "Error")
 
 
 _NO_BUCKET = "there is no such bucket or container: create it, or check the address"
@@ -97,14 +88,6 @@ _PERMISSIONS = "the credentials do not allow it: check their permissions"
 _S3_EXPIRED = "the session token has run out: get new credentials, as by aws sso login"
 _GOOGLE_LOGIN = "gcloud auth application-default login, or another storage option token"
 _AZURE_KEYS = "the account key, the token or the SAS"
-_ANONYMOUS = f"no credentials were sent: {_GOOGLE_LOGIN}"
-
-
-def _is_anonymous(reply: Reply) -> bool:
-    """True if Google's store says that the caller has no credentials, as gcsfs does where it finds none."""
-    return reply.words.startswith("Anonymous caller does not have")
-
-
 #: 409 and 412 are unclear, since only a read tells whose object is stored. Of what is not here, 3xx and 4xx are
 #: refusals, and 5xx may pass.
 _STATUSES = {
@@ -219,7 +202,6 @@ _REASONS = (
     (TimeoutError, "no answer"),
 )
 
-
 #: What clients raise most, and have no reply: at most their cause has one.
 _NO_REPLIES = (FileNotFoundError, FileExistsError, TimeoutError)
 
@@ -232,7 +214,6 @@ class ClientErrors(ErrorClassifier):
         self._where = _WHERE.get(protocol, "the address, the storage options, and the network")
 
     def kind(self, error: Exception) -> ErrorKind:
-        """The kind of an error."""
         if answer := _reply(error):
             table, reply = answer
             return table.kind(reply)
@@ -249,7 +230,6 @@ class ClientErrors(ErrorClassifier):
         return ErrorKind.REFUSED if is_refused else ErrorKind.UNCLEAR
 
     def is_answer(self, error: Exception) -> bool:
-        """True if the error is what a server said."""
         return _reply(error) is not None or isinstance(error, (FileNotFoundError, FileExistsError))
 
     def failure(self, action: str, path: str, error: Exception) -> DistlogError:
@@ -261,10 +241,7 @@ class ClientErrors(ErrorClassifier):
         return failure
 
     def describe(self, error: Exception) -> str:
-        """The server's code, status and words, or what to set to reach it, or the error's type.
-
-        Of the options' values only the server's name is told.
-        """
+        """The server's code, status and words, what to set to reach it, or the error's type; no option's value."""
         if answer := _reply(error):
             table, reply = answer
             cause = table.cause(reply)
@@ -279,7 +256,6 @@ class ClientErrors(ErrorClassifier):
 
 
 def _kinds(error: BaseException) -> set[str]:
-    """The names of the types that the error is of."""
     return {kind.__name__ for kind in type(error).__mro__}
 
 

@@ -30,10 +30,7 @@ READABLE = ("a local path", "file://", "s3://", "gs://", "abfs://", "https://", 
 
 
 class InputStorage:
-    """Files to read: local paths, with links followed, and URLs; `options` are those of the fsspec client.
-
-    Errors are StorageError, and FileNotFoundError for a file that does not exist. It can be pickled.
-    """
+    """Files to read: local paths, with links followed, and URLs. It can be pickled."""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         self._options = StorageOptions(options or {})
@@ -44,7 +41,6 @@ class InputStorage:
         return InputStorage, (self._options,)
 
     def is_local(self, url: str) -> bool:
-        """True if an address that `address` returned is a local path."""
         return url.startswith("/")
 
     def address(self, given: str) -> str:

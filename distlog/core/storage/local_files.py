@@ -45,12 +45,8 @@ from distlog.core.storage.parallel import Task, begin
 from distlog.core.storage.retry import LOCAL_RACERS, Deadline, check_one_wins, settle
 from distlog.core.times import now_ms
 
-# ---
-# Writes a large local file piece by piece, past the page cache where the file system allows it (O_DIRECT, Linux).
-#
 # A segment is written once and synced anyway. Going through the page cache would cost more processor time than
-# making the records, and push out the pages that readers use.
-
+# making the records, and push out the pages that readers use. So O_DIRECT is used where the file system allows it.
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -78,7 +74,6 @@ class LocalWriter(ObjectWriter):
         _pass_cache(self._file, True)
 
     def write(self, data: Buffer) -> None:
-        """See `ObjectWriter.write`."""
         self._settle()
         self._gather(byte_view(data))
 
@@ -121,7 +116,16 @@ class LocalWriter(ObjectWriter):
         # a descriptor of its own: after an abort, the old number may soon belong to another file
         with failing_as("write", self._path):
             own = os.dup(file)
-        self._writing = begin(partial(self._write_and_close, own, self._held(), *more))
+        views = self._held(), *more
+
+        def write_and_close() -> None:
+            try:
+                self._write_out(own, *views)
+            finally:
+                with failing_as("write", self._path):
+                    os.close(own)
+
+        self._writing = begin(write_and_close)
         self._start, self._filled = _GATHERED - self._start, 0
         self._is_broken = False
 
@@ -143,13 +147,6 @@ class LocalWriter(ObjectWriter):
             )
         return self._file
 
-    def _write_and_close(self, file: int, *views: memoryview) -> None:
-        try:
-            self._write_out(file, *views)
-        finally:
-            with failing_as("write", self._path):
-                os.close(file)
-
     def _write_out(self, file: int, *views: memoryview) -> None:
         with failing_as("write", self._path):
             try:
@@ -166,7 +163,6 @@ class LocalWriter(ObjectWriter):
                 written = max(written - view.nbytes, 0)
 
     def close(self) -> None:
-        """See `ObjectWriter.close`."""
         if self._file is None:
             return
         self._settle()
@@ -187,7 +183,6 @@ class LocalWriter(ObjectWriter):
         self._counters.bytes_written += self.written
 
     def abort(self) -> None:
-        """See `ObjectWriter.abort`."""
         if self._file is None:
             return
         # a write that is going on continues into a file without a name
@@ -206,13 +201,6 @@ def _pass_cache(file: int, wanted: bool) -> None:
         fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if wanted else flags & ~_DIRECT)
 
 
-# ---
-# fsspec's local "create" tests and then writes, so several writers can succeed; and it never syncs.
-
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 _READ = os.O_RDONLY | os.O_CLOEXEC
 _FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
 #: A folder that is only passed, or deleted in, need not be readable, where the system knows that.
@@ -227,7 +215,8 @@ T = TypeVar("T")
 
 
 class LocalFiles:
-    """The backend of absolute paths, for the folder `root` and what is below it.
+    """The backend of absolute paths, for the folder `root` and what is below it; fsspec's never syncs, and its
+    create races.
 
     Folders below the root are listed, and files below it deleted, without following links: a link would lead to files
     of others. With `follows_links` false, files are not read through links either.
@@ -237,11 +226,9 @@ class LocalFiles:
         self._counters, self._root, self._follows_links = counters, root, follows_links
 
     def without_links(self) -> LocalFiles:
-        """The same files, which are not read through links."""
         return LocalFiles(self._counters, self._root, follows_links=False)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
-        """See `Storage.read`."""
         data = self._opened("read", path, lambda file: _pread(file, start, end))
         self._counters.bytes_read += len(data)
         return data
@@ -250,7 +237,8 @@ class LocalFiles:
         """See `Storage.read_ranges`; a file is opened once for ranges that follow each other."""
         parts: list[bytes] = []
         for path, group in itertools.groupby(ranges, key=itemgetter(0)):
-            parts += self._opened("read", path, partial(_pread_each, list(group)))
+            wanted = [(start, end) for _, start, end in group]
+            parts += self._opened("read", path, partial(_pread_each, wanted))
         self._counters.bytes_read += sum(map(len, parts))
         return [memoryview(data) for data in parts]
 
@@ -271,11 +259,9 @@ class LocalFiles:
         return buffer[:position].toreadonly()
 
     def map(self, path: str, start: int, end: int | None) -> memoryview:
-        """See `Storage.map`."""
         return self._opened("map", path, partial(map_sealed, start=start, end=end))
 
     def size(self, path: str) -> int:
-        """See `Storage.size`."""
         try:
             return os.stat(path).st_size
         except FileNotFoundError:
@@ -312,11 +298,7 @@ class LocalFiles:
 
         try:
             existing = settle(
-                link,
-                lambda: self.read(path, 0, MAX_CONDITIONAL_BYTES + 1),
-                path,
-                LOCAL_ERRORS,
-                Deadline(timeout_s),
+                link, lambda: self.read(path, 0, MAX_CONDITIONAL_BYTES + 1), path, LOCAL_ERRORS, Deadline(timeout_s)
             )
             put_time.time_ms = _linked_ms(temporary) if existing == data and next(tries) == 1 else 0
         finally:
@@ -341,7 +323,6 @@ class LocalFiles:
             raise StorageDeniedError(f"cannot write to {folder}: permission denied") from None
 
     def sync(self, folder: str) -> None:
-        """See `Storage.sync`."""
         try:
             sync_folder(folder)
         except OSError as error:
@@ -350,7 +331,6 @@ class LocalFiles:
             ) from error
 
     def open_write(self, path: str, part_bytes: int | None = None) -> LocalWriter:
-        """See `Storage.open_write`."""
         return LocalWriter(path, self._counters)
 
     def entries(self, folder: str) -> Entries:
@@ -374,7 +354,6 @@ class LocalFiles:
             yield from (each for each in _described(wanted) if isinstance(each, FileInfo))
 
     def links(self, folder: str) -> list[str]:
-        """See `Storage.links`."""
         with failing_as("list", folder):
             try:
                 with self._folder(folder, os.O_RDONLY) as opened, os.scandir(opened) as entries:
@@ -440,7 +419,6 @@ class LocalFiles:
         return now_ms() if known_local_disk(self._root) else 0
 
     def modified_ms(self, path: str) -> int:
-        """See `Storage.modified_ms`."""
         try:
             return os.stat(path).st_mtime_ns // 1_000_000
         except FileNotFoundError:
@@ -449,7 +427,6 @@ class LocalFiles:
             raise LOCAL_ERRORS.failure("look at", path, error) from error
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
-        """See `Storage.uploads`."""
         return []
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
@@ -475,7 +452,6 @@ class LocalFiles:
 
 
 def _refuse_link(name: str, folder: int, path: str) -> None:
-    """Raise StorageError if `name` in a folder is a link."""
     is_link = False
     with suppress(OSError):
         is_link = stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
@@ -484,18 +460,15 @@ def _refuse_link(name: str, folder: int, path: str) -> None:
 
 
 def _linked_ms(temporary: str) -> int:
-    """The time at which the file got its second name, by its disk's clock; 0 if it has lost that again.
-
-    A file's change time is the time at which it got or lost a name. (Its own time is from before that.)
-    """
+    """The time at which the file got its second name, by its disk's clock; 0 if it has lost that again."""
     with suppress(OSError):
         status = os.stat(temporary)
         return status.st_ctime_ns // 1_000_000 if status.st_nlink == 2 else 0
     return 0
 
 
-def _pread_each(ranges: Sequence[tuple[str, int, int]], file: int) -> list[bytes]:
-    return [_pread(file, start, end) for _, start, end in ranges]
+def _pread_each(ranges: Sequence[tuple[int, int]], file: int) -> list[bytes]:
+    return [_pread(file, start, end) for start, end in ranges]
 
 
 def _pread(file: int, start: int, end: int | None) -> bytes:

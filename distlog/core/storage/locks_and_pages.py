@@ -23,10 +23,7 @@ from distlog.core.errors import LockHeldError, StorageError
 from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.mapping import map_shared, map_watched
 
-# ---
-# A small value that processes share, in a page of a file that all of them map. It survives killed processes.
-#
-# There are two slots. A write fills the slot with the older value, so a process that is killed while it writes
+# A page has two slots. A write fills the slot with the older value, so a process that is killed while it writes
 # leaves the newer value whole. Each slot has a number that grows and a CRC-32C; the whole slot with the larger
 # number counts. So readers need no lock. Writers need one (`FileLock`), since two of them would fill the same slot.
 #
@@ -34,9 +31,7 @@ from distlog.core.storage.mapping import map_shared, map_watched
 # boot's id (`boot_id`) with each value.
 #
 # Users that may read the topic, but not write it, may not open the file, since they could lock it then. For them
-# there is a copy, which is written right behind the page: the same bytes at the same places.
-#
-# Behind the slots are counters, for measurements only. They have no checksum, and begin at 0 with each boot.
+# there is a copy, which is written right after the page: the same bytes at the same places.
 #
 #     position  size  field
 #            0     8  magic
@@ -44,8 +39,7 @@ from distlog.core.storage.mapping import map_shared, map_watched
 #         1024  1024  slot 0: number uint64, length uint32, CRC-32C uint32 (of number, length and value), value
 #         2048  1024  slot 1
 #         3072    16  the boot's id, if the counters are of this boot
-#         3088    64  counters, int64 of this machine
-
+#         3088    64  counters, int64 of this machine, for measurements only
 
 PAGE_BYTES = 4096
 SLOT_BYTES = 1024
@@ -84,7 +78,6 @@ class SharedPage:
     """The page in the open file `descriptor`; an empty file, and one that a power loss garbled, become a page.
 
     No process may cut the file while it is mapped. All writes go to `copy` too.
-    Raises StorageError for a file that is not such a page.
     """
 
     def __init__(self, descriptor: int, path: str, copy: SharedPage | None = None) -> None:
@@ -156,20 +149,14 @@ class SharedPage:
         return known
 
     def _is_newest(self, slot: _Slot) -> bool:
-        """True if a slot that was found whole is there as it was, and the other one cannot be newer.
-
-        This says what `_whole_slots` says, without checksums.
-        """
+        """True if a whole slot is there as it was, and the other one is older; computes no checksum."""
         page = self._page
         is_there = page[slot.at : slot.at + len(slot.data)].tobytes() == slot.data
         return is_there and _NUMBER.unpack_from(page, slot.other)[0] < slot.number and page[: len(_MAGIC)] == _MAGIC
 
 
 class WatchedPage:
-    """The page in the file `path`, for a process that wants to know when it changes, and needs no lock for that.
-
-    Raises FileNotFoundError, and StorageError for a file that is not such a page.
-    """
+    """The page in the file `path`, for a process that wants to know, without the lock, when it changes."""
 
     def __init__(self, path: str) -> None:
         file = _open_to_watch(path)
@@ -183,10 +170,7 @@ class WatchedPage:
         self._seen = b""
 
     def changed(self) -> bool:
-        """True if any byte of the value changed since the last call, the first time too.
-
-        A write that was seen half done is seen again when it is done.
-        """
+        """True if any byte of the value changed since the last call, the first time too."""
         now = self._slots.tobytes()
         changed, self._seen = now != self._seen, now
         return changed
@@ -198,10 +182,7 @@ def copy_of(path: str) -> str:
 
 
 def open_page(path: str) -> int:
-    """A descriptor of the page in a lock's file, to read it: of its copy where the file is for writers only.
-
-    Raises OSError.
-    """
+    """A descriptor of the page in a lock's file, to read it: of its copy where the file is for writers only."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
@@ -270,20 +251,16 @@ def boot_id() -> bytes:
         return bytes(16)
 
 
-# ---
-# A lock shared by processes, by `flock` on a file: a process that ends, or is killed, no longer holds it.
-#
 # `flock` belongs to an open file, which a forked child shares with its parent: the child's copy would hold the lock
 # when the parent is dead. So a child closes its copies, and opens its own files when it locks. A file that was
 # opened while another thread forked is opened again, since the child may have a copy that it does not know.
 #
-# A lost descriptor that holds the lock would hold it as long as the process lives. So a file is
-# opened under a lock of its own, and what was locked is unlocked, whatever was opened since. Should there be such a
-# descriptor all the same, a thread that waits for the lock finds it, unlocks it and says so.
+# A lost descriptor that holds the lock would hold it as long as the process lives. So a file is opened under a lock
+# of its own, and what was locked is unlocked, whatever was opened since. Should there be such a descriptor all the
+# same, a thread that waits for the lock finds it, unlocks it and says so.
 #
 # A process that can open a file can `flock` it, if only for reading. So users that may not write the file must not
 # read it either; for them there is a copy of its page, which is never locked.
-
 
 _log = logging.getLogger("distlog")
 
@@ -306,7 +283,7 @@ class FileLock:
     """The lock of the file `path`, and the page of state in that file; a missing file is created.
 
     It excludes threads and processes, and is not reentrant. Its holder may remove the file: the next holder makes a
-    new one, and its folder too if `makes_folder`. `sleep` and `monotonic` are in seconds.
+    new one, and its folder too if `makes_folder`.
     """
 
     def __init__(
@@ -389,7 +366,7 @@ class FileLock:
                 self.release()
 
     def alone(self) -> AbstractContextManager[object]:
-        """No thread of this process holds the lock in the block; other processes may."""
+        """No thread of this process holds the lock in the block."""
         return self._thread
 
     def close(self) -> None:
@@ -506,8 +483,7 @@ class FileLock:
 def open_lock(path: str) -> int:
     """A descriptor of a file for locks, which is made if there is none. Raises OSError, also for a link.
 
-    Only users that may write the file may open it. A file that others may read, as older versions made it, is mended
-    if it is this user's.
+    Only users that may write the file may open it; where others may, that is changed if the file is this user's.
     """
     while True:
         try:
@@ -551,10 +527,7 @@ def _have_mode(file: int, mode: int) -> None:
 
 
 class LockGuard:
-    """A FileLock that is held in a `with` block; unlike a generator it costs next to nothing.
-
-    To leave one that was not entered does nothing.
-    """
+    """A FileLock that is held in a `with` block; to leave one that was not entered does nothing."""
 
     __slots__ = ("_generation", "_lock", "_timeout_s")
 
@@ -575,9 +548,7 @@ class LockGuard:
 def _held_by(holders: list[int], timeout_s: float, path: str) -> LockHeldError:
     held = f"has held the lock for more than {timeout_s:g} s" if timeout_s > 0 else "holds the lock"
     return LockHeldError(
-        f"{_who(holders)} {held}: {_what_to_do(holders)}",
-        file=path,
-        pid=holders[0] if holders else None,
+        f"{_who(holders)} {held}: {_what_to_do(holders)}", file=path, pid=holders[0] if holders else None
     )
 
 
@@ -667,8 +638,7 @@ os.register_at_fork(before=_note_fork, after_in_child=_renew_all)
 def flocked(path: str, timeout_s: float = TIMEOUT_S) -> Iterator[int]:
     """Hold the lock of a file without a page of state, which is made if there is none; gives its descriptor.
 
-    Where the file is there already it needs no space. It must never be removed. Raises StorageError, as LockHeldError
-    with the id of the process that holds the lock when it is not free in time.
+    Where the file is there already it needs no space. It must never be removed.
     """
     with failing_as("open the lock", path):
         file = open_lock(path)
@@ -698,9 +668,6 @@ def _lock_empty(file: int, path: str, timeout_s: float) -> None:
 
 
 def make_lock(path: str) -> None:
-    """Make the file of a lock if there is none, so that a full disk need not have a place for it later.
-
-    Raises StorageError.
-    """
+    """Make the file of a lock if there is none, so that a full disk need not have a place for it later."""
     with failing_as("make the lock", path):
         os.close(open_lock(path))

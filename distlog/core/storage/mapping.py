@@ -11,23 +11,16 @@ from typing import Any
 
 import numpy as np
 
-# ---
 # When a mapped file is cut, a process that touches a lost page is killed (SIGBUS); this cannot become an error. So
 # only files that are never cut are mapped:
 #
-# - log files, whole or in windows, and index files of sealed segments. They are immutable: a commit names their
-#   sizes, writers create them under new names, and a rebuilt index replaces its file by rename, so the mapped one
-#   stays whole;
+# - log and index files of sealed segments. They are immutable: a commit names their sizes, and a rebuilt index
+#   replaces its file by rename, so the mapped one stays whole;
 # - copies in the index cache: they come by rename and go by unlink;
 # - the page in the file of a lock, which is never cut while a process uses it (`map_shared`).
 #
-# The caller compares the length of the map with the segment's metadata, so a file that was cut earlier is an error
-# of ours. All other files are read: files that are being written, that others may cut, and that are
-# needed as a whole.
-#
-# Many files stay mapped at once, and a process may have many more maps than descriptors. Python's own map holds a
-# descriptor as long as it lives, so these are made by the system's calls.
-
+# The caller compares the length of the map with the segment's metadata. All other files are read. Many files stay
+# mapped at once, and Python's own map holds a descriptor as long as it lives, so the system's calls make these.
 
 _system = ctypes.CDLL(None, use_errno=True)
 _system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -38,10 +31,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class FileMap:
-    """`length` bytes of a descriptor's file from a page on, mapped until the last array over them goes.
-
-    Raises OSError.
-    """
+    """`length` bytes of a descriptor's file from a page on, mapped until the last array over them goes."""
 
     def __init__(self, file: int, start: int, length: int, *, writable: bool = False) -> None:
         access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
@@ -60,10 +50,10 @@ class FileMap:
 
 
 def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
-    """Bytes [start, end) of the file of a descriptor, or as many as there are; the map outlives the descriptor.
+    """Bytes [start, end) of the file of a descriptor, or as many as there are, read-only; the map outlives the
+    descriptor.
 
-    Without bounds it is the whole file with its present length. The bytes are read-only. Raises OSError, also when
-    the file is cut during the call.
+    Raises OSError, also when the file is cut during the call.
     """
     length = os.fstat(file).st_size
     end = length if end is None else min(end, length)
@@ -91,18 +81,11 @@ def read_nothing_ahead(data: memoryview) -> None:
     _system.madvise(np.frombuffer(data, np.uint8).ctypes.data, len(data), mmap.MADV_RANDOM)
 
 
-# ---
-# A map of a sealed file of which only small places are looked at, far from each other.
-#
-# A page that is missed makes the system read ahead, often megabytes, so with the usual map a cold file is read
-# nearly as a whole. Here each place is announced, and nothing else is read. The device then has many small requests
-# at once, which it answers faster than one after the other.
-
-
 class SparseMap:
-    """The bytes of a file, as `map_sealed` maps it; slices of it are memoryviews. Raises OSError.
+    """The bytes of a file of which only small places are read, far from each other; the descriptor is its own.
 
-    The descriptor is its own from now on.
+    With the usual map the system reads ahead, often megabytes, at each missed page. Here each place is announced, and
+    nothing else is read: the device answers many small requests faster than one after the other.
     """
 
     def __init__(self, file: int) -> None:
@@ -133,6 +116,5 @@ class SparseMap:
             os.posix_fadvise(self._file, place, size, os.POSIX_FADV_WILLNEED)
 
     def read_nothing_ahead(self) -> None:
-        """From now on a page that is missed is fetched alone."""
         if len(self.data):
             read_nothing_ahead(self.data)

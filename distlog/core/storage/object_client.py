@@ -20,10 +20,6 @@ from distlog.core.locks import process_lock
 from distlog.core.optional import extra
 from distlog.core.storage.parallel import PARALLEL_REQUESTS
 
-# ---
-# The options of a client, and what of them must not be shown.
-
-
 #: The secrets within a connection string of Azure.
 _SECRET_PARTS = ("AccountKey=", "SharedAccessSignature=")
 _OBJECT = '{"region_name": "eu-west-1"}'
@@ -31,10 +27,7 @@ _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 
 
 class StorageOptions(dict[str, Any]):
-    """The options of a client (for S3: key, secret, token, endpoint_url, anon, client_kwargs, ...); hides the values.
-
-    Strings, as from a command line, may be "true", "false" or JSON objects.
-    """
+    """The options of a client, whose values `repr` hides; strings may be "true", "false" or JSON objects."""
 
     def __repr__(self) -> str:
         return f"StorageOptions({', '.join(f'{name}=***' for name in self)})"
@@ -78,12 +71,9 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in os.environ if name.startswith(_ENVIRONMENT)}
 
 
-# ---
-# The store's own time, which its replies carry (the Date of HTTP).
-#
-# No clock of this machine can tell how long a process stood still: not the wall clock, which may be set, and not the
-# monotonic one, which stands still with a machine that sleeps, or goes on from an image of days ago.
-
+# The store's own time, which its replies carry (the Date of HTTP). No clock of this machine can tell how long a
+# process stood still: not the wall clock, which may be set, and not the monotonic one, which stands still with a
+# machine that sleeps, or goes on from an image of days ago.
 
 #: Gets the times of the replies to the requests of a context, in ms since 1970.
 REPLY_TIMES: ContextVar[list[int] | None] = ContextVar("REPLY_TIMES", default=None)
@@ -160,11 +150,8 @@ def _note_azure(made: Any, response: Any) -> None:
     note_reply(made, response.http_response.headers.get("Date"))
 
 
-# ---
 # Clients are kept per process id. After a fork the child makes its own. It must not close those of its parent,
 # since both processes share their sockets and the file descriptors of the event loop.
-
-
 MAX_CLIENTS = 16
 
 # Only `storage.retry` retries, so that its deadline holds: retries in several layers would take minutes.
@@ -209,8 +196,6 @@ class Proof:
 
 
 class ClientSource:
-    """Gives the fsspec file system for a protocol and options, one per process."""
-
     def __init__(self, protocol: str, options: StorageOptions) -> None:
         self._protocol, self._options = protocol, options
         # A hash of all that a client is made from, which includes the credentials in the environment.
@@ -218,10 +203,7 @@ class ClientSource:
         self._key = hashlib.sha256(made_from.encode()).hexdigest()
 
     def get(self) -> Any:
-        """This process's client.
-
-        Raises StorageError when the client's package is not installed, InvalidConfigError for an unknown option.
-        """
+        """This process's client; InvalidConfigError for an unknown option."""
         key = (os.getpid(), self._key)
         made = _CLIENTS.get(key)
         if made is None:
@@ -237,11 +219,9 @@ class ClientSource:
 
     @property
     def has_answered(self) -> bool:
-        """True if the server has answered anything to this process."""
         return (os.getpid(), self._key) in _ANSWERED
 
     def note_answer(self) -> None:
-        """Remember that the server has answered."""
         _ANSWERED.add((os.getpid(), self._key))
 
     def proof(self, bucket: str) -> Proof:
@@ -288,9 +268,8 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
 def _class_of(protocol: str) -> Any:
     """The class of the clients of a protocol, or None; the error comes when a client is made.
 
-    gcsfs asks by gRPC of what kind a bucket is, before anything else, and waits for a minute where no server speaks
-    that: emulators, proxies, servers that are down. The class that its own is made from does not, and knows all kinds
-    but zonal buckets.
+    gcsfs asks by gRPC of what kind a bucket is, and waits for a minute where no server speaks that: emulators,
+    proxies, servers that are down. Its base class does not, and knows all kinds but zonal buckets.
     """
     from fsspec import get_filesystem_class
 
@@ -318,8 +297,8 @@ def _stop_retries(protocol: str, made: Any) -> None:
 def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> None:
     """Raise InvalidConfigError for missing options, and for names that are slips of those that there are.
 
-    A client that is half made prints a stack when it goes. Other names that it does not have may be for the library
-    below it; that of s3fs has few, and refuses all others when the first request is sent.
+    A client that is half made prints a stack when it goes. Other names may be for the library below it; that of s3fs
+    has few, and refuses all others when the first request is sent.
     """
     known = inspect.signature(client.__init__).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

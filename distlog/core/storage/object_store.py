@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distlog.core import paths, times
 from distlog.core.config import MAX_LONG
@@ -35,17 +35,13 @@ from distlog.core.storage.parallel import Task, WorkerThreads, in_parallel
 from distlog.core.storage.retry import Deadline, ErrorKind, check_one_wins, retried, settle
 from distlog.core.times import to_ms
 
-# ---
-# Requests to an object store about one object each, tried again until a deadline while their answer is unclear.
-
-
 _MEMORY = process_lock()
 
 T = TypeVar("T")
 
 
 class ObjectRequests:
-    """Sends requests, and counts them; the client is looked up for each, as a fork may have come between."""
+    """Sends requests, again while their answer is unclear; the client is got for each, as a fork may come between."""
 
     def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
         self.protocol, self.counters = protocol, counters
@@ -54,7 +50,6 @@ class ObjectRequests:
 
     @property
     def fs(self) -> Any:
-        """The fsspec file system of this process."""
         return self._client.get()
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
@@ -69,7 +64,7 @@ class ObjectRequests:
         return retried(call, action, path, self._errors, Deadline(timeout_s, least=least))
 
     def of_bucket(self, action: str, path: str, call: Callable[[], T]) -> T:
-        """As `retried`, for a request that needs the bucket alone: where that is missing the answer is no."""
+        """As `retried`, for a request that needs the bucket alone."""
         try:
             return self.retried(action, path, call)
         except FileNotFoundError as error:
@@ -91,7 +86,6 @@ class ObjectRequests:
         return self._client.proof("" if self.protocol == "memory" else path.split("/")[2])
 
     def failure(self, action: str, path: str, error: Exception) -> DistlogError:
-        """The error to raise instead of `error`."""
         return self._errors.failure(action, path, error)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
@@ -99,19 +93,15 @@ class ObjectRequests:
         return self.retried("read", path, lambda: self._get(path, start, end))
 
     def size(self, path: str) -> int:
-        """See `Storage.size`."""
         return int(self.describe(path)["size"])
 
     def describe(self, path: str) -> Any:
-        """The client's facts about an object."""
         return self.retried("look at", path, lambda: self._head(path))
 
     def put(self, path: str, data: bytes | bytearray) -> None:
-        """Put a whole object in one request."""
         self.of_bucket("put", path, lambda: self._put(path, data))
 
     def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
-        """See `Storage.put_if_absent`."""
         tries: list[list[int]] = []
 
         def create() -> bytes:
@@ -123,11 +113,7 @@ class ObjectRequests:
                 REPLY_TIMES.reset(context)
 
         stored = settle(
-            create,
-            lambda: self._get(path, 0, MAX_CONDITIONAL_BYTES + 1),
-            path,
-            self._errors,
-            Deadline(timeout_s),
+            create, lambda: self._get(path, 0, MAX_CONDITIONAL_BYTES + 1), path, self._errors, Deadline(timeout_s)
         )
         if stored == data and len(tries) == 1:
             put_time.time_ms = times.now_ms() if self.protocol == "memory" else min(tries[0], default=0)
@@ -138,16 +124,25 @@ class ObjectRequests:
         return times.now_ms() if self.protocol == "memory" else replied_ms(self.fs)
 
     def delete(self, path: str) -> None:
-        """Delete an object; one that is missing is fine."""
         self.counters.deletes += 1
-        try:
+        with suppress(FileNotFoundError):
             self.retried("delete", path, lambda: self.fs.rm_file(path))
-        except FileNotFoundError:
-            return
 
     def delete_many(self, paths: Sequence[str]) -> None:
         """Delete up to a thousand objects of S3 in one request."""
-        self.retried("delete", paths[0], lambda: self._delete_keys(paths))
+        split = [self.fs.split_path(path) for path in paths]
+        wanted = {"Objects": [{"Key": key} for _, key, _ in split], "Quiet": True}
+
+        def delete() -> None:
+            self.counters.deletes += 1
+            reply = self.fs.call_s3("delete_objects", Bucket=split[0][0], Delete=wanted)
+            failed = {error.get("Code") for error in reply.get("Errors", [])} - {"NoSuchKey"}
+            if "AccessDenied" in failed:
+                raise StorageError("not allowed to delete", file=paths[0])
+            if failed:
+                raise OSError(f"some objects were not deleted: {failed}")
+
+        self.retried("delete", paths[0], delete)
 
     def list_s3(self, action: str, folder: str, method: str = "list_objects_v2", **arguments: Any) -> Any:
         """A page of a listing of what lies below a folder of S3: the client's reply."""
@@ -192,17 +187,6 @@ class ObjectRequests:
             self._put(path, data, mode="create")
         return data
 
-    def _delete_keys(self, paths: Sequence[str]) -> None:
-        self.counters.deletes += 1
-        split = [self.fs.split_path(path) for path in paths]
-        wanted = {"Objects": [{"Key": key} for _, key, _ in split], "Quiet": True}
-        reply = self.fs.call_s3("delete_objects", Bucket=split[0][0], Delete=wanted)
-        failed = {error.get("Code") for error in reply.get("Errors", [])} - {"NoSuchKey"}
-        if "AccessDenied" in failed:
-            raise StorageError("not allowed to delete", file=paths[0])
-        if failed:
-            raise OSError(f"some objects were not deleted: {failed}")
-
 
 #: The time at which an object was written, in the clients of S3, Google, Azure and memory.
 _MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
@@ -216,14 +200,8 @@ def modified_ms(entry: Mapping[str, Any]) -> int:
     return int(said * 1000) if isinstance(said, float) else MAX_LONG
 
 
-# ---
-# Writes an object of unknown size to an object store, in bounded memory.
-#
 # An object below 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB, or of more where there is memory for
-# it, two at a time, while the next part fills. All parts but the last have the same size, as some stores demand. The
-# object is not visible before `close`.
-
-
+# it, two at a time, while the next part fills. All parts but the last have the same size, as some stores demand.
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -232,28 +210,15 @@ SINGLE_PUT_BYTES = 2 * PART_BYTES
 PARTS_IN_FLIGHT = 2
 
 
-class Upload(Protocol):
-    """The upload of one object in parts."""
-
-    def send(self, part: bytearray) -> None: ...
-
-    def finish(self) -> None: ...
-
-    def discard(self) -> None: ...
-
-
 class BufferedWriter(ObjectWriter):
-    """Fills parts; uploads them once the object is too large for a single PUT."""
-
     def __init__(self, requests: ObjectRequests, path: str, part_bytes: int | None = None) -> None:
         self._requests, self._path, self._part_bytes = requests, path, part_bytes or PART_BYTES
         self._full: list[bytearray] = []
         self._filling = bytearray()
-        self._upload: Upload | None = None
+        self._upload: MultipartUpload | StreamUpload | None = None
         self._open, self._process = True, os.getpid()
 
     def write(self, data: Buffer) -> None:
-        """See `ObjectWriter.write`."""
         check_process(self._process, self._path)
         if not self._open:
             raise StorageError("cannot write: the object is closed", file=self._path)
@@ -269,7 +234,6 @@ class BufferedWriter(ObjectWriter):
                 self._send_full()
 
     def close(self) -> None:
-        """See `ObjectWriter.close`."""
         if not self._open:
             return
         check_process(self._process, self._path)
@@ -282,7 +246,6 @@ class BufferedWriter(ObjectWriter):
         self._forget()
 
     def abort(self) -> None:
-        """See `ObjectWriter.abort`."""
         if self._open and self._upload is not None and self._process == os.getpid():
             with suppress(Exception):
                 self._upload.discard()
@@ -327,7 +290,6 @@ class MultipartUpload:
         self._sent += len(part)
 
     def finish(self) -> None:
-        """Wait for all parts, and complete the object."""
         parts = [{"PartNumber": at, "ETag": tag.wait()} for at, tag in enumerate(self._tags, start=1)]
         self._crew.end(joined=True)
         try:
@@ -342,7 +304,6 @@ class MultipartUpload:
                 raise StorageError(_GONE, file=self._path, sent=self._sent, size=size) from None
 
     def discard(self) -> None:
-        """Stop, and abort the upload."""
         self._crew.end(joined=True)
         self._call("abort_multipart_upload", UploadId=self._id)
 
@@ -371,17 +332,14 @@ class StreamUpload:
         self._file = self._once(lambda: requests.fs.open(path, "wb", block_size=PART_BYTES))
 
     def send(self, part: bytearray) -> None:
-        """Write `part`."""
         self._once(lambda: self._file.write(part))
         self._requests.counters.bytes_written += len(part)
 
     def finish(self) -> None:
-        """Make the object visible."""
         self._once(self._file.close)
         self._requests.counters.puts += 1
 
     def discard(self) -> None:
-        """Discard the chunks, if the client can."""
         self._file.discard()
 
     def _once(self, call: Callable[[], Any]) -> Any:
@@ -391,14 +349,6 @@ class StreamUpload:
             raise self._requests.failure("upload", self._path, error) from None
 
 
-# ---
-# A request is repeated until a deadline while its answer is unclear (`storage.retry`). Operations that only S3 has
-# (multipart uploads, bulk deletes) use s3fs's `call_s3`.
-
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 _WRITABLE = ("s3", "gs", "abfs", "abfss", "az", "memory")
 _KEYS_PER_DELETE = 1000
 #: How often an object is put whose time is asked for, if others delete it.
@@ -406,25 +356,22 @@ _PROBES_TRIED = 3
 
 
 class ObjectStore:
-    """The backend of URLs, made of requests."""
-
     def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
         self._requests = ObjectRequests(protocol, options, counters)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
-        """See `Storage.read`."""
         return self._requests.read(path, start, end)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
-        """See `Storage.read_ranges`."""
-        merged = merge_ranges(ranges)
-        parts = in_parallel(
-            lambda item: memoryview(self._requests.read(item.path, item.start, item.end)), merged.requests
-        )
-        return merged.cut(parts)
+        merged, covered_by = merge_ranges(ranges)
+        replies = in_parallel(lambda wanted: memoryview(self._requests.read(*wanted)), merged)
+        shifts = [merged[number][1] for number in covered_by]
+        return [
+            replies[number][start - shift : max(end, start) - shift]
+            for (_, start, end), number, shift in zip(ranges, covered_by, shifts, strict=True)
+        ]
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
-        """See `Storage.read_joined`."""
         parts: list[memoryview] = []
         for (_, start, end), part in zip(ranges, self.read_ranges(ranges), strict=True):
             parts.append(part)
@@ -433,11 +380,9 @@ class ObjectStore:
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
     def size(self, path: str) -> int:
-        """See `Storage.size`."""
         return self._requests.size(path)
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
-        """See `Storage.put_many`."""
         self._check_writable()
         in_parallel(lambda item: self._put_any(*item), files.items())
 
@@ -472,7 +417,6 @@ class ObjectStore:
         """See `Storage.sync`; visible objects are durable."""
 
     def open_write(self, path: str, part_bytes: int | None = None) -> BufferedWriter:
-        """See `Storage.open_write`."""
         self._check_writable()
         return BufferedWriter(self._requests, path, part_bytes)
 
@@ -493,22 +437,18 @@ class ObjectStore:
         ]
 
     def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
-        """See `Storage.list_after`."""
         if self._requests.protocol == "s3":
             return self._objects_after(folder, name)
         files = (entry for entry in self.entries(folder) if isinstance(entry, FileInfo))
         return (entry for entry in files if entry.name > name)
 
     def replied_ms(self) -> int:
-        """See `Storage.replied_ms`."""
         return self._requests.replied_ms()
 
     def modified_ms(self, path: str) -> int:
-        """See `Storage.modified_ms`."""
         return modified_ms(self._requests.describe(path))
 
     def delete(self, paths: Sequence[str]) -> None:
-        """See `Storage.delete`."""
         self._check_writable()
         if self._requests.protocol != "s3":
             in_parallel(self._requests.delete, paths)
@@ -555,7 +495,6 @@ class ObjectStore:
         return uploads
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
-        """See `Storage.abort_uploads`."""
         in_parallel(self._abort_upload, uploads)
 
     def _abort_upload(self, upload: UnfinishedUpload) -> None:

@@ -18,13 +18,9 @@ from typing import Generic, NoReturn, TypeVar
 
 from distlog.core.errors import StorageError
 
-# ---
-# Threads that work for others; an interrupt cannot leave the others waiting forever.
-#
-# Python's executors and futures take several steps to take a lock. An interrupt between two of these steps, such as
-# Ctrl-C in a notebook, leaves the lock held, and all its waiters wait forever. What the threads here share is
-# taken and given back in one step of the interpreter.
-
+# An interrupt cannot leave others waiting forever. Python's executors and futures take several steps to take a lock:
+# an interrupt between two of these, such as Ctrl-C in a notebook, leaves the lock held, and all its waiters wait
+# forever. What the threads here share is taken and given back in one step of the interpreter.
 
 _pools: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
@@ -92,19 +88,10 @@ def _serve(waiting: SimpleQueue[Callable[[], object] | None], free: deque[bool])
     waiting.put(None)
 
 
+@atexit.register
 def _end_all() -> None:
     for pool in list(_pools):
         pool.end(joined=True)
-
-
-atexit.register(_end_all)
-
-
-# ---
-# A piece of work that a thread may do while the caller goes on.
-#
-# Threads only help, and nothing depends on them: the caller does any work itself that no thread has begun when the
-# caller wants its result. The same holds when no thread can be started any more, as in a process that is ending.
 
 
 _THREADS = 4
@@ -141,7 +128,6 @@ class Task(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """True if the work is done, so that `wait` returns at once."""
         return self._is_over
 
     def wait(self) -> T:
@@ -205,11 +191,6 @@ def begun_before_fork() -> StorageError:
 
 os.register_at_fork(after_in_child=_crew.cache_clear)
 
-
-# ---
-# As with each `Task`, threads only help: the caller itself does the work that none of them has begun.
-
-
 #: Requests to an object store that are under way at once.
 PARALLEL_REQUESTS = 16
 _AHEAD = "distlog-ahead"
@@ -220,7 +201,6 @@ U = TypeVar("U")
 
 
 def cores() -> int:
-    """The number of cores that this process may use, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -317,8 +297,7 @@ def in_order(
     """The results of `tasks` in their order, while threads work on up to `ahead` tasks after the next one.
 
     The caller does the first task. Each of those after it has a thread, since most tasks wait for a storage; tasks
-    that compute share `workers`, of which the caller is one. Without threads each task is done when its result is
-    asked for.
+    that compute share `workers`, of which the caller is one. Without threads the caller does each task in its turn.
 
     One thread at a time uses the iterator of tasks. An error of the iterator or of a task is raised in its turn. At
     the end, after an error and after `close`, no more task is begun, and the iterator is closed; when `joined`, the
@@ -350,10 +329,7 @@ def in_order(
 
 
 def begun(items: Iterator[T], count: int) -> Iterator[T]:
-    """The same `items`, the first `count` of which are made now, and the others when they are asked for.
-
-    An error is raised only behind the items that were made before it.
-    """
+    """The same `items`, the first `count` of which are made now; an error is raised after the items before it."""
     made: list[T] = []
     try:
         made.extend(islice(items, count))
@@ -363,10 +339,7 @@ def begun(items: Iterator[T], count: int) -> Iterator[T]:
 
 
 def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
-    """The results of `work` for each item, in the items' order, by up to PARALLEL_REQUESTS threads and this one.
-
-    The first error is raised, and work that has not begun is dropped.
-    """
+    """The results of `work` for each item, in order, by up to PARALLEL_REQUESTS threads; raises the first error."""
     tasks = [partial(work, item) for item in items]
     if len(tasks) < 2:
         return [task() for task in tasks]

@@ -22,12 +22,7 @@ from distlog.core.errors import (
 )
 from distlog.core.storage.parallel import in_parallel
 
-# ---
-# Retries: until when, after which errors, and how an unclear conditional put is settled.
-#
-# A deadline ends the retries, not a count: a count would end them during a short outage.
-
-
+#: A deadline ends the retries, not a count: a count would end them during a short outage.
 RETRY_TIMEOUT_S = 60.0
 #: Until a server has answered once: a typo in its name must not cost a minute.
 FIRST_TIMEOUT_S = 5.0
@@ -98,10 +93,7 @@ class ErrorClassifier(ABC):
         """The words of `error` for people, without secrets."""
 
     def failure(self, action: str, path: str, error: Exception) -> DistlogError:
-        """The error to raise instead of `error`, whose own text may hold a secret.
-
-        It is a StorageError, or the InvalidConfigError of a client that cannot be made of its options.
-        """
+        """The error to raise instead of `error`, whose own text may hold a secret."""
         if isinstance(error, (StorageError, InvalidConfigError)):
             return error
         text = f"cannot {action}: {self.describe(error)}"
@@ -112,11 +104,7 @@ class ErrorClassifier(ABC):
 
 
 def retried(call: Callable[[], T], action: str, path: str, errors: ErrorClassifier, deadline: Deadline) -> T:
-    """The result of `call()`, which is repeated while its errors are unclear and time is left.
-
-    Logs a warning, once, when this takes some seconds. Raises FileNotFoundError when the object is missing, else
-    StorageError.
-    """
+    """The result of `call()`, which is repeated while its errors are unclear and time is left."""
     is_told = False
     while True:
         try:
@@ -141,9 +129,8 @@ def settle(
 ) -> bytes:
     """Settle a put-if-absent: return the bytes that are stored at `path`, ours or another writer's.
 
-    `create` puts our bytes unless the object exists, and returns them. After any error `read_back` reads the object:
-    "it exists" may be the answer to our own write, since replies get lost and clients send requests again by
-    themselves. If the object is not there, the same bytes are put again.
+    After any error of `create` `read_back` reads the object: "it exists" may be the answer to our own write, since
+    replies get lost and clients send requests again by themselves. If it is not there, the same bytes are put again.
 
     Raises StorageError when the put was refused and cannot have happened, CommitStateUnknownError when it may have
     happened. A lapsed permission proves nothing: the client may have sent the put twice, and only the second one was
@@ -170,11 +157,6 @@ def settle(
                 ) from None
 
 
-# ---
-# One put after another would only find a store that ignores the condition. A store that looks first and puts then,
-# in two steps, lets several of a race win: each of these writers would believe that its commit is the topic's next.
-
-
 #: How many race for one object of an object store; on a local disk, whose kernel makes one step of a link, two do.
 RACERS, LOCAL_RACERS = 6, 2
 
@@ -184,8 +166,8 @@ def check_one_wins(
 ) -> None:
     """Raise StorageError unless one of several puts wins, and a later one loses; then the object is deleted.
 
-    `put` puts its bytes unless the object is there, and returns what is stored. An error of `delete` is only logged:
-    a user without the right to delete may still append, and vacuum deletes the rest.
+    One put after another would only find a store that ignores the condition. A store that looks first and puts then
+    lets several of a race win. An error of `delete` is only logged: vacuum deletes the object.
     """
     try:
         outcomes = in_parallel(put, [uuid.uuid4().bytes for _ in range(racers)])

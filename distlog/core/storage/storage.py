@@ -26,10 +26,6 @@ from distlog.core.storage.local_files import LINK, LocalFiles
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.object_store import ObjectStore
 
-# ---
-# Addresses of folders: checked, normalised, and free of credentials.
-
-
 _REMOTE = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
 _LOCAL = re.compile(r"(?:file|local):(?://(?P<server>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
 _LOOKS_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:/")
@@ -57,8 +53,6 @@ _CONTAINER_AT_ACCOUNT = ("abfs", "abfss", "wasb", "wasbs")
 
 @dataclass(frozen=True, slots=True)
 class StorageUrl:
-    """A normalised address; `url` is an absolute path (protocol "file"), or a URL without a trailing slash."""
-
     protocol: str
     url: str
 
@@ -70,10 +64,7 @@ class StorageUrl:
 
 
 def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
-    """Normalise a path (made absolute) or a URL; `s3a` becomes `s3`.
-
-    Raises StorageError when it holds credentials or is no address; the error does not repeat the address.
-    """
+    """Normalise a path (made absolute) or a URL; errors do not repeat the address, which may hold a secret."""
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str):
         raise StorageError("an address is text or a path, as in /data/logs/clicks", got=type(text).__name__)
@@ -132,17 +123,7 @@ def _refuse_credentials(protocol: str, rest: str) -> None:
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "MAX_CONDITIONAL_BYTES",
-    "FileInfo",
-    "ObjectWriter",
-    "PutTime",
-    "Storage",
-    "StorageCounters",
-    "StorageUrl",
-    "UnfinishedUpload",
-    "parse_url",
-]
+__all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "PutTime", "StorageCounters", "UnfinishedUpload"]
 
 COMMIT_TIMEOUT_S = 600.0
 
@@ -158,10 +139,7 @@ class Storage:
     """
 
     def __init__(self, url: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> None:
-        """`url` is a path, file://, s3://bucket/folder, memory://, ...; `options` are its fsspec client's.
-
-        Raises StorageError when the URL holds credentials: give them in `options` or in the environment.
-        """
+        """`url` is a path, file://, s3://bucket/folder, memory://, ...; `options` are its fsspec client's."""
         address = parse_url(url)
         if not isinstance(options or {}, Mapping):
             raise StorageError("storage options are a dict, as in {'endpoint_url': URL}", got=type(options).__name__)
@@ -187,7 +165,6 @@ class Storage:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options of the fsspec client. Their `repr` hides the values."""
         return self._options
 
     @property
@@ -258,7 +235,6 @@ class Storage:
         return data
 
     def size(self, name: str) -> int:
-        """The size of a file in bytes."""
         return self._backend.size(self._prefix + name)
 
     def put(self, name: str, data: Buffer) -> None:
@@ -270,10 +246,7 @@ class Storage:
         self._backend.put_many({self._prefix + name: data for name, data in files.items()})
 
     def open_write(self, name: str, part_bytes: int | None = None) -> ObjectWriter:
-        """A writer of the file `name`, in bounded memory; the file must not exist.
-
-        A large object is uploaded in parts of `part_bytes`, of which it holds three; if not given, of 8 MiB.
-        """
+        """A writer of the new file `name`; a large object is uploaded in parts of `part_bytes`, three in memory."""
         return self._backend.open_write(self._prefix + name, part_bytes)
 
     def put_if_absent(
@@ -281,30 +254,24 @@ class Storage:
     ) -> bytes:
         """Write `data` unless `name` exists; return the bytes that are stored there: ours, or another writer's.
 
-        Of another writer's bytes at most MAX_CONDITIONAL_BYTES + 1 are returned.
-
-        `data` must differ from that of any other writer (by a uuid in it): the caller compares the bytes to learn
-        which one was first. After a lost reply the file is read back, so the result is right. Raises StorageError
-        when the storage refused and nothing was written, CommitStateUnknownError when `data` may have been written.
-        Before the first one to a bucket, a race shows whether the store keeps the condition (`probe_put_if_absent`).
-        `put_time` gets the time of the put, at no further request.
+        `data` must differ from that of any other writer (by a uuid in it): the caller compares the bytes to
+        learn which one was first. Of another's at most MAX_CONDITIONAL_BYTES + 1 are returned. After a lost
+        response the file is read back. Raises StorageError when nothing was written, CommitStateUnknownError
+        when `data` may have been written. `put_time` gets the time of the put, at no further request.
         """
         if not 0 < len(data) <= MAX_CONDITIONAL_BYTES:
             raise StorageError("a conditional put takes 1 byte to 64 MiB", file=name, size=len(data))
         return self._backend.put_if_absent(self._prefix + name, data, timeout_s, put_time or PutTime())
 
     def sync(self, folder: str) -> None:
-        """Make all visible files in `folder` durable, also those of other processes; call it before you rely on them.
-
-        Raises CommitStateUnknownError when they may not be durable.
-        """
+        """Make all visible files in `folder` durable, also those of others; CommitStateUnknownError if it fails."""
         self._backend.sync(self._prefix + folder)
 
     def probe_put_if_absent(self, folder: str) -> None:
         """Raise StorageError if several writers can win a `put_if_absent`: then commits could be lost.
 
-        Several race for one name in `folder` (`check_one_wins`). A bucket that has passed is not asked again by this
-        process. `put_if_absent` does this by itself before the first put to a bucket.
+        Several race for one name in `folder`. `put_if_absent` does this by itself before a process's first put
+        to a bucket.
         """
         self._backend.probe_put_if_absent(self._prefix + folder, COMMIT_TIMEOUT_S)
 
@@ -346,17 +313,11 @@ class Storage:
         return prefix, self._backend.entries((self._prefix + prefix).rstrip("/") or "/")
 
     def now_ms(self, folder: str) -> int:
-        """The store's own time, in ms since 1970, not this process's; `folder` must be writable.
-
-        On a network disk it is the file server's time; on S3 it is exact to the second.
-        """
+        """The store's own time, in ms since 1970 (on S3 exact to the second); `folder` must be writable."""
         return self._backend.now_ms(self._prefix + folder)
 
     def replied_ms(self) -> int:
-        """The store's own time in the newest reply that this process got, without a request; 0 if it is not known.
-
-        It never is after the store's time now. On a disk of this machine it is the time now.
-        """
+        """The store's own time in the newest reply that this process got, so never in its future; 0 if unknown."""
         return self._backend.replied_ms()
 
     def modified_ms(self, name: str) -> int:
@@ -366,8 +327,7 @@ class Storage:
     def uploads(self) -> list[UnfinishedUpload]:
         """The multipart uploads below this folder, under way or of writers that died.
 
-        Only S3 keeps them for ever. Google deletes resumable sessions, and Azure uncommitted blocks, after a week. A
-        local disk and memory have none. (MinIO lists none, and deletes them after a day.)
+        Only S3 keeps them forever; Google and Azure delete them after a week, MinIO lists none.
         """
         uploads = self._backend.uploads(self.url.rstrip("/"))
         return [dataclasses.replace(upload, name=upload.name[len(self._prefix) :]) for upload in uploads]
@@ -379,10 +339,10 @@ class Storage:
         )
 
     def list(self, folder: str = "") -> list[FileInfo]:
-        """The files in `folder`, not below it, in any order; none if the folder does not exist.
+        """The files in `folder`, not below it, in any order; none if the folder does not exist. Links are left out.
 
-        Links are none of them. Raises StorageError if the way from the folder of the first `Storage` leads over one.
-        On a local disk these may include temporary files of processes that died during a put.
+        Raises StorageError if the way from the folder of the first `Storage` leads over a link. On a local disk
+        these may include temporary files of processes that died during a put.
         """
         prefix, entries = self._entries(folder)
         return [
@@ -392,10 +352,10 @@ class Storage:
         ]
 
     def list_after(self, folder: str, name: str = "") -> Iterator[FileInfo]:
-        """The files in `folder`, not below it, that come after `folder`/`name` in the order of names, one by one.
+        """The files in `folder`, not below it, whose names come after `name`, one by one.
 
-        On S3 in that order, a page of a thousand at a time, and pages of earlier names are not asked for. Elsewhere
-        in any order; otherwise as `list`.
+        On S3 in that order, and pages of earlier names are not asked for. Elsewhere in any order; otherwise as
+        `list`.
         """
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
         for entry in self._backend.files_after((self._prefix + prefix).rstrip("/") or "/", name):
@@ -406,14 +366,10 @@ class Storage:
         self._backend.delete([self._prefix + name for name in names])
 
     def map(self, name: str, start: int = 0, end: int | None = None) -> memoryview:
-        """Bytes `start` to `end` (None: all the rest) of a local file, which nothing may cut (see `mapping`).
-
-        They are read-only memory; fewer if the file is shorter.
-        """
+        """Bytes `start` to `end` (None: the rest) of a local file that nothing may cut (see `mapping`), read-only."""
         return self._local().map(self._prefix + name, start, end)
 
     def local_path(self, name: str) -> str:
-        """The path of a local file."""
         self._local()
         return self._prefix + name
 

@@ -26,7 +26,7 @@ _SMALL, _LARGE_BYTES = bytes(1024), 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoreCheck:
-    """The result of one check; `ok` is None if it was not tried, since one before it met an error of the storage."""
+    """The result of one check; `ok` is None if it was not tried."""
 
     name: str
     ok: bool | None
@@ -43,7 +43,6 @@ class StoreReport:
 
     @property
     def ok(self) -> bool:
-        """True if the storage can hold a topic."""
         return all(check.ok for check in self.checks)
 
     def __str__(self) -> str:
@@ -53,7 +52,6 @@ class StoreReport:
         return "\n".join([*lines, f"{self.url} {'can' if self.ok else 'cannot, as it is,'} hold a topic"])
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as `--json` prints it."""
         checks = [{"check": check.name, "ok": check.ok, "about": check.about} for check in self.checks]
         return {"url": self.url, "ok": self.ok, "checks": checks, "speeds": dict(self.speeds)}
 
@@ -65,10 +63,7 @@ class _WrongError(Exception):
 def check_store(
     storage: Storage, clock: Callable[[], int], monotonic: Callable[[], float], *, is_measured: bool = True
 ) -> StoreReport:
-    """Check the storage in a new folder below it; `clock` gives our time in ms, `monotonic` measures in seconds.
-
-    The speeds are measured if no check failed, and only where `is_measured` is true: that takes most of the time.
-    """
+    """Check the storage in a new folder below it; `clock` gives our time in ms, `monotonic` measures in seconds."""
     was_there = storage.is_there()
     folder = storage.child(f".distlog-check-{uuid.uuid4().hex}")
     done: list[StoreCheck] = []
