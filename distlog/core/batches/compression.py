@@ -51,9 +51,8 @@ _SMALLEST_ROOM = 1 << 12
 def compress(codec: int, data: Any, level: int | None = None) -> bytes:
     """`data`, any contiguous buffer, compressed for a batch of `codec` (Kafka's id: a place in CODEC_NAMES).
 
-    `level` has Kafka's meaning and ranges (`compression.<codec>.level`). For lz4, 9 is the fast compressor and any
-    other level the high-compression one; Arrow does not go below 2 (1 is the fast compressor) or above 12 there.
-    Raises InvalidConfigError for an unknown codec, or a level that the codec does not have.
+    `level` has Kafka's ranges. For lz4, 9 is the fast compressor, and Arrow has 2 to 12 for the other one.
+    Raises InvalidConfigError for an unknown codec or level.
     """
     view = memoryview(data).cast("B")
     try:
@@ -65,7 +64,10 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
         if codec == LZ4:
             return _compress_lz4(view, level)
         if codec == ZSTD:
-            return _compress_block(pa.Codec("zstd", DEFAULT_LEVELS[ZSTD] if level is None else level), view)
+            packed: bytes = pa.Codec("zstd", DEFAULT_LEVELS[ZSTD] if level is None else level).compress(
+                view, asbytes=True
+            )
+            return packed
     except (ValueError, pa.ArrowInvalid):
         raise InvalidConfigError(
             "the codec has no such compression level: choose another", codec=codec, level=level
@@ -76,10 +78,9 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: int = 2) -> memoryview:
-    """`data`, any contiguous buffer, decompressed to at most `limit` bytes.
+    """`data`, any contiguous buffer, decompressed; CorruptRecordError above `limit` bytes.
 
     `magic` is the batch's format: in format 0 the header checksum of an LZ4 frame is wrong, and is not checked.
-    Raises CorruptRecordError for an unknown codec, malformed or cut off data, or a result above `limit` bytes.
     """
     expander = Expander(_FIRST_GUESS * len(memoryview(data)))
     expander.expand(codec, data, limit=limit, magic=magic)
@@ -151,16 +152,11 @@ def _too_large(limit: int) -> CorruptRecordError:
     return CorruptRecordError("a compressed batch expands to more than is allowed", limit=limit)
 
 
-def _compress_block(codec: Any, block: memoryview) -> bytes:
-    packed: bytes = codec.compress(block, asbytes=True)
-    return packed
-
-
 def _compress_snappy(view: memoryview) -> bytes:
     codec = pa.Codec("snappy")
     parts = [_SNAPPY_HEADER]
     for start in range(0, len(view), _SNAPPY_BLOCK):
-        block = _compress_block(codec, view[start : start + _SNAPPY_BLOCK])
+        block = codec.compress(view[start : start + _SNAPPY_BLOCK], asbytes=True)
         parts += (struct.pack(">i", len(block)), block)
     return b"".join(parts)
 
@@ -202,7 +198,7 @@ def _compress_lz4(view: memoryview, level: int | None) -> bytes:
     parts: list[Any] = [_LZ4_HEADER]
     for start in range(0, len(view), _LZ4_BLOCK):
         block = view[start : start + _LZ4_BLOCK]
-        packed = _compress_block(codec, block)
+        packed = codec.compress(block, asbytes=True)
         if len(packed) < len(block):
             parts += (struct.pack("<I", len(packed)), packed)
         else:

@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The file of a buffer of batches, and the position in that file of the buffer's first byte.
-
-    Both may be given per batch, for a buffer that combines several files.
-    """
+    """The file of a buffer of batches, and the buffer's position in it; each one value, or one per batch."""
 
     file: str | Sequence[str] = ""
     file_position: int | np.ndarray = 0
@@ -73,7 +70,7 @@ def of_rows(value: Any, rows: Any) -> Any:
     return value[rows] if isinstance(value, np.ndarray) else value
 
 
-# A message of formats 0 and 1:
+# Message formats 0 and 1, read only (Kafka's `AbstractLegacyRecordBatch`, `LegacyRecord`).
 #
 #     0   int64   offset                      18  int64  timestamp, in format 1 only
 #     8   int32   bytes after this field      ..  int32  length of the key, -1: null
@@ -84,8 +81,6 @@ def of_rows(value: Any, rows: Any) -> Any:
 # An uncompressed entry is a batch of one record. A compressed entry is a wrapper: its value decompresses to
 # entries, and its offset is that of the last of them. Offsets inside are absolute in format 0, and count from the
 # first in format 1.
-
-
 @dataclass(frozen=True, slots=True)
 class Wrapper:
     """The `record_count` entries of a wrapper; add `base_offset` to the offsets that are stored in them."""
@@ -98,10 +93,7 @@ class Wrapper:
 
 
 def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_RECORDS_BYTES) -> Wrapper:
-    """Decompress the wrapper that `batch`, a BATCH row, locates in `data`, to at most `limit` bytes.
-
-    Raises CorruptRecordError, without file and position, when there is no value, it is malformed, or has no record.
-    """
+    """Decompress the wrapper that `batch`, a BATCH row, locates in `data`; its errors have no file and position."""
     magic, wrapper_offset = int(batch["magic"]), int(batch["base_offset"]) + int(batch["last_offset_delta"])
     entry = data.data[batch["position"] : batch["position"] + batch["size"]]
     key_at = LEGACY_ENTRY_SIZES[magic] - 4
@@ -118,7 +110,10 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
     status, count, first, last = count_entries(entries, 0, entries.size)
     if status or count == 0:
         raise CorruptRecordError("a compressed message holds no record, or a malformed one")
-    base_offset = _inner_base(magic, wrapper_offset, last)
+    # An old librdkafka left the wrapper's offset at 0; Kafka then uses the inner offsets as they are.
+    base_offset = wrapper_offset - last if magic and wrapper_offset else 0
+    if base_offset < 0:
+        raise CorruptRecordError("the offset of a compressed message is below that of its last record")
     if not 0 <= last - first <= MAX_INT or base_offset + first < 0:
         raise CorruptRecordError("the offsets in a compressed message do not increase")
     return Wrapper(entries, count, base_offset, base_offset + first, base_offset + last)
@@ -137,16 +132,7 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
         batch["record_count"] = wrapper.record_count
 
 
-def _inner_base(magic: int, wrapper_offset: int, last: int) -> int:
-    # An old librdkafka left the wrapper's offset at 0; Kafka then uses the inner offsets as they are.
-    if magic == 0 or wrapper_offset == 0:
-        return 0
-    if wrapper_offset < last:
-        raise CorruptRecordError("the offset of a compressed message is below that of its last record")
-    return wrapper_offset - last
-
-
-# The header of a batch of format 2:
+# The header of format 2 (Kafka's `DefaultRecordBatch`).
 #
 #     0   int64   base offset              21  int16   attributes              43  int64   producer id
 #     8   int32   bytes after this field   23  int32   last offset delta       51  int16   producer epoch
@@ -157,8 +143,6 @@ def _inner_base(magic: int, wrapper_offset: int, last: int) -> int:
 # The checksum covers neither base offset nor leader epoch, so both can be assigned after a batch is written. With
 # the delete horizon bit (KIP-534) the base timestamp is that horizon; deltas still count from it. Formats 0 and 1
 # (`legacy_scan`) also have their magic at byte 16, and give rows of the same kind.
-
-
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, LEGACY_CRC_START = 17, 16
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
@@ -232,10 +216,8 @@ def read_headers(
 ) -> np.ndarray:
     """The headers of the whole batches in data[start:end] as BATCH rows; `position` is relative to `data`.
 
-    A partial batch at the end is left out. No checksum is checked. A compressed message of format 0 or 1 is
-    decompressed, since its header tells neither its first offset nor its number of records.
-    Raises CorruptRecordError for an impossible length, format, offset or count. `file_position` is the position of
-    data[0] in the file.
+    No checksum is checked. A compressed message of format 0 or 1 is decompressed, since its header tells neither its
+    first offset nor its number of records. `file_position` is that of data[0].
     """
     array = byte_array(data)
     if start < 0:
@@ -254,10 +236,7 @@ def read_headers(
 
 
 def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position: Any = 0) -> None:
-    """Compare each batch's checksum (CRC-32C; CRC-32 in formats 0 and 1) with its bytes.
-
-    `file`, and `file_position` of data[0], may be given per batch. CorruptRecordError names the first bad batch.
-    """
+    """Raise CorruptRecordError for the first batch with a wrong checksum; `file` and position as in Source."""
     bad = first_bad_crc(data, batches)
     if bad >= 0:
         raise wrong_crc(Source(file, file_position), bad, batches[bad])
@@ -295,10 +274,7 @@ def _first_bad(data: Any, batches: np.ndarray, chosen: np.ndarray) -> int:
 
 
 def increment_sequence(sequence: int, count: Any) -> Any:
-    """The producer's sequence number that comes `count` records (an int, or an array of ints) after `sequence`.
-
-    A negative count goes back. After 2^31 - 1 comes 0 (`DefaultRecordBatch.incrementSequence`).
-    """
+    """The sequence number `count` records after `sequence`, or before it; 0 comes after 2^31 - 1."""
     return (sequence + count) & MAX_INT
 
 
@@ -308,8 +284,7 @@ class BatchFormat:
 
     A batch ends before its uncompressed records would pass `batch_bytes`, but holds at least one record. It also ends
     before a record that is more than `window_ms` newer than the record that began the window; that record begins the
-    next batch. With `append_time`, a function that returns the time in ms, the batches are LogAppendTime. `codec` and
-    `level` are as in `compress`. The sequence numbers go on from batch to batch.
+    next batch. With `append_time`, a function that returns the time in ms, the batches are LogAppendTime.
     """
 
     codec: int = compression.NONE
@@ -371,8 +346,8 @@ Longs = npt.NDArray[np.int64]
 def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
     """The values for the first 8 bytes of `batches` (BATCH rows), when these begin at `base_offsets`.
 
-    An entry of format 0 or 1 stores the offset of its last record there. Raises UnsupportedVersionError when a
-    compressed entry of format 0 would have to move, since its records store their own offsets.
+    An entry of format 0 or 1 stores its last offset there. UnsupportedVersionError: a compressed entry of format 0
+    would have to move, and its records store their own offsets.
     """
     last = batches["magic"] < 2
     fixed = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
@@ -388,19 +363,18 @@ def write_base_offsets(data: npt.NDArray[np.uint8], positions: Longs, offsets: L
     data[positions[:, None] + np.arange(8)] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
 
 
-# The checksum covers the attributes and the largest timestamp, so the checksum changes too. The base timestamp, the
-# deltas and compressed records stay as the producer wrote them.
-
-
 def give_append_times(batches: npt.NDArray[Any], times: npt.NDArray[np.int64]) -> None:
-    """Change BATCH rows as appending them at `times` would: ms per batch, -1 for a batch that keeps its own times."""
+    """Set the append time in BATCH rows (Kafka's `setMaxTimestamp`): ms per batch; -1 keeps the batch's own times."""
     is_given = times >= 0
     batches["max_timestamp"][is_given] = times[is_given]
     batches["attributes"][is_given] |= APPEND_TIME
 
 
 def write_append_times(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any]) -> None:
-    """Write the attributes and largest timestamps of the rows into `data`, and the new checksums into both."""
+    """Write the attributes and largest timestamps of the rows into `data`, and the new checksums into both.
+
+    The base timestamp, the deltas and compressed records stay as the producer wrote them.
+    """
     _put(data, batches["position"] + _ATTRIBUTES_AT, batches["attributes"].astype(">i2"))
     _put(data, batches["position"] + _MAX_TIMESTAMP_AT, batches["max_timestamp"].astype(">i8"))
     write_crcs(data, batches, CRC_START, CRC_AT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -60,10 +60,7 @@ class RecordFields:
 
     @classmethod
     def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
-        """Room for `size` records; keys, values and headers get room only if they are in `columns`.
-
-        With `copied_bytes`, the size of the sections, keys and values are copied. Without it, positions are found.
-        """
+        """Room for `size` records; with `copied_bytes`, the size of the sections, keys and values are copied."""
         places = size + 1 if "headers" in columns else 0
         return cls(
             new_array(size, np.int64),
@@ -115,15 +112,13 @@ def _repeated(value: int, count: int) -> pa.Buffer:
     return _filled(value, count)
 
 
-@lru_cache(_CONSTANTS)
-def _shared(value: int, count: int) -> pa.Buffer:
-    return _filled(value, count)
-
-
 def _filled(value: int, count: int) -> pa.Buffer:
     values = np.full(count, value, np.int32)
     values.flags.writeable = False
     return pa.py_buffer(values)
+
+
+_shared = lru_cache(_CONSTANTS)(_filled)
 
 
 def _allocate(size: int, copied_bytes: int) -> Slices:
@@ -161,11 +156,7 @@ MAX_DECODED_BYTES = MAX_INT
 
 @dataclass(frozen=True, slots=True)
 class BatchSelection:
-    """Batches of one buffer, and which of their records are wanted: one value for all, or an array of one per batch.
-
-    Wanted are records with offsets from `start_offset` (included) to `end_offset` (excluded) and timestamps from
-    `oldest` to `newest` (both included). `unchecked` says that their checksums have not been compared.
-    """
+    """Batches of one buffer and bounds of records, one or per batch; `end_offset` is excluded, `newest` included."""
 
     data: np.ndarray
     batches: np.ndarray
@@ -181,27 +172,14 @@ class BatchSelection:
     @property
     def of_any_time(self) -> bool:
         """True if records of any timestamp are wanted."""
-        return (
-            isinstance(self.oldest, int)
-            and isinstance(self.newest, int)
-            and self.oldest == MIN_LONG
-            and self.newest == MAX_LONG
-        )
+        bounds = self.oldest, self.newest
+        return all(isinstance(bound, int) for bound in bounds) and bounds == (MIN_LONG, MAX_LONG)
 
     def of_rows(self, rows: np.ndarray) -> BatchSelection:
         """The same for the batches `rows` alone."""
-        return BatchSelection(
-            self.data,
-            self.batches[rows],
-            of_rows(self.shift, rows),
-            of_rows(self.partition, rows),
-            of_rows(self.start_offset, rows),
-            of_rows(self.end_offset, rows),
-            self.source.of_rows(rows),
-            of_rows(self.oldest, rows),
-            of_rows(self.newest, rows),
-            self.unchecked,
-        )
+        names = ("shift", "partition", "start_offset", "end_offset", "oldest", "newest")
+        values = {name: of_rows(getattr(self, name), rows) for name in names}
+        return replace(self, batches=self.batches[rows], source=self.source.of_rows(rows), **values)
 
     def corrupt(self, message: str, row: int, **details: Any) -> CorruptRecordError:
         """The error for batch number `row`."""
@@ -209,10 +187,7 @@ class BatchSelection:
 
 
 def checked_by_scan(batches: np.ndarray) -> np.ndarray:
-    """The batches whose checksums the scan compares: short ones of format 2, if none of all is compressed.
-
-    It then goes over their bytes as they are stored. Beside a compressed batch, the records of each are copied.
-    """
+    """The batches whose checksums the scan compares: short ones of format 2, if none of all is compressed."""
     if (batches["attributes"] & CODEC_MASK).any():
         return np.zeros(batches.size, np.bool_)
     is_checked: np.ndarray = (batches["magic"] == 2) & (batches["size"] < SHORT_BATCH)
@@ -222,9 +197,7 @@ def checked_by_scan(batches: np.ndarray) -> np.ndarray:
 def open_sections(selection: BatchSelection, enough: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
     """The uncompressed records of batches of one format: a buffer, and SECTION rows in it.
 
-    Without compression the buffer is that of the batches. Compressed batches are decompressed one by one until there
-    are `enough` bytes, so there may be fewer sections than batches.
-    Raises CorruptRecordError for a section that does not decompress, or is too short for its number of records.
+    Compressed batches are decompressed until there are `enough` bytes, so there may be fewer sections than batches.
     """
     sections = _stored_sections(selection)
     data = selection.data
@@ -315,11 +288,10 @@ def decode(
 ) -> pa.RecordBatch:
     """The records of `batches`, rows of `read_headers` on `data`, as the given `columns` of SCHEMA, in their order.
 
-    `data` may hold the batches of several segments; every argument after `columns` may be given per batch. `shift` is
-    added to stored offsets. The result has the records with start_offset <= offset < end_offset, and never records of
-    control batches. In a LogAppendTime batch every record has the batch's largest timestamp; in format 0 it is -1
-    (KIP-32). The caller must check checksums before. `file_position` is the position of data[0] in the file.
-    Raises CorruptRecordError for a batch that does not decode, and KeyError for a column that SCHEMA does not have.
+    Every argument after `columns` may be given per batch, for batches of several segments. `shift` is added to
+    stored offsets. `end_offset` is excluded, and so are records of control batches. In a LogAppendTime batch
+    every record has the batch's largest timestamp; in format 0 it is -1 (KIP-32). The caller must check
+    checksums before.
     """
     source = Source(file, file_position)
     selection = BatchSelection(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
@@ -328,10 +300,7 @@ def decode(
 
 
 def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the result of `decode` in parts, at least one.
-
-    Compressed batches go into a part until they decompress to `part_bytes`. So memory is bounded by that, or by the
-    largest batch, whatever the decompressed size of all batches is.
+    """Yield the result of `decode` in parts of about `part_bytes`, or one batch, at least one: so memory is bounded.
 
     The checksums of `unchecked` batches are compared, also of batches without a wanted record: some before all else,
     the others before their part is yielded.
@@ -422,7 +391,6 @@ def _decode_run(selection: BatchSelection, names: tuple[str, ...], enough: int) 
 def records_in_time(
     selection: BatchSelection, counts: np.ndarray, timestamps: np.ndarray, records: pa.StructArray
 ) -> pa.StructArray:
-    """The records, `counts` per batch, whose timestamps are in the time range."""
     oldest, newest = (
         bound if isinstance(bound, int) else np.repeat(bound, counts)
         for bound in (selection.oldest, selection.newest)

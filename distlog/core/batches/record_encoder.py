@@ -51,8 +51,7 @@ class RecordInput:
     def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
         """The columns timestamp, key, value and, optionally, headers of `records`; other columns are ignored.
 
-        The arrays are not trusted: an offset that does not fit its data is never used. Raises InvalidRecordError when
-        a column is missing, has another type, or points outside its memory, or when a timestamp is null.
+        The arrays are not trusted: an offset that does not fit its data is never used. InvalidRecordError.
         """
         names = records.schema.names
         missing = {"timestamp", "key", "value"}.difference(names)
@@ -158,7 +157,6 @@ def _items(buffer: pa.Buffer | None, kind: Any, first: int, count: int) -> np.nd
 _NO_DATA = _frozen(np.empty(0, np.uint8))
 _NO_NULLS = _frozen(np.empty(0, np.bool_))
 
-
 _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
 #: Roughly the most bytes that a record takes in a batch beyond its bytes in Arrow.
 _RECORD_SPARE = 8
@@ -170,16 +168,15 @@ _COMPLAINTS = {
     record_write.TOO_LARGE: "a record is larger than 2 GiB",
 }
 
-
 _CRC = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatches:
-    """Batches back to back in `data`, which is writable, and their BATCH rows.
+    """Batches back to back in `data`, which is writable, and their BATCH rows; with times of their records.
 
-    `offsets_of_max_timestamp` has, per batch, the offset of the first record with the largest timestamp, or -1 when
-    the batch has no timestamp. `min_timestamps` has the smallest timestamp, or -1 when a record has none.
+    `offsets_of_max_timestamp` are of the first record with the largest timestamp; -1 for a batch without one.
+    `min_timestamps` are -1 when a record has none.
     """
 
     data: memoryview
@@ -211,8 +208,7 @@ class RecordEncoder:
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
         """Take the `rows` of `source`, in this order; yields full batches.
 
-        Raises InvalidRecordError for a malformed record, or one that makes a batch above `max_batch_bytes`; its `row`
-        counts from the first record of all.
+        The `row` of an InvalidRecordError counts from the first record of all.
         """
         first, columns = 0, source.columns()
         while True:
@@ -235,8 +231,8 @@ class RecordEncoder:
     ) -> EncodedBatches | None:
         """Encode `rows`, of which `counts` belong together, as one batch for each group, all from one offset on.
 
-        None if a group has no record or needs several batches, if the room is too small, or if a record is refused:
-        then `append` of each group tells. The encoder must be new, and must not be used again.
+        None if a group does not make one batch, the room is too small, or a record is refused: then `append` of each
+        group tells. The encoder must be new, and must not be used again.
         """
         drafts = np.zeros(len(counts) + 1, DRAFT)
         if append_groups(self._data, drafts, rows, counts, source.columns(), self._limits) < len(counts):
@@ -327,11 +323,7 @@ class RecordEncoder:
 
 
 def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> EncodedBatches:
-    """Encode all of `records` in batches of the format that `settings`, the fields of BatchFormat, describe.
-
-    `records` has the columns timestamp (timestamp[ms] or int64, -1: none), key, value and, optionally, headers; see
-    RecordInput. Raises InvalidRecordError, with the row, for a record that is malformed or makes a batch too large.
-    """
+    """Encode all of `records` in batches of the format that `settings`, the fields of BatchFormat, describe."""
     source = RecordInput.from_arrow(records)
     form, room = BatchFormat(**settings), records.nbytes + _RECORD_SPARE * records.num_rows + _FIRST_ROOM
     encoder = RecordEncoder(form, base_offset, gather_bytes=sys.maxsize, room=room)

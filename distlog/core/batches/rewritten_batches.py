@@ -14,7 +14,7 @@ from distlog.core.arrays import byte_array, new_array, numbers_of
 from distlog.core.batches import compression
 from distlog.core.batches.record_batch import APPEND_TIME, CODEC_MASK, HEADER_SIZE
 from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import EncodedBatches, encode, write_headers
+from distlog.core.batches.record_encoder import encode, write_headers
 from distlog.core.config import MAX_INT
 from distlog.core.kernels.record_write import copy_slices
 
@@ -53,8 +53,8 @@ def lay_out(
 ) -> tuple[Bytes, np.ndarray]:
     """The batches that stay, back to back, and their BATCH rows.
 
-    Of `headers`, one BATCH row for each batch of `source`, the `whole` ones are copied from there, the `emptied` ones
-    are a header alone, the `rewritten` ones get the `records`; all others are left out.
+    Of `headers`, one for each batch of `source`, `whole` ones are copied, `emptied` ones are a header alone,
+    `rewritten` ones get the `records`; all others are left out.
     """
     stays = whole | emptied | rewritten
     batches = headers[stays]
@@ -71,9 +71,8 @@ def lay_out(
     return data, batches
 
 
-# Kafka's cleaner does the same since 4.0. Format 2 has no records without a time: records of format 0 get the
-# timestamp -1 of type CreateTime, as there.
-
+# Kafka's cleaner rewrites formats 0 and 1 too, since 4.0. Format 2 has no records without a time: records of format 0
+# get the timestamp -1 of type CreateTime, as there.
 
 _COLUMNS = ("offset", "timestamp", "key", "value")
 _BATCH_BYTES = 1 << 17
@@ -84,8 +83,8 @@ Rows = npt.NDArray[Any]
 def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0) -> tuple[memoryview, Rows]:
     """The bytes and BATCH rows of `batches`, which fill `data`, with all of them in format 2.
 
-    A batch of format 2 stays as it is. Messages become batches of about 128 KiB; one with a codec becomes a batch of
-    its own. Raises CorruptRecordError for a message that does not decode; `file_position` is that of data[0].
+    Messages of formats 0 and 1 become batches of about 128 KiB, at the same offsets; one with a codec becomes a
+    batch of its own. `file_position` is that of data[0].
     """
     view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
     old = batches["magic"] < 2
@@ -113,15 +112,15 @@ def _upgraded(data: Any, batches: Rows, file: str, file_position: int) -> list[t
     firsts = np.flatnonzero(begins)
     ends = [*firsts[1:].tolist(), len(offsets)]
     return [
-        _of(_encoded(records.slice(first, end - first), int(offsets[first]), batches[owner[first]]))
+        _encoded(records.slice(first, end - first), int(offsets[first]), batches[owner[first]])
         for first, end in zip(firsts.tolist(), ends, strict=True)
     ]
 
 
-def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> EncodedBatches:
+def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> tuple[memoryview, Rows]:
     codec, by_append = int(batch["attributes"]) & CODEC_MASK, bool(batch["attributes"] & APPEND_TIME)
     time_ms = int(batch["max_timestamp"])
-    return encode(
+    encoded = encode(
         records,
         base_offset,
         codec=codec,
@@ -130,7 +129,4 @@ def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> EncodedBa
         max_batch_bytes=MAX_INT,
         append_time=(lambda: time_ms) if by_append else None,
     )
-
-
-def _of(encoded: EncodedBatches) -> tuple[memoryview, Rows]:
     return encoded.data, encoded.batches

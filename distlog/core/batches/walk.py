@@ -26,7 +26,6 @@ class Batches(NamedTuple):
         return self.position + self.data.nbytes
 
     def first(self, count: int) -> Batches:
-        """The first `count` of them."""
         size = int(self.rows["size"][:count].sum())
         return Batches(self.position, self.data[:size], self.rows[:count])
 
@@ -92,9 +91,8 @@ class BatchWalk:
                 self._meet(damage, data[whole_bytes:])
 
     def stop(self, batches: Batches, count: int, reason: str | None = None) -> Batches:
-        """End the walk behind the first `count` of the batches that came last, and return these.
-
-        A `reason` is the damage there; None is for a sound batch.
+        """End the walk after the first `count` of the last batches, and return these; a `reason` is the damage
+        there.
         """
         batches = batches.first(count)
         self.position, self._is_over = batches.end, True
