@@ -12,7 +12,7 @@ from raw_batches import batch, entry, record, with_right_crc
 from topics import NOW
 
 from distlog.core.batches.compression import compress
-from distlog.core.batches.record_batch import CODEC_MASK, CONTROL, HEADER_SIZE, TRANSACTIONAL
+from distlog.core.batches.record_batch import CONTROL, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.batches.record_decoder import decode
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptRecordError, InvalidRecordError, RecordTooLargeError, RecordValidationError
@@ -125,9 +125,6 @@ def test_a_producer_id_needs_a_sequence() -> None:
 def test_a_client_does_not_append_control_batches() -> None:
     data = made([record(0, 0, b"\0\0\0\1", b"\0" * 6)], attributes=CONTROL | TRANSACTIONAL, producer=(5, 0, -1))
     refused(InvalidRecordError, data, "control")
-    own = checked(data, from_client=False, compression_type="gzip", cleanup_policy="compact")
-    assert bytes(own.data)[HEADER_SIZE:] == data[HEADER_SIZE:]
-    assert own.rows["attributes"] & CODEC_MASK == 0
 
 
 def test_the_size_limit_holds_before_and_after_compression() -> None:

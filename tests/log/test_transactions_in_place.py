@@ -19,7 +19,7 @@ from transacting import Sender, committed, seen
 from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.errors import InvalidRecordError
-from distlog.core.indexes.transaction_index import TransactionIndex
+from distlog.core.indexes.transaction_index import decode_transactions
 from distlog.core.log.end_marker import marker
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.live_snapshot import tail
@@ -32,7 +32,8 @@ def index(process: Process, partition: int = 0) -> list[tuple[int, int, int]]:
     """(first offset, last offset, last stable offset) of the aborted transactions in the active segment's index."""
     active = process.head().partitions[partition].active
     assert active
-    found = TransactionIndex(str(process.folder(partition) / f"{active.stem}.txnindex"), 0).transactions()
+    path = process.folder(partition) / f"{active.stem}.txnindex"
+    found = decode_transactions(path.read_bytes() if path.exists() else b"", path.name, 0)
     return [(each.first_offset, each.last_offset, each.last_stable_offset) for each in found]
 
 

@@ -29,9 +29,9 @@ def made(contents: list[bytes], codec: str = "none", **facts: Any) -> bytes:
     return batch(contents, **facts)
 
 
-def checked(data: bytes, *, now_ms: int = NOW, from_client: bool = True, **settings: Any) -> ValidBatch:
+def checked(data: bytes, *, now_ms: int = NOW, **settings: Any) -> ValidBatch:
     """What a topic of these settings makes of the batch; its header and its checksum fit."""
-    valid = validate(data, TopicConfig(**settings), now_ms, from_client=from_client)
+    valid = validate(data, TopicConfig(**settings), now_ms)
     assert read_headers(valid.data.data).tobytes() == valid.rows.tobytes()
     check_crcs(valid.data, valid.rows)
     return valid

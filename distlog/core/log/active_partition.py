@@ -40,9 +40,6 @@ from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
 
-# ---
-# A segment between the sealing of its files and the commit of its seal.
-
 
 class SealedSegment(NamedTuple):
     """A segment whose seal lacks only its commit: the state before, and the segment to add, None if it is empty."""
@@ -52,18 +49,8 @@ class SealedSegment(NamedTuple):
     info: SegmentInfo | None
 
     def actions(self) -> list[Action]:
-        """The actions of the commit that seals it."""
         seal = Seal(self.partition, self.before.stem)
         return [seal] if self.info is None else [seal, Add(self.info)]
-
-
-# ---
-# Opens a partition's active segment: as its state says or, where that is not enough, after a walk of its log.
-
-
-def kept_after_power_loss(value: bytes | None, topic_id: str, active: Active) -> Kept:
-    """Return the part of the `active` segment that must be there, where the page's `value` does not tell its end."""
-    return Kept(*durable_end(value, topic_id, active))
 
 
 def check_is_there(path: str, active: Active) -> None:
@@ -78,10 +65,7 @@ def check_is_there(path: str, active: Active) -> None:
 
 
 class SegmentOpener:
-    """Opens the active segments of the partition in `folder`, with the settings of the newest of `snapshots`.
-
-    A process that opens one to change it holds the partition's lock. Errors are those of LogSegment.
-    """
+    """Opens the active segments of the partition in `folder`, with the settings of the newest of `snapshots`."""
 
     def __init__(
         self, handle: TopicHandle, partition: int, folder: str, snapshots: CurrentSnapshot, calls: FileCalls
@@ -90,20 +74,18 @@ class SegmentOpener:
         self._snapshots, self._calls = snapshots, calls
 
     def create(self, stem: str) -> None:
-        """Create the files of an empty segment."""
         config, clock = self._snapshots.snapshot.config, self._handle.clock
         LogSegment.create(self._folder, stem, 0, config, clock=clock, calls=self._calls).close()
 
     def opened(self, state: SegmentState) -> LogSegment:
-        """The segment with this state."""
         config, clock = self._snapshots.snapshot.config, self._handle.clock
         return LogSegment(self._folder, state, config, clock=clock, calls=self._calls)
 
     def resumed(self, segment: LogSegment | None, state: SegmentState, status: PageStatus) -> LogSegment | None:
         """The segment with this state, and with what another process wrote behind it before it died.
 
-        It is `segment`, if that is the same one and takes appends. None if a sync of it failed, or may have, and what
-        that was to save is gone.
+        It is `segment`, if that takes appends. None if a sync of it failed, or may have, and what that was to
+        save is gone.
         """
         if status == PageStatus.FAILED:
             return None
@@ -165,8 +147,8 @@ class SegmentOpener:
     def _is_in_good_hands(self, segment: LogSegment) -> bool:
         """True if the next sync tells the truth of what is not flushed; False while that cannot be brought about.
 
-        Its writer may have been killed, so that no process had the file open. Then the kernel forgets that it could
-        not write pages, and forgets the pages. So a process that opens the file then reads them before the next sync.
+        If its writer was killed, no process had the file open: then the kernel forgets that it could not write
+        pages, and forgets the pages. So a process that opens the file then reads them before the next sync.
         """
         if segment.is_open or not segment.unflushed.size:
             return True
@@ -174,12 +156,9 @@ class SegmentOpener:
         return mark_doubted(self._folder, segment.stem)
 
     def recovered(self, active: Active, value: bytes | None) -> LogSegment:
-        """The segment that the commit log calls `active`, whose end is not known: it is walked, and synced.
-
-        The walk begins at the recovery point, if the page's `value` has one, and the files have what it counts.
-        """
+        """The `active` segment, whose end is not known: walked from the recovery point in `value`, and synced."""
         topic_id = self._snapshots.snapshot.topic_id
-        point, kept = recovery_point(value, topic_id, active), kept_after_power_loss(value, topic_id, active)
+        point, kept = recovery_point(value, topic_id, active), durable_end(value, topic_id, active)
         segment = self.opened(point or SegmentState.new(active.stem, active.base_offset, self._handle.clock()))
         with closed_on_error(segment):
             check_is_there(segment.file, active)
@@ -208,7 +187,6 @@ class SegmentOpener:
         return segment.seal()
 
     def write_again(self, segment: LogSegment, sync: FlushOutcome) -> bool:
-        """See `LogSegment.write_again`; after DOUBTED, batches are only read."""
         return segment.write_again(self.transactions_before(), only_read=sync == FlushOutcome.DOUBTED)
 
     def transactions_before(self) -> OpenTransactions:
@@ -216,7 +194,6 @@ class SegmentOpener:
         return transactions_before(self._handle, self._snapshots.refresh().partitions[self._partition])
 
 
-# ---
 # The commit log says which segments there are. The page in the lock's file says where the active one ends, and is
 # written after the bytes that it counts. The page says CHANGING from before a seal's commit until after it. A
 # process that finds this, or a page that does not check, asks the commit log first. A process may end between any
@@ -235,7 +212,6 @@ class SegmentOpener:
 #
 # A sync that failed is never tried again in the same segment: the next one would succeed, without what was lost.
 
-
 _log = logging.getLogger("distlog")
 
 #: How long a commit is tried while its process holds a lock that others wait for.
@@ -247,7 +223,7 @@ class LostEnd:
     """The bytes that a repair cuts off an active segment: `size` bytes of `file` from `position` on.
 
     They, and what is not in the file any more, held the offsets from `start_offset` on, as far as is known up to
-    `end_offset`; they are given again. `reason` is the error that an append raises before the repair.
+    `end_offset`; they are given again.
     """
 
     partition: int
@@ -281,9 +257,8 @@ def active_folder(handle: TopicHandle, partition: int) -> str:
 class ActivePartition:
     """A partition, its lock and its active segment, as one process knows them.
 
-    `snapshots` holds the newest snapshot of the commit log that the process has seen, without tails.
-    All methods but `held` and `close` need the lock, unless they say otherwise. Errors are those of LogSegment and
-    CommitLog. If a method fails, or the process ends in it, the next `recover`, in any process, repairs the state.
+    All methods but `held`, `create` and `close` need the lock. If a method fails, or the process ends in it, the next
+    `recover`, in any process, repairs the state.
     """
 
     def __init__(
@@ -304,14 +279,10 @@ class ActivePartition:
         self._known: bytes | None = None
 
     def held(self, timeout_s: float | None = None) -> LockGuard:
-        """See `PartitionLock.held`."""
         return self.lock.held(timeout_s)
 
     def recover(self) -> LogSegment | None:
-        """The active segment, ready for appends, or None if there is none.
-
-        Another process may have changed it meanwhile, or died while it did.
-        """
+        """The active segment, ready for appends, or None; another process may have changed it, or died doing so."""
         value = self.lock.value()
         segment = self._known_segment(value)
         if segment is None:
@@ -356,10 +327,7 @@ class ActivePartition:
         return self._use(self._opener.opened(begin))
 
     def begin_seal(self, status: PageStatus = PageStatus.CHANGING) -> SealedSegment:
-        """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`.
-
-        If a sync fails, the next `recover` seals the segment at what is known to be on the device.
-        """
+        """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`."""
         segment = self._segment
         assert segment is not None
         before = segment.state
@@ -395,10 +363,7 @@ class ActivePartition:
         self._let_go()
 
     def seal(self) -> None:
-        """Seal the active segment at its end; does nothing if none is active, or it is empty.
-
-        On a disk without space for the commit it stays active: StorageFullError.
-        """
+        """Seal the active segment, unless it is empty; on StorageFullError it stays active."""
         segment = self.recover()
         if segment is not None and segment.size:
             before = segment.state
@@ -410,10 +375,7 @@ class ActivePartition:
                 raise
 
     def give_up(self) -> None:
-        """After a failed sync: cut the active segment to what is known to be on the device, and seal it there.
-
-        It must not go on, since lost records could not be told from later ones then.
-        """
+        """Cut the active segment to what is on the device and seal it: else lost and later records were alike."""
         assert self._segment is not None
         self._seal_flushed(self._segment.state)
 
@@ -425,15 +387,11 @@ class ActivePartition:
             self.moved_on() if is_whole else self.give_up()
 
     def moved_on(self) -> None:
-        """Publish the active segment's changed state."""
         assert self._segment is not None
         self._known = self.lock.publish_active(self._segment.packed_state())
 
     def flushed(self, state: SegmentState, since_ms: int, *, with_indexes: bool) -> bool:
-        """Note that a sync that began at `since_ms` covered what `state` counts; False if its segment is sealed.
-
-        With the indexes, the state is the segment's recovery point from now on.
-        """
+        """Note that a sync begun at `since_ms` covered `state`: a recovery point with indexes. False once sealed."""
         segment = self.recover()
         if segment is None or segment.stem != state.stem:
             return False
@@ -446,8 +404,7 @@ class ActivePartition:
     def repair(self, *, dry_run: bool) -> LostEnd | None:
         """Cut the active segment where what is damaged begins, and seal it there; None if nothing is damaged.
 
-        Returns what is lost, or would be with `dry_run`, which changes nothing. A log that needs no repair may be
-        recovered by this, as by any append.
+        Returns what is lost, or would be with `dry_run`, which repairs nothing (but may recover, as any append does).
         """
         try:
             self.recover()
@@ -541,16 +498,8 @@ class ActivePartition:
             segment.close()
 
 
-# ---
-# Begins active segments by a commit: one commit for many partitions, or for the one whose segment is full.
-
-
 def open_segments(partitions: Sequence[ActivePartition]) -> None:
-    """Open the active segments of partitions of one topic; partitions that have none begin theirs in one commit.
-
-    Takes their locks, in ascending order. Raises the errors of `begin_segments`, and StorageError if a lock is not
-    free in time.
-    """
+    """Open the active segments of partitions of one topic; partitions that have none begin theirs in one commit."""
     with ExitStack() as stack:
         missing = []
         for partition in sorted(partitions, key=lambda each: each.partition):
@@ -574,10 +523,7 @@ def roll(partition: ActivePartition) -> LogSegment:
 def begin_segments(
     partitions: Sequence[ActivePartition], operation: str = "active", sealed: SealedSegment | None = None
 ) -> list[LogSegment]:
-    """Begin a segment of each partition by one commit, which also seals `sealed`. Needs their locks.
-
-    Raises TopicNotFoundError after a drop, and the errors of CommitLog and LogSegment.
-    """
+    """Begin a segment of each partition by one commit, which also seals `sealed`. Needs their locks."""
     deadline, snapshots = Deadline(COMMIT_TIMEOUT_S), partitions[0].snapshots
     while True:
         snapshot = snapshots.refresh()

@@ -21,10 +21,6 @@ from distlog.core.segments.segment_writer import Bundles, RollTime, SegmentFile,
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
 
-# ---
-# The end marker of a transaction: a control batch with one record, which says how it ended (KIP-98).
-
-
 #: Version and type of a control record; version of the value, and epoch of the coordinator that decided.
 _KEY, _VALUE = struct.Struct(">hh"), struct.Struct(">hi")
 _VERSION = 0
@@ -49,13 +45,7 @@ def marker(
             "value": column_of([_VALUE.pack(_VERSION, coordinator_epoch)], pa.binary()),
         }
     )
-    encoded = encode(
-        record,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-    )
+    encoded = encode(record, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True)
     return BatchRun(
         np.frombuffer(encoded.data, np.uint8),
         encoded.batches,
@@ -63,10 +53,6 @@ def marker(
         encoded.min_timestamps,
         in_transaction=True,
     )
-
-
-# ---
-# Writes ready-made batches of several partitions as one bundle, or as files if they are of one partition.
 
 
 #: Batches by partition.
@@ -84,10 +70,10 @@ class WrittenSegment(NamedTuple):
 def write_bundle(
     handle: TopicHandle, snapshot: Snapshot, batches: Parts, opened: Mapping[int, Mapping[int, int]]
 ) -> list[WrittenSegment]:
-    """The segments of the batches, by partition, in their order; they are durable.
+    """The durable segments of the batches, by partition, in their order.
 
     `opened` has the transactions that are open at the ends of the partitions in `snapshot`. The base offsets in the
-    batches are overwritten. Raises StorageError.
+    batches are overwritten.
     """
     bundles = Bundles(handle.storage, lambda: handle.new_stem(snapshot.version))
     for partition in batches:

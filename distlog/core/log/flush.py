@@ -20,10 +20,6 @@ from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.locks_and_pages import FileLock, LockGuard
 from distlog.core.times import NO_TIMESTAMP
 
-# ---
-# The result of an append: its caller can wait until it is on the device, or learn that it is lost.
-
-
 #: The stem in an Appended whose records are in a sealed segment, so that they are on the device.
 SEALED = ""
 
@@ -44,20 +40,14 @@ class Appended(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """The end of the log: the offset behind the last record, and the offset behind the last one on the device.
-
-    The second is Kafka's recovery point.
-    """
+    """The offset after the last record, and the offset after the last one on the device (Kafka's recovery point)."""
 
     end_offset: int
     flushed_offset: int
 
 
 class AppendInfo(NamedTuple):
-    """The result of a producer's batch (Kafka's LogAppendInfo): its offset, its append time, the log's start.
-
-    The log start offset is the newest that the process knows.
-    """
+    """The result of a producer's batch (Kafka's LogAppendInfo), with the newest log start offset that is known."""
 
     appended: Appended
     log_start_offset: int
@@ -68,7 +58,6 @@ class LostRecordsError(StorageError):
 
 
 def lost_records(wanted: Appended) -> LostRecordsError:
-    """The error for a caller that waits for records that a failed sync cut off."""
     return LostRecordsError(
         "what was appended is lost, since a sync of the disk failed: append it again",
         stem=wanted.stem,
@@ -77,8 +66,7 @@ def lost_records(wanted: Appended) -> LostRecordsError:
     )
 
 
-# ---
-# A flush waits for the flush lock, and then reads the page again: if another sync covered its records meanwhile, it
+# A flush waits for the flush lock, and then reads the page again: if another sync covered its records by then, it
 # needs no sync of its own. A sync runs without the partition's lock, so appends go on during it.
 #
 # A failed sync is never tried again, since the next one would succeed without what was lost (Linux marks the pages
@@ -88,10 +76,7 @@ def lost_records(wanted: Appended) -> LostRecordsError:
 #
 # The kernel tells an error of the disk to one process, which may be killed before it passes that on. So the
 # flush lock's page says that a sync has begun, until its end is known. A process that finds that writes again what
-# the sync was to save.
-#
-# Now and then a sync takes the indexes along: this is a new recovery point (`StateRecord`).
-
+# the sync was to save. Now and then a sync takes the indexes along: this is a new recovery point (`StateRecord`).
 
 #: How many bytes of a log may lie behind its recovery point: as many are walked after a power loss, and some more.
 _SPAN_BYTES = 16 << 20
@@ -109,11 +94,9 @@ class PartitionFlush:
         self._files: SegmentFiles | None = None
 
     def is_free(self) -> bool:
-        """True if the flush lock could be taken a moment ago."""
         return self._lock.is_free()
 
     def flush(self, wanted: Appended | None, timeout_s: float | None = None) -> None:
-        """See `PartitionLog.flush`."""
         wanted = wanted or self._all(timeout_s)
         if wanted is None or wanted.stem == SEALED or self._is_flushed(wanted):
             return
@@ -122,7 +105,6 @@ class PartitionFlush:
                 self._flush(wanted, _SPAN_BYTES, timeout_s)
 
     def checkpoint(self, timeout_s: float | None = None) -> None:
-        """See `PartitionLog.checkpoint`."""
         wanted = self._all(timeout_s)
         if wanted is not None:
             with self._held(timeout_s):
@@ -165,7 +147,6 @@ class PartitionFlush:
         )
 
     def has_unflushed(self) -> bool:
-        """See `PartitionLog.has_unflushed`."""
         unflushed = self._unflushed()
         return unflushed is not None and unflushed.messages > 0
 
@@ -177,7 +158,6 @@ class PartitionFlush:
         return Unflushed.of(record.state.numbers())
 
     def close(self, *, flushed: bool, timeout_s: float | None = None) -> None:
-        """See `PartitionLog.close`."""
         if not flushed:
             with self._held(timeout_s) as page:
                 # the active segment, by the page alone, if it has what is not flushed
@@ -279,10 +259,7 @@ class PartitionFlush:
                 self._partition.give_up()
 
     def _check_sealed(self, wanted: Appended) -> None:
-        """Raise StorageError if the sealed segment ends below the wanted records: a failed sync cut them off.
-
-        Otherwise they are on the device, since a seal syncs.
-        """
+        """Raise LostRecordsError if the sealed segment ends below the wanted records; else its seal synced them."""
         snapshot = self._partition.snapshots.snapshot
         segments = snapshot.partitions[self._partition.partition].segments
         place = segments.find(wanted.end_offset - 1)
@@ -292,10 +269,7 @@ class PartitionFlush:
             raise lost_records(wanted)
 
     def _sealed_end(self, snapshot: Snapshot, wanted: Appended) -> int:
-        """The offset at which the segment ended when it was sealed. Later commits may have replaced it.
-
-        Raises OffsetOutOfRangeError if that was so long ago that the commit was deleted.
-        """
+        """The offset at which the segment ended when it was sealed. Later commits may have replaced it."""
         seal = Seal(self._partition.partition, wanted.stem)
         try:
             commits = self._partition.handle.log.commits(wanted.version + 1, snapshot.version + 1)

@@ -16,9 +16,9 @@ from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import SnapshotTooOldError
-from distlog.core.log.active_partition import active_folder, check_is_there, kept_after_power_loss
+from distlog.core.log.active_partition import active_folder, check_is_there
 from distlog.core.log.log_segment import ReadableSegment
-from distlog.core.log.partition_lock import PageStatus, StateRecord, recovery_point, stored_value
+from distlog.core.log.partition_lock import PageStatus, StateRecord, durable_end, recovery_point, stored_value
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_recovery import DamagedLogError, Kept
 from distlog.core.reading.segment_reader import missing_file
@@ -27,13 +27,9 @@ from distlog.core.storage.durable_files import failing_as
 from distlog.core.storage.locks_and_pages import WatchedPage
 from distlog.core.topic_handle import TopicHandle
 
-# ---
-# Gives readers the active segments: each is the last segment of its partition, up to its current end.
-#
 # No lock is taken. The page in the lock's file says where the segment ends. If the page does not check, is from
 # before the machine was started, or is of another segment, the log is walked, from its recovery point if that is
 # known.
-
 
 _log = logging.getLogger("distlog")
 
@@ -45,7 +41,7 @@ def with_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
     """Return `snapshot` as readers see it now: with the active segments, up to their current ends.
 
     It must not be the base of a commit. Raises SnapshotTooOldError if an active segment was sealed, removed and
-    vacuumed since, DamagedLogError if its log is gone and its end is unknown, and StorageError.
+    vacuumed since, DamagedLogError if its log is gone and its end is unknown.
     """
     return _with_tails(handle, snapshot, with_tail)
 
@@ -108,7 +104,7 @@ def _damage(
     except DamagedLogError as error:
         return error
     if state is None:
-        kept = kept_after_power_loss(value, snapshot.topic_id, active)
+        kept = durable_end(value, snapshot.topic_id, active)
     walked = _walk(handle, snapshot, partition, active, page)
     with closing(ReadableSegment(folder, walked.state, snapshot.config)) as segment:
         return segment.damage(kept, is_end_known=walked.is_end_known)
@@ -151,7 +147,7 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
             state = walked.state
             # what is wrong with a log that readers see up to where the walk ended
             value = stored_value(page)
-            kept = kept_after_power_loss(value, snapshot.topic_id, active)
+            kept = durable_end(value, snapshot.topic_id, active)
             with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
                 error = segment.damage(kept, is_end_known=walked.is_end_known)
                 # a writer that came meanwhile has appended behind the end of the walk
@@ -207,8 +203,7 @@ def _walk(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Activ
 def _end_after_failed_sync(value: bytes | None, snapshot: Snapshot, active: Active) -> int | None:
     """The position at which the log is to be cut, if the page's `value` says that a sync of it failed; else None.
 
-    What lies behind it is not on the device: the kernel may forget these bytes at any time, and their offsets are
-    given again.
+    The kernel may forget the bytes after it at any time, and their offsets are given again.
     """
     record = StateRecord.unpack(value)
     if record is None or record.status != PageStatus.FAILED:
@@ -223,15 +218,8 @@ def _warn_once(path: str, text: str) -> None:
     _log.warning("%s: readers see the records before it", text)
 
 
-# ---
-# Tells a reader on a local disk that nothing is new, at next to no cost, so that it may look often.
-
-
 class TailWatch:
-    """Watches the next commit's name and the pages of the active segments of a topic on a local disk.
-
-    An append in place changes the page of its partition, and everything else is a commit.
-    """
+    """Tells a reader on a local disk, at next to no cost, that nothing is new: an append in place changes a page."""
 
     def __init__(self, handle: TopicHandle) -> None:
         self._handle = handle
@@ -240,10 +228,7 @@ class TailWatch:
         self._newest_commit, self._next_commit, self._active = "", "", list[int]()
 
     def changed(self, snapshot: Snapshot) -> bool:
-        """True if there may be something new since the last call, which was followed by a refresh to `snapshot`.
-
-        A partition without an active segment can only get one by a commit. Raises StorageError.
-        """
+        """True if there may be something new since the last call, which was followed by a refresh to `snapshot`."""
         if snapshot is not self._of:
             self._newest_commit, self._next_commit = (
                 self._handle.storage.local_path(paths.commit_file(snapshot.version + more)) for more in (0, 1)
@@ -266,7 +251,7 @@ class TailWatch:
 
 
 class LiveSnapshot:
-    """The snapshot that a topic object reads. It moves on with `current`, and with `refresh`; safe between threads.
+    """The snapshot that a topic object reads; safe between threads.
 
     A topic that was opened at a version or a time has no tails: a version counts only what was sealed in it.
     """

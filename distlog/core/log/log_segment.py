@@ -36,11 +36,11 @@ from distlog.core.kernels.segment_fold import (
 from distlog.core.log import segment_recovery
 from distlog.core.log.segment_files import FileCalls, SegmentFiles
 from distlog.core.log.segment_recovery import (
+    NOTHING_KEPT,
     WALK_BYTES,
     Behind,
     DamagedLogError,
     Kept,
-    Recovery,
     batches_from,
     sound_batches,
 )
@@ -61,21 +61,11 @@ from distlog.core.segments.segment_state import (
 from distlog.core.segments.segment_writer import jittered, time_span
 from distlog.core.transactions.open_transactions import OpenTransactions
 
-# ---
-# When a log must be synced: the rules of `flush.messages` and `flush.ms`, as Kafka's UnifiedLog and LogManager ask.
-#
-# An append counts messages, and its caller waits for the sync. The time must be looked at also while
-# there are no appends: a writer does that for its own records, the LogManager for those of any process.
-
-
 _ends = itemgetter(*places(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
 
 
 class Unflushed(NamedTuple):
-    """The end of a log that is not known to be on the device: its offsets and bytes, and when the last sync began.
-
-    The time is in ms since 1970; before the first sync, it is when the segment was created.
-    """
+    """The end of a log that is not known to be on the device, and when the last sync began, or the segment."""
 
     messages: int
     size: int
@@ -83,7 +73,6 @@ class Unflushed(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Numbers) -> Unflushed:
-        """Take it from the numbers of a segment."""
         end, position, flushed_end, flushed_position, flushed_ms = _ends(numbers.tolist())
         return cls(end - flushed_end, position - flushed_position, flushed_ms)
 
@@ -94,11 +83,6 @@ def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], 
         return unflushed.messages > 0
     # a clock that was set back counts as a long time, since the true time is unknown
     return config.flush_ms < MAX_LONG and abs(clock() - unflushed.flushed_ms) >= config.flush_ms
-
-
-# ---
-# A segment on a local disk as far as it is read, up to the end that its numbers have. No lock is needed: nothing
-# behind the known end is read. All is read in place, while sealed segments are mapped (`SegmentReader`).
 
 
 #: Bytes read to find a batch by its header, and to look for a time.
@@ -114,19 +98,8 @@ class BatchPlace(NamedTuple):
     size: int
 
 
-class TimedOffset(NamedTuple):
-    """A record that was found by its time (ms), and the leader epoch of its batch; -1 if that has none."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
-
-
 class ReadableSegment:
-    """A segment in `folder` whose state is known. Errors of the disk are raised as StorageError.
-
-    Only a subclass may be `writable`, and gives the system `calls` that change files.
-    """
+    """A segment in `folder`, as far as its state counts it. No lock is needed, since nothing after that is read."""
 
     def __init__(
         self, folder: str, state: SegmentState, config: TopicConfig, calls: FileCalls = os, *, writable: bool = False
@@ -138,7 +111,6 @@ class ReadableSegment:
 
     @property
     def state(self) -> SegmentState:
-        """The state now."""
         return SegmentState.of_numbers(self.stem, self._numbers)
 
     def packed_state(self) -> bytes:
@@ -147,7 +119,6 @@ class ReadableSegment:
 
     @property
     def file(self) -> str:
-        """The path of the log."""
         return self._files.log.path
 
     @property
@@ -157,22 +128,18 @@ class ReadableSegment:
 
     @property
     def is_open(self) -> bool:
-        """True if this process has the log open."""
         return self._files.log.is_open
 
     @property
     def base_offset(self) -> int:
-        """The offset of its first record."""
         return int(self._numbers[BASE_OFFSET])
 
     @property
     def has_producers(self) -> bool:
-        """True if batches carry producer ids."""
         return bool(self._numbers[PRODUCER_BITS] & PRODUCERS)
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last one."""
         return int(self._numbers[NEXT_OFFSET])
 
     @property
@@ -182,12 +149,10 @@ class ReadableSegment:
 
     @property
     def size(self) -> int:
-        """The bytes of the log."""
         return int(self._numbers[POSITION])
 
     @property
     def unflushed(self) -> Unflushed:
-        """The part that is not known to be on the device."""
         return Unflushed.of(self._numbers)
 
     def translate_offset(self, offset: int) -> BatchPlace | None:
@@ -201,33 +166,19 @@ class ReadableSegment:
                 return BatchPlace(base_offset, int(last[row]), batches.position + position, size)
         return None
 
-    def find_offset_by_timestamp(self, timestamp: int, starting_offset: int = 0) -> TimedOffset | None:
-        """The first record at or after `timestamp` (ms) from `starting_offset` on; None if there is none."""
+    def find_offset_by_timestamp(self, timestamp: int) -> int | None:
+        """The offset of the first record at or after `timestamp` (ms); None if there is none."""
         _, delta = self._files.times.floor(timestamp, int(self._numbers[TIME_INDEX]))
-        for batches in self._from_offset(max(self.base_offset + delta, starting_offset), _TIME_STEP):
+        for batches in self._from_offset(self.base_offset + delta, _TIME_STEP):
+            data, file, position = batches.data, self.file, batches.position
             for row in np.flatnonzero(batches.rows["max_timestamp"] >= timestamp).tolist():
-                found = self._first_in_batch(batches, row, timestamp, starting_offset)
-                if found is not None:
-                    return found
+                batch = batches.rows[row : row + 1]
+                check_crcs(data, batch, file=file, file_position=position)
+                records = decode(data, batch, columns=("offset", "timestamp"), file=file, file_position=position)
+                matches = np.flatnonzero(numbers_of(records.column(1).cast("int64")) >= timestamp)
+                if len(matches):
+                    return int(records.column(0)[int(matches[0])].as_py())
         return None
-
-    def _first_in_batch(self, batches: Batches, row: int, timestamp: int, starting_offset: int) -> TimedOffset | None:
-        batch, file, position = batches.rows[row : row + 1], self.file, batches.position
-        check_crcs(batches.data, batch, file=file, file_position=position)
-        records = decode(
-            batches.data,
-            batch,
-            columns=("offset", "timestamp"),
-            start_offset=starting_offset,
-            file=file,
-            file_position=position,
-        )
-        timestamps = numbers_of(records.column(1).cast("int64"))
-        matches = np.flatnonzero(timestamps >= timestamp)
-        if not len(matches):
-            return None
-        first = int(matches[0])
-        return TimedOffset(int(timestamps[first]), records.column(0)[first].as_py(), int(batch["leader_epoch"][0]))
 
     def _from_offset(self, offset: int, step: int) -> Iterator[Batches]:
         """Batches from the index's entry for `offset` on; from the log's start if the index does not fit the log."""
@@ -243,15 +194,12 @@ class ReadableSegment:
         return batches_from(self._files.log, 0, self.size, step)
 
     def batches(self, position: int) -> Iterator[Batches]:
-        """The batches from `position` on; see `batches_from`."""
         return batches_from(self._files.log, position, self.size, WALK_BYTES)
 
     def behind(self) -> Behind:
-        """The part of the log behind the state's end."""
         return segment_recovery.behind_of(self._files, self._numbers)
 
     def damage(self, kept: Kept, *, is_end_known: bool = False) -> DamagedLogError | None:
-        """See `segment_recovery.damage`."""
         return segment_recovery.damage(self._files, self._numbers, self.behind(), kept, is_end_known=is_end_known)
 
     def end_behind(self) -> int:
@@ -263,10 +211,7 @@ class ReadableSegment:
         return end
 
     def has_its_end(self) -> bool:
-        """True if a batch of the log ends where the state does; reads the headers behind an index entry.
-
-        True too where there is no index to find it by.
-        """
+        """True if a batch of the log ends where the state does, or there is no index to find it by."""
         if not self.seems_to_have_entries():
             return True
         try:
@@ -289,22 +234,16 @@ class ReadableSegment:
         return transactions
 
     def has_lost_its_end(self) -> bool:
-        """See `segment_recovery.has_lost_its_end`."""
         return segment_recovery.has_lost_its_end(self._files, self._numbers)
 
     def has_its_bytes(self) -> bool:
-        """True if the log is as long as the state says, and the indexes have the entries that it counts.
-
-        Reads the entries, and compares their checksums; reads nothing of the log.
-        """
+        """True if the log is as long as the state says, and the indexes have its entries; does not read the log."""
         return self._files.log.size() >= self.size and self._files.has_entries(self._numbers)
 
     def seems_to_have_entries(self) -> bool:
-        """See `SegmentFiles.seems_to_have_entries`."""
         return self._files.seems_to_have_entries(self._numbers)
 
     def unknown_bytes(self) -> int:
-        """See `segment_recovery.unknown_bytes`."""
         return segment_recovery.unknown_bytes(self._files, self._numbers)
 
     def close(self) -> None:
@@ -314,7 +253,6 @@ class ReadableSegment:
 
 @contextmanager
 def closed_on_error(segment: ReadableSegment) -> Iterator[None]:
-    """Close the segment's files when the block raises."""
     try:
         yield
     except BaseException:
@@ -322,28 +260,20 @@ def closed_on_error(segment: ReadableSegment) -> Iterator[None]:
         raise
 
 
-# ---
-# It knows nothing of locks, commits and topics. Callers that append, recover, truncate or seal hold the partition's
-# lock; `ReadableSegment` has what needs none. Many processes have a segment open: `resume` takes over the state
-# that another one left. Its files are read and written, never mapped (`GrowingOffsetIndex` says why). `close` does
-# not change their length: only `seal` trims, since others may be appending.
-
-
 (_CREATED,) = places(("created_ms",))
 (_UNSTABLE,) = places(("first_unstable_offset",))
 _FLUSHED = list(places(("flushed_offset", "flushed_position")))
 _TORN = "what was half written could not be cut off: recover it"
 (_FLUSHED_MS,) = places(("flushed_ms",))
-#: A process ended, and the machine goes on.
-STANDING = Kept()
 _SYNC_FAILED = "a sync failed, so what is on the device is unknown: recover it"
 
 
 class LogSegment(ReadableSegment):
     """A segment that can be changed; `clock` tells the time in ms, `calls` are the system calls that change files.
 
-    Errors of the disk are raised as StorageError, or StorageFullError if it is full. After an error that leaves doubt
-    about the files' content, every change is refused until `recover`.
+    Callers hold the partition's lock. Many processes have a segment open: `resume` takes over the state that
+    another one left, and `close` does not change the length of the files, since others may be appending. After
+    an error that leaves doubt about the files' content, every change is refused until `recover`.
     """
 
     def __init__(
@@ -390,9 +320,6 @@ class LogSegment(ReadableSegment):
         return self._refusal == _TORN
 
     def resume(self, state: SegmentState) -> None:
-        """Take over the state of this segment that another process left."""
-        if state.stem != self.stem:
-            raise ValueError(f"this is the state of segment {state.stem}, not of {self.stem}")
         self._numbers = state.numbers()
 
     def append(
@@ -405,11 +332,10 @@ class LogSegment(ReadableSegment):
         aborted: Sequence[AbortedTransaction] = (),
         first_unstable_offset: int | None = None,
     ) -> None:
-        """Append batches: all of `data`, whose headers are `rows` (BATCH rows, absolute offsets).
+        """Append batches: all of `data`, whose headers are `rows` (BATCH rows, absolute offsets, right checksums).
 
         If known, `newest_offsets` gives the offset of the first record with the largest timestamp of each batch, and
         `min_timestamps` its smallest timestamp. `aborted` are the transactions whose markers are among the batches.
-        `first_unstable_offset` is that of the log behind them, if it changes. The checksums in `rows` must be right.
         Raises the UnfitBatchError of `fold`, before anything is written. After other errors the files are as before.
         """
         if not len(rows):
@@ -434,9 +360,8 @@ class LogSegment(ReadableSegment):
     def should_roll(self, size: int, max_timestamp: int, max_offset: int) -> bool:
         """True if batches of `size` bytes, with this largest timestamp (ms) and last offset, need a new segment.
 
-        They do if they would pass `segment.bytes`, are more than `segment.ms` later than the first batch (by the
-        clock if that has no time), find an index full, or have an offset that an index cannot hold. An empty segment
-        takes all that fits its offsets, so that one roll does not lead to another (Kafka's `LogSegment.shouldRoll`).
+        An empty segment takes all that fits its offsets, so that one roll does not lead to another (Kafka's
+        `LogSegment.shouldRoll`).
         """
         numbers, position, room = self._numbers, self.size, self.config.segment_index_bytes
         if not 0 <= max_offset - self.base_offset <= MAX_INT:
@@ -452,22 +377,21 @@ class LogSegment(ReadableSegment):
         waited_ms = max_timestamp - begin if begin >= 0 else self._clock() - int(numbers[_CREATED])
         return waited_ms > self._span_ms
 
-    def recover_tail(self, transactions: OpenTransactions, kept: Kept | None = STANDING) -> Recovery:
+    def recover_tail(self, transactions: OpenTransactions, kept: Kept = NOTHING_KEPT) -> None:
         """Walk the log behind the state's end, and cut off a torn end; see `recover`."""
-        return self._recovered(self._numbers, self._open_at_end(transactions), kept=kept)
+        self._recover(self._numbers, self._open_at_end(transactions), kept)
 
     def write_again(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
-        """Write what is not known to be on the device again, for the next sync: the end of one before is not known.
+        """Write what is not known to be on the device again, or, with `only_read`, read it, for the next sync.
 
         After a sync that failed, Linux keeps the bytes, but would not write them. False if it no longer has them.
-        `transactions` are those that were open before the segment. With `only_read` it is read and not written.
+        `transactions` are those that were open before the segment.
         """
-        numbers, flushed = self._usable(), self._numbers[_FLUSHED].tolist()
-        return self._took(
-            segment_recovery.write_again(
-                self._files, numbers, self._interval, transactions, *flushed, only_read=only_read
-            )
+        numbers = self._usable()
+        written = segment_recovery.write_again(
+            self._files, numbers, self._interval, transactions, *numbers[_FLUSHED].tolist(), only_read=only_read
         )
+        return self._took(written)
 
     def make_indexes(self, transactions: OpenTransactions) -> bool:
         """See `segment_recovery.with_new_indexes`; False if a batch is damaged, and then nothing is changed."""
@@ -475,7 +399,6 @@ class LogSegment(ReadableSegment):
         return self._took(indexed)
 
     def open(self) -> None:
-        """Open all files now."""
         self._files.open()
 
     def sync_error(self) -> StorageError:
@@ -489,31 +412,19 @@ class LogSegment(ReadableSegment):
         self._files.cut(self._numbers)
         self._refusal = None
 
-    def recover(self, transactions: OpenTransactions, kept: Kept | None = STANDING) -> Recovery:
+    def recover(self, transactions: OpenTransactions, kept: Kept = NOTHING_KEPT) -> None:
         """Walk the whole log, make its indexes anew, and cut off a torn end.
 
         `transactions` are those that were open before the segment. Raises DamagedLogError for a cut that `kept`
-        forbids; with None all is cut that lies behind a bad batch.
+        forbids.
         """
-        return self._recovered(emptied(self.stem, self._numbers), transactions, kept=kept)
-
-    def truncate_to(self, offset: int, transactions: OpenTransactions) -> int:
-        """Drop the batch that holds `offset`, or else the next one, and all behind it; returns the bytes dropped."""
-        place = self.translate_offset(offset)
-        if place is None:
-            return 0
-        dropped = self.size - place.position
-        self._recovered(emptied(self.stem, self._numbers), transactions, place.position)
-        return dropped
+        self._recover(emptied(self.stem, self._numbers), transactions, kept)
 
     def drop_unflushed(self, transactions: OpenTransactions) -> None:
-        """After a failed sync, drop all that is not known to be on the device; what is lost is logged.
-
-        Raises DamagedLogError if what is known to be there is not.
-        """
+        """After a failed sync, drop all that is not known to be on the device; what is lost is logged."""
         counted, flushed = self._numbers, self._numbers[_FLUSHED]
         kept = Kept(*flushed.tolist())
-        self._recovered(emptied(self.stem, counted), transactions, kept.position, kept)
+        self._recover(emptied(self.stem, counted), transactions, kept, kept.position)
         segment_recovery.tell_lost(self._files, self._numbers, counted)
         self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
         self._numbers[_FLUSHED_MS] = counted[_FLUSHED_MS]
@@ -534,16 +445,13 @@ class LogSegment(ReadableSegment):
         self.know_flushed(offset, position, since_ms)
 
     def seal(self) -> SegmentState:
-        """End the segment: add its last time entry, trim its files, and sync them.
-
-        Kafka's `onBecomeInactiveSegment`. The segment can then only be read, until it is closed.
-        """
+        """End the segment (Kafka's `onBecomeInactiveSegment`): add its last time entry, trim and sync its files."""
         before = self._usable().copy()
         if before[OFFSET_OF_MAX] < 0 <= before[MAX_TIMESTAMP]:
             # no header told it; unknown if its batch is damaged, since the segment must be able to end all the same
             with suppress(CorruptRecordError):
                 newest = self.find_offset_by_timestamp(int(before[MAX_TIMESTAMP]))
-                before[OFFSET_OF_MAX] = -1 if newest is None else newest.offset
+                before[OFFSET_OF_MAX] = -1 if newest is None else newest
         after, entries = fold_seal(before)
         self._files.write_entries(before, entries)
         self._files.trim(after)
@@ -561,12 +469,9 @@ class LogSegment(ReadableSegment):
             raise StorageError(f"cannot change the segment: {self._refusal}", file=self._files.log.path)
         return self._numbers
 
-    def _recovered(
-        self, numbers: Numbers, transactions: OpenTransactions, end: int | None = None, kept: Kept | None = None
-    ) -> Recovery:
-        recovery = segment_recovery.recover(self._files, numbers, self._interval, transactions, end, kept)
-        self._numbers, self._refusal = recovery.numbers, None
-        return recovery
+    def _recover(self, numbers: Numbers, transactions: OpenTransactions, kept: Kept, end: int | None = None) -> None:
+        self._numbers = segment_recovery.recover(self._files, numbers, self._interval, transactions, kept, end)
+        self._refusal = None
 
     def _sync(self) -> None:
         # a file that cannot be opened is no failed sync: nothing is lost

@@ -38,18 +38,14 @@ from distlog.core.kernels.batch_scan import ALL_FINE, BAD_FORMAT, NOT_ALL, look_
 from distlog.core.kernels.record_scan import BAD_TIME, FINE, NO_KEY, OK, SMALLEST_RECORD, check_records
 from distlog.core.segments.segment_writer import RollTime, codec_of, compression_level, time_span
 
-# ---
-# Checks a batch that a producer made before it is appended as it is: Kafka's `LogValidator` (errors: KIP-467).
-#
 # No record becomes a Python object: a kernel looks at the records where they are, or where they were decompressed
 # to. The records stay as they came, unless the topic has another codec. Of the header, the base offset and the leader
 # epoch are the log's, which the checksum does not cover, and so are the timestamp type and the largest timestamp: the
-# checksum is made anew if one of these changes.
+# checksum is computed again if one of these changes.
 #
 # Different from Kafka: formats 0 and 1 are refused, as by Kafka's produce requests since 4.0; a batch that says
-# that it has an append time is refused whatever the topic's timestamp type is; and so are bytes behind the batch,
+# that it has an append time is refused whatever the topic's timestamp type is; and so are bytes after the batch,
 # which Kafka drops without a word.
-
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -91,33 +87,31 @@ class ValidBatch(NamedTuple):
         return bool(self.rows[0]["producer_id"] >= 0)
 
 
-def validate(data: Buffer, config: TopicConfig, now_ms: int, *, from_client: bool = True) -> ValidBatch:
+def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
     """Check the one batch in `data`, which stays as it is, against the topic's `config`, at the time `now_ms`.
 
-    `from_client` is false for control batches that the log's own coordinator makes. Raises InvalidRecordError,
-    RecordTooLargeError, RecordValidationError, InvalidTimestampError, and CorruptRecordError for bytes that were
-    changed on their way, or that do not decode.
+    Raises InvalidRecordError, RecordTooLargeError, RecordValidationError, InvalidTimestampError, and
+    CorruptRecordError for bytes that were changed on their way, or that do not decode.
     """
     rows = _one_batch(data)
     (batch,) = batch_fields(rows)
-    _check_batch(data, batch, config, from_client)
+    _check_batch(data, batch, config)
     records = _records(data, batch, config)
-    if from_client and batch.attributes & APPEND_TIME:
+    if batch.attributes & APPEND_TIME:
         _refuse_append_time(batch.record_count)
     by_log = config.message_timestamp_type == "LogAppendTime"
-    is_control = bool(batch.attributes & CONTROL)
     verdicts = np.zeros(batch.record_count, np.uint8)
     checked = check_records(
         records.data,
         records.start,
         records.end,
         batch.base_timestamp,
-        _UNBOUNDED if by_log or is_control else _bounds(config, now_ms),
+        _UNBOUNDED if by_log else _bounds(config, now_ms),
         "compact" in config.cleanup_policy,
         verdicts,
     )
     _refuse(checked, verdicts)
-    codec = records.codec if is_control else _target(config, records.codec)
+    codec = CODEC_NAMES.index(codec_of(config, CODEC_NAMES[records.codec]))
     rows["leader_epoch"] = -1
     if batch.max_timestamp == checked.max_timestamp and codec == records.codec:
         # the checksum stays: it does not cover the leader epoch
@@ -151,7 +145,7 @@ def _one_batch(data: Buffer) -> npt.NDArray[Any]:
     return rows
 
 
-def _check_batch(data: Buffer, batch: BatchFields, config: TopicConfig, from_client: bool) -> None:
+def _check_batch(data: Buffer, batch: BatchFields, config: TopicConfig) -> None:
     if batch.base_offset != 0:
         raise InvalidRecordError("a producer's batch begins at offset 0", base_offset=batch.base_offset)
     check_size(batch.size, config)
@@ -162,9 +156,9 @@ def _check_batch(data: Buffer, batch: BatchFields, config: TopicConfig, from_cli
         raise InvalidRecordError(
             "a batch has another number of records than of offsets", records=count, offsets=from_offsets
         )
-    if from_client and batch.attributes & CONTROL:
+    if batch.attributes & CONTROL:
         raise InvalidRecordError("a client must not append control batches")
-    if from_client and batch.producer_id >= 0 and batch.base_sequence < 0:
+    if batch.producer_id >= 0 and batch.base_sequence < 0:
         raise InvalidRecordError("a producer id needs a sequence number", producer_id=batch.producer_id)
 
 
@@ -230,10 +224,6 @@ def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
     raise kind("the topic does not take some records of the batch", record_errors=errors)
 
 
-def _target(config: TopicConfig, codec: int) -> int:
-    return CODEC_NAMES.index(codec_of(config, CODEC_NAMES[codec]))
-
-
 def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> npt.NDArray[np.uint8]:
     """The batch with the header that `rows` has, in `codec`; puts its size, codec and checksum into `rows`."""
     section: Any = records.section
@@ -250,12 +240,7 @@ def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: Topi
     return data
 
 
-# ---
-# Cuts a partition's new batches into runs that one segment may hold, and checks runs before their append.
-
-
 Longs = npt.NDArray[np.int64]
-
 
 _WRONG_RUN = {
     NOT_ALL: "the batches are not back to back in their bytes, or not all of them",
@@ -316,8 +301,7 @@ def look_at(
 ) -> tuple[int, int, bool]:
     """Check batches that are to be appended: all of `size` bytes. Batches of transactions must be `in_transaction`.
 
-    Returns the offset behind them, their largest timestamp, and whether any is of a producer. Raises
-    InvalidRecordError, RecordTooLargeError.
+    Returns the offset after them, their largest timestamp, and whether any is of a producer.
     """
     if not len(rows):
         raise InvalidRecordError("there is no batch to append")

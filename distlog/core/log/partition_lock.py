@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from distlog.core import paths
 from distlog.core.commits.actions import Active
 from distlog.core.errors import StorageError
+from distlog.core.log.segment_recovery import Kept
 from distlog.core.segments.segment_state import STATE_BYTES, SegmentState, packed_flushed, packed_position
 from distlog.core.storage.durable_files import failing_as
 from distlog.core.storage.locks_and_pages import (
@@ -29,7 +30,6 @@ from distlog.core.storage.locks_and_pages import (
 
 T = TypeVar("T")
 
-# ---
 # The content of a partition's lock page: which segment is active, its state, and its recovery point.
 #
 # The page outlives processes. After a restart of the machine it may be an older one, so it holds the boot id: the
@@ -38,7 +38,6 @@ T = TypeVar("T")
 # device kept, all that its recovery point counts is on the device too. Kafka keeps the same in
 # `recovery-point-offset-checkpoint`. Of a page that does not check, nothing is believed: then the commit log and
 # the segment's own log are asked.
-
 
 _VERSION = 3
 _HEAD = struct.Struct("=BB16s16s")
@@ -51,9 +50,9 @@ NO_POINT = bytes(STATE_BYTES)
 class PageStatus(IntEnum):
     """The state of a partition's active segment.
 
-    There is none; it takes appends; it is being sealed, so that only the commit log knows; a sync of it failed, so
-    that it must be cut to what was flushed before, and be sealed, before anything else; or an append failed and could
-    not be taken back, so that the log must be cut to the state's end first: it may have batches that no state counts.
+    NONE: there is none. ACTIVE: it takes appends. CHANGING: it is being sealed, so only the commit log knows.
+    FAILED: a sync failed, so it must be cut to what was flushed, and be sealed, before anything else. TORN: an
+    append failed and could not be taken back, so the log must be cut to the state's end first.
     """
 
     NONE = 0
@@ -65,10 +64,7 @@ class PageStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """The state of a partition's active segment, with the topic's id; `state` is None if no segment is active.
-
-    `recovery_point` is a packed state of the same segment, or NO_POINT.
-    """
+    """The state of a partition's active segment, if there is one, and its packed recovery point, or NO_POINT."""
 
     topic_id: str
     status: PageStatus
@@ -107,17 +103,17 @@ def recovery_point(data: bytes | None, topic_id: str, active: Active) -> Segment
     return None
 
 
-def durable_end(data: bytes | None, topic_id: str, active: Active) -> tuple[int, int]:
-    """(offset, position) of the end up to which a page's value, of any boot, says that the log is on the device.
+def durable_end(data: bytes | None, topic_id: str, active: Active) -> Kept:
+    """The end up to which a page's value, of any boot, says that the log is on the device; Kept() if it does not.
 
-    A page says it after the sync, so it is true whichever page a power loss left. (0, 0) if the page does not tell.
+    A page says it after the sync, so it is true whichever page a power loss left.
     """
     ends = [(0, 0)]
     for packed in _packed(data, topic_id):
         with suppress(ValueError):
             state = _of_segment(SegmentState.unpack(packed), active)
             ends += [(state.flushed_offset, state.flushed_position)] if state else []
-    return max(ends)
+    return Kept(*max(ends))
 
 
 def _packed(data: bytes | None, topic_id: str) -> tuple[bytes, ...]:
@@ -154,22 +150,19 @@ def _of_page(path: str, take: Callable[[Callable[[], bytes]], T]) -> T | None:
 
 
 def head(topic_id: str, status: PageStatus) -> bytes:
-    """The bytes before the packed state."""
     return _HEAD.pack(_VERSION, status, boot_id(), uuid.UUID(topic_id).bytes)
 
 
-# ---
-# The outcome of the last sync of a segment's log, in the flush lock's page; it counts until the machine restarts.
-#
 # The kernel tells an error of the disk once, to those that have the file open, and counts the pages as clean then.
-# So a sync is marked before it begins, and the mark tells others that a sync that succeeds now may save nothing.
+# So a sync is marked, in the flush lock's page, before it begins: a sync that succeeds later may have saved nothing.
+# The mark counts until the machine restarts.
 
 
 class FlushOutcome(Enum):
     """The outcome of the last sync: unknown (BEGUN), FAILED, ENDED, or DOUBTED.
 
     DOUBTED: it ended well, but later records were written by a process that may have been killed, so the kernel may
-    have lost these: the next sync can be trusted if it can be read.
+    have lost these: the next sync can be trusted if they can be read.
     """
 
     BEGUN = b"B"
@@ -179,7 +172,6 @@ class FlushOutcome(Enum):
 
 
 def mark(sync: FlushOutcome, stem: str) -> bytes:
-    """The page's value that says this of the segment `stem`."""
     return boot_id() + sync.value + stem.encode("ascii") if sync != FlushOutcome.ENDED else b""
 
 
@@ -217,7 +209,7 @@ def was_not_synced(folder: str, stem: str) -> bool:
 class PartitionLock:
     """The lock of the partition in `folder`, of the topic with this id; its page can be read without the lock.
 
-    `recovery_point` is the packed one of the active segment, which every page has.
+    Every page has `recovery_point`, the packed one of the active segment.
     """
 
     def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
@@ -233,7 +225,6 @@ class PartitionLock:
         return self._file.held(self._timeout_s if timeout_s is None else timeout_s)
 
     def is_free(self) -> bool:
-        """True if the lock could be taken a moment ago."""
         return self._file.is_free()
 
     def value(self) -> bytes | None:
@@ -257,7 +248,6 @@ class PartitionLock:
         return packed_position(self.recovery_point)
 
     def publish(self, status: PageStatus, state: SegmentState | None) -> None:
-        """Write the page."""
         self._file.page.write(StateRecord(self._topic_id, status, state, self.recovery_point).pack())
 
     def publish_active(self, packed_state: bytes) -> bytes:
@@ -275,23 +265,18 @@ class PartitionLock:
         return self._file.alone()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
-# ---
-# Counts what all processes do to one partition in place, in the pages of its locks: for measurements only.
-#
-# Appends and seals count in the page of the partition's lock, flushes in that of the flush lock: each
-# counts under the lock that it holds anyway. A process that dies takes nothing with it. The counters begin at 0
-# when the machine is started.
+# Appends and seals count in the page of the partition's lock, flushes in that of the flush lock: each counts under
+# the lock that it holds anyway. The counters begin at 0 when the machine is started.
 
 
 class PartitionCounters(NamedTuple):
-    """Counts of appends, seals and flushes; the fields are the first counters of a page.
+    """Counts, for measurements, of what all processes did to one partition in place; the first counters of a page.
 
-    An append is what one caller appends at once, one or more batches, and its time goes from when it asks for the
-    lock until others see it. A flush is a sync of the log, also that of a seal.
+    An append is what one caller appends at once, and its time goes from when it asks for the lock until others
+    see it. A flush is a sync of the log, also that of a seal.
     """
 
     appends: int = 0
@@ -302,10 +287,7 @@ class PartitionCounters(NamedTuple):
 
 
 def counters_in(folder: str) -> PartitionCounters | None:
-    """The counters of this folder's partition; None if there was no append to it in place. Takes no lock.
-
-    Raises StorageError.
-    """
+    """The counters of this folder's partition; None if there was no append to it in place. Takes no lock."""
     files = (os.path.join(folder, name) for name in (paths.LOCK_FILE, paths.FLUSH_FILE))
     pages = [page for path in files if (page := _of_page(path, lambda read: read()))]
     if not pages:

@@ -38,12 +38,9 @@ from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.producer_states import FirstBatch, any_first
 
-# ---
-# LogAppendTime in place: batches get the time of their append, under the partition's lock. It never goes back.
-
 
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
-    """The time in ms of an append to the active `segment`: now, but not before the largest timestamp ahead of it."""
+    """The time in ms of an append to the active `segment`, now or later: LogAppendTime never goes back."""
     ahead = [sealed.max_timestamp for sealed in state.segments[-1:]]
     return max(now_ms, segment.max_timestamp, *ahead)
 
@@ -51,21 +48,14 @@ def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
 def stamped(
     data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
 ) -> tuple[npt.NDArray[Any], Longs, Longs]:
-    """Write the time into the batches of `data`, whose headers are `rows` (BATCH rows); their checksums change.
+    """Write the time into the batches of `data`, whose headers are `rows` (BATCH rows).
 
-    Returns the new rows and what is known of them then: the first offset with the largest timestamp of each batch,
-    and its smallest timestamp.
+    Returns the new rows, and `newest_offsets` and `min_timestamps` as `LogSegment.append` takes them.
     """
     times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
     give_append_times(rows, times)
     write_append_times(data, rows)
     return rows, rows["base_offset"].copy(), times
-
-
-# ---
-# Each append holds the partition's lock, and continues where the last one ended, whichever process made it. An
-# append does not sync, but says whether the topic's flush policy wants a sync before its records are acknowledged.
-# `flush` syncs, once for all that wait for it.
 
 
 if TYPE_CHECKING:
@@ -79,9 +69,10 @@ class WouldWaitError(Exception):
 class PartitionLog:
     """The log of one partition of a topic on a local disk; for the threads of one process.
 
-    `snapshots` hold the commit log's newest snapshot; the log moves it on. `calls` are the system calls that change
-    files. A wait of more than `timeout_s` for a lock raises a StorageError that names the process that holds it.
-    `first` may refuse the first batch of a producer that the log does not know.
+    Each append holds the partition's lock, and continues where the last one ended, whichever process made it.
+    It does not sync, but says whether the flush policy wants a sync before its records are acknowledged. A wait
+    of more than `timeout_s` for a lock raises LockHeldError. `first` may refuse the first batch of a producer
+    that the log does not know.
     """
 
     def __init__(
@@ -110,12 +101,10 @@ class PartitionLog:
         """Give the batches their offsets, and write them; `rows` (BATCH rows) are the headers of all of `data`.
 
         The batches are of format 2, encoded from offset 0 on without a gap; their base offsets are written into
-        `data`, and with LogAppendTime the time. `newest_offsets`, in the batches' own offsets, and `min_timestamps`
-        are those of `LogSegment.append`.
-        Batches of a producer that are there already are not appended again: the result is that of the first time.
-        Batches of transactions are refused.
-        Raises InvalidRecordError for batches that the topic or a segment cannot take, OutOfOrderSequenceError,
-        ProducerFencedError, StorageError, TopicNotFoundError, CommitStateUnknownError; then nothing was appended.
+        `data`, and with LogAppendTime the time. `newest_offsets`, in the batches' own offsets, and
+        `min_timestamps` are those of `LogSegment.append`. Batches of a producer that are there already are not
+        appended again: the result is that of the first time. Batches of transactions are refused. After an
+        error nothing was appended.
         """
         asked_ns = perf_counter_ns()
         with self._active.held():
@@ -131,8 +120,7 @@ class PartitionLog:
         """Append each run as `append` does, with no record of others between them; they may lie in several segments.
 
         Yields where each run is, and holds the lock until it is exhausted or closed. After an error, those that were
-        yielded are appended, and no others. `fence` gets the newest snapshot first, and may refuse to append. Raises
-        LockHeldError after `timeout_s`, and then nothing was appended.
+        yielded are appended. `fence` gets the newest snapshot first, and may refuse to append.
         """
         asked_ns = perf_counter_ns()
         with self._active.held(timeout_s):
@@ -152,8 +140,7 @@ class PartitionLog:
     ) -> Appended | None:
         """Append the end marker of a producer's transaction, if it is open here; returns None if it is not.
 
-        With `start_offset` only if it began there. `fence` is that of `append_runs`. Raises what that raises;
-        LockHeldError after `timeout_s`.
+        With `start_offset` only if it began there. `fence` is that of `append_runs`.
         """
         asked_ns = perf_counter_ns()
         with self._active.held(timeout_s):
@@ -248,13 +235,13 @@ class PartitionLog:
     ) -> AppendInfo:
         """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
 
-        `fence` is that of `append_runs`; it says whether the batch's transaction is open, and without it a batch of a
-        transaction is refused. Raises what `validate` raises, and the errors of `append`; then nothing was appended.
-        LockHeldError says that it only waited, for `timeout_s` at most: `is_free` tells when to try again.
+        `fence` is that of `append_runs`; without it a batch of a transaction is refused. After an error nothing
+        was appended. LockHeldError says that it only waited, for `timeout_s` at most: `is_free` tells when to
+        try again.
 
-        `at_once` it waits for nothing, not even the lock, and makes no commit or sync: WouldWaitError says that it
-        has to. So it does for a compressed batch, since its records take an unknown time, and for one that is not the
-        next of its producer, since the log behind others may have to be read.
+        `at_once` it waits for nothing, not even the lock, and makes no commit or sync: WouldWaitError says that
+        it has to, as for a compressed batch, whose records take an unknown time, and for one that is not the
+        next of its producer, since the log of others may have to be read.
         """
         snapshot = self._snapshots.snapshot
         if at_once and (snapshot.config.flush_messages <= 1 or attributes_of(data) & CODEC_MASK):
@@ -276,7 +263,6 @@ class PartitionLog:
 
     @property
     def flushes_by_time(self) -> bool:
-        """True if the topic has a time, `flush.ms`, after which records are flushed."""
         return self._snapshots.snapshot.config.flush_ms < MAX_LONG
 
     def has_unflushed(self) -> bool:
@@ -296,30 +282,23 @@ class PartitionLog:
     def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
         """Return when the records of `appended` are on the device; without it, when all that the log has now are.
 
-        Threads and processes that wait for this share one sync. Raises StorageError if a sync failed, in this process
-        or another: records that were not on the device before are lost, and are cut off. Give `appended` for records
-        that are acknowledged after it: without, those that another process's failed sync cut off are not missed.
-        LockHeldError says that it only waited, for `timeout_s`, or for a second to tell the end of its sync: flush
-        again, since nobody counts the records as flushed.
+        Threads and processes that wait for this share one sync. Raises StorageError if a sync failed, in this
+        process or another: records that were not on the device before are lost, and are cut off. Give
+        `appended` for records that are acknowledged after it: without, those that another process's failed sync
+        cut off are not missed. LockHeldError says that it only waited: flush again, since nobody counts the
+        records as flushed.
         """
         self._flush.flush(appended, timeout_s)
 
     def flush_if_due(self, *, timeout_s: float | None = None) -> bool:
-        """Flush all records if the topic's flush policy asks for it now; returns whether it did.
-
-        For `flush.ms`, call it now and then, from any process. While nothing is due it takes no lock, and opens no
-        file of a segment. Raises as `flush` does.
-        """
+        """Flush all records if the topic's flush policy asks for it now; returns whether it did."""
         if not self._flush.is_due():
             return False
         self._flush.flush(None, timeout_s)
         return True
 
     def checkpoint(self, *, timeout_s: float | None = None) -> None:
-        """Flush, and have nothing of the log walked after a restart of the machine: as Kafka's clean shutdown.
-
-        Call it before the end of a program that appended; it syncs the indexes too. Raises as `flush` does.
-        """
+        """Flush, with the indexes, so that nothing of the log is walked after a restart: Kafka's clean shutdown."""
         self._flush.checkpoint(timeout_s)
 
     def end(self) -> LogEnd:
@@ -332,34 +311,24 @@ class PartitionLog:
             return LogEnd(segment.next_offset, segment.state.flushed_offset)
 
     def producers(self, *, timeout_s: float | None = None) -> npt.NDArray[np.void]:
-        """The state of each producer, as a producer snapshot has it (ENTRY rows), by producer id.
-
-        Raises StorageError, CorruptRecordError.
-        """
+        """The state of each producer, as a producer snapshot has it (ENTRY rows), by producer id."""
         with self._active.held(timeout_s):
             return self._producers.entries(self._active.recover())
 
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
         """Close the files; nothing is flushed, and the active segment stays active for the next process.
 
-        The kernel may forget the errors of a file that no process has open. So if not all is `flushed`, the next
-        flush or seal writes the rest again, or raises LostRecordsError if it is gone. To note that takes the flush
-        lock: LockHeldError says that nothing was closed.
+        The kernel may forget the errors of a file that no process has open. So if not all is `flushed`, the
+        next flush or seal writes the rest again, or raises LostRecordsError. To note that takes the flush lock:
+        LockHeldError says that nothing was closed.
         """
         self._flush.close(flushed=flushed, timeout_s=timeout_s)
         self._active.close()
 
 
 def open_together(logs: Sequence[PartitionLog]) -> None:
-    """Have each of these logs of one topic ready for appends; the segments that are missing begin in one commit.
-
-    Raises the errors of `PartitionLog.append`.
-    """
+    """Have each of these logs of one topic ready for appends; the segments that are missing begin in one commit."""
     open_segments([log._active for log in logs])
-
-
-# ---
-# How many logs stay open: a share of the files that the process may have open.
 
 
 #: How many files an open log takes, with some to spare; it has nine maps of memory, too.
@@ -376,7 +345,7 @@ def most_open_logs(holder: object, open_logs: int) -> int:
     """The number of logs that `holder`, which has `open_logs`, may keep open now.
 
     Half of the files that the process may have open (RLIMIT_NOFILE) are for all holders. Each may have an equal
-    share, or what the others leave of half of them: most have few. `without_open_logs` takes one off the books.
+    share, or what the others leave of half of them: most have few.
     """
     with _holders_lock:
         _holders[holder] = open_logs
@@ -387,6 +356,5 @@ def most_open_logs(holder: object, open_logs: int) -> int:
 
 
 def without_open_logs(holder: object) -> None:
-    """Note that `holder` has closed its logs, so that others may open more."""
     with _holders_lock:
         _holders.pop(holder, None)

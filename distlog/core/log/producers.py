@@ -39,23 +39,16 @@ from distlog.core.transactions.producer_states import (
     read_producer_snapshot,
 )
 
-# ---
-# The states of producers in a partition's folder: snapshots in Kafka's format, and the logs of its segments.
-#
 # <stem>.snapshot          the states where this segment begins
-# <offset:020d>.snapshot   the states at this offset: where the log begins behind deleted segments, or where a
+# <offset:020d>.snapshot   the states at this offset: where the log begins after deleted segments, or where a
 #                          broker's log ended
-
 
 #: The bytes read at the end of the sealed segments for the last batches: five of 1 MiB of each of a dozen producers.
 LAST_BYTES = 64 << 20
 
 
 class StoredProducers:
-    """The producers in the files of a partition of the topic in `storage`.
-
-    All methods but `keep` raise StorageError, and `behind` CorruptRecordError for a damaged segment.
-    """
+    """The producers in the files of a partition of the topic in `storage`."""
 
     def __init__(self, storage: Storage, topic: str, partition: int) -> None:
         self._storage, self._topic = storage, topic
@@ -74,10 +67,7 @@ class StoredProducers:
         return (self.before(f"{offset:020d}", offset) if offset else None) or ProducerStates()
 
     def newest(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
-        """The states by the newest snapshot of a partition's `segments`, which end at `log_end_offset`.
-
-        They have none if there is no snapshot.
-        """
+        """The states by the newest snapshot of a partition's `segments`, which end at `log_end_offset`; else none."""
         names = {file.name for file in self._folder.list()}
         for stem, offset in _snapshots(segments, log_end_offset):
             if stem + paths.SNAPSHOT_SUFFIX in names and (states := self.before(stem, offset)) is not None:
@@ -93,10 +83,7 @@ class StoredProducers:
         return states
 
     def last(self, segments: Sequence[SegmentInfo]) -> ProducerStates:
-        """The states by the batches alone of a partition's last sealed `segments`: LAST_BYTES, or a segment.
-
-        Batches behind damage in a segment are passed over.
-        """
+        """The states by the batches alone of a partition's last sealed `segments`: LAST_BYTES, or a segment."""
         states, first, size = ProducerStates(), len(segments), 0
         while first and size < LAST_BYTES:
             first -= 1
@@ -146,18 +133,12 @@ def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator
         yield f"{first:020d}", first
 
 
-# ---
-# Keeps the states of producers behind the first segments of a partition, before these are deleted.
-#
-# Kafka has a producer snapshot where each segment begins, so it knows producers whose records are gone: their
-# batches, sent again, are not appended again.
-
-
 class KeptProducers:
-    """The producers behind segments that are to be deleted: `keep` stores them, each state once, `has` only looks.
+    """The producers after segments that are to be deleted: `keep` stores them, each state once, `has` only looks.
 
-    Both take how many segments are to go from the beginning of each partition. Only a disk of this machine has
-    producers, so elsewhere nothing is missing.
+    So a producer whose records are gone stays known, as in Kafka, and its batches, sent again, are not appended
+    again. Both take how many segments are to go from the beginning of each partition. Only a disk of this
+    machine has producers.
     """
 
     def __init__(self, handle: TopicHandle) -> None:
@@ -169,11 +150,7 @@ class KeptProducers:
         return not self._missing(snapshot, counts)
 
     def keep(self, snapshot: Snapshot, counts: Mapping[int, int]) -> None:
-        """Store the missing states.
-
-        Damage in a segment to be deleted is no error: then its producers are forgotten. Raises StorageError for a
-        disk that does not take a file.
-        """
+        """Store the missing states; the producers of a damaged segment are forgotten."""
         missing, without = self._missing(snapshot, counts), []
         for partition, offset in sorted(missing):
             states = self._states(snapshot, partition, counts[partition])
@@ -187,10 +164,7 @@ class KeptProducers:
         self._kept |= missing
 
     def _missing(self, snapshot: Snapshot, counts: Mapping[int, int]) -> set[tuple[int, int]]:
-        """The partitions whose producers are not stored, each with the offset at which its log is to begin.
-
-        The states behind a log's first part are named by its end: the log before an offset never changes.
-        """
+        """The partitions whose producers are not stored, each with the offset at which its log is to begin."""
         begins = {(number, _begin(snapshot.partitions[number], count)) for number, count in counts.items()}
         return begins - self._kept if self._is_needed else set()
 
@@ -235,13 +209,9 @@ def commit_deletion(
 
 
 def _begin(state: PartitionState, count: int) -> int:
-    """The offset at which the log begins without its first `count` segments."""
     return int(state.segments.base_offsets[count]) if count < len(state.segments) else state.log_end_offset
 
 
-# ---
-# The states of producers in a partition's log, as far as one process has read it: under the partition's lock.
-#
 # Any process may append. So before it checks a batch, a process reads the batches that others appended since. The
 # states before the active segment are kept in the segment's `.snapshot`, in Kafka's format. If that is missing or
 # damaged, the segments before are read: from the last one that has a snapshot, and only segments that have batches
@@ -277,8 +247,7 @@ _FEW_BYTES = 256 << 10
 class PartitionProducers:
     """The producers of a partition of a topic; `first` see `ProducerStates.check`.
 
-    All methods need the partition's lock, and get the active `segment` at its end. They raise StorageError, and
-    CorruptRecordError for a damaged segment.
+    All methods need the partition's lock, and get the active `segment` at its end.
     """
 
     def __init__(
@@ -292,7 +261,6 @@ class PartitionProducers:
         self._has_looked_back = False
 
     def check(self, batches: Sequence[BatchFields], segment: LogSegment) -> KnownBatch | None:
-        """See `ProducerStates.check`."""
         self.catch_up(segment)
         now_ms = self._clock()
         is_time = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
@@ -322,9 +290,7 @@ class PartitionProducers:
         )
 
     def entries(self, segment: LogSegment | None) -> npt.NDArray[np.void]:
-        """The state of each producer now, as a producer snapshot has it (ENTRY rows); without an active segment,
-        by the sealed ones.
-        """
+        """The state of each producer now (ENTRY rows); without an active segment, by the sealed ones."""
         if segment is None:
             state = self._snapshots.refresh().partitions[self._partition]
             states = self._stored.behind(state.segments, state.log_end_offset)
@@ -348,7 +314,6 @@ class PartitionProducers:
         return TransactionEffect(transactions.see(data, rows), transactions.first_offset)
 
     def appended(self, data: npt.NDArray[Any], rows: npt.NDArray[Any], segment: LogSegment) -> None:
-        """Take the batches that were appended after their `check`."""
         self._states.see(data, rows, heard_ms=self._clock())
         self._read = _ReadPosition(segment.stem, segment.size, segment.next_offset)
 

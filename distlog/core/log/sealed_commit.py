@@ -22,19 +22,13 @@ from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock
 from distlog.core.storage.parallel import Task, in_parallel
 from distlog.core.topic_handle import TopicHandle
 
-# ---
-# Waits for the appends in place that are under way, so that all later ones know the newest commit.
-
 
 def wait_for_appends(
-    handle: TopicHandle,
-    snapshot: Snapshot,
-    partitions: Iterable[int] | None = None,
-    timeout_s: float = TIMEOUT_S,
+    handle: TopicHandle, snapshot: Snapshot, partitions: Iterable[int] | None = None, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Return when each append to a partition, or to these, that is under way now has ended, in whichever process.
+    """Return when each append in place to these partitions that is under way now has ended, in whichever process.
 
-    Raises StorageError, which names the process, if one holds a partition's lock for longer than `timeout_s`.
+    So all later ones know the newest commit. Raises LockHeldError after `timeout_s`.
     """
     for partition in range(len(snapshot.partitions)) if partitions is None else partitions:
         folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
@@ -45,19 +39,16 @@ def wait_for_appends(
                 pass
 
 
-# ---
 # Each partition whose active segment must be sealed is locked, in ascending order: so two such commits never
 # deadlock. Their pages say CHANGING before the commit. The commit seals the segments together with the caller's own
-# actions. If another segment became active meanwhile, the commit is given up and begun again, with the lock of that
-# segment too.
-
+# actions. If another segment became active concurrently, the commit is given up and started again, with the lock of
+# that segment too.
 
 #: Takes a snapshot and returns the partitions that must have no active segment.
 Needed = Callable[[Snapshot], Collection[int]]
 
 
 def every_partition(snapshot: Snapshot) -> Collection[int]:
-    """All partitions, as a drop needs."""
     return range(len(snapshot.partitions))
 
 
@@ -77,8 +68,7 @@ def sealed_commit(
     """Like `CommitLog.commit`, and seals the active segments of the `needed` partitions in the same commit.
 
     `plan` gets snapshots in which they are sealed already; if it has nothing to do, they stay active. `snapshot` is
-    the commit log's, without tails. Raises StorageError if a lock is not free within `timeout_s`, and the errors of
-    CommitLog and LogSegment.
+    the commit log's, without tails.
     """
     while True:
         snapshots = CurrentSnapshot(handle.log, snapshot)

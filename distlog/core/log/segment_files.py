@@ -20,10 +20,6 @@ from distlog.core.segments.segment_state import OFFSET_INDEX, TIME_INDEX, TXN_IN
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.durable_files import LOCAL_ERRORS, failing_as, make_folders, removed_on_error, sync_folder
 
-# ---
-# A file that is written in place: positioned reads, writes and cuts. Tests can make its system calls fail.
-
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -119,10 +115,7 @@ class ActiveFile:
             raise self._failure("look at", error) from error
 
     def cut(self, size: int, allocated: int = 0) -> None:
-        """Cut the file to `size` bytes; zeros follow up to `allocated`. A file that needs no cut is left alone.
-
-        A missing file is created if it is to be allocated. Raises StorageError if the file is shorter than `size`.
-        """
+        """Cut the file to `size` bytes, or less if it has less is an error; zeros follow up to `allocated`."""
         length = self.size()
         if length < size:
             raise StorageError(
@@ -148,7 +141,6 @@ class ActiveFile:
 
     @property
     def is_open(self) -> bool:
-        """True if the file is open."""
         return self._file is not None
 
     def open(self) -> None:
@@ -157,7 +149,7 @@ class ActiveFile:
             self._open(0)
 
     def sync(self) -> None:
-        """Sync the file: returns when what any process wrote is on the device. Does nothing if there is no file."""
+        """Sync the file: returns when what any process wrote is on the device."""
         # a sync of a file that other hands have replaced would save nothing
         self.size()
         self.open()
@@ -169,7 +161,6 @@ class ActiveFile:
             raise self._failure("sync", error) from error
 
     def close(self) -> None:
-        """Close the file; a later use opens it again."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
@@ -189,14 +180,11 @@ class ActiveFile:
         return LOCAL_ERRORS.failure(action, self.path, error)
 
 
-# ---
-# An index file of a segment that is being appended to: entries are written and read in place, never mapped.
-#
-# Many processes have such a file open. One of them appends under the partition's lock, and cuts the file to its
-# entries when it seals the segment. A process that had the file mapped would be killed (SIGBUS) by touching a part
-# that was cut. It would touch such a part if its state were older than a recovery that dropped entries. A read of
+# Many processes have an index file open, so it is never mapped. One of them appends under the partition's lock, and
+# cuts the file to its entries when it seals the segment: a process that had it mapped would be killed (SIGBUS) by
+# touching a part that was cut, as it would if its state were older than a recovery that dropped entries. A read of
 # that part only comes out short, and the log is then walked from the last entry that is there. The segment's state
-# says how many entries count, not the file's length; behind them are zeros, up to the preallocated size.
+# says how many entries count; after them are zeros, up to the preallocated size.
 
 
 class ActiveIndex:
@@ -210,7 +198,6 @@ class ActiveIndex:
         self._entry, self._key = entry, Column(entry.itemsize, 0, entry[0].itemsize)
 
     def create(self) -> None:
-        """Create the file, filled with `max_bytes` zeros."""
         self.file.create()
         self.file.cut(0, self.max_bytes)
 
@@ -253,7 +240,6 @@ class SegmentFiles(NamedTuple):
     def of(
         cls, folder: str, stem: str, config: TopicConfig, calls: FileCalls = os, *, writable: bool = True
     ) -> SegmentFiles:
-        """The files of that stem; none is opened yet."""
         path, size = os.path.join(folder, stem), config.segment_index_bytes
         return cls(
             stem,
@@ -282,7 +268,6 @@ class SegmentFiles(NamedTuple):
         self.sync_names()
 
     def check_size(self) -> None:
-        """Raise StorageError for a log that is larger than MAX_INT bytes."""
         if self.log.size() > MAX_INT:
             raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.log.path)
 
@@ -309,7 +294,6 @@ class SegmentFiles(NamedTuple):
                 index.file.close()
 
     def write_entries_again(self, numbers: Numbers) -> None:
-        """Write the entries that `numbers` count again, as they are."""
         for place, index in self.indexes:
             if numbers[place]:
                 index.file.write(index.file.read(0, int(numbers[place])), 0)
@@ -332,7 +316,6 @@ class SegmentFiles(NamedTuple):
             index.trim(int(numbers[place]))
 
     def open(self) -> None:
-        """Open all files that there are."""
         self.log.open()
         for _, index in self.indexes:
             index.file.open()
@@ -343,17 +326,14 @@ class SegmentFiles(NamedTuple):
         self.sync_indexes()
 
     def sync_indexes(self) -> None:
-        """Sync the indexes; returns when all that was written to them is on the device."""
         for _, index in self.indexes:
             index.file.sync()
 
     def sync_names(self) -> None:
-        """Sync the folder; returns when the names of the files are durable."""
         with failing_as("sync", self.log.path):
             sync_folder(os.path.dirname(self.log.path))
 
     def close(self) -> None:
-        """Close the files, which stay as they are."""
         self.log.close()
         for _, index in self.indexes:
             index.file.close()

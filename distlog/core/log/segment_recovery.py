@@ -22,13 +22,6 @@ from distlog.core.log.segment_files import ActiveFile, SegmentFiles
 from distlog.core.segments.segment_state import Folded, Numbers, UnfitBatchError, emptied, fold, places
 from distlog.core.transactions.open_transactions import OpenTransactions
 
-# ---
-# Walks the whole batches of a file. The file may be written to meanwhile, or a crash may have torn its end.
-#
-# As in Kafka's `FileLogInputStream`, a batch that is cut short by the end is ignored, without an error.
-# `look_behind` says what lies behind the last sound one: a torn end has no sound batch behind it.
-
-
 #: Bytes read at once where all of them are wanted.
 WALK_BYTES = 4 << 20
 #: A device loses what was not synced by so many bytes, or by multiples of them.
@@ -42,8 +35,8 @@ _SPARE_CHECKS = 64 << 20
 def batches_from(file: ActiveFile, position: int, end: int, step: int) -> Iterator[Batches]:
     """The whole batches between `position`, where one begins, and `end`, about `step` bytes at a time.
 
-    Checksums are left to the caller. Raises CorruptRecordError for bytes that cannot be a batch, after the batches
-    before them were yielded.
+    Checksums are left to the caller. Raises CorruptRecordError for bytes that cannot be a batch; a batch that the end
+    cuts short is ignored.
     """
     return iter(BatchWalk(_reader(file), position, end, step, "raise", file.path))
 
@@ -62,17 +55,14 @@ def _reader(file: ActiveFile) -> Callable[[int, int], memoryview]:
 
 
 def sound_batches(file: ActiveFile, position: int, end: int, next_offset: int) -> Iterator[Batches]:
-    """The batches from `position` on up to the first that is torn, fails its checksum or is out of order.
-
-    A crash left these whole. Their offsets begin at `next_offset` or above, and ascend.
-    """
+    """The batches from `position` on up to the first that is torn, fails its checksum or is out of order."""
     walk = BatchWalk(_reader(file), position, end, WALK_BYTES, "stop", file.path, checked=True)
     for batches in walk:
         count = _in_order(batches.rows, next_offset)
         sound = walk.stop(batches, count) if count < len(batches.rows) else batches
         if count:
             yield sound
-            next_offset = int(sound.rows["base_offset"][-1] + sound.rows["last_offset_delta"][-1]) + 1
+            next_offset = next_offset_of(sound.rows)
 
 
 def _in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
@@ -83,10 +73,10 @@ def _in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
 
 
 class Behind(NamedTuple):
-    """The tail behind the last sound batch of a log: from `position` on, up to `end`, where only zeros follow.
+    """The tail after the last sound batch of a log: from `position` on, up to `end`, where only zeros follow.
 
-    `sound` is the position and the base offset of the first sound batch there, if there is one. `is_hole` says that a
-    device has lost what stood at `position`: its head is zeros, or its part of a sector.
+    `sound` is the position and the base offset of the first sound batch there. `is_hole` says that a device has
+    lost what stood at `position`: its head is zeros, or its part of a sector.
     """
 
     position: int
@@ -138,7 +128,6 @@ def _headers_in(
 
 
 def _is_sound(file: ActiveFile, position: int, size: int) -> bool:
-    """True if what may be a batch has the checksum that it says."""
     wanted = int.from_bytes(file.read(position + CRC_AT, position + CRC_START), "big")
     checksum, end = 0, position + size
     for start in range(position + CRC_START, end, WALK_BYTES):
@@ -164,21 +153,17 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
     return False
 
 
-# ---
 # The walk folds headers as appends do, so it gets the same state and indexes as they did (Kafka's
 # `LogSegment.recover`). It compares checksums, and decompresses nothing.
 #
 # Acknowledged records are never cut (`Kept`): a log that ends below what was flushed, and a bad batch with sound
-# ones behind it, are the work of other hands, and DamagedLogError. There is one exception: a page that the device did
+# ones after it, are the work of other hands, and DamagedLogError. There is one exception: a page that the device did
 # not take. A power loss leaves zeros there, and so does the kernel, which forgets such a page; later batches may be
-# in the same page, or behind it. No sync covered that page, or it would be there, and so no sync covered what was
+# in the same page, or after it. No sync covered that page, or it would be there, and so no sync covered what was
 # written after it. So that is a torn end too, unless it was acknowledged.
-
 
 (_UNSTABLE,) = places(("first_unstable_offset",))
 _FLUSHED = list(places(("flushed_offset", "flushed_position", "flushed_ms")))
-
-
 _log = logging.getLogger("distlog")
 _REMEDY = "bring the file back, or run `distlog repair`, which cuts it and says what is gone"
 
@@ -195,12 +180,8 @@ class Kept:
     position: int = 0
 
 
-class Recovery(NamedTuple):
-    """The result of a walk: the numbers, (leader epoch, start offset) of each epoch, how many bytes were cut off."""
-
-    numbers: Numbers
-    epochs: list[tuple[int, int]]
-    truncated: int
+#: A process ended, and the machine goes on.
+NOTHING_KEPT = Kept()
 
 
 def recover(
@@ -208,33 +189,31 @@ def recover(
     numbers: Numbers,
     interval: int,
     transactions: OpenTransactions,
+    kept: Kept,
     end: int | None = None,
-    kept: Kept | None = None,
-) -> Recovery:
-    """Walk from what `numbers` count up to `end`, write index entries, and cut all files behind the last sound batch.
+) -> Numbers:
+    """Walk from what `numbers` count up to `end`, write index entries, and cut all files after the last sound batch.
 
     `transactions` are those that are open where the walk begins. Raises, before anything is changed, DamagedLogError
     for a cut that `kept` forbids. Each cut is logged.
     """
-    size, epochs, entries = files.log.size(), list[tuple[int, int]](), list[tuple[Numbers, Folded]]()
+    entries = list[tuple[Numbers, Folded]]()
     numbers = _with_unstable(numbers, transactions)
-    for before, folded, batches in _folds(files, numbers, interval, transactions, size if end is None else end):
+    for before, folded in _folds(files, numbers, interval, transactions, files.log.size() if end is None else end):
         entries.append((before, folded))
-        epochs += new_epochs(batches.rows, epochs[-1][0] if epochs else -1)
         numbers = folded.numbers
     behind = behind_of(files, numbers)
-    error = damage(files, numbers, behind, kept, is_end_known=end is not None) if kept else None
+    error = damage(files, numbers, behind, kept, is_end_known=end is not None)
     if error is not None:
         raise error
     tell_cut(files, numbers, behind)
     for before, folded in entries:
         files.write_entries(before, folded.entries)
     files.cut(numbers)
-    return Recovery(numbers, epochs, size - int(numbers[POSITION]))
+    return numbers
 
 
 def behind_of(files: SegmentFiles, numbers: Numbers) -> Behind:
-    """The part of the log behind the state `numbers`."""
     size = files.log.size()
     # a bad offset, which no checksum covers, may be above those of sound batches behind it
     behind = look_behind(files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
@@ -247,7 +226,7 @@ def damage(
 ) -> DamagedLogError | None:
     """The error if a log whose sound batches are counted by `numbers` has lost what is `kept`; None if it has not.
 
-    With `is_end_known` what lies behind the kept end is of no interest.
+    With `is_end_known` the part after the kept end does not matter.
     """
     offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
     place = {"file": files.log.path, "position": position, "offset": offset}
@@ -292,10 +271,10 @@ def tell_lost(files: SegmentFiles, numbers: Numbers, counted: Numbers) -> None:
 
 
 def has_lost_its_end(files: SegmentFiles, numbers: Numbers) -> bool:
-    """True if the log has what is flushed, and not all that is counted behind: there are zeros, or it is too short.
+    """True if the log has what is flushed, and not all that is counted after it: there are zeros, or it is too short.
 
-    A kernel that could not write pages leaves that. A file that is gone or replaced, and a bad batch that has lost no
-    page, with sound ones behind it, are the work of other hands.
+    A kernel that could not write pages leaves that. A file that is missing or replaced, and a bad batch that
+    has lost no page, with sound ones after it, are the work of other hands.
     """
     if files.log.was_replaced or not os.path.exists(files.log.path):
         return False
@@ -318,11 +297,10 @@ def write_again(
     *,
     only_read: bool,
 ) -> Numbers | None:
-    """Write the log behind `flushed_position`, and the indexes, again as they are; None if batches are damaged.
+    """Write the log after `flushed_position`, and the indexes, again as they are; None if batches are damaged.
 
-    With `only_read` they are compared with their checksums, and not written. Damaged indexes are made anew: returns
-    the numbers with them. `transactions` are those that are open where the segment begins. Raises DamagedLogError for
-    a bad batch that has lost no page, and sound ones behind it.
+    With `only_read` they are only compared with their checksums. Damaged indexes are made again: returns the
+    numbers with them. `transactions` are those that are open where the segment begins.
     """
     position, end = flushed_position, int(numbers[POSITION])
     for batches in sound_batches(files.log, position, end, flushed_offset):
@@ -332,7 +310,7 @@ def write_again(
     if position < end:
         known = numbers.copy()
         known[[POSITION, NEXT_OFFSET]] = position, flushed_offset
-        error = damage(files, known, behind_of(files, known), Kept())
+        error = damage(files, known, behind_of(files, known), NOTHING_KEPT)
         if error is not None:
             raise error
         return None
@@ -350,13 +328,10 @@ def write_again(
 def with_new_indexes(
     files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions
 ) -> Numbers | None:
-    """Make the indexes anew from the log, and return the numbers that count them; None if a batch is damaged.
-
-    Then nothing was changed. `transactions` are those that are open where the segment begins.
-    """
+    """Make the indexes again from the log, and return the numbers with them; None, unchanged, after damage."""
     end, made, entries = int(numbers[POSITION]), emptied(files.stem, numbers), list[tuple[Numbers, Folded]]()
     made[_FLUSHED] = numbers[_FLUSHED]
-    for before, folded, _ in _folds(files, made, interval, transactions, end):
+    for before, folded in _folds(files, made, interval, transactions, end):
         entries.append((before, folded))
         made = folded.numbers
     if made[POSITION] < end:
@@ -372,15 +347,15 @@ def look_through(
 ) -> Numbers:
     """The numbers that `recover` would return, for a process that may only read: nothing is written or cut."""
     numbers = _with_unstable(numbers, transactions)
-    for _, folded, _ in _folds(files, numbers, interval, transactions, files.log.size() if end is None else end):
+    for _, folded in _folds(files, numbers, interval, transactions, files.log.size() if end is None else end):
         numbers = folded.numbers
     return numbers
 
 
 def unknown_bytes(files: SegmentFiles, numbers: Numbers) -> int:
-    """Count the log's bytes behind its end by `numbers`; negative if it is shorter, or if it was replaced.
+    """Count the log's bytes after its end by `numbers`; negative if it is shorter, or if it was replaced.
 
-    Preallocated space is not counted. It is told by its zeros: no batch begins with LOG_OVERHEAD of them.
+    Preallocated space is not counted: no batch begins with LOG_OVERHEAD zeros.
     """
     position = int(numbers[POSITION])
     beyond = files.log.size() - position
@@ -393,7 +368,7 @@ def unknown_bytes(files: SegmentFiles, numbers: Numbers) -> int:
 
 def _folds(
     files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions, end: int
-) -> Iterator[tuple[Numbers, Folded, Batches]]:
+) -> Iterator[tuple[Numbers, Folded]]:
     for batches in sound_batches(files.log, int(numbers[POSITION]), end, int(numbers[NEXT_OFFSET])):
         aborted = transactions.see(batches.data, batches.rows)
         try:
@@ -406,7 +381,7 @@ def _folds(
                 )
             return
         after = _with_unstable(folded.numbers, transactions)
-        yield numbers, Folded(after, folded.entries), batches
+        yield numbers, Folded(after, folded.entries)
         numbers = after
 
 
@@ -417,7 +392,6 @@ def _with_unstable(numbers: Numbers, transactions: OpenTransactions) -> Numbers:
 
 
 def next_offset_of(rows: npt.NDArray[Any]) -> int:
-    """The offset behind these batches."""
     return int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + 1
 
 
