@@ -6,14 +6,13 @@ import random
 
 import numpy as np
 import pytest
-from index_files import offset_entries
+from index_files import offset_entries, time_entries
 
 from distlog.core.indexes.offset_and_time_index import (
     GrowingOffsetIndex,
     GrowingTimeIndex,
     OffsetPosition,
     TimestampOffset,
-    encode_time_entries,
 )
 
 BASE = 1000
@@ -55,7 +54,7 @@ def test_offsets_and_positions_are_found_as_in_the_list_of_entries(counted: int)
 
 def test_times_are_found_as_in_the_list_of_entries(counted: int) -> None:
     times, offsets = np.arange(1, COUNT + 1) * 5, np.arange(COUNT) // 2
-    index = GrowingTimeIndex(File(encode_time_entries(times, offsets)).read, 12 * counted, BASE)
+    index = GrowingTimeIndex(File(time_entries(times, offsets)).read, 12 * counted, BASE)
     entries = [TimestampOffset(int(time), BASE + int(at)) for time, at in zip(times, offsets, strict=True)]
     chance = random.Random(1)
     for _ in range(300):

@@ -22,7 +22,7 @@ from distlog.core.indexes.offset_and_time_index import (
     OffsetIndex,
     TimeIndex,
 )
-from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from distlog.core.indexes.transaction_index import AbortedTransaction, decode_transactions
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.segments.segment_state import UnfitBatchError
 
@@ -138,29 +138,14 @@ def test_another_process_goes_on_behind_the_entries(tmp_path: Path, segment: Log
     assert written(tmp_path, again) == ([6, 7, 8], [6, 7, 8])
 
 
-def test_truncating_drops_an_entry_and_all_above_it(tmp_path: Path, segment: LogSegment) -> None:
-    def left(offset: int) -> list[int]:
-        segment.truncate_to(BASE + offset, none_open())
-        offsets, times = written(tmp_path, segment)
-        assert offsets == times
-        kept = len(offsets) * 8
-        # what was dropped are zeros, so that a crash brings nothing back
-        assert files(tmp_path, BASE)[".index"][kept:] == bytes(SLOTS * 12 - kept)
-        return offsets
-
-    add(segment, *range(1, 10))
-    assert left(12) == list(range(1, 10))
-    add(segment, 10)
-    assert left(10) == list(range(1, 10))
-    add(segment, 10)
-    assert left(9) == list(range(1, 9))
-    add(segment, 9)
-    assert left(5) == list(range(1, 5))
-    add(segment, 5)
-    assert left(0) == []
-    append(segment, records(BASE, timestamp=0))
-    add(segment, 1)
-    assert written(tmp_path, segment) == ([1], [1])
+def test_what_was_not_flushed_is_dropped_with_its_entries(tmp_path: Path, segment: LogSegment) -> None:
+    add(segment, *range(1, 6))
+    segment.flush()
+    add(segment, *range(6, 10))
+    segment.drop_unflushed(none_open())
+    assert written(tmp_path, segment) == (list(range(1, 6)), list(range(1, 6)))
+    # what was dropped are zeros, so that a crash brings nothing back
+    assert files(tmp_path, BASE)[".index"][5 * 8 :] == bytes(SLOTS * 12 - 5 * 8)
 
 
 def test_a_transaction_index_is_made_by_its_first_entry_and_grows_across_processes(tmp_path: Path) -> None:
@@ -172,11 +157,10 @@ def test_a_transaction_index_is_made_by_its_first_entry_and_grows_across_process
         marker = records(each.last_offset)
         segment.append(marker, read_headers(marker), aborted=[each])
     segment.flush()
-    index = TransactionIndex(str(tmp_path / f"{0:020d}.txnindex"), 0)
-    assert index.transactions() == FOUR
+    assert decode_transactions(files(tmp_path)[".txnindex"], "", 0) == FOUR
     again, another = reopened(tmp_path, segment.state, **SETTINGS), AbortedTransaction(3, 50, 60, 55)
     marker = records(60)
     again.append(marker, read_headers(marker), aborted=[another])
     again.seal()
-    assert index.transactions() == [*FOUR, another]
+    assert decode_transactions(files(tmp_path)[".txnindex"], "", 0) == [*FOUR, another]
     assert len(files(tmp_path)[".txnindex"]) == 5 * 34

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from index_files import offset_entries
+from index_files import offset_entries, time_entries
 
-from distlog.core.indexes.offset_and_time_index import OffsetIndex, TimeIndex, encode_time_entries
+from distlog.core.indexes.offset_and_time_index import OffsetIndex, TimeIndex
 
 BASE = 45
 Kind = type[OffsetIndex] | type[TimeIndex]
@@ -33,7 +33,7 @@ def entries(kind: Kind, *steps: int) -> bytes:
     numbers = np.array(steps, np.int64)
     if kind is OffsetIndex:
         return offset_entries(numbers, 10 * numbers)
-    return encode_time_entries(10 * numbers, numbers)
+    return time_entries(10 * numbers, numbers)
 
 
 def found(index: OffsetIndex | TimeIndex, step: int) -> int:

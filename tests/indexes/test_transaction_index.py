@@ -1,11 +1,10 @@
-"""TransactionIndex: what Kafka's own tests pin, files that a broker wrote, and damaged ones."""
+"""The transaction index: what Kafka's own tests pin, files that a broker wrote, and damaged ones."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,8 @@ from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
 from distlog.core.indexes.transaction_index import (
     TRANSACTION_ENTRY,
     AbortedTransaction,
-    TransactionIndex,
     collect_aborted,
+    decode_transactions,
     encode_transactions,
 )
 
@@ -31,39 +30,21 @@ FOUR = [
 ]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    """Where the index goes."""
-    return str(tmp_path / "00000000000000000000.txnindex")
+DATA_OF_FOUR = encode_transactions(FOUR)
 
 
-@pytest.fixture
-def four(path: str) -> TransactionIndex:
-    """The index of Kafka's test, with four aborted transactions."""
-    return index_of(path, FOUR)
-
-
-def index_of(path: str, transactions: Sequence[AbortedTransaction]) -> TransactionIndex:
-    """An index with these entries."""
-    Path(path).write_bytes(encode_transactions(transactions))
-    return TransactionIndex(path, 0)
-
-
-@pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One file that the property tests write over and over."""
-    return tmp_path_factory.mktemp("index") / "scratch.txnindex"
+def decoded(data: bytes, base_offset: int = 0) -> list[AbortedTransaction]:
+    return decode_transactions(data, "a.txnindex", base_offset)
 
 
 # What Kafka's TransactionIndexTest pins.
 
 
-def test_a_transaction_that_ends_below_the_base_offset_is_corrupt(four: TransactionIndex, path: str) -> None:
-    four.sanity_check()
-    TransactionIndex(path, 10).sanity_check()
+def test_a_transaction_that_ends_below_the_base_offset_is_corrupt() -> None:
+    assert decoded(DATA_OF_FOUR) == decoded(DATA_OF_FOUR, 10) == FOUR
     with pytest.raises(CorruptIndexError, match="outside of its segment") as caught:
-        TransactionIndex(path, 100).sanity_check()
-    assert caught.value.details == {"file": path, "position": 0}
+        decoded(DATA_OF_FOUR, 100)
+    assert caught.value.details == {"file": "a.txnindex", "position": 0}
 
 
 @pytest.mark.parametrize(
@@ -79,33 +60,27 @@ def test_a_transaction_that_ends_below_the_base_offset_is_corrupt(four: Transact
     ],
 )
 def test_aborted_transactions_are_collected_up_to_a_stable_offset(
-    four: TransactionIndex, start: int, end: int, found: list[AbortedTransaction], complete: bool
+    start: int, end: int, found: list[AbortedTransaction], complete: bool
 ) -> None:
-    assert collect_aborted(four.transactions(), start, end) == (found, complete)
+    assert collect_aborted(FOUR, start, end) == (found, complete)
 
 
-def test_an_entry_has_its_five_fields_big_endian(path: str) -> None:
-    index = index_of(path, [AbortedTransaction(7, 0, 2, 3)])
-    assert Path(path).read_bytes() == bytes.fromhex(
-        "00000000000000000007000000000000000000000000000000020000000000000003"
-    )
-    assert index.transactions() == [AbortedTransaction(7, 0, 2, 3)]
+def test_an_entry_has_its_five_fields_big_endian() -> None:
+    data = encode_transactions([AbortedTransaction(7, 0, 2, 3)])
+    assert data == bytes.fromhex("00000000000000000007000000000000000000000000000000020000000000000003")
+    assert decoded(data) == [AbortedTransaction(7, 0, 2, 3)]
 
 
 # Life and limits.
 
 
-def test_no_file_is_an_empty_index(path: str) -> None:
-    index = TransactionIndex(path, 0)
-    index.sanity_check()
-    assert index.transactions() == []
-    assert collect_aborted(index.transactions(), 0, 10) == ([], False)
-    assert not Path(path).exists()
+def test_no_bytes_are_an_empty_index() -> None:
+    assert decoded(b"") == []
+    assert collect_aborted([], 0, 10) == ([], False)
 
 
-def test_an_incomplete_last_entry_is_ignored(four: TransactionIndex, path: str) -> None:
-    Path(path).write_bytes(Path(path).read_bytes()[:-1])
-    assert four.transactions() == FOUR[:3]
+def test_an_incomplete_last_entry_is_ignored() -> None:
+    assert decoded(DATA_OF_FOUR[:-1]) == FOUR[:3]
 
 
 def test_a_transaction_moves_with_its_segment() -> None:
@@ -121,62 +96,52 @@ LINE = re.compile(r"version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: 
 @pytest.mark.parametrize("dump", DUMPS, ids=lambda dump: dump.name)
 def test_entries_are_what_kafkas_dump_tool_prints(dump: Path) -> None:
     _, partition, stem, *_ = dump.name.split(".")
-    index = TransactionIndex(str(DATA / "kafka-4.1" / "first" / partition / f"{stem}.txnindex"), int(stem))
-    index.sanity_check()
+    data = (DATA / "kafka-4.1" / "first" / partition / f"{stem}.txnindex").read_bytes()
     text = gzip.decompress(dump.read_bytes()).decode()
     printed = [AbortedTransaction(*map(int, match)) for match in LINE.findall(text)]
-    assert index.transactions() == printed
+    assert decoded(data, int(stem)) == printed
     assert len(printed) >= 4
 
 
 def test_every_broker_file_is_sane() -> None:
     files = sorted(DATA.glob("kafka-4.1/*/*/*.txnindex"))
     for file in files:
-        TransactionIndex(str(file), int(file.stem)).sanity_check()
+        decoded(file.read_bytes(), int(file.stem))
     assert len(DUMPS) == 2
     assert len(files) > 10
 
 
-def test_an_entry_of_a_later_version_is_not_read(four: TransactionIndex, path: str) -> None:
-    data = bytearray(Path(path).read_bytes())
+def test_an_entry_of_a_later_version_is_not_read() -> None:
+    data = bytearray(DATA_OF_FOUR)
     data[TRANSACTION_ENTRY.itemsize] = 1
-    Path(path).write_bytes(data)
-    for read in (four.transactions, four.sanity_check):
-        with pytest.raises(UnsupportedVersionError, match="upgrade") as raised:
-            read()
-        assert raised.value.details == {"file": path, "position": TRANSACTION_ENTRY.itemsize}
+    with pytest.raises(UnsupportedVersionError, match="upgrade") as raised:
+        decoded(bytes(data))
+    assert raised.value.details == {"file": "a.txnindex", "position": TRANSACTION_ENTRY.itemsize}
 
 
-@pytest.mark.parametrize("version", [1, 255, 0x8000, 0xFFFF])
-def test_only_the_first_byte_of_a_version_counts_and_only_above_0_as_in_kafka(
-    version: int, four: TransactionIndex, path: str
-) -> None:
-    before = four.transactions()
-    data = bytearray(Path(path).read_bytes())
+@pytest.mark.parametrize(
+    ("version", "is_read"), [(1, True), (255, True), (256, False), (0x8000, True), (0xFFFF, True)]
+)
+def test_only_the_first_byte_of_a_version_counts_and_only_above_0_as_in_kafka(version: int, is_read: bool) -> None:
+    data = bytearray(DATA_OF_FOUR)
     data[TRANSACTION_ENTRY.itemsize : TRANSACTION_ENTRY.itemsize + 2] = version.to_bytes(2, "big")
-    Path(path).write_bytes(data)
-    assert four.transactions() == before
+    with contextlib.nullcontext() if is_read else pytest.raises(UnsupportedVersionError):
+        assert decoded(bytes(data)) == FOUR
 
 
-def test_a_transaction_that_begins_after_its_end_is_corrupt(path: str) -> None:
-    index = index_of(path, [FOUR[0], AbortedTransaction(1, 21, 20, 21)])
+def test_a_transaction_that_begins_after_its_end_is_corrupt() -> None:
+    data = encode_transactions([FOUR[0], AbortedTransaction(1, 21, 20, 21)])
     with pytest.raises(CorruptIndexError, match="outside of its segment") as caught:
-        index.sanity_check()
+        decoded(data)
     assert caught.value.details["position"] == 34
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))
-def test_random_bytes_give_entries_that_reach_in_or_an_error(scratch: Path, raw: bytes, start: int, end: int) -> None:
-    versions = bytearray(raw)
-    for at in range(0, len(raw), 34):
-        versions[at : at + 2] = bytes(len(versions[at : at + 2]))
-    scratch.write_bytes(versions)
-    index = TransactionIndex(str(scratch), 0)
-    assert len(index.transactions()) == len(raw) // 34
-    for found in collect_aborted(index.transactions(), start, end).transactions:
-        assert found.last_offset >= start
-        assert found.first_offset < end
-    scratch.write_bytes(raw)
+def test_random_bytes_give_entries_that_reach_in_or_an_error(raw: bytes, start: int, end: int) -> None:
     with contextlib.suppress(CorruptIndexError, UnsupportedVersionError):
-        index.sanity_check()
+        found = decoded(raw)
+        assert len(found) == len(raw) // 34
+        for transaction in collect_aborted(found, start, end)[0]:
+            assert transaction.last_offset >= start
+            assert transaction.first_offset < end

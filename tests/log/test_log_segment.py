@@ -164,11 +164,6 @@ def test_two_who_take_turns_write_what_one_would(tmp_path: Path) -> None:
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
-def test_the_state_of_another_segment_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="of segment"):
-        new_segment(tmp_path).resume(new_segment(tmp_path, 9).state)
-
-
 def test_a_segment_is_made_once(tmp_path: Path) -> None:
     append(new_segment(tmp_path), records(0))
     with pytest.raises(OSError, match="exists"):

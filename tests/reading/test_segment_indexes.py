@@ -22,7 +22,7 @@ from distlog import Topic
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError
 from distlog.core.indexes.offset_and_time_index import OffsetIndex
-from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.reading import segment_reader
 from distlog.core.reading.scan import records_of
 
@@ -161,9 +161,9 @@ def test_a_transaction_index_that_cannot_be_read_is_an_error_of_ours_with_its_fi
 ) -> None:
     topic = adopt_golden(str(tmp_path / "t"), golden.partitions()["cleaned.compact-txn-0"])
 
-    def fail(index: TransactionIndex) -> None:
+    def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(TransactionIndex, "sanity_check", fail)
+    monkeypatch.setattr(segment_reader, "decode_transactions", fail)
     with pytest.raises(StorageError, match=r"cannot read: .*file=.*\.txnindex"):
         topic.scan(isolation="read_committed").to_table()

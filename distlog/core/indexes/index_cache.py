@@ -55,10 +55,7 @@ def default_folder() -> str:
 class IndexCache:
     """Copies of index files in `folder`, up to `max_bytes` in all, and a sixteenth more for each further process.
 
-    Processes that ended in the last minute count, too.
-
-    The folder is made on the first fetch, for this user only. Only copies are deleted in it. The cache can be
-    pickled.
+    The folder is made on the first fetch, for this user only. Only copies are deleted in it. It can be pickled.
     """
 
     def __init__(self, folder: str | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -71,11 +68,9 @@ class IndexCache:
         """A local file that holds the index `part`, and where it begins there: the object itself, or a copy.
 
         `tag` distinguishes files that have the same name at different times (a stem adopted from Kafka, after a
-        drop); the segment's checksum is a good tag. Open the path soon: another process may evict the copy when it is
-        the oldest.
-
-        Raises FileNotFoundError when the object is gone, CorruptIndexError when it has another size, and
-        StorageError when the folder belongs to another user or is open to one.
+        drop); the segment's checksum is a good tag. Open the path soon: another process may evict the copy.
+        Raises CorruptIndexError when the object has another size, StorageError when the folder belongs to
+        another user or is open to one.
         """
         if storage.is_local:
             path = storage.local_path(part.name)
@@ -92,10 +87,7 @@ class IndexCache:
         return path, 0
 
     def fetch(self, storage: Storage, parts: Sequence[tuple[Part, str]]) -> None:
-        """Make the missing copies of `parts` of bundles, given with their tags; close parts come with one request.
-
-        Raises StorageError for a bundle that is cut short, and FileNotFoundError.
-        """
+        """Make the missing copies of `parts` of bundles, given with their tags; close parts come with one request."""
         self._claim_folder()
         wanted = [(part, self._path(storage, part, tag)) for part, tag in parts]
         missing = [(part, path) for part, path in wanted if not _touch(path, part.size)]
@@ -106,10 +98,7 @@ class IndexCache:
                 self._add(path, data)
 
     def discard(self, storage: Storage, part: Part, *, tag: str = "") -> None:
-        """Delete the copy that `place` would return: it was found bad, or its file was replaced.
-
-        On local storage the file itself is not touched.
-        """
+        """Delete the copy that `place` would return; on local storage the file itself is not touched."""
         if not storage.is_local:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(storage, part, tag))

@@ -17,9 +17,6 @@ from distlog.core.kernels.index import WARM_BYTES, first_bad_slot, floor_entry, 
 from distlog.core.storage.mapping import map_sealed
 from distlog.core.times import NO_TIMESTAMP
 
-# ---
-# The layout of index entries: where a field is, and which numbers it may hold.
-
 
 class Column(NamedTuple):
     """The place of a field in the entries, in bytes: the last arguments of the search kernels."""
@@ -29,42 +26,23 @@ class Column(NamedTuple):
     width: int
 
 
-def in_order(what: str, values: npt.NDArray[np.int64], *, step: int, largest: int) -> npt.NDArray[np.int64]:
-    """Return `values` if each is at least `step` above the one before it, else raise ValueError.
-
-    Raises OverflowError for one that is not between 0 and `largest`.
-    """
-    if len(values) and not (values.min() >= 0 and values.max() <= largest):
-        raise OverflowError(f"{what} must be between 0 and {largest}, not {values.min()} to {values.max()}")
-    if (np.diff(values) < step).any():
-        raise ValueError(f"{what} must {'increase' if step else 'not decrease'}")
-    return values
-
-
 def column(entry: np.dtype[np.void], field: str) -> Column:
-    """The column of `field` in entries of type `entry`."""
     fields = entry.fields
     assert fields is not None
     dtype, start = fields[field][:2]
     return Column(entry.itemsize, start, dtype.itemsize)
 
 
-# ---
-# The file of an offset or time index of a sealed segment: a mapped array of entries of one size.
-#
-# Every slot of the file counts as an entry (Kafka's `AbstractIndex`). So a file that a crash left untrimmed ends in
-# zero entries: lookups are right but slow, and `sanity_check` refuses it. Sealed files never change (see
-# `mapping`). The indexes of an active segment are read by `GrowingOffsetIndex`, and written by the segment.
-
-
 IndexT = TypeVar("IndexT", bound="MappedIndex")
 
 
 class MappedIndex:
-    """The common part of OffsetIndex and TimeIndex: the file, its length and its entries as bytes.
+    """The file of an offset or time index of a sealed segment, mapped: `size` bytes from `begin` on, or all.
 
-    `base_offset` is added to the relative offsets of the file. The index may be `size` bytes of a larger file, from
-    `begin` on. Raises FileNotFoundError. A mapping lives until the last lookup in it returns.
+    Every slot counts as an entry (Kafka's `AbstractIndex`). So a file that a crash left untrimmed ends in zero
+    entries: lookups are right but slow, and `sanity_check` refuses it. A lookup that meets a negative number
+    raises CorruptIndexError. With other damage it returns an entry of the file that is not above the target,
+    but perhaps not the largest such entry: call `sanity_check` before you trust a file.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -94,15 +72,12 @@ class MappedIndex:
 
     @property
     def entries(self) -> int:
-        """The number of entries."""
         return self._entries
 
     def checksum(self) -> int:
-        """The CRC-32C of the file."""
         return crc32c(self._data.data)
 
     def close(self) -> None:
-        """Let go of the file; a second call does nothing."""
         self._mapped = None
 
     @property
@@ -144,7 +119,6 @@ class MappedIndex:
         return CorruptIndexError(message, file=self.path, position=self._begin + position)
 
 
-# ---
 # The offset index, `<stem>.index`: from an offset to a position in the log file (Kafka's `OffsetIndex`).
 #
 #     position | type | field
@@ -153,8 +127,6 @@ class MappedIndex:
 #
 # Entries are big-endian, without a header, and sparse: one per `index.interval.bytes`, never for a segment's first
 # batch. Offsets strictly increase, and so do positions.
-
-
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 _OFFSET_KEY = (OFFSET_ENTRY.itemsize, 4)
@@ -169,11 +141,7 @@ class OffsetPosition(NamedTuple):
 
 
 class OffsetIndex(MappedIndex):
-    """The offset index of one segment, mapped; see MappedIndex for its arguments and the life of its file.
-
-    A lookup that meets a negative number raises CorruptIndexError. With other damage it returns an entry of the file
-    that is not above the target, but perhaps not the largest such entry: call `sanity_check` before you trust a file.
-    """
+    """The offset index of one segment, mapped; see MappedIndex."""
 
     ENTRY: ClassVar[np.dtype[np.void]] = OFFSET_ENTRY
     PACKED: ClassVar[struct.Struct] = struct.Struct(">ii")
@@ -202,7 +170,7 @@ class OffsetIndex(MappedIndex):
     def sanity_check(self, log_bytes: int | None = None) -> None:
         """Raise CorruptIndexError unless offsets and positions increase and the positions are below `log_bytes`.
 
-        Stricter than Kafka's, which looks at the last entry only: 2 ms for a million entries.
+        Stricter than Kafka's, which checks the last entry only: 2 ms for a million entries.
         """
         self._check_length()
         self._check_column(self.OFFSETS, "offset", step=1, largest=MAX_INT)
@@ -215,7 +183,6 @@ class OffsetIndex(MappedIndex):
         return OffsetPosition(self.base_offset + relative_offset, position)
 
 
-# ---
 # The time index, `<stem>.timeindex`: from a timestamp to an offset (Kafka's `TimeIndex`).
 #
 #     position | type | field
@@ -223,10 +190,8 @@ class OffsetIndex(MappedIndex):
 #     8        | i32  | relative offset: the last offset of the batch that holds it, less the segment's base offset
 #
 # Entries are big-endian, without a header. Timestamps strictly increase, offsets never decrease. An entry (T, O)
-# says that no record up to O is later than T, so a search for a later time may start behind O. The last entry of a
+# says that no record up to O is later than T, so a search for a later time may start after O. The last entry of a
 # sealed segment is its maximum; one slot of the preallocated file is kept free for it.
-
-
 TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 
 _TIME_KEY = (TIME_ENTRY.itemsize, 8)
@@ -241,11 +206,7 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeIndex(MappedIndex):
-    """The time index of one segment, mapped; see MappedIndex for its arguments and the life of its file.
-
-    A lookup that meets a negative number raises CorruptIndexError. With other damage it returns an entry of the file
-    that is not above the target, but perhaps not the largest such entry: call `sanity_check` before you trust a file.
-    """
+    """The time index of one segment, mapped; see MappedIndex."""
 
     ENTRY: ClassVar[np.dtype[np.void]] = TIME_ENTRY
     PACKED: ClassVar[struct.Struct] = struct.Struct(">qi")
@@ -261,35 +222,16 @@ class TimeIndex(MappedIndex):
         return TimestampOffset(entry_timestamp, self.base_offset + relative_offset)
 
     def sanity_check(self, next_offset: int | None = None) -> None:
-        """Raise CorruptIndexError unless timestamps increase and offsets, below `next_offset`, do not decrease.
-
-        Stricter than Kafka's, which looks at the first and the last entry only: 2 ms for a million entries.
-        """
+        """Raise CorruptIndexError unless timestamps increase and offsets, below `next_offset`, do not decrease."""
         largest = MAX_INT if next_offset is None else next_offset - 1 - self.base_offset
         self._check_length()
         self._check_column(_TIMESTAMPS, "timestamp", step=1, largest=MAX_LONG)
         self._check_column(self.OFFSETS, "offset", step=0, largest=largest)
 
 
-def encode_time_entries(timestamps: npt.NDArray[np.int64], relative_offsets: npt.NDArray[np.int64]) -> bytes:
-    """The bytes of a time index with these entries.
-
-    Raises ValueError unless timestamps increase strictly and offsets do not decrease, OverflowError unless
-    timestamps are not negative and relative offsets between 0 and 2^31-1.
-    """
-    entries = np.empty(len(timestamps), TIME_ENTRY)
-    entries["timestamp"] = in_order("timestamps", timestamps, step=1, largest=MAX_LONG)
-    entries["relative_offset"] = in_order("relative offsets", relative_offsets, step=0, largest=MAX_INT)
-    return entries.tobytes()
-
-
-# ---
-# Lookups in the indexes of an active segment: entries are read in place, and never mapped or kept.
-#
-# Another process appends to such a file, and may cut it; a process that had it mapped would be killed (SIGBUS) by
-# touching a part that was cut. The segment's state tells how many bytes of entries count. Behind them
-# are newer entries, or zeros.
-
+# Entries in the indexes of an active segment are read in place, and never mapped or kept: another process appends to
+# such a file, and may cut it; a process that had it mapped would be killed (SIGBUS) by touching a part that was cut.
+# The segment's state says how many bytes of entries count. After them are newer entries, or zeros.
 
 #: Reads the bytes of the file from a position (in) to another (out); fewer if the file is shorter.
 ReadBytes = Callable[[int, int], memoryview | bytes]
@@ -323,15 +265,12 @@ class GrowingOffsetIndex:
         self._read, self._size, self._base_offset = read, size, base_offset
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The entry with the largest offset not above `offset`, or (base offset, 0)."""
         return self._floor(offset - self._base_offset, OffsetIndex.OFFSETS)
 
     def position_floor(self, position: int) -> OffsetPosition:
-        """The entry with the largest position not above `position`, or (base offset, 0)."""
         return self._floor(position, _POSITIONS)
 
     def ceiling(self, offset: int) -> OffsetPosition | None:
-        """The entry with the smallest offset not below `offset`, or None."""
         slot, *_ = floor_in_place(
             self._read, self._size, offset - self._base_offset - 1, OFFSET_ENTRY, OffsetIndex.OFFSETS
         )
@@ -354,7 +293,6 @@ class GrowingTimeIndex:
         self._read, self._size, self._base_offset = read, size, base_offset
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The entry with the largest timestamp not above `timestamp`, or (-1, base offset)."""
         _, entry_timestamp, relative_offset = floor_in_place(
             self._read, self._size, timestamp, TIME_ENTRY, _TIMESTAMPS
         )

@@ -16,11 +16,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from crc32c import crc32c
 
 from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
 
@@ -51,95 +48,43 @@ class AbortedTransaction:
         return AbortedTransaction(self.producer_id, first + shift, last + shift, stable + shift)
 
 
-class AbortedTransactions(NamedTuple):
-    """The transactions that a fetch must hide; if not `complete`, the next segment's index may hold more."""
-
-    transactions: list[AbortedTransaction]
-    complete: bool
-
-
-class TransactionIndex:
-    """The transaction index of one segment; no entry may lie below `base_offset`.
-
-    Every read opens the file for a moment, and raises UnsupportedVersionError for an entry of a later version; an
-    incomplete last entry is ignored.
-    """
-
-    def __init__(self, path: str, base_offset: int) -> None:
-        self.path = path
-        self.base_offset = base_offset
-
-    def transactions(self) -> list[AbortedTransaction]:
-        """All entries, in file order."""
-        return _transactions(self._entries())
-
-    def checksum(self) -> int:
-        """The CRC-32C of the file."""
-        return crc32c(self._read())
-
-    def sanity_check(self) -> None:
-        """Raise CorruptIndexError if a transaction begins after its end or ends below the base offset."""
-        _check(self._entries(), self.path, self.base_offset)
-
-    def _read(self) -> bytes:
-        try:
-            with open(self.path, "rb") as file:
-                return file.read()
-        except FileNotFoundError:
-            return b""
-
-    def _entries(self) -> npt.NDArray[np.void]:
-        return _whole_entries(self._read(), self.path)
-
-
 def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
-) -> AbortedTransactions:
-    """The transactions of an index that reach into [fetch_offset, upper_bound) (Kafka's `collectAbortedTxns`)."""
-    stop = next((place for place, each in enumerate(transactions) if each.last_stable_offset >= upper_bound), None)
+) -> tuple[list[AbortedTransaction], bool]:
+    """The transactions of an index that reach into [fetch_offset, upper_bound) (Kafka's `collectAbortedTxns`).
+
+    False if the next segment's index may hold more.
+    """
+    stop = next((at for at, each in enumerate(transactions) if each.last_stable_offset >= upper_bound), None)
     known = transactions if stop is None else transactions[: stop + 1]
     inside = [each for each in known if each.last_offset >= fetch_offset and each.first_offset < upper_bound]
-    return AbortedTransactions(inside, stop is not None)
+    return inside, stop is not None
 
 
 def decode_transactions(data: bytes, file: str, base_offset: int) -> list[AbortedTransaction]:
     """The transactions in the content of the index `file`, none of which may lie below `base_offset`.
 
-    Raises CorruptIndexError, UnsupportedVersionError for an entry of a later version.
+    An incomplete last entry is ignored. Raises CorruptIndexError, UnsupportedVersionError for a later version.
     """
-    entries = _whole_entries(data, file)
-    _check(entries, file, base_offset)
-    return _transactions(entries)
-
-
-def _check(entries: npt.NDArray[np.void], file: str, base_offset: int) -> None:
-    bad = (entries["last_offset"] < base_offset) | (entries["first_offset"] > entries["last_offset"])
-    if bad.any():
-        raise CorruptIndexError(
-            "an aborted transaction lies outside of its segment: recover the segment from its log",
-            file=file,
-            position=int(bad.argmax()) * TRANSACTION_ENTRY.itemsize,
-        )
-
-
-def _whole_entries(data: bytes, file: str) -> npt.NDArray[np.void]:
-    entries = np.frombuffer(
-        data[: len(data) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
-    )
+    size = TRANSACTION_ENTRY.itemsize
+    entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)
     later = entries["version"] >> 8 > VERSION
     if later.any():
         raise UnsupportedVersionError(
             "an aborted transaction has an unknown version: upgrade, or recover the segment",
             file=file,
-            position=int(later.argmax()) * TRANSACTION_ENTRY.itemsize,
+            position=int(later.argmax()) * size,
         )
-    return entries
+    bad = (entries["last_offset"] < base_offset) | (entries["first_offset"] > entries["last_offset"])
+    if bad.any():
+        raise CorruptIndexError(
+            "an aborted transaction lies outside of its segment: recover the segment from its log",
+            file=file,
+            position=int(bad.argmax()) * size,
+        )
+    return [AbortedTransaction(*fields) for _, *fields in entries.tolist()]
 
 
 def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
     """The file content for `transactions`, which must be in the order of their last offsets."""
     return np.array([(VERSION, *dataclasses.astuple(each)) for each in transactions], TRANSACTION_ENTRY).tobytes()
-
-
-def _transactions(entries: npt.NDArray[np.void]) -> list[AbortedTransaction]:
-    return [AbortedTransaction(*fields) for _, *fields in entries.tolist()]

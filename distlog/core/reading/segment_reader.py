@@ -35,9 +35,7 @@ from distlog.core.indexes.offset_and_time_index import (
     TimestampOffset,
 )
 from distlog.core.indexes.transaction_index import (
-    TRANSACTION_ENTRY,
     AbortedTransaction,
-    TransactionIndex,
     decode_transactions,
 )
 from distlog.core.kernels.file_read import WINDOW_BYTES, find_batches
@@ -139,16 +137,8 @@ class SegmentIndexes:
         """The aborted transactions that end in the segment, at stored offsets; FileNotFoundError without the file."""
 
         def read(path: str, _: int) -> list[AbortedTransaction]:
-            index = TransactionIndex(path, segment.stored_base_offset)
-            self._check_checksum(segment, ".txnindex", index)
-            index.sanity_check()
-            transactions = index.transactions()
-            if len(transactions) * TRANSACTION_ENTRY.itemsize != segment.txn_index_bytes:
-                # a missing index file counts as empty, so compare the size
-                raise CorruptIndexError(
-                    "the local copy of a transaction index was deleted while it was read: read again", file=path
-                )
-            return transactions
+            with open(path, "rb") as file:
+                return self._decoded(segment, part, file.read())
 
         if not segment.txn_index_bytes:
             return []
@@ -246,7 +236,7 @@ class SegmentIndexes:
         opened: IndexT = self._open.get(_key(segment, suffix), path, open_index)
         return opened
 
-    def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex | TransactionIndex) -> None:
+    def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex) -> None:
         error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
         if error is not None:
             raise error

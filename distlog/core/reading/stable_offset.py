@@ -47,9 +47,9 @@ def aborted_between(
 ) -> Iterator[AbortedTransaction]:
     """The aborted transactions that reach into [start, end), as Kafka's `collectAbortedTransactions`."""
     for segment in transactional_segments(state, start):
-        transactions = collect_aborted(_aborted_in(reader, state, segment), start, end)
-        yield from transactions.transactions
-        if transactions.complete:
+        transactions, is_complete = collect_aborted(_aborted_in(reader, state, segment), start, end)
+        yield from transactions
+        if is_complete:
             return
 
 

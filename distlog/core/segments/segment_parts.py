@@ -13,15 +13,9 @@ from distlog.core.commits.segment_info import OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.storage.backend import Part
 
-# ---
-# The metadata of a segment's index files: the size and the checksum of each.
-
 
 class IndexFields(NamedTuple):
-    """The fields of SegmentInfo that hold the size, the CRC-32C and the place in a bundle of one index.
-
-    `position` is None for an index that is in no bundle.
-    """
+    """The fields of SegmentInfo with the size, the CRC-32C and the place in a bundle, if any, of one index."""
 
     size: str
     checksum: str
@@ -72,10 +66,6 @@ def checksum_error(segment: SegmentInfo, suffix: str, part: Part, checksum: int)
     )
 
 
-# ---
-# Where the bytes of a segment are: the one place that tells files of its own from parts of a bundle.
-
-
 def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
     """The place of a segment's log, or of its index of that suffix; the log of an active segment may have grown.
 
@@ -91,12 +81,8 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
     return Part(paths.segment_file(topic, segment.partition, segment.stem, suffix), 0, size, True)
 
 
-# ---
-# Checks that a log file belongs to its segment, by its first batch, if a read begins behind that.
-#
 # Segments of one shape have their batches at the same places and offsets. Only the checksum fields of the first and
-# the last batch tell their logs apart; they are in the metadata.
-
+# the last batch tell their logs apart; they are in the metadata. A read that begins after the first checks that.
 
 #: The beginning of a log, up to where the checksum of its first batch ends.
 HEAD_BYTES = CRC_START
@@ -116,17 +102,15 @@ class IdentifiedLogs:
         return IdentifiedLogs, ()
 
     def knows(self, segment: SegmentInfo) -> bool:
-        """True if the log's beginning need not be read: it was checked, or the metadata has no checksum of it."""
+        """True if the log was checked, or the metadata has no checksum of its beginning."""
         return segment.first_batch_crc == UNKNOWN or _key(segment) in self._known
 
     def add(self, segment: SegmentInfo) -> None:
-        """Remember that the log belongs to its segment."""
         if len(self._known) >= REMEMBERED:
             self._known = set()
         self._known.add(_key(segment))
 
     def forget(self, segment: SegmentInfo) -> None:
-        """Forget the log, so that its beginning is checked again."""
         self._known.discard(_key(segment))
 
     def check_head(self, segment: SegmentInfo, log: Part, head: memoryview) -> None:
@@ -143,7 +127,6 @@ def _key(segment: SegmentInfo) -> tuple[int, str, int]:
 
 
 def another_log(segment: SegmentInfo, file: str, position: int) -> CorruptRecordError:
-    """The error for a log that does not belong to its segment, as the batch at `position` shows."""
     return CorruptRecordError(
         "this is the log of another segment, or it is damaged: verify, then restore it from a copy",
         file=file,

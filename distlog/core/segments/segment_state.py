@@ -20,7 +20,7 @@ from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import CorruptRecordError
-from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY, encode_time_entries
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
 from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.kernels.crc import crcs_of_slices
@@ -42,12 +42,9 @@ from distlog.core.kernels.segment_fold import (
 )
 from distlog.core.times import NO_TIMESTAMP
 
-# ---
-# A state is the fold over the headers of the batches (`fold`). Writers of a segment and walks
-# over its log again fold alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild
-# and a check come to the state of the writer. Folds work on the numbers as one int64 array; SegmentState names
-# them.
-
+# A state is the fold over the headers of the batches (`fold`). Writers of a segment and walks over its log fold
+# alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild and a check come to the
+# state of the writer, and to the same indexes byte for byte. Folds work on the numbers as one int64 array.
 
 #: A segment's numbers: the fields of SegmentState behind `stem`, in their order.
 Numbers = npt.NDArray[np.int64]
@@ -135,11 +132,9 @@ class SegmentState:
 
     @classmethod
     def of_numbers(cls, stem: str, numbers: Numbers) -> SegmentState:
-        """The state with these numbers."""
         return cls(stem, *numbers.tolist())
 
     def numbers(self) -> Numbers:
-        """The state's numbers, copied."""
         return np.array([getattr(self, name) for name in NAMES], np.int64)
 
     def pack(self) -> bytes:
@@ -148,7 +143,7 @@ class SegmentState:
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> SegmentState:
-        """The state in `data`, which `pack` or `pack_state` made; ValueError for bytes that cannot be a state."""
+        """The state in `data`, which `pack` made; ValueError for bytes that cannot be a state."""
         stem, *values = _PACKED.unpack(data)
         state = cls(paths.check_stem(stem.rstrip(b"\0").decode("ascii", "replace")), *values)
         state.check()
@@ -181,7 +176,6 @@ class SegmentState:
 
     @property
     def has_transactions(self) -> bool:
-        """True if a batch is of a transaction, or ends one."""
         return bool(self.producer_bits & TRANSACTIONS)
 
     @property
@@ -191,7 +185,6 @@ class SegmentState:
         return names | {UNKNOWN_CODEC} if self.codecs >> len(CODEC_NAMES) else names
 
     def segment_info(self, partition: int) -> SegmentInfo:
-        """The segment as the commit that seals it describes it."""
         return SegmentInfo(
             partition=partition,
             stem=self.stem,
@@ -267,7 +260,6 @@ def _packed_stem(stem: str) -> bytes:
 
 
 def places(names: Iterable[str]) -> tuple[int, ...]:
-    """The places of the numbers with these names."""
     return tuple(NAMES.index(name) for name in names)
 
 
@@ -277,15 +269,6 @@ def emptied(stem: str, numbers: Numbers) -> Numbers:
 
 
 _KEPT = places(("base_offset", "created_ms", "first_unstable_offset"))
-
-
-# ---
-# Folds the next batches into a segment's numbers: gives the new numbers, and the index entries to write.
-#
-# Writers of a segment, at once or in place, and walks over its log fold its batches here. So
-# they all come to the same facts, and to the same indexes byte for byte. The rule for entries is that of
-# `segment_fold`.
-
 
 Batches = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]
@@ -333,8 +316,7 @@ def fold(
 
     The checksums in the batches must be right. `newest_offsets`, of each batch's first record with the largest
     timestamp, and `min_timestamps` are what headers may not tell. `aborted` are the transactions whose abort markers
-    are among the batches. Raises UnfitBatchError if the batches do not fit the data, their offsets are not above
-    those in the segment, or an offset or a position is above the 2^31-1 that indexes can hold.
+    are among the batches. Raises UnfitBatchError.
     """
     count = len(batches)
     if len(newest_offsets) not in (0, count) or len(min_timestamps) not in (0, count):
@@ -360,7 +342,7 @@ def fold(
 class FoldedSegments:
     """Many segments from their first batch to their seal: the fields of SegmentInfo that their logs tell, by name.
 
-    `indexes` are the entries of their offset indexes, and of their time indexes, one segment behind the other.
+    `indexes` are the entries of their offset indexes, and of their time indexes, segment by segment.
     """
 
     fields: Mapping[str, Longs]
@@ -369,7 +351,7 @@ class FoldedSegments:
 
 
 def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, interval: int) -> FoldedSegments:
-    """Fold the batches of many segments, which are all of `data`; each has the next so many of them as `counts` says.
+    """Fold the batches of many segments, which are all of `data`; `counts` says how many each segment has.
 
     Their offsets count from 0 in each segment, and their checksums must be right. The offset of the largest timestamp
     stays unknown. Raises UnfitBatchError as `fold` does, and for a codec that Kafka does not have.
@@ -407,7 +389,7 @@ def fold_seal(numbers: Numbers) -> Folded:
         return Folded(numbers, _NO_ENTRIES)
     after = numbers.copy()
     after[LAST_ENTRY_TIMESTAMP] = after[MAX_TIMESTAMP]
-    entry = encode_time_entries(after[[MAX_TIMESTAMP]], after[[MAX_OFFSET]])
+    entry = np.array([(after[MAX_TIMESTAMP], after[MAX_OFFSET])], TIME_ENTRY).tobytes()
     return _with_entries(after, (b"", entry, b""))
 
 
@@ -444,16 +426,9 @@ def _refused(status: int, batches: Batches, row: int) -> UnfitBatchError:
     return UnfitBatchError(f"offsets {first} to {last} {_COMPLAINTS[status]}", row)
 
 
-# ---
-# The number of a log's records and their timestamps, as readers get them.
-
-
 @dataclass(slots=True)
 class RecordFacts:
-    """The number of the records so far, the first timestamp in ms, the smallest, and the largest with its offset.
-
-    The headers of batches count control records too, and their timestamps may not be those of the records.
-    """
+    """The number of the records so far, and their timestamps: headers count control records, and readers don't."""
 
     count: int = 0
     first: int = NO_TIMESTAMP
@@ -476,7 +451,6 @@ class RecordFacts:
             self.offset_of_newest = records.column(0)[newest].as_py()
 
     def fields(self) -> dict[str, Any]:
-        """The facts as fields of SegmentInfo."""
         return {
             "record_count": self.count,
             "first_timestamp": self.first,
@@ -486,15 +460,8 @@ class RecordFacts:
         }
 
 
-# ---
-# Describes a log, batch by batch: as it is written, read again, or taken over from a broker.
-
-
 class LogDescription:
-    """The state of a segment whose file begins at `base_offset`, and its offset and time index.
-
-    `interval_bytes` and `index_bytes` are `index.interval.bytes` and `segment.index.bytes`.
-    """
+    """The state of a segment whose file begins at `base_offset`, and its offset and time index."""
 
     def __init__(self, base_offset: int = 0, *, interval_bytes: int = MAX_INT, index_bytes: int = MAX_INT) -> None:
         self._interval, self._index_bytes = interval_bytes, index_bytes
@@ -509,12 +476,10 @@ class LogDescription:
 
     @property
     def size(self) -> int:
-        """The bytes of the log so far."""
         return int(self._numbers[POSITION])
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last batch."""
         return int(self._numbers[NEXT_OFFSET])
 
     def room(self, batches: Batches) -> int:
@@ -535,8 +500,7 @@ class LogDescription:
     def describe(self, partition: int, stem: str, created_ms: int) -> tuple[SegmentInfo, dict[str, bytes]]:
         """End the log; returns the segment, and its index files as `finish` does, without a transaction index.
 
-        The first unstable offset is NOT_LOOKED. Raises CorruptRecordError for a batch with a codec that Kafka does
-        not have.
+        Raises CorruptRecordError for a batch with a codec that Kafka does not have.
         """
         files, numbers = self.finish(), self._numbers.copy()
         numbers[_CREATED_MS] = created_ms

@@ -30,14 +30,11 @@ from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.storage import ObjectWriter, Storage
 from distlog.core.times import NO_TIMESTAMP
 
-# ---
-# Bundles: objects that hold the small segments of many partitions, one per task of an append.
-#
-# A segment costs two files otherwise, and each file a request or a sync. A bundle has the logs, by partition, and
-# then their indexes; each part is what its file would be. On a disk each log begins at a page. A bundle has one
-# segment of a partition, and all have its stem. If segments roll within an append, the next ones go to the next
-# bundle: so retention can let go of a long load in pieces.
-
+# Bundles are objects that hold the small segments of many partitions, one per task of an append: a segment costs
+# two files otherwise, and each file a request or a sync. A bundle has the logs, by partition, and then their
+# indexes; each part is what its file would be. On a disk each log begins at a page. A bundle has one segment of a
+# partition, and all have its stem. If segments roll within an append, the next ones go to the next bundle: so
+# retention can delete a long load in pieces.
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -65,8 +62,7 @@ class _Bundle:
 class Bundles:
     """Gathers the segments of one append, and writes their bundles; for many threads. `new_stem` makes their stems.
 
-    It holds about `held_bytes` at most, by default LARGEST_BUNDLE. Bundles are unreferenced until a commit adds their
-    segments.
+    It holds about `held_bytes` at most, by default LARGEST_BUNDLE.
     """
 
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
@@ -83,7 +79,6 @@ class Bundles:
 
     @property
     def is_shared(self) -> bool:
-        """True if there are several partitions to share a bundle."""
         return len(self._partitions) > 1
 
     def takes(self, log_bytes: int) -> bool:
@@ -96,10 +91,7 @@ class Bundles:
             self._held += change
 
     def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, bytes]) -> str:
-        """Take the pieces of a segment's log, and its indexes by suffix, to write later; returns the segment's stem.
-
-        Full bundles are written now. Raises StorageError.
-        """
+        """Take the pieces of a segment's log, and its indexes by suffix, to write later; returns its stem."""
         parts = {".log": log, **{suffix: [data] for suffix, data in indexes.items() if data}}
         with self._lock:
             bundle = next((one for one in self._waiting if partition not in one.segments), None)
@@ -118,7 +110,6 @@ class Bundles:
             self._write_waiting()
 
     def placed(self, segment: SegmentInfo) -> SegmentInfo:
-        """The segment with the positions of its parts, after `close`."""
         return dataclasses.replace(segment, **self._placed.get((segment.partition, segment.stem), {}))
 
     def _write_waiting(self) -> None:
@@ -171,7 +162,7 @@ def write_bundle(
     """Write a durable bundle of the logs in `data`, and of indexes of each kind; returns the positions of the parts.
 
     The parts of each kind lie back to back, and `sizes` says how large those of each segment are. The position of an
-    index that has no bytes is OWN_FILE. A large bundle is uploaded in parts of `part_bytes`. Raises StorageError.
+    index that has no bytes is OWN_FILE. A large bundle is uploaded in parts of `part_bytes`.
     """
     sizes, page = np.ascontiguousarray(sizes, np.int64), PAGE_BYTES if storage.is_local else 1
     rooms = -(-sizes // page) * page
@@ -198,23 +189,19 @@ def write_files(
     indexes: Mapping[str, bytes],
     part_bytes: int | None = None,
 ) -> None:
-    """Write a durable segment as files of its own: its log, and its indexes by suffix. Raises StorageError."""
+    """Write a durable segment as files of its own: its log, and its indexes by suffix."""
     _write(storage, paths.segment_file(topic, partition, stem, ".log"), [log.data], part_bytes)
     files = {paths.segment_file(topic, partition, stem, suffix): data for suffix, data in indexes.items() if data}
     storage.put_many(files)
 
 
-# ---
-# Writes the transaction index of a segment, which has a file of its own even if the log is in a bundle.
-
-
 def with_aborted(
     storage: Storage, topic: str, segment: SegmentInfo, aborted: Iterable[AbortedTransaction], base_offset: int
 ) -> SegmentInfo:
-    """The segment with a durable index of the transactions `aborted` in it, or without one if there are none.
+    """The segment with a durable index file of the transactions `aborted` in it, or without one if there are none.
 
     The transactions are at the offsets that readers see, of which the segment's log begins at `base_offset`, and in
-    the order of their last offsets. Raises StorageError.
+    the order of their last offsets.
     """
     data = encode_transactions(each.moved(segment.stored_base_offset - base_offset) for each in aborted)
     if data:
@@ -222,7 +209,6 @@ def with_aborted(
     return dataclasses.replace(segment, **index_facts({".txnindex": data}))
 
 
-# ---
 # Decides when a segment ends by time: Kafka's `LogSegment.shouldRoll`, for segments that are written in bulk.
 #
 # A segment's time begins with its first batch. The segment ends before a batch whose largest timestamp is more than
@@ -244,12 +230,6 @@ def jittered(span_ms: int, config: TopicConfig, random: Random) -> int:
     return span_ms - (random.randrange(jitter) if jitter else 0)
 
 
-def begin_of(first: int, smallest: int, largest: int, span_ms: int) -> int:
-    """The time in ms at which a segment's span begins, by its first records' timestamps; -1 if none has any."""
-    in_order = 0 <= first == smallest and largest - first <= span_ms
-    return first if in_order else largest
-
-
 class RollTime:
     """Tells which batches come too late for the open segment; times in ms."""
 
@@ -259,8 +239,9 @@ class RollTime:
         self._opened_ms = 0
 
     def open(self, batch: npt.NDArray[Any], smallest: int, now_ms: int) -> None:
-        """Begin a segment with `batch`, a BATCH row."""
-        self._begin = begin_of(int(batch["base_timestamp"]), smallest, int(batch["max_timestamp"]), self.span_ms)
+        first, largest = int(batch["base_timestamp"]), int(batch["max_timestamp"])
+        is_in_order = 0 <= first == smallest and largest - first <= self.span_ms
+        self._begin = first if is_in_order else largest
         self._opened_ms = now_ms
 
     def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
@@ -271,13 +252,6 @@ class RollTime:
         return int(np.argmax(late)) if late.any() else len(batches)
 
 
-# ---
-# Writes one segment to storage: holds or streams the log, gathers its indexes, and describes it at the end.
-
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 #: A log file up to this size is held in memory, and put together with its index files; a larger one is streamed.
 HELD_BYTES = 1 << 20
 #: A piece of so many bytes is held for a bundle without a copy; a smaller one may be a small part of its memory.
@@ -285,9 +259,9 @@ KEPT_BYTES = 1 << 18
 
 
 class SegmentFile:
-    """A new segment that is written as if it began at offset 0; holds HELD_BYTES, or what its stream holds.
+    """A new segment that is written as if it began at offset 0, held in memory or streamed, and described at its end.
 
-    It becomes files, or a part of `bundles`, which may hold more. All are unreferenced until a commit adds them.
+    It becomes files, or a part of `bundles`. All are unreferenced until a commit adds them.
     """
 
     def __init__(
@@ -310,25 +284,18 @@ class SegmentFile:
 
     @property
     def size(self) -> int:
-        """The bytes of the log so far."""
         return self._log.size
 
     @property
     def is_uploading(self) -> bool:
-        """True if the log is too large to be held."""
         return self._stream is not None
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last batch."""
         return self._log.next_offset
 
     def room(self, batches: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> int:
-        """The number of `batches`, at `base_offsets`, that still fit into the segment.
-
-        Its limits are `segment.bytes`, offsets within an int32, and `segment.index.bytes` for each index. The first
-        batch of a segment always fits into the indexes.
-        """
+        """The number of `batches`, at `base_offsets`, that still fit into the segment and its indexes."""
         sizes = self.size + np.cumsum(batches["size"])
         fits = (sizes <= self._segment_bytes) & (base_offsets + batches["last_offset_delta"] <= MAX_INT)
         room = int(fits.argmin() if not fits.all() else len(fits))
@@ -367,17 +334,13 @@ class SegmentFile:
         self._held.append(data if is_kept else bytes(data))
 
     def _let_go(self) -> list[Buffer]:
-        """The pieces that were held until now."""
         held, self._held = self._held, []
         if self._bundles:
             self._bundles.hold(-sum(memoryview(piece).nbytes for piece in held))
         return held
 
     def seal(self, now_ms: int) -> SegmentInfo:
-        """Make the files durable and describe them; a part of a bundle is not durable before that is.
-
-        Raises CorruptRecordError for a batch with an unknown codec.
-        """
+        """Make the files durable and describe them; a part of a bundle is not durable before that is."""
         described, files = self._log.describe(self._partition, self._stem, now_ms)
         if self._stream is None and self._bundles and self._bundles.is_shared:
             stem = self._bundles.add(self._partition, self._let_go(), files)
@@ -390,18 +353,11 @@ class SegmentFile:
         return dataclasses.replace(described, first_unstable_offset=NO_OFFSET)
 
     def abort(self) -> None:
-        """Abort; the bytes already written stay unreferenced."""
         if self._stream is not None:
             self._stream.abort()
 
     def _name(self, suffix: str) -> str:
         return paths.segment_file(self._topic, self._partition, self._stem, suffix)
-
-
-# ---
-# Writes a partition's records as relocatable segments.
-#
-# A segment is written as if it began at offset 0, since it gets its offsets at commit (`SegmentInfo.at`).
 
 
 BATCH_OVERHEAD = 61 + 21
@@ -410,12 +366,12 @@ _UNCOMPRESSED = "uncompressed"
 
 
 class SegmentWriter:
-    """Writes the records of one partition as segments, in about 6 MiB of memory (32 on object stores).
+    """Writes the records of one partition as segments that begin at offset 0 (`SegmentInfo.at`), in about 6 MiB of
+    memory.
 
     A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a part of `segment.jitter.ms` that
-    `random` chooses once. The same records give the same bytes, however they are cut into appends. `new_id` gives the
-    unique hex part of a stem. Raises InvalidRecordError for a record that fits no batch or segment; what was written
-    so far stays unreferenced, for vacuum to delete. With `bundles`, small segments are written by these.
+    `random` chooses once. The same records give the same bytes, however they are cut into appends. After an
+    InvalidRecordError what was written so far stays unreferenced, for vacuum to delete.
     """
 
     def __init__(
@@ -442,7 +398,6 @@ class SegmentWriter:
         self._is_aborted = False
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> None:
-        """Take the `rows` of `source`, to be written in this order."""
         try:
             for encoded in self._encoder.append(source, rows):
                 self._write(encoded)
@@ -546,15 +501,11 @@ def usual_batch(config: TopicConfig) -> int:
 
 
 def largest_batch(config: TopicConfig) -> int:
-    """The size in bytes that no batch may exceed."""
     return min(config.max_message_bytes, config.segment_size)
 
 
 def codec_of(config: TopicConfig, compression: str | None) -> str:
-    """The codec of new batches: the topic's own, or, if the topic leaves it to producers, `compression`.
-
-    Raises InvalidConfigError if there is no such codec.
-    """
+    """The codec of new batches: the topic's own, or, if the topic leaves it to producers, `compression`."""
     if compression not in (None, _UNCOMPRESSED, *CODEC_NAMES):
         raise InvalidConfigError(f"compression must be one of {', '.join(CODEC_NAMES)}", value=compression)
     chosen = compression or _UNCOMPRESSED if config.compression_type == "producer" else config.compression_type
@@ -562,7 +513,6 @@ def codec_of(config: TopicConfig, compression: str | None) -> str:
 
 
 def compression_level(config: TopicConfig, codec: str) -> int | None:
-    """The topic's level for `codec`; None if the codec has no levels."""
     levels = {
         "gzip": config.compression_gzip_level,
         "lz4": config.compression_lz4_level,
@@ -571,17 +521,13 @@ def compression_level(config: TopicConfig, codec: str) -> int | None:
     return levels.get(codec)
 
 
-# ---
-# Writes one small segment for each of many partitions, as one bundle, in columns: without a writer for each.
-
-
 #: Roughly the most bytes that a record takes in a batch beyond its bytes in Arrow, and a batch beyond its records.
 _RECORD_SPARE, _BATCH_SPARE = 32, 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SmallSegments:
-    """The batches of many partitions, one of each, in memory; `partitions` ascend."""
+    """The batches of many partitions, one of each, in memory; `partitions` ascend. Without a writer for each."""
 
     partitions: npt.NDArray[np.int64]
     encoded: EncodedBatches
@@ -597,10 +543,7 @@ class SmallSegments:
         counts: npt.NDArray[np.int64],
         form: BatchFormat,
     ) -> SmallSegments | None:
-        """The batches of `rows`, of which `counts` go to each of `partitions`; None unless each makes one batch.
-
-        `record_bytes` is the size of the records in Arrow.
-        """
+        """The batches of `rows`, of which `counts` go to each of `partitions`; None unless each makes one batch."""
         room = record_bytes + _RECORD_SPARE * len(rows) + _BATCH_SPARE * len(counts)
         encoded = RecordEncoder(form, room=room).append_groups(source, rows, counts)
         return None if encoded is None else cls(partitions, encoded, form)

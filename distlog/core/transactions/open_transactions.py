@@ -13,12 +13,6 @@ from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, HEADER_SIZ
 from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.indexes.transaction_index import AbortedTransaction
 
-# ---
-# Isolation: a reader sees all records of transactions, or only the committed ones (KIP-98).
-#
-# distlog writes no open transactions; a partition adopted from Kafka may hold them.
-
-
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 #: One value for all batches, or one value for each batch.
 PerBatch = int | npt.NDArray[np.int64]
@@ -26,7 +20,8 @@ PerBatch = int | npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Hides the data of aborted transactions. The decoder always hides control batches, as a Kafka consumer does.
+    """Hides the data of aborted transactions (KIP-98). The decoder always hides control batches, as a Kafka
+    consumer does.
 
     `aborted` has, by partition, a row per transaction: producer id, first offset, last offset.
     """
@@ -62,10 +57,6 @@ def _rows(transactions: Iterable[AbortedTransaction]) -> npt.NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-# ---
-# Tracks which transactions are open behind the batches of a partition, and finds the aborted ones.
-
-
 _MARKERS = (ABORT, COMMIT)
 
 
@@ -82,17 +73,11 @@ class OpenTransactions:
 
     @property
     def first_offset(self) -> int:
-        """The first offset of the earliest open transaction; NO_OFFSET if none is open.
-
-        A segment that ends here has it as its first unstable offset.
-        """
+        """The first offset of the earliest open transaction: the first unstable offset; NO_OFFSET if none is open."""
         return min(self._opened.values(), default=NO_OFFSET)
 
     def see(self, data: Any, batches: npt.NDArray[Any], shift: int = 0) -> list[AbortedTransaction]:
-        """Take the next batches (BATCH rows) of `data`; returns the transactions whose abort markers are among them.
-
-        `shift` is added to their offsets.
-        """
+        """Take the next batches (BATCH rows) of `data`; returns the transactions that their markers abort."""
         aborted = []
         for batch in batches[(batches["attributes"] & TRANSACTIONAL) != 0]:
             producer, offset = int(batch["producer_id"]), int(batch["base_offset"]) + shift

@@ -36,10 +36,6 @@ from distlog.core.errors import CorruptIndexError, InvalidRecordError, OutOfOrde
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.transactions.open_transactions import control_type, coordinator_epoch
 
-# ---
-# The facts that the batches of a log, and the entries of a snapshot in Kafka's format, hold about producers.
-
-
 _MARKERS = {ABORT: ABORT_MARKER, COMMIT: COMMIT_MARKER}
 
 
@@ -114,8 +110,7 @@ def batches_of(entry: Any) -> Iterator[ProducerBatch]:
         yield ProducerBatch(producer, epoch, int(entry["last_sequence"]), last, delta, time, kind, NONE)
 
 
-def entry_of(producer: int, state: ProducerState) -> tuple[int, ...]:
-    """The entry that a producer snapshot has of the producer."""
+def _entry(producer: int, state: ProducerState) -> tuple[int, ...]:
     last = state.batches[-1] if state.batches else KnownBatch(NONE, NONE, 0, NO_TIMESTAMP)
     return (
         producer,
@@ -129,7 +124,6 @@ def entry_of(producer: int, state: ProducerState) -> tuple[int, ...]:
     )
 
 
-# ---
 # The producer snapshot, `<offset>.snapshot`: the state of each producer before that offset.
 #
 #     position | type | field
@@ -147,7 +141,6 @@ def entry_of(producer: int, state: ProducerState) -> tuple[int, ...]:
 #
 # Everything is big-endian (Kafka's `ProducerStateManager`). Kafka remembers five batches per producer; only the
 # last one is in this file.
-
 
 ENTRY = np.dtype(
     [
@@ -167,11 +160,7 @@ _CRC_START = 6
 
 
 def read_producer_snapshot(data: bytes, *, file: str = "") -> npt.NDArray[np.void]:
-    """The entries (ENTRY rows) of the snapshot `data`.
-
-    Raises CorruptIndexError if the snapshot has another version, is cut off, or does not match its checksum. Kafka
-    then takes the snapshot before it.
-    """
+    """The entries (ENTRY rows) of the snapshot `data`; CorruptIndexError for a bad one: use the one before."""
     if len(data) < _HEADER.size:
         raise CorruptIndexError("a producer snapshot is cut off: delete it", file=file or None)
     version, crc, count = _HEADER.unpack_from(data)
@@ -181,15 +170,12 @@ def read_producer_snapshot(data: bytes, *, file: str = "") -> npt.NDArray[np.voi
 
 
 def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
-    """The bytes of the file that holds `entries`, ENTRY rows."""
     body = struct.pack(">i", len(entries)) + entries.astype(ENTRY).tobytes()
     return struct.pack(">hI", _VERSION, crc32c(body)) + body
 
 
-# ---
 # A producer numbers its records from 0 on, in each partition. So a log can tell a batch that it has already from
-# the next one, and from one behind missing batches. It keeps the last five batches of each producer.
-
+# the next one, and from one after missing batches. It keeps the last five batches of each producer.
 
 #: Kafka's producer.id.expiration.check.interval.ms: how often all producers are looked at.
 EXPIRATION_CHECK_MS = 600_000
@@ -204,9 +190,9 @@ def any_first(batch: BatchFields) -> None:
 class ProducerStates:
     """The states of a partition's producers, by producer id, at one offset of its log.
 
-    A log that was cleaned, or cut at its beginning, does not have batches of all producers. So a walk may begin with
-    a snapshot before `offset`: batches below that are passed over. A walk that is not `whole` begins without one
-    behind batches that count.
+    A log that was cleaned, or cut at its beginning, does not have batches of all producers. So a walk may begin
+    with a snapshot before `offset`: batches below that are passed over. A walk that is not `whole` begins
+    without a snapshot.
     """
 
     def __init__(
@@ -228,7 +214,6 @@ class ProducerStates:
         return len(self._states)
 
     def get(self, producer_id: int) -> ProducerState | None:
-        """The state of a producer; it changes with `see`."""
         return self._states.get(producer_id)
 
     def know(self, producer_id: int, state: ProducerState | None) -> None:
@@ -238,23 +223,19 @@ class ProducerStates:
 
     @property
     def opened(self) -> Mapping[int, int]:
-        """The first offsets of the open transactions, by producer id."""
         return self._opened
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """True if a transaction of the producer in this epoch, or one before, is open.
-
-        An end marker that also fences its producer is of the next epoch.
-        """
+        """True if a transaction of the producer in this epoch, or one before (its end marker fences it), is open."""
         return producer_id in self._opened and self._states[producer_id].epoch <= epoch
 
     def snapshot(self) -> bytes:
-        """The content of the producer snapshot behind the last batch seen."""
+        """The content of the producer snapshot after the last batch."""
         return write_producer_snapshot(self.entries())
 
     def entries(self) -> npt.NDArray[np.void]:
         """The entries of such a snapshot (ENTRY rows), by producer id."""
-        return np.array([entry_of(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
+        return np.array([_entry(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
 
     def expire(self, now_ms: int, producers: Iterable[int] | None = None, *, after_ms: int = EXPIRATION_MS) -> None:
         """Forget producers silent for `after_ms` at `now_ms`, unless their transaction is open; or only of these."""
@@ -299,9 +280,7 @@ class ProducerStates:
     def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
         """Check batches that are to be appended together (offsets from 0 on); of end markers, the epoch.
 
-        Returns the last of them as the log has it, if it has it already; then all of them are there. Raises
-        ProducerFencedError for an epoch below the producer's, OutOfOrderSequenceError for a sequence number that is
-        not the next one, InvalidRecordError while the producer's transaction is open, and the errors of `first`.
+        Returns the last of them as the log has it, if it has it already; then all of them are there.
         """
         last = batches[-1]
         state = self._states.get(last.producer_id)
