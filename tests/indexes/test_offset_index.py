@@ -137,7 +137,8 @@ def test_the_golden_files_hold_dumps_and_untrimmed_files() -> None:
 
 def test_a_length_that_is_no_multiple_of_the_entry_size_is_corrupt(scratch: Path) -> None:
     scratch.write_bytes(offset_entries([1], [10]) + b"\0\0\0")
-    with OffsetIndex(str(scratch), BASE) as index, pytest.raises(CorruptIndexError, match="multiple of 8") as caught:
+    index = OffsetIndex(str(scratch), BASE)
+    with pytest.raises(CorruptIndexError, match="multiple of 8") as caught:
         index.sanity_check()
     assert caught.value.details == {"file": str(scratch), "position": 8}
     check_entries(index_of(scratch, [(BASE + 1, 10)]), [(BASE + 1, 10)])

@@ -23,7 +23,6 @@ from distlog.core.storage.object_store import (
     PARTS_IN_FLIGHT,
     SINGLE_PUT_BYTES,
     BufferedWriter,
-    ObjectRequests,
     ObjectStore,
 )
 from distlog.core.storage.storage import Storage
@@ -140,14 +139,15 @@ def test_vacuum_goes_on_where_uploads_cannot_be_listed(
     assert "s3:ListBucketMultipartUploads" in caplog.text
 
 
-class PagingStore:
+class PagingStore(ObjectStore):
     """An S3 that lists two uploads at a time."""
 
-    protocol = "s3"
-    list_s3 = ObjectRequests.list_s3
-
     def __init__(self, keys: list[str]) -> None:
-        self.keys, self.fs, self.counters = keys, self, StorageCounters()
+        self.keys, self.protocol, self.counters = keys, "s3", StorageCounters()
+
+    @property
+    def fs(self) -> Any:
+        return self
 
     def split_path(self, path: str) -> tuple[str, str, None]:
         bucket, _, key = path.removeprefix("s3://").partition("/")
@@ -169,9 +169,8 @@ class PagingStore:
 
 def test_a_long_list_of_uploads_is_read_to_its_end() -> None:
     keys = [f"logs/clicks/clicks-0/{number}" for number in range(5)]
-    paging, store = PagingStore(keys), object.__new__(ObjectStore)
-    store._requests = paging  # type: ignore[assignment]
-    found = store.uploads("s3://bucket/logs/clicks")
+    paging = PagingStore(keys)
+    found = paging.uploads("s3://bucket/logs/clicks")
     assert [upload.name for upload in found] == [f"s3://bucket/{key}" for key in keys]
     assert {upload.started_ms for upload in found} == {1_767_225_601_000}
     assert paging.counters.lists == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +33,6 @@ def column(entry: np.dtype[np.void], field: str) -> Column:
     return Column(entry.itemsize, start, dtype.itemsize)
 
 
-IndexT = TypeVar("IndexT", bound="MappedIndex")
-
-
 class MappedIndex:
     """The file of an offset or time index of a sealed segment, mapped: `size` bytes from `begin` on, or all.
 
@@ -58,21 +55,7 @@ class MappedIndex:
         with open(path, "rb", buffering=0) as file:
             mapped = map_sealed(file.fileno(), begin, end)
         self._mapped: npt.NDArray[np.uint8] | None = np.frombuffer(mapped, np.uint8)
-        self._entries = len(self._mapped) // self._stride
-
-    def __repr__(self) -> str:
-        state = "closed" if self._mapped is None else f"{self._entries} entries"
-        return f"{type(self).__name__}({self.path!r}, base_offset={self.base_offset}, {state})"
-
-    def __enter__(self: IndexT) -> IndexT:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def entries(self) -> int:
-        return self._entries
+        self.entries = len(self._mapped) // self._stride
 
     def checksum(self) -> int:
         return crc32c(self._data.data)
@@ -87,25 +70,23 @@ class MappedIndex:
         return self._mapped
 
     def _floor_slot(self, target: int, column: Column) -> int:
-        return floor_slot(self._data, self._entries, target, *column)
+        return floor_slot(self._data, self.entries, target, *column)
 
     def _read(self, slot: int) -> tuple[int, int]:
-        # The two fields of an entry, as they are stored.
-        data = self._data
-        first, second = self.PACKED.unpack_from(data.data, slot * self._stride)
+        first, second = self.PACKED.unpack_from(self._data.data, slot * self._stride)
         if first < 0 or second < 0:
             raise self._negative(slot)
         return first, second
 
     def _check_length(self) -> None:
         if len(self._data) % self._stride:
-            position = self._entries * self._stride
+            position = self.entries * self._stride
             raise self._corrupt(
                 f"the length of the file is not a multiple of {self._stride}: rebuild the index", position=position
             )
 
     def _check_column(self, column: Column, what: str, *, step: int, largest: int) -> None:
-        slot = first_bad_slot(self._data, self._entries, step, largest, *column)
+        slot = first_bad_slot(self._data, self.entries, step, largest, *column)
         if slot >= 0:
             raise self._corrupt(
                 f"an entry's {what} is out of order or range (a tail of zeros was not trimmed): rebuild the index",
@@ -150,7 +131,7 @@ class OffsetIndex(MappedIndex):
     def lookup(self, offset: int) -> OffsetPosition:
         """The entry with the largest offset not above `offset`, or (base offset, 0)."""
         target = offset - self.base_offset
-        slot, relative_offset, position = floor_entry(self._data, self._entries, target, *_OFFSET_KEY)
+        slot, relative_offset, position = floor_entry(self._data, self.entries, target, *_OFFSET_KEY)
         if relative_offset < 0 or position < 0:
             raise self._negative(slot)
         return OffsetPosition(self.base_offset + relative_offset, position)
@@ -158,7 +139,7 @@ class OffsetIndex(MappedIndex):
     def ceiling(self, offset: int) -> OffsetPosition | None:
         """The entry with the smallest offset not below `offset`, or None."""
         slot = self._floor_slot((offset - self.base_offset) - 1, self.OFFSETS) + 1
-        entry = self._at(slot) if slot < self._entries else None
+        entry = self._at(slot) if slot < self.entries else None
         if entry and entry.offset < offset:
             raise self._corrupt("the entries are out of order: rebuild the index", position=slot * self._stride)
         return entry
@@ -214,7 +195,7 @@ class TimeIndex(MappedIndex):
 
     def lookup(self, timestamp: int) -> TimestampOffset:
         """The entry with the largest timestamp not above `timestamp`, or (-1, base offset)."""
-        slot, entry_timestamp, relative_offset = floor_entry(self._data, self._entries, timestamp, *_TIME_KEY)
+        slot, entry_timestamp, relative_offset = floor_entry(self._data, self.entries, timestamp, *_TIME_KEY)
         if slot < 0:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)
         if entry_timestamp < 0 or relative_offset < 0:

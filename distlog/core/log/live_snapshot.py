@@ -105,9 +105,9 @@ def _damage(
         return error
     if state is None:
         kept = durable_end(value, snapshot.topic_id, active)
-    walked = _walk(handle, snapshot, partition, active, page)
-    with closing(ReadableSegment(folder, walked.state, snapshot.config)) as segment:
-        return segment.damage(kept, is_end_known=walked.is_end_known)
+    walked, is_end_known = _walk(handle, snapshot, partition, active, page)
+    with closing(ReadableSegment(folder, walked, snapshot.config)) as segment:
+        return segment.damage(kept, is_end_known=is_end_known)
 
 
 def _is_active(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active) -> bool:
@@ -140,16 +140,16 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
     page = _page(handle, partition)
     state = _known_state(page, snapshot, active)
     if state is None:
-        walked = _walk(handle, snapshot, partition, active, page)
+        walked, is_end_known = _walk(handle, snapshot, partition, active, page)
         # a writer that came meanwhile may not have counted yet what the walk has found, and may take it back
         state = _known_state(page, snapshot, active)
         if state is None:
-            state = walked.state
+            state = walked
             # what is wrong with a log that readers see up to where the walk ended
             value = stored_value(page)
             kept = durable_end(value, snapshot.topic_id, active)
             with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
-                error = segment.damage(kept, is_end_known=walked.is_end_known)
+                error = segment.damage(kept, is_end_known=is_end_known)
                 # a writer that came meanwhile has appended behind the end of the walk
                 if error is not None and value == stored_value(page) and not _known_state(page, snapshot, active):
                     _warn_once(segment.file, str(error))
@@ -175,14 +175,10 @@ def _known_state(page: str, snapshot: Snapshot, active: Active) -> SegmentState 
     return None
 
 
-class _Walked(NamedTuple):
-    """The state to which a log was walked; `is_end_known` says that it is to be cut there, whatever lies behind."""
-
-    state: SegmentState
-    is_end_known: bool
-
-
-def _walk(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str) -> _Walked:
+def _walk(
+    handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str
+) -> tuple[SegmentState, bool]:
+    """The state to which the log was walked, and whether it is to be cut there, whatever lies after it."""
     name = paths.segment_file(handle.name, partition, active.stem, ".log")
     if not os.path.exists(path := handle.storage.local_path(name)):
         if _is_active(handle, snapshot, partition, active):
@@ -197,7 +193,7 @@ def _walk(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Activ
             begin = point if segment.has_its_bytes() else begin
     with closing(ReadableSegment(folder, begin, config)) as segment:
         state = segment.look_through(transactions_before(handle, snapshot.partitions[partition]), end)
-    return _Walked(state, is_end_known=end is not None)
+    return state, end is not None
 
 
 def _end_after_failed_sync(value: bytes | None, snapshot: Snapshot, active: Active) -> int | None:

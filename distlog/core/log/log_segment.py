@@ -260,11 +260,9 @@ def closed_on_error(segment: ReadableSegment) -> Iterator[None]:
         raise
 
 
-(_CREATED,) = places(("created_ms",))
-(_UNSTABLE,) = places(("first_unstable_offset",))
+_CREATED, _UNSTABLE, _FLUSHED_MS = places(("created_ms", "first_unstable_offset", "flushed_ms"))
 _FLUSHED = list(places(("flushed_offset", "flushed_position")))
 _TORN = "what was half written could not be cut off: recover it"
-(_FLUSHED_MS,) = places(("flushed_ms",))
 _SYNC_FAILED = "a sync failed, so what is on the device is unknown: recover it"
 
 

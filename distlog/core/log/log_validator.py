@@ -98,7 +98,9 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
     _check_batch(data, batch, config)
     records = _records(data, batch, config)
     if batch.attributes & APPEND_TIME:
-        _refuse_append_time(batch.record_count)
+        refused = range(min(batch.record_count, _MOST_ERRORS))
+        errors = RecordErrors((number, "a producer set the append time") for number in refused)
+        raise InvalidTimestampError("the append time is the log's to set", record_errors=errors)
     by_log = config.message_timestamp_type == "LogAppendTime"
     verdicts = np.zeros(batch.record_count, np.uint8)
     checked = check_records(
@@ -162,11 +164,6 @@ def _check_batch(data: Buffer, batch: BatchFields, config: TopicConfig) -> None:
         raise InvalidRecordError("a producer id needs a sequence number", producer_id=batch.producer_id)
 
 
-def _refuse_append_time(count: int) -> None:
-    errors = RecordErrors((number, "a producer set the append time") for number in range(min(count, _MOST_ERRORS)))
-    raise InvalidTimestampError("the append time is the log's to set", record_errors=errors)
-
-
 def check_size(largest: int, config: TopicConfig) -> None:
     """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
     if largest > config.max_message_bytes:
@@ -182,27 +179,22 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
     section = array[HEADER_SIZE:]
     records = _Records(array, HEADER_SIZE, array.size, section, codec)
     if codec != NONE:
-        expander = _expanded(codec, section, config)
+        limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
+        expander = Expander(min(_FIRST_GUESS * section.size, limit))
+        try:
+            expander.expand(codec, section, limit=limit)
+        except CorruptRecordError as error:
+            if "limit" not in error.details:
+                raise
+            raise RecordTooLargeError(
+                f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches",
+                limit=limit,
+            ) from None
         records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
     # before there is an array with an item for each of them
     if count * SMALLEST_RECORD > records.end - records.start:
         raise InvalidRecordError("a batch is too short for the records that it claims to hold", records=count)
     return records
-
-
-def _expanded(codec: int, section: npt.NDArray[np.uint8], config: TopicConfig) -> Expander:
-    limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
-    expander = Expander(min(_FIRST_GUESS * section.size, limit))
-    try:
-        expander.expand(codec, section, limit=limit)
-    except CorruptRecordError as error:
-        if "limit" not in error.details:
-            raise
-        raise RecordTooLargeError(
-            f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches",
-            limit=limit,
-        ) from None
-    return expander
 
 
 def _bounds(config: TopicConfig, now_ms: int) -> TimeBounds:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action
@@ -125,11 +124,8 @@ class _Sealing:
         return [*(action for sealed in self.sealed.values() for action in sealed.actions()), *actions]
 
 
-class _Locked(NamedTuple):
-    """A partition whose lock is held, and the work to seal the files of its active segment."""
-
-    partition: ActivePartition
-    seal: Task[SealedSegment]
+#: A partition whose lock is held, and the work to seal the files of its active segment.
+_Locked = tuple[ActivePartition, Task[SealedSegment]]
 
 
 @contextmanager
@@ -149,10 +145,10 @@ def _locked(
             # before it is entered: behind that, an interrupt would leave the lock held, and the close wait for it
             stack.callback(seal.when_over, partial(held.__exit__, None, None, None))
             held.__enter__()
-            locked.append(_Locked(partition, seal))
+            locked.append((partition, seal))
         if locked:
             snapshots.refresh()
-        yield [each for each in locked if each.partition.recover() is not None]
+        yield [(partition, seal) for partition, seal in locked if partition.recover() is not None]
 
 
 def _commit(
@@ -165,13 +161,13 @@ def _commit(
     read_version: int | None,
     write_id: str | None,
 ) -> tuple[Commit | None, Snapshot]:
-    sealing, partitions = _Sealing({}, needed, plan), [each.partition for each in locked]
+    sealing, partitions = _Sealing({}, needed, plan), [partition for partition, _ in locked]
     try:
         # checked before anything is sealed: the plan would find a partition that is not locked only afterwards
         if set(_active(snapshots.snapshot, needed)) - {partition.partition for partition in partitions}:
             raise _FoundActiveError(snapshots.snapshot)
         # side by side, since each takes several syncs, and others wait for the locks meanwhile
-        sealed = in_parallel(Task.wait, [each.seal for each in locked])
+        sealed = in_parallel(Task.wait, [seal for _, seal in locked])
         sealing.sealed.update(zip((partition.partition for partition in partitions), sealed, strict=True))
         commit, after = handle.log.commit(
             snapshots.snapshot,

@@ -188,30 +188,12 @@ class SegmentState:
         return SegmentInfo(
             partition=partition,
             stem=self.stem,
-            base_offset=self.base_offset,
-            next_offset=self.next_offset,
             stored_base_offset=self.base_offset,
-            record_count=self.record_count,
             log_bytes=self.position,
-            offset_index_bytes=self.offset_index_bytes,
-            time_index_bytes=self.time_index_bytes,
-            txn_index_bytes=self.txn_index_bytes,
-            first_timestamp=self.first_timestamp,
-            max_timestamp=self.max_timestamp,
-            offset_of_max_timestamp=self.offset_of_max_timestamp,
             compression=",".join(sorted(self.codec_names - {UNKNOWN_CODEC})) or CODEC_NAMES[0],
-            leader_epoch=self.leader_epoch,
             has_transactions=self.has_transactions,
             has_producers=bool(self.producer_bits & PRODUCERS),
-            created_ms=self.created_ms,
-            crc32c=self.crc32c,
-            min_timestamp=self.min_timestamp,
-            offset_index_crc32c=self.offset_index_crc32c,
-            time_index_crc32c=self.time_index_crc32c,
-            txn_index_crc32c=self.txn_index_crc32c,
-            first_batch_crc=self.first_batch_crc,
-            last_batch_crc=self.last_batch_crc,
-            first_unstable_offset=self.first_unstable_offset,
+            **{name: getattr(self, name) for name in _OF_SEGMENT},
         )
 
     def tail_info(self, partition: int, now_ms: int) -> SegmentInfo:
@@ -226,6 +208,8 @@ class SegmentState:
 
 
 NAMES = tuple(spec.name for spec in dataclasses.fields(SegmentState))[1:]
+#: The numbers that a SegmentInfo has too.
+_OF_SEGMENT = tuple(spec.name for spec in dataclasses.fields(SegmentInfo) if spec.name in NAMES)
 _BOUNDS = {spec.name: spec.metadata["bounds"] for spec in dataclasses.fields(SegmentState)[1:]}
 _PACKED = struct.Struct(f"={_STEM_BYTES}s{len(NAMES)}q")
 #: The size of a state as bytes.

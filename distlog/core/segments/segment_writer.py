@@ -119,23 +119,16 @@ class Bundles:
 
     def _pieces(self, bundle: _Bundle) -> Iterator[Buffer]:
         """The bytes of a bundle; notes the position of each part."""
-        page = PAGE_BYTES if self._storage.is_local else 1
-        position = 0
-        for partition, suffix, pieces in _in_order(bundle):
+        page, position, segments = PAGE_BYTES if self._storage.is_local else 1, 0, sorted(bundle.segments.items())
+        logs = [(number, ".log", parts[".log"]) for number, parts in segments]
+        others = [(number, *part) for number, parts in segments for part in parts.items() if part[0] != ".log"]
+        for partition, suffix, pieces in logs + others:
             gap = -position % page if suffix == ".log" else 0
             place = self._placed.setdefault((partition, bundle.stem), {})
             place[_PLACES[suffix]] = position + gap
             position += gap + _size(pieces)
             yield bytes(gap)
             yield from pieces
-
-
-def _in_order(bundle: _Bundle) -> Iterator[tuple[int, str, Sequence[Buffer]]]:
-    """(partition, suffix, pieces) of each part: the logs first."""
-    segments = sorted(bundle.segments.items())
-    yield from ((number, ".log", parts[".log"]) for number, parts in segments)
-    for number, parts in segments:
-        yield from ((number, suffix, pieces) for suffix, pieces in parts.items() if suffix != ".log")
 
 
 def _size(pieces: Sequence[Buffer]) -> int:

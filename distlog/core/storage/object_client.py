@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from distlog.core.errors import InvalidConfigError, StorageError
@@ -112,7 +112,9 @@ def _note_replies(protocol: str, made: Any) -> None:
         elif protocol in _AZURE:
             for policy in made.service_client._pipeline._impl_policies:
                 if hasattr(policy, "_response_callback"):
-                    policy._response_callback = partial(_note_azure, made)
+                    policy._response_callback = lambda response: note_reply(
+                        made, response.http_response.headers.get("Date")
+                    )
 
 
 def _noted_calls(made: Any, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -144,10 +146,6 @@ def _noted_session(made: Any) -> Any:
     config = TraceConfig()
     config.on_request_end.append(note)
     return config
-
-
-def _note_azure(made: Any, response: Any) -> None:
-    note_reply(made, response.http_response.headers.get("Date"))
 
 
 # Clients are kept per process id. After a fork the child makes its own. It must not close those of its parent,

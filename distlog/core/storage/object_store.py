@@ -123,7 +123,7 @@ class ObjectRequests:
         """See `Storage.replied_ms`; memory is no other machine's."""
         return times.now_ms() if self.protocol == "memory" else replied_ms(self.fs)
 
-    def delete(self, path: str) -> None:
+    def delete_one(self, path: str) -> None:
         self.counters.deletes += 1
         with suppress(FileNotFoundError):
             self.retried("delete", path, lambda: self.fs.rm_file(path))
@@ -355,16 +355,10 @@ _KEYS_PER_DELETE = 1000
 _PROBES_TRIED = 3
 
 
-class ObjectStore:
-    def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
-        self._requests = ObjectRequests(protocol, options, counters)
-
-    def read(self, path: str, start: int, end: int | None) -> bytes:
-        return self._requests.read(path, start, end)
-
+class ObjectStore(ObjectRequests):
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
         merged, covered_by = merge_ranges(ranges)
-        replies = in_parallel(lambda wanted: memoryview(self._requests.read(*wanted)), merged)
+        replies = in_parallel(lambda wanted: memoryview(self.read(*wanted)), merged)
         shifts = [merged[number][1] for number in covered_by]
         return [
             replies[number][start - shift : max(end, start) - shift]
@@ -379,9 +373,6 @@ class ObjectStore:
                 break
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
-    def size(self, path: str) -> int:
-        return self._requests.size(path)
-
     def put_many(self, files: Mapping[str, Buffer]) -> None:
         self._check_writable()
         in_parallel(lambda item: self._put_any(*item), files.items())
@@ -391,13 +382,13 @@ class ObjectStore:
         begun_s = time.monotonic()
         self.probe_put_if_absent(path.rpartition("/")[0], timeout_s)
         left_s = timeout_s - (time.monotonic() - begun_s)
-        return self._requests.put_if_absent(path, data, left_s, put_time)
+        return super().put_if_absent(path, data, left_s, put_time)
 
     def probe_put_if_absent(self, folder: str, timeout_s: float) -> None:
         """See `Storage.probe_put_if_absent`; of several threads that ask, one sends the requests."""
         self._check_writable()
         begun_s = time.monotonic()
-        proof = self._requests.proof(folder)
+        proof = self.proof(folder)
         with proof.lock:
             if proof.is_held:
                 return
@@ -407,7 +398,7 @@ class ObjectStore:
                 raise StorageError("nothing was written: the storage did not answer another writer", folder=folder)
             path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
             check_one_wins(
-                lambda data: self._requests.put_if_absent(path, data, left_s, PutTime()),
+                lambda data: ObjectRequests.put_if_absent(self, path, data, left_s, PutTime()),
                 lambda: self.delete([path]),
                 folder,
             )
@@ -418,17 +409,16 @@ class ObjectStore:
 
     def open_write(self, path: str, part_bytes: int | None = None) -> BufferedWriter:
         self._check_writable()
-        return BufferedWriter(self._requests, path, part_bytes)
+        return BufferedWriter(self, path, part_bytes)
 
     def entries(self, folder: str) -> Entries:
         """The objects and the names of the folders; a folder that does not exist is empty."""
-        requests = self._requests
-        requests.counters.lists += 1
+        self.counters.lists += 1
         try:
-            entries = requests.retried("list", folder, lambda: requests.fs.ls(folder, detail=True))
+            entries = self.retried("list", folder, lambda: self.fs.ls(folder, detail=True))
         except FileNotFoundError:
             return []
-        prefix = requests.fs._strip_protocol(folder) + "/"
+        prefix = self.fs._strip_protocol(folder) + "/"
         named = ((entry["name"][len(prefix) :], entry) for entry in entries if entry["name"].startswith(prefix))
         return [
             FileInfo(name, entry["size"], modified_ms(entry)) if entry["type"] == "file" else name
@@ -437,35 +427,31 @@ class ObjectStore:
         ]
 
     def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
-        if self._requests.protocol == "s3":
+        if self.protocol == "s3":
             return self._objects_after(folder, name)
         files = (entry for entry in self.entries(folder) if isinstance(entry, FileInfo))
         return (entry for entry in files if entry.name > name)
 
-    def replied_ms(self) -> int:
-        return self._requests.replied_ms()
-
     def modified_ms(self, path: str) -> int:
-        return modified_ms(self._requests.describe(path))
+        return modified_ms(self.describe(path))
 
     def delete(self, paths: Sequence[str]) -> None:
         self._check_writable()
-        if self._requests.protocol != "s3":
-            in_parallel(self._requests.delete, paths)
+        if self.protocol != "s3":
+            in_parallel(self.delete_one, paths)
             return
         chunks = [paths[at : at + _KEYS_PER_DELETE] for at in range(0, len(paths), _KEYS_PER_DELETE)]
-        in_parallel(self._requests.delete_many, chunks)
+        in_parallel(self.delete_many, chunks)
 
     def now_ms(self, folder: str) -> int:
         """See `Storage.now_ms`: the Date of a reply on S3, elsewhere the time of an object that was just written."""
-        requests = self._requests
-        if requests.protocol == "s3":
+        if self.protocol == "s3":
             # to list one key needs no more permissions than to load a topic, and no object
-            reply = requests.list_s3("get the storage's time", folder, MaxKeys=1)
+            reply = self.list_s3("get the storage's time", folder, MaxKeys=1)
             return to_ms(parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]))
         path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
         for _ in range(_PROBES_TRIED):
-            requests.put(path, b"what time is it")
+            self.put(path, b"what time is it")
             try:
                 written_ms = self.modified_ms(path)
                 break
@@ -473,7 +459,7 @@ class ObjectStore:
                 # this process stood still for so long that a vacuum took the object for one of a dead process
                 continue
             finally:
-                requests.delete(path)
+                self.delete_one(path)
         else:
             raise StorageError("the storage lost an object that was just written", file=path)
         if written_ms == MAX_LONG:
@@ -482,11 +468,11 @@ class ObjectStore:
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
         """See `Storage.uploads`; one request per thousand, and only to S3."""
-        uploads, requests = list[UnfinishedUpload](), self._requests
-        after: dict[str, str] | None = {} if requests.protocol == "s3" else None
+        uploads = list[UnfinishedUpload]()
+        after: dict[str, str] | None = {} if self.protocol == "s3" else None
         while after is not None:
-            reply = requests.list_s3("list the uploads below", folder, "list_multipart_uploads", **after)
-            root = folder[: len(folder) - len(requests.fs.split_path(folder)[1])]
+            reply = self.list_s3("list the uploads below", folder, "list_multipart_uploads", **after)
+            root = folder[: len(folder) - len(self.fs.split_path(folder)[1])]
             for one in reply.get("Uploads", []):
                 uploads.append(UnfinishedUpload(root + one["Key"], one["UploadId"], to_ms(one["Initiated"])))
             has_more = reply.get("IsTruncated")
@@ -498,23 +484,22 @@ class ObjectStore:
         in_parallel(self._abort_upload, uploads)
 
     def _abort_upload(self, upload: UnfinishedUpload) -> None:
-        requests = self._requests
-        bucket, key, _ = requests.fs.split_path(upload.name)
+        bucket, key, _ = self.fs.split_path(upload.name)
 
         def abort() -> Any:
-            requests.counters.deletes += 1
-            return requests.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
+            self.counters.deletes += 1
+            return self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
 
         with suppress(FileNotFoundError):
-            requests.retried("abort the upload of", upload.name, abort)
+            self.retried("abort the upload of", upload.name, abort)
 
     def _objects_after(self, folder: str, after: str) -> Iterator[FileInfo]:
         """The objects of S3 behind the name `after`, in order, a page at a time: fsspec keeps all of a listing."""
-        _, key, _ = self._requests.fs.split_path(folder)
+        _, key, _ = self.fs.split_path(folder)
         prefix = f"{key}/" if key else ""
         where: dict[str, Any] | None = {"StartAfter": prefix + after} if after else {}
         while where is not None:
-            reply = self._requests.list_s3("list", folder, Delimiter="/", **where)
+            reply = self.list_s3("list", folder, Delimiter="/", **where)
             for one in reply.get("Contents", []):
                 if name := one["Key"][len(prefix) :]:
                     yield FileInfo(name, one["Size"], to_ms(one["LastModified"]))
@@ -523,13 +508,13 @@ class ObjectStore:
     def _put_any(self, path: str, data: Buffer) -> None:
         view = byte_view(data)
         if view.nbytes < SINGLE_PUT_BYTES:
-            self._requests.put(path, data if isinstance(data, bytes) else bytes(view))
+            self.put(path, data if isinstance(data, bytes) else bytes(view))
             return
         with self.open_write(path) as writer:
             writer.write(view)
 
     def _check_writable(self) -> None:
-        protocol = self._requests.protocol
+        protocol = self.protocol
         if protocol not in _WRITABLE:
             raise StorageError(
                 "cannot write here: distlog writes to local paths, s3://, gs://, abfs:// and memory://",

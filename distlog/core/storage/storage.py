@@ -177,17 +177,19 @@ class Storage:
         """True if this is a disk of this machine, so that processes may share files by locks and mapped pages."""
         return self.is_local and known_local_disk(self.local_path(""))
 
+    def _at(self, url: str) -> Storage:
+        storage = object.__new__(Storage)
+        storage.__dict__.update(self.__dict__)
+        storage._set_folder(url)
+        return storage
+
     def child(self, name: str) -> Storage:
         """The folder `name` below this one, with the same client, options and counters."""
-        child = object.__new__(Storage)
-        child.__dict__.update(self.__dict__)
-        child._set_folder(self._prefix + name.strip("/"))
-        return child
+        return self._at(self._prefix + name.strip("/"))
 
     def without_links(self) -> Storage:
         """This folder, of which no file is read through a link; StorageError is raised for one."""
-        storage = self.child("")
-        storage._set_folder(self.url)
+        storage = self._at(self.url)
         storage._backend = self._backend.without_links() if isinstance(self._backend, LocalFiles) else self._backend
         return storage
 
@@ -195,19 +197,13 @@ class Storage:
         """The folders around this one, the nearest first, up to the bucket or the root of the disk."""
         url = self.url.rstrip("/").rpartition("/")[0]
         while url and not url.endswith("/"):
-            parent = self.child("")
-            parent._set_folder(url)
-            yield parent
+            yield self._at(url)
             url = url.rpartition("/")[0]
 
     def sibling(self, name: str) -> Storage | None:
         """The folder `name` beside this one, as `child` makes it; None if this one has no folder above it."""
         parent, _, own = self.url.rpartition("/")
-        if not own or parent.endswith("/"):
-            return None
-        beside = self.child("")
-        beside._set_folder(f"{parent}/{name}")
-        return beside
+        return None if not own or parent.endswith("/") else self._at(f"{parent}/{name}")
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes `start` to `end` (None: all the rest) in one request; fewer if the file is shorter."""
