@@ -103,6 +103,7 @@ def text_field(value: str | None) -> bytes:
 
 # Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers from
 # 2.3 on read, and read in 0 to 4, which brokers of 4.1 write.
+
 #: The topic's name, in Kafka too.
 OFFSETS_TOPIC = "__consumer_offsets"
 #: The versions of keys of positions.

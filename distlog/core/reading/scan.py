@@ -248,7 +248,6 @@ def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentFacts:
 if TYPE_CHECKING:
     import pandas as pd
 
-
 #: The attributes that plots and Spark use. Completion does not offer them.
 _INTERNAL = {"isolation", "max_workers", "slices", "times"}
 

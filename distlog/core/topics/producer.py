@@ -53,6 +53,7 @@ from distlog.core.topics.writer import Writer
 # 2^32 + the number in it; 0 is the commit that begins it. So a reader that sees a higher generation knows that lower
 # ones have ended. The epoch in batches is the generation; when the epochs of one producer id are used up, the next
 # generation has another id, as in Kafka.
+
 #: Epochs of one producer id: an int16 that is not negative.
 _EPOCHS = 1 << 15
 _NUMBER_BITS = 32

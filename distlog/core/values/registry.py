@@ -285,7 +285,6 @@ class _Server:
 _DELETIONS = ("DELETE_SUBJECT", "CLEAR_SUBJECT")
 T = TypeVar("T")
 
-
 #: A version of a subject: the context, the subject there, and its number.
 _Version = tuple[str, str, int]
 
