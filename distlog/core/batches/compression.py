@@ -96,7 +96,6 @@ class Expander:
 
     @property
     def array(self) -> np.ndarray:
-        """Everything that was decompressed so far."""
         return self._room[: self.size]
 
     def expand(self, codec: int, data: Any, *, limit: int, magic: int = 2) -> int:

@@ -53,12 +53,10 @@ class Source:
     file_position: int | np.ndarray = 0
 
     def of_rows(self, rows: np.ndarray) -> Source:
-        """The source of the batches `rows`, which are numbered from 0 again."""
         file = self.file if isinstance(self.file, str) else [self.file[row] for row in rows]
         return Source(file, of_rows(self.file_position, rows))
 
     def corrupt(self, message: str, row: int, batch: Any, **details: Any) -> CorruptRecordError:
-        """The error for batch number `row`; `batch` is its BATCH row."""
         file = self.file if isinstance(self.file, str) else self.file[row]
         position = int(of_rows(self.file_position, row)) + int(batch["position"])
         offset = int(batch["base_offset"])
@@ -207,7 +205,6 @@ def attributes_of(batch: Buffer) -> int:
 
 
 def batch_fields(rows: np.ndarray) -> list[BatchFields]:
-    """The fields of a few batches (BATCH rows)."""
     return [BatchFields._make(row) for row in rows.tolist()]
 
 
@@ -329,7 +326,6 @@ class BatchFormat:
         return min(self.batch_bytes, room)
 
     def headers(self, count: int) -> np.ndarray:
-        """BATCH rows for `count` batches, with the fields that all of them share."""
         batches = np.zeros(count, BATCH)
         batches["magic"], batches["leader_epoch"] = 2, self.leader_epoch
         batches["producer_id"], batches["producer_epoch"] = self.producer_id, self.producer_epoch

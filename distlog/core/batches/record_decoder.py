@@ -171,18 +171,15 @@ class BatchSelection:
 
     @property
     def of_any_time(self) -> bool:
-        """True if records of any timestamp are wanted."""
         bounds = self.oldest, self.newest
         return all(isinstance(bound, int) for bound in bounds) and bounds == (MIN_LONG, MAX_LONG)
 
     def of_rows(self, rows: np.ndarray) -> BatchSelection:
-        """The same for the batches `rows` alone."""
         names = ("shift", "partition", "start_offset", "end_offset", "oldest", "newest")
         values = {name: of_rows(getattr(self, name), rows) for name in names}
         return replace(self, batches=self.batches[rows], source=self.source.of_rows(rows), **values)
 
     def corrupt(self, message: str, row: int, **details: Any) -> CorruptRecordError:
-        """The error for batch number `row`."""
         return self.source.corrupt(message, row, self.batches[row], **details)
 
 
@@ -195,10 +192,7 @@ def checked_by_scan(batches: np.ndarray) -> np.ndarray:
 
 
 def open_sections(selection: BatchSelection, enough: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
-    """The uncompressed records of batches of one format: a buffer, and SECTION rows in it.
-
-    Compressed batches are decompressed until there are `enough` bytes, so there may be fewer sections than batches.
-    """
+    """A buffer with the records of batches of one format, and SECTION rows: of as many as have `enough` bytes."""
     sections = _stored_sections(selection)
     data = selection.data
     if (selection.batches["attributes"] & CODEC_MASK).any():

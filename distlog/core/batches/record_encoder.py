@@ -36,23 +36,17 @@ _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary()
 
 @dataclass(frozen=True, slots=True)
 class RecordInput:
-    """Records to write, one per row."""
-
     timestamps: np.ndarray
     key: ByteColumn
     value: ByteColumn
     headers: HeaderColumn | None
 
     def columns(self) -> Columns:
-        """All columns, in the order in which kernels take them."""
         return self.timestamps, self.key, self.value, self.headers
 
     @classmethod
     def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
-        """The columns timestamp, key, value and, optionally, headers of `records`; other columns are ignored.
-
-        The arrays are not trusted: an offset that does not fit its data is never used. InvalidRecordError.
-        """
+        """The columns timestamp, key, value and perhaps headers; offsets that do not fit their data are refused."""
         names = records.schema.names
         missing = {"timestamp", "key", "value"}.difference(names)
         if missing:
@@ -78,7 +72,6 @@ def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def unfit(column: str, reason: object) -> InvalidRecordError:
-    """The error for an array that points outside its memory."""
     return InvalidRecordError(f"column {column} is not a valid Arrow array: {reason}")
 
 
@@ -206,10 +199,7 @@ class RecordEncoder:
         self._until = NO_TIMESTAMP
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
-        """Take the `rows` of `source`, in this order; yields full batches.
-
-        The `row` of an InvalidRecordError counts from the first record of all.
-        """
+        """Take the `rows` of `source`; yields full batches. `row` in an error counts from the first record of all."""
         first, columns = 0, source.columns()
         while True:
             status, first, self._last, end, self._until = append_records(

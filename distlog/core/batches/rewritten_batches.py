@@ -44,7 +44,6 @@ class RecordBytes:
         return RecordBytes(byte_array(b"".join(parts)), np.cumsum(sizes) - sizes, sizes)
 
     def of_rows(self, rows: Flags) -> RecordBytes:
-        """The records of some of the batches."""
         return RecordBytes(self.data, self.starts[rows], self.sizes[rows])
 
 

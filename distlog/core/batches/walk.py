@@ -22,7 +22,6 @@ class Batches(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position behind the last of them."""
         return self.position + self.data.nbytes
 
     def first(self, count: int) -> Batches:
@@ -91,9 +90,7 @@ class BatchWalk:
                 self._meet(damage, data[whole_bytes:])
 
     def stop(self, batches: Batches, count: int, reason: str | None = None) -> Batches:
-        """End the walk after the first `count` of the last batches, and return these; a `reason` is the damage
-        there.
-        """
+        """End the walk after the first `count` of the last batches; returns these. `reason` is the damage there."""
         batches = batches.first(count)
         self.position, self._is_over = batches.end, True
         if reason is not None:
@@ -111,7 +108,6 @@ class BatchWalk:
         return rows, damage
 
     def _meet(self, damage: CorruptRecordError, data: memoryview) -> None:
-        """Handle the damage with which `data` begins."""
         if self.on_damage == "raise":
             raise damage
         if self.on_damage == "stop":

@@ -53,10 +53,7 @@ def default_folder() -> str:
 
 
 class IndexCache:
-    """Copies of index files in `folder`, up to `max_bytes` in all, and a sixteenth more for each further process.
-
-    The folder is made on the first fetch, for this user only. Only copies are deleted in it. It can be pickled.
-    """
+    """Copies of index files in `folder`, up to `max_bytes`, and a sixteenth more for each further process."""
 
     def __init__(self, folder: str | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self.folder = folder or default_folder()

@@ -149,10 +149,7 @@ class OffsetIndex(MappedIndex):
         return self._at(self._floor_slot(position, _POSITIONS))
 
     def sanity_check(self, log_bytes: int | None = None) -> None:
-        """Raise CorruptIndexError unless offsets and positions increase and the positions are below `log_bytes`.
-
-        Stricter than Kafka's, which checks the last entry only: 2 ms for a million entries.
-        """
+        """Raise CorruptIndexError unless offsets and positions increase and the positions are below `log_bytes`."""
         self._check_length()
         self._check_column(self.OFFSETS, "offset", step=1, largest=MAX_INT)
         self._check_column(_POSITIONS, "position", step=1, largest=MAX_INT if log_bytes is None else log_bytes - 1)
@@ -221,10 +218,7 @@ ReadBytes = Callable[[int, int], memoryview | bytes]
 def floor_in_place(
     read: ReadBytes, size: int, target: int, entry: np.dtype[np.void], key: Column
 ) -> tuple[int, int, int]:
-    """(slot, first field, second field) of the last entry in `size` bytes whose key is not above `target`.
-
-    (-1, -1, 0) if there is none. Reads the last 8192 bytes first, then larger and larger parts before them.
-    """
+    """(slot, fields...) of the last entry in `size` bytes whose key is not above `target`; (-1, -1, 0) if none."""
     stride = entry.itemsize
     end, step = size // stride * stride, WARM_BYTES // stride * stride
     while end > 0:

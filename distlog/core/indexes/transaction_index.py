@@ -51,10 +51,7 @@ class AbortedTransaction:
 def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """The transactions of an index that reach into [fetch_offset, upper_bound) (Kafka's `collectAbortedTxns`).
-
-    False if the next segment's index may hold more.
-    """
+    """The transactions that reach into [fetch_offset, upper_bound), and True if later indexes have no more."""
     stop = next((at for at, each in enumerate(transactions) if each.last_stable_offset >= upper_bound), None)
     known = transactions if stop is None else transactions[: stop + 1]
     inside = [each for each in known if each.last_offset >= fetch_offset and each.first_offset < upper_bound]

@@ -190,7 +190,6 @@ class SegmentOpener:
         return segment.write_again(self.transactions_before(), only_read=sync == FlushOutcome.DOUBTED)
 
     def transactions_before(self) -> OpenTransactions:
-        """The transactions that are open where the active segment begins."""
         return transactions_before(self._handle, self._snapshots.refresh().partitions[self._partition])
 
 
@@ -308,7 +307,6 @@ class ActivePartition:
         return segment
 
     def _known_segment(self, value: bytes | None) -> LogSegment | None:
-        """The open segment, if the page's `value`, and the log, are as this process left them."""
         segment = self._segment
         if segment is None or value is None or value != self._known or segment.unknown_bytes():
             return None
@@ -402,10 +400,7 @@ class ActivePartition:
         return True
 
     def repair(self, *, dry_run: bool) -> LostEnd | None:
-        """Cut the active segment where what is damaged begins, and seal it there; None if nothing is damaged.
-
-        Returns what is lost, or would be with `dry_run`, which repairs nothing (but may recover, as any append does).
-        """
+        """Cut the active segment where damage begins, and seal it; returns what is (`dry_run`: would be) lost."""
         try:
             self.recover()
             return None

@@ -36,7 +36,6 @@ def marker(
     is_committed: bool,
     coordinator_epoch: int = _COORDINATOR_EPOCH,
 ) -> BatchRun:
-    """An end marker of the time `now_ms`, as `PartitionLog.end_transaction` takes it."""
     kind = COMMIT if is_committed else ABORT
     record = pa.record_batch(
         {

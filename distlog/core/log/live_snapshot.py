@@ -197,10 +197,7 @@ def _walk(
 
 
 def _end_after_failed_sync(value: bytes | None, snapshot: Snapshot, active: Active) -> int | None:
-    """The position at which the log is to be cut, if the page's `value` says that a sync of it failed; else None.
-
-    The kernel may forget the bytes after it at any time, and their offsets are given again.
-    """
+    """The position at which the log is to be cut as a sync failed; the kernel may forget the bytes after it."""
     record = StateRecord.unpack(value)
     if record is None or record.status != PageStatus.FAILED:
         return None
@@ -247,10 +244,7 @@ class TailWatch:
 
 
 class LiveSnapshot:
-    """The snapshot that a topic object reads; safe between threads.
-
-    A topic that was opened at a version or a time has no tails: a version counts only what was sealed in it.
-    """
+    """The snapshot that a topic object reads, without tails at a version or a time; safe between threads."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current

@@ -114,7 +114,6 @@ class ReadableSegment:
         return SegmentState.of_numbers(self.stem, self._numbers)
 
     def packed_state(self) -> bytes:
-        """`state.pack()`, without making a SegmentState."""
         return pack_state(self.stem, self._numbers)
 
     @property
@@ -247,7 +246,6 @@ class ReadableSegment:
         return segment_recovery.unknown_bytes(self._files, self._numbers)
 
     def close(self) -> None:
-        """Close the files, which stay as they are; nothing is flushed."""
         self._files.close()
 
 
@@ -309,12 +307,10 @@ class LogSegment(ReadableSegment):
 
     @property
     def sync_failed(self) -> bool:
-        """True if a sync failed, and nothing was recovered since."""
         return self._refusal == _SYNC_FAILED
 
     @property
     def is_torn(self) -> bool:
-        """True if an append failed and could not be taken back, and nothing was cut off since."""
         return self._refusal == _TORN
 
     def resume(self, state: SegmentState) -> None:
@@ -434,10 +430,7 @@ class LogSegment(ReadableSegment):
         self._numbers[_FLUSHED_MS] = since_ms
 
     def flush(self) -> None:
-        """Return when all earlier appends are on the device; other appends may go on meanwhile.
-
-        An error is final: a second sync after a failed one would succeed, without what was lost.
-        """
+        """Return when all earlier appends are on the device. A second sync after a failed one would save nothing."""
         (offset, position), since_ms = self._usable()[[NEXT_OFFSET, POSITION]].tolist(), self._clock()
         self._sync()
         self.know_flushed(offset, position, since_ms)

@@ -291,10 +291,7 @@ def _room(rows: npt.NDArray[Any], smallest: int, config: TopicConfig, now_ms: in
 def look_at(
     rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
 ) -> tuple[int, int, bool]:
-    """Check batches that are to be appended: all of `size` bytes. Batches of transactions must be `in_transaction`.
-
-    Returns the offset after them, their largest timestamp, and whether any is of a producer.
-    """
+    """Check all batches that are to be appended; returns their end, largest timestamp, and if a producer has any."""
     if not len(rows):
         raise InvalidRecordError("there is no batch to append")
     verdict, largest, end, newest, of_producers = look_at_batches(

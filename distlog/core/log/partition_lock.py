@@ -104,10 +104,7 @@ def recovery_point(data: bytes | None, topic_id: str, active: Active) -> Segment
 
 
 def durable_end(data: bytes | None, topic_id: str, active: Active) -> Kept:
-    """The end up to which a page's value, of any boot, says that the log is on the device; Kept() if it does not.
-
-    A page says it after the sync, so it is true whichever page a power loss left.
-    """
+    """The end up to which a page, of any boot, says that the log is durable: it does so after the sync."""
     ends = [(0, 0)]
     for packed in _packed(data, topic_id):
         with suppress(ValueError):
@@ -207,10 +204,7 @@ def was_not_synced(folder: str, stem: str) -> bool:
 
 
 class PartitionLock:
-    """The lock of the partition in `folder`, of the topic with this id; its page can be read without the lock.
-
-    Every page has `recovery_point`, the packed one of the active segment.
-    """
+    """The lock of the partition in `folder`, and its page; the recovery point, packed, is in every page."""
 
     def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
         self.folder = folder
@@ -228,7 +222,6 @@ class PartitionLock:
         return self._file.is_free()
 
     def value(self) -> bytes | None:
-        """The page's value, for `StateRecord.unpack`; None if its checksum is wrong."""
         return self._file.page.read()
 
     def is_on_device(self, stem: str, end_offset: int) -> bool:
@@ -244,7 +237,6 @@ class PartitionLock:
 
     @property
     def recovery_position(self) -> int:
-        """The position in the log from which it would be walked after a power loss."""
         return packed_position(self.recovery_point)
 
     def publish(self, status: PageStatus, state: SegmentState | None) -> None:

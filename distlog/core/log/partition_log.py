@@ -48,10 +48,7 @@ def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
 def stamped(
     data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
 ) -> tuple[npt.NDArray[Any], Longs, Longs]:
-    """Write the time into the batches of `data`, whose headers are `rows` (BATCH rows).
-
-    Returns the new rows, and `newest_offsets` and `min_timestamps` as `LogSegment.append` takes them.
-    """
+    """Write the time into the batches of `data`; returns new rows, `newest_offsets` and `min_timestamps` of them."""
     times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
     give_append_times(rows, times)
     write_append_times(data, rows)
@@ -101,9 +98,8 @@ class PartitionLog:
         """Give the batches their offsets, and write them; `rows` (BATCH rows) are the headers of all of `data`.
 
         The batches are of format 2, encoded from offset 0 on without a gap; their base offsets are written into
-        `data`, and with LogAppendTime the time. `newest_offsets`, in the batches' own offsets, and
-        `min_timestamps` are those of `LogSegment.append`. Batches of a producer that are there already are not
-        appended again: the result is that of the first time. Batches of transactions are refused. After an
+        `data`, and with LogAppendTime the time. `newest_offsets` are in the batches' own offsets. Batches of a
+        producer that are there already are not appended again: the result is that of the first time. After an
         error nothing was appended.
         """
         asked_ns = perf_counter_ns()
@@ -138,10 +134,7 @@ class PartitionLog:
         *,
         timeout_s: float | None = None,
     ) -> Appended | None:
-        """Append the end marker of a producer's transaction, if it is open here; returns None if it is not.
-
-        With `start_offset` only if it began there. `fence` is that of `append_runs`.
-        """
+        """Append the end marker of a transaction, if it is open here and began at `start_offset`; else None."""
         asked_ns = perf_counter_ns()
         with self._active.held(timeout_s):
             fence(self._snapshots.refresh())
@@ -282,11 +275,10 @@ class PartitionLog:
     def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
         """Return when the records of `appended` are on the device; without it, when all that the log has now are.
 
-        Threads and processes that wait for this share one sync. Raises StorageError if a sync failed, in this
-        process or another: records that were not on the device before are lost, and are cut off. Give
-        `appended` for records that are acknowledged after it: without, those that another process's failed sync
-        cut off are not missed. LockHeldError says that it only waited: flush again, since nobody counts the
-        records as flushed.
+        Threads and processes that wait for this share one sync. Raises StorageError if a sync failed, in any
+        process: records that were not durable before are cut off. Give `appended` for records that are
+        acknowledged after it: without, those that another process's failed sync cut off are not missed. After
+        LockHeldError flush again.
         """
         self._flush.flush(appended, timeout_s)
 

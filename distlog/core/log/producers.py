@@ -245,10 +245,7 @@ _FEW_BYTES = 256 << 10
 
 
 class PartitionProducers:
-    """The producers of a partition of a topic; `first` see `ProducerStates.check`.
-
-    All methods need the partition's lock, and get the active `segment` at its end.
-    """
+    """The producers of a partition; all methods need its lock, and get the active `segment` at its end."""
 
     def __init__(
         self, handle: TopicHandle, partition: int, snapshots: CurrentSnapshot, first: FirstBatch = any_first

@@ -25,10 +25,7 @@ from distlog.core.topic_handle import TopicHandle
 def wait_for_appends(
     handle: TopicHandle, snapshot: Snapshot, partitions: Iterable[int] | None = None, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Return when each append in place to these partitions that is under way now has ended, in whichever process.
-
-    So all later ones know the newest commit. Raises LockHeldError after `timeout_s`.
-    """
+    """Return when each append in place to these partitions has ended, so that later ones know the newest commit."""
     for partition in range(len(snapshot.partitions)) if partitions is None else partitions:
         folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
         path = os.path.join(folder, paths.LOCK_FILE)
@@ -85,8 +82,6 @@ def sealed_commit(
 
 
 class _FoundActiveError(Exception):
-    """A partition has an active segment whose lock is not held."""
-
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__()
         self.snapshot = snapshot
@@ -196,6 +191,5 @@ def _take_back(partitions: Sequence[ActivePartition], sealing: _Sealing) -> None
 
 
 def _active(snapshot: Snapshot, needed: Needed) -> list[int]:
-    """The needed partitions with an active segment, ascending."""
     active = snapshot.active_partitions
     return sorted(set(active).intersection(needed(snapshot))) if active else []

@@ -50,7 +50,6 @@ class ActiveFile:
         self._opening = process_lock()
 
     def create(self) -> None:
-        """Create the file, empty; StorageError if it exists."""
         self._open(os.O_CREAT | os.O_EXCL)
 
     def write(self, data: Buffer, position: int) -> None:
@@ -84,10 +83,7 @@ class ActiveFile:
         return done
 
     def size(self) -> int:
-        """The size in bytes of the file that has this name now; 0 if there is none.
-
-        Other hands may have deleted or replaced the file that is open: then that one is closed.
-        """
+        """The size of the file that has this name now, or 0; the one that is open is closed if it was replaced."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
@@ -202,15 +198,11 @@ class ActiveIndex:
         self.file.cut(0, self.max_bytes)
 
     def floor(self, target: int, size: int) -> tuple[int, int]:
-        """(key, second field) of the last entry in the first `size` bytes whose key is not above `target`.
-
-        (-1, 0) if there is none.
-        """
+        """(key, second field) of the last entry in `size` bytes whose key is not above `target`; (-1, 0) if none."""
         _, key, value = floor_in_place(self.file.read, size, target, self._entry, self._key)
         return key, value
 
     def has_entries(self, size: int, checksum: int) -> bool:
-        """True if the first `size` bytes are there, and have this CRC-32C."""
         return self.file.size() >= size and (not size or crc32c(self.file.read(0, size)) == checksum)
 
     def trim(self, size: int) -> None:
@@ -272,13 +264,11 @@ class SegmentFiles(NamedTuple):
             raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.log.path)
 
     def write_entries(self, before: Numbers, entries: tuple[bytes, bytes, bytes]) -> None:
-        """Append new entries to the indexes, at the sizes that `before` has."""
         for (place, index), data in zip(self.indexes, entries, strict=True):
             if data:
                 index.file.write(data, int(before[place]))
 
     def has_entries(self, numbers: Numbers) -> bool:
-        """True if each index has a file that begins with the entries that `numbers` count."""
         self.let_go_of_deleted_indexes()
         return all(index.has_entries(*numbers[[place, place + 1]].tolist()) for place, index in self.indexes)
 
@@ -310,7 +300,6 @@ class SegmentFiles(NamedTuple):
             index.clear(int(numbers[place]))
 
     def trim(self, numbers: Numbers) -> None:
-        """Cut every file to its size in `numbers`, and give back preallocated space."""
         self.log.cut(int(numbers[POSITION]))
         for place, index in self.indexes:
             index.trim(int(numbers[place]))

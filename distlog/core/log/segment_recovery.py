@@ -224,10 +224,7 @@ def behind_of(files: SegmentFiles, numbers: Numbers) -> Behind:
 def damage(
     files: SegmentFiles, numbers: Numbers, behind: Behind, kept: Kept, *, is_end_known: bool = False
 ) -> DamagedLogError | None:
-    """The error if a log whose sound batches are counted by `numbers` has lost what is `kept`; None if it has not.
-
-    With `is_end_known` the part after the kept end does not matter.
-    """
+    """The error if a log, whose sound batches `numbers` count, lost what is `kept`, or has sound ones later."""
     offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
     place = {"file": files.log.path, "position": position, "offset": offset}
     if position < kept.position or offset < kept.offset:
@@ -353,14 +350,12 @@ def look_through(
 
 
 def unknown_bytes(files: SegmentFiles, numbers: Numbers) -> int:
-    """Count the log's bytes after its end by `numbers`; negative if it is shorter, or if it was replaced.
-
-    Preallocated space is not counted: no batch begins with LOG_OVERHEAD zeros.
-    """
+    """Count the log's bytes after its end by `numbers`, without preallocated ones; negative if it is shorter."""
     position = int(numbers[POSITION])
     beyond = files.log.size() - position
     if files.log.was_replaced:
         return -1
+    # no batch begins with LOG_OVERHEAD zeros
     if beyond > 0 and files.log_bytes and not any(files.log.read(position, position + LOG_OVERHEAD)):
         return 0
     return beyond

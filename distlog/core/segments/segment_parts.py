@@ -67,10 +67,7 @@ def checksum_error(segment: SegmentInfo, suffix: str, part: Part, checksum: int)
 
 
 def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
-    """The place of a segment's log, or of its index of that suffix; the log of an active segment may have grown.
-
-    An index that was rebuilt is a file, even if its log is in a bundle.
-    """
+    """The place of a segment's log (an active one may have grown), or of its index, a file once it was rebuilt."""
     if suffix == ".log":
         size, position = segment.log_bytes, segment.log_position
     else:

@@ -70,10 +70,7 @@ _crc_or_unknown = partial(_between, UNKNOWN, _MAX_CRC, UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The state of a segment of `position` log bytes; offsets are absolute, times in ms, -1 for none.
-
-    The order of the fields is that of the numbers in `kernels.segment_fold`.
-    """
+    """The state of a segment (times in ms, -1: none), in the order of the numbers in `kernels.segment_fold`."""
 
     stem: str
     # For the index rule: log bytes since the last entry, the largest timestamp, the last offset of its batch minus
@@ -156,7 +153,6 @@ class SegmentState:
         )
 
     def check(self) -> None:
-        """Raise ValueError if a number is out of its bounds, or contradicts another."""
         for name, (low, high) in _BOUNDS.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} of a segment's state must be between {low} and {high}")
@@ -221,7 +217,6 @@ _POSITION_AT, _FLUSHED_AT = (
 
 
 def pack_state(stem: str, numbers: Numbers) -> bytes:
-    """The same bytes as `SegmentState.pack`, made from the stem and the numbers."""
     return _packed_stem(stem) + numbers.tobytes()
 
 
@@ -324,10 +319,7 @@ def fold(
 
 @dataclass(frozen=True, slots=True)
 class FoldedSegments:
-    """Many segments from their first batch to their seal: the fields of SegmentInfo that their logs tell, by name.
-
-    `indexes` are the entries of their offset indexes, and of their time indexes, segment by segment.
-    """
+    """Many sealed segments: fields of SegmentInfo by name, and the entries of their offset and time indexes."""
 
     fields: Mapping[str, Longs]
     compression: pa.Array
@@ -455,7 +447,6 @@ class LogDescription:
 
     @property
     def state(self) -> SegmentState:
-        """The state after the batches so far; it has neither stem nor creation time."""
         return SegmentState.of_numbers("", self._numbers)
 
     @property
@@ -482,10 +473,7 @@ class LogDescription:
         return {".index": bytes(self._offset_index), ".timeindex": bytes(self._time_index)}
 
     def describe(self, partition: int, stem: str, created_ms: int) -> tuple[SegmentInfo, dict[str, bytes]]:
-        """End the log; returns the segment, and its index files as `finish` does, without a transaction index.
-
-        Raises CorruptRecordError for a batch with a codec that Kafka does not have.
-        """
+        """End the log; returns the segment and its index files. CorruptRecordError for an unknown codec."""
         files, numbers = self.finish(), self._numbers.copy()
         numbers[_CREATED_MS] = created_ms
         state = SegmentState.of_numbers(stem, numbers)

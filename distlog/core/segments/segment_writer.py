@@ -60,10 +60,7 @@ class _Bundle:
 
 
 class Bundles:
-    """Gathers the segments of one append, and writes their bundles; for many threads. `new_stem` makes their stems.
-
-    It holds about `held_bytes` at most, by default LARGEST_BUNDLE.
-    """
+    """Gathers the segments of one append, up to about `held_bytes`, and writes their bundles; for many threads."""
 
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
@@ -252,10 +249,7 @@ KEPT_BYTES = 1 << 18
 
 
 class SegmentFile:
-    """A new segment that is written as if it began at offset 0, held in memory or streamed, and described at its end.
-
-    It becomes files, or a part of `bundles`. All are unreferenced until a commit adds them.
-    """
+    """A new segment from offset 0 on, held in memory or streamed; it becomes files, or a part of `bundles`."""
 
     def __init__(
         self,
@@ -403,10 +397,7 @@ class SegmentWriter:
         return self._segment is not None and self._segment.is_uploading
 
     def close(self) -> list[SegmentInfo]:
-        """Make everything durable; returns the segments in order, each starting at offset 0; none if nothing came.
-
-        With LogAppendTime their commit gives them their time (`BY_COMMIT`).
-        """
+        """Make all durable; returns the segments, each from offset 0 on; LogAppendTime comes by their commit."""
         if self._is_aborted:
             raise StorageError("cannot close: the segment was aborted", partition=self._partition)
         try:
@@ -474,7 +465,6 @@ class SegmentWriter:
 
 
 def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], random: Random) -> BatchFormat:
-    """The format of new batches of a topic; `clock` gives the times of LogAppendTime, `random` the jitter."""
     limit = largest_batch(config)
     by_append_time = config.message_timestamp_type == "LogAppendTime"
     return BatchFormat(

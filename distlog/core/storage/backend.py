@@ -163,14 +163,12 @@ class Part(NamedTuple):
 
 #: A gap of this size costs less than a round trip.
 MAX_GAP_BYTES = 64 * 1024
+#: Larger requests would not be parallel.
 MAX_MERGED_BYTES = 8 * 1024 * 1024
 
 
 def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[int]]:
-    """Merge (path, start, end) that are at most MAX_GAP_BYTES apart, up to MAX_MERGED_BYTES to keep them parallel.
-
-    Returns the merged ranges, and for each range the number of the merged one that covers it.
-    """
+    """Merge close (path, start, end); returns the merged ranges, and for each range the number of its own."""
     merged: list[tuple[str, int, int]] = []
     covered_by = [0] * len(ranges)
     for number in sorted(range(len(ranges)), key=ranges.__getitem__):

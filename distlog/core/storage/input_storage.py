@@ -83,7 +83,6 @@ class InputStorage:
         return [name if stat.S_ISDIR(status.st_mode) else FileInfo(name, status.st_size) for name, status in found]
 
     def read(self, url: str, start: int, end: int) -> bytes:
-        """Bytes `start` to `end` of a file in one request; fewer if it is shorter."""
         if not self.is_local(url):
             with self._masked(url):
                 return self._store(url).read(url, start, end)

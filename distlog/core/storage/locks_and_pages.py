@@ -61,8 +61,6 @@ _COUNTERS_END = _COUNTERS_AT + _COUNTERS.size
 
 
 class _Slot(NamedTuple):
-    """A whole slot: its number and value, its place, and all of its bytes."""
-
     number: int
     value: bytes
     at: int
@@ -70,7 +68,6 @@ class _Slot(NamedTuple):
 
     @property
     def other(self) -> int:
-        """The place of the other slot."""
         return _SLOTS_AT[self.at == _SLOTS_AT[0]]
 
 
@@ -110,7 +107,6 @@ class SharedPage:
         _HOLDER.pack_into(self._page, _HOLDER_AT, process_id)
 
     def read(self) -> bytes | None:
-        """The newest whole value, or None if there is none."""
         slot = self._newest()
         return slot.value if slot else None
 
@@ -177,7 +173,6 @@ class WatchedPage:
 
 
 def copy_of(path: str) -> str:
-    """The path of the copy of the page in a lock's file."""
     return path + paths.PAGE_COPY
 
 
@@ -229,7 +224,6 @@ def _whole_slots(page: bytes | memoryview) -> list[_Slot]:
 
 
 def _slot(page: bytes | memoryview, at: int) -> _Slot | None:
-    """The slot at this place; None if it is not whole."""
     data = bytes(page[at : at + SLOT_BYTES])
     number, length = _NUMBERS.unpack_from(data)
     if length > MAX_VALUE_BYTES:
@@ -321,7 +315,6 @@ class FileLock:
         return LockGuard(self, timeout_s)
 
     def acquire(self, timeout_s: float) -> SharedPage:
-        """Take the lock, as `held` does."""
         end = self._monotonic() + timeout_s
         taken: list[bool] = []
         try:
@@ -339,7 +332,6 @@ class FileLock:
         return page
 
     def release(self) -> None:
-        """Give the lock back."""
         file, self._locked, self._is_held = self._locked, -1, False
         try:
             if file >= 0:
@@ -370,7 +362,6 @@ class FileLock:
         return self._thread
 
     def close(self) -> None:
-        """Close the file. The lock can be used again, which opens the file again."""
         with self.alone():
             self.forget()
 
@@ -481,10 +472,7 @@ class FileLock:
 
 
 def open_lock(path: str) -> int:
-    """A descriptor of a file for locks, which is made if there is none. Raises OSError, also for a link.
-
-    Only users that may write the file may open it; where others may, that is changed if the file is this user's.
-    """
+    """A descriptor of a file for locks, made if there is none; only users that may write it may open it."""
     while True:
         try:
             file = os.open(path, _OPEN)
@@ -636,10 +624,7 @@ os.register_at_fork(before=_note_fork, after_in_child=_renew_all)
 
 @contextmanager
 def flocked(path: str, timeout_s: float = TIMEOUT_S) -> Iterator[int]:
-    """Hold the lock of a file without a page of state, which is made if there is none; gives its descriptor.
-
-    Where the file is there already it needs no space. It must never be removed.
-    """
+    """Hold the lock of a file without a page of state, which must never be removed; gives its descriptor."""
     with failing_as("open the lock", path):
         file = open_lock(path)
     try:

@@ -67,7 +67,6 @@ def _strings(values: Iterable[Any]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """The variables of the environment that clients read, secrets too."""
     return {name: os.environ[name] for name in os.environ if name.startswith(_ENVIRONMENT)}
 
 
@@ -223,7 +222,6 @@ class ClientSource:
         _ANSWERED.add((os.getpid(), self._key))
 
     def proof(self, bucket: str) -> Proof:
-        """This process's knowledge of the conditional puts of a bucket."""
         return _PROOFS.setdefault((os.getpid(), self._key, bucket), Proof())
 
 

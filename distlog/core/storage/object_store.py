@@ -81,7 +81,6 @@ class ObjectRequests:
         return answer
 
     def proof(self, path: str) -> Proof:
-        """This process's knowledge of the conditional puts of the path's bucket."""
         # memory is one store, whatever its folders are called
         return self._client.proof("" if self.protocol == "memory" else path.split("/")[2])
 

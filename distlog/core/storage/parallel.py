@@ -173,7 +173,6 @@ class Task(Generic[T]):
 
 
 def begin(work: Callable[[], T]) -> Task[T]:
-    """Start `work` in the background; safe to call from any thread."""
     task = Task(work)
     _crew().put(task.run)
     return task

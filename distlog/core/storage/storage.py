@@ -169,7 +169,6 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """True if this is a local disk, so that `map` and `local_path` work."""
         return isinstance(self._backend, LocalFiles)
 
     @property
@@ -210,10 +209,7 @@ class Storage:
         return self._backend.read(self._prefix + name, start, end)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
-        """The bytes of each (name, start, end), in this order: close ones in one request, requests in parallel.
-
-        Raises StorageError when a file ends before its range does.
-        """
+        """The bytes of each (name, start, end): close ones in one request; StorageError if a file is shorter."""
         parts = self._backend.read_ranges([(self._prefix + name, start, end) for name, start, end in ranges])
         for (name, start, end), data in zip(ranges, parts, strict=True):
             if len(data) != max(end - start, 0):
@@ -321,10 +317,7 @@ class Storage:
         return self._backend.modified_ms(self._prefix + name)
 
     def uploads(self) -> list[UnfinishedUpload]:
-        """The multipart uploads below this folder, under way or of writers that died.
-
-        Only S3 keeps them forever; Google and Azure delete them after a week, MinIO lists none.
-        """
+        """The multipart uploads below this folder, under way or of writers that died; only S3 keeps them forever."""
         uploads = self._backend.uploads(self.url.rstrip("/"))
         return [dataclasses.replace(upload, name=upload.name[len(self._prefix) :]) for upload in uploads]
 
@@ -358,7 +351,6 @@ class Storage:
             yield FileInfo(prefix + entry.name, entry.size, entry.modified_ms)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete files; a missing file is no error."""
         self._backend.delete([self._prefix + name for name in names])
 
     def map(self, name: str, start: int = 0, end: int | None = None) -> memoryview:

@@ -68,7 +68,6 @@ class OpenTransactions:
 
     @property
     def opened(self) -> dict[int, int]:
-        """The first offsets of the transactions that are open now, by producer id."""
         return dict(self._opened)
 
     @property

@@ -59,7 +59,6 @@ def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Itera
 
 
 def _data_of(batch: BatchFields) -> tuple[int, int]:
-    """The kind of a batch of data, and its last sequence number."""
     # a batch that compaction emptied was of a transaction that is decided; its marker may be gone
     kind = TRANSACTIONAL_DATA if batch.attributes & TRANSACTIONAL and batch.record_count else DATA
     # the coordinator of consumer groups does not number its records
@@ -81,7 +80,6 @@ def _producer_batch(batch: BatchFields, kind: int, sequence: int, coordinator: i
 
 
 def state_of(entry: Any) -> ProducerState:
-    """The state that an entry of a producer snapshot (an ENTRY row) holds."""
     state = ProducerState(
         int(entry["producer_epoch"]),
         last_timestamp=int(entry["last_timestamp"]),
@@ -95,7 +93,6 @@ def state_of(entry: Any) -> ProducerState:
 
 
 def batches_of(entry: Any) -> Iterator[ProducerBatch]:
-    """Batches that lead to the state in a snapshot's entry (an ENTRY row)."""
     producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
     last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
     begin = max(last, first, 0) if last < 0 else last - int(entry["offset_delta"])
@@ -207,7 +204,6 @@ class ProducerStates:
 
     @classmethod
     def of_snapshot(cls, entries: npt.NDArray[np.void], offset: int = 0) -> ProducerStates:
-        """The states that a producer snapshot before `offset` holds (ENTRY rows)."""
         return cls({int(entry["producer_id"]): state_of(entry) for entry in entries}, offset)
 
     def __len__(self) -> int:
@@ -217,7 +213,6 @@ class ProducerStates:
         return self._states.get(producer_id)
 
     def know(self, producer_id: int, state: ProducerState | None) -> None:
-        """Take the state of a producer from elsewhere, unless it is known here."""
         if state is not None:
             self._states.setdefault(producer_id, state)
 
@@ -234,7 +229,6 @@ class ProducerStates:
         return write_producer_snapshot(self.entries())
 
     def entries(self) -> npt.NDArray[np.void]:
-        """The entries of such a snapshot (ENTRY rows), by producer id."""
         return np.array([_entry(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
 
     def expire(self, now_ms: int, producers: Iterable[int] | None = None, *, after_ms: int = EXPIRATION_MS) -> None:
@@ -245,10 +239,7 @@ class ProducerStates:
                 del self._states[producer]
 
     def see(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
-        """Take batches (BATCH rows) of `data` as the log has them, unchecked; `shift` is added to their offsets.
-
-        `heard_ms` is the time now, if the batches have just been appended.
-        """
+        """Take batches (BATCH rows) of `data`, with offsets `shift` higher; `heard_ms`: they were just appended."""
         if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
         for batch in producer_batches(data, _sufficient_rows(rows), shift):
@@ -278,10 +269,7 @@ class ProducerStates:
                 self._states[producer] = replace(state, heard_ms=before.heard_ms)
 
     def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
-        """Check batches that are to be appended together (offsets from 0 on); of end markers, the epoch.
-
-        Returns the last of them as the log has it, if it has it already; then all of them are there.
-        """
+        """Check batches that are to be appended together; returns the last if the log has all of them already."""
         last = batches[-1]
         state = self._states.get(last.producer_id)
         last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
