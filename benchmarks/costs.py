@@ -38,7 +38,7 @@ SLOW = 10, 900
 #: What one task writes in a second, at most; and the memory of a task of Spark that merges.
 TASK_BYTES, TASK_MEMORY = 100_000_000, 4 << 30
 #: What a commit says of a segment with files of its own, of a part of a bundle, and of one that is removed.
-ADD_BYTES, PART_ADD_BYTES, REMOVE_BYTES = 750, 15, 2
+ADD_BYTES, PART_ADD_BYTES, REMOVE_BYTES = 550, 15, 2
 #: A checkpoint is two files, comes after so many commits or bytes of them, and has so many bytes for each segment.
 CHECKPOINT_COMMITS, CHECKPOINT_COMMIT_BYTES, CHECKPOINT_ROW_BYTES = 100, 8 << 20, 32
 #: Vacuum keeps a checkpoint of each so many commits. A listing has so many keys, and so many go with one DELETE.
