@@ -38,19 +38,6 @@ def test_a_record_has_every_column_of_the_schema() -> None:
     decoded.validate(full=True)
 
 
-def test_columns_of_one_value_share_memory_with_those_of_other_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_decoder, "_CONSTANT_ROWS", range(9))
-    few, more = (batch([record(number, 0, b"k", b"v") for number in range(count)]) for count in (3, 5))
-    one, other = (decode(data, read_headers(data), partition=3) for data in (few, more))
-    for name in ("partition", "timestamp_type", "headers"):
-        shared, same = one[name].buffers()[1], other[name].buffers()[1]
-        assert shared.address == same.address
-        assert not shared.is_mutable
-    assert other["partition"].to_pylist() == [3] * 5
-    assert other["timestamp_type"].to_pylist() == [0] * 5
-    assert other["headers"].to_pylist() == [[]] * 5
-
-
 @pytest.mark.parametrize("size", [6, 7, 8, 9])
 def test_columns_of_one_value_may_have_any_number_of_rows(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_decoder, "_CONSTANT_ROWS", range(7, 9))

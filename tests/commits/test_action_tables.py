@@ -339,18 +339,6 @@ def test_what_no_commit_may_do_is_refused_in_columns_too() -> None:
     assert twins.commit(removal((2, STEMS[5]), (2, STEMS[6])), table(part(2, 0, STEMS[9], 20)))
 
 
-def test_a_log_start_in_columns_is_raised_and_never_lowered() -> None:
-    twins = Twins()
-    assert twins.commit(table(*(part(n, stem=STEMS[5]) for n in range(COUNT))))
-    raised = [SetLogStartOffset(0, 4), SetLogStartOffset(1, 6), SetLogStartOffset(1, 5)]
-    assert twins.commit(table(part(2, 10, STEMS[6])), *raised)
-    assert twins.commit(table(part(2, 20, STEMS[7])), SetLogStartOffset(0, 3))
-    assert twins.columns.table.log_start_offsets.tolist() == [4, 6, 0, 0, 0]
-    assert not twins.commit(table(part(2, 30, STEMS[8])), SetLogStartOffset(0, 11))
-    assert not twins.commit(table(part(2, 30, STEMS[8])), SetLogStartOffset(COUNT, 1))
-    assert twins.commit(table(part(2, 30, STEMS[8])), SetLogStartOffset(2, 40))
-
-
 def test_a_state_does_not_change_when_later_ones_are_made_of_it() -> None:
     twins = Twins()
     states = [(twins.columns, list[Any](twins.columns.partitions))]

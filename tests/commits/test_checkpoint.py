@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import json
-import pickle
-import sys
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -20,8 +17,6 @@ from histories import History, former_file, segment, topic_storage
 from distlog.core import paths
 from distlog.core.commits import checkpoint, producer_table, segment_table, transaction_table
 from distlog.core.commits.actions import Active, Add, Drop, GcFloor, SetConfig, SetLogStartOffset, SetTransaction
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.storage.storage import Storage
@@ -207,11 +202,6 @@ def test_segments_of_another_partition_than_the_metadata_says_are_refused(snapsh
         checkpoint.decode(with_segments(roomy, lambda rows: rows[2].update(partition=1)), "a file")
 
 
-def test_a_checkpoint_of_a_larger_topic_is_not_larger_when_it_is_pickled(snapshot: Snapshot) -> None:
-    read = checkpoint.decode(checkpoint.encode(large(snapshot, 3_000)), "a file")
-    assert len(pickle.dumps(read)) < 3_000 * 500
-
-
 @pytest.mark.parametrize("data", [b"", b"PAR1" * 100, b"\0" * 10_000, b"\x28\xb5\x2f\xfd\xff"])
 def test_a_file_that_is_no_frame_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptMetadataError, match="a file"):
@@ -230,37 +220,3 @@ def test_rows_of_something_else_are_refused(snapshot: Snapshot) -> None:
     for wrong in (plain[:-8], plain[:4], plain + plain[-8:], b"\xff" * 8 + plain[8:]):
         with pytest.raises(CorruptMetadataError, match="a file"):
             checkpoint.decode(pa.Codec("zstd").compress(wrong, asbytes=True), "a file")
-
-
-def large(snapshot: Snapshot, segments: int) -> Snapshot:
-    """`snapshot` with `segments` segments in partition 0, and as many batches."""
-    infos = [segment(0, base, 1) for base in range(segments)]
-    columns = snapshot.transactions.columns().take([0] * segments)
-    state = dataclasses.replace(
-        snapshot.partitions[0], log_end_offset=segments, segments=SegmentTable.of(infos), first_dirty_offset=0
-    )
-    transactions = type(snapshot.transactions)(columns)
-    return dataclasses.replace(snapshot, partitions=(state, *snapshot.partitions[1:]), transactions=transactions)
-
-
-def calls_to_decode(data: bytes) -> int:
-    """How many Python and C functions are called to open a checkpoint."""
-    calls = 0
-
-    def count(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    sys.setprofile(count)
-    try:
-        checkpoint.decode(data, "a file")
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
-def test_opening_makes_no_python_object_per_segment(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    few, many = (checkpoint.encode(large(snapshot, count)) for count in (10, 3_000))
-    monkeypatch.setattr(SegmentInfo, "__init__", lambda *_, **__: pytest.fail("a SegmentInfo was made"))
-    checkpoint.decode(few, "a file")
-    assert calls_to_decode(many) - calls_to_decode(few) < 1_000

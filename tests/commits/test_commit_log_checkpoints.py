@@ -14,7 +14,6 @@ from histories import (
     checkpoint_files,
     checkpoints,
     commit_log,
-    former_file,
     raise_,
     requests,
     segment,
@@ -103,30 +102,6 @@ def test_a_missing_checkpoint_is_replaced_by_the_one_before_or_by_the_commits(
     for name in reversed(checkpoint_files(storage)):
         storage.delete([name])
         assert commit_log(storage).load() == old
-
-
-def test_whichever_byte_of_a_checkpoint_flips_the_state_is_the_same(storage: Storage, old: Snapshot) -> None:
-    newest = checkpoint_files(storage)[-1]
-    data = storage.read(newest)
-    for position in range(0, len(data), 151):
-        flipped = bytearray(data)
-        flipped[position] ^= 1 << position % 8
-        storage.put(newest, bytes(flipped))
-        assert commit_log(storage).load() == old
-
-
-def test_checkpoints_in_parquet_of_an_older_library_are_passed_over(storage: Storage, old: Snapshot) -> None:
-    ours = checkpoint_files(storage)
-    storage.put(former_file(25), b"PAR1")
-    storage.put(paths.LAST_CHECKPOINT, former_file(25).encode())
-    reads, _, lists = requests(storage, commit_log(storage).load)
-    assert (reads < 12, lists) == (True, 1), "the newest that can be read was used"
-    storage.delete(ours)
-    log = commit_log(storage, checkpoint_commits=10)
-    assert log.load() == old
-    snapshot = append(log, old, 5)
-    assert checkpoint.read_hint(storage) == checkpoint_files(storage)[-1]
-    assert (checkpoints(storage), commit_log(storage).load()) == ([30], snapshot)
 
 
 def test_the_checkpoint_before_a_wrong_one_saves_reading_all_commits(storage: Storage, old: Snapshot) -> None:

@@ -181,21 +181,6 @@ def test_maintenance_lets_appends_go_first(storage: Storage) -> None:
     assert max(pauses) > 0.3
 
 
-def test_maintenance_pauses_after_each_lost_race(storage: Storage) -> None:
-    pauses: list[float] = []
-    log, rival = commit_log(storage, sleep=pauses.append), commit_log(storage)
-    created, races = rival.create(1, CONFIG), 8
-
-    def plan(snapshot: Snapshot) -> list[Action]:
-        if snapshot.version < races:
-            append(rival, snapshot)
-        return []
-
-    _, after = log.commit(created, "compact", plan)
-    assert after.version == races + 1
-    assert len(pauses) == races
-
-
 def test_time_goes_forward_though_the_clock_goes_back(storage: Storage) -> None:
     clock = Clock(10_000)
     log = commit_log(storage, clock)

@@ -111,16 +111,3 @@ def test_on_an_object_store_a_look_sees_that_a_topic_was_made_anew(memory_url: A
     with pytest.raises(TopicNotFoundError, match="dropped"):
         log.refresh(old)
     assert other.load().version == new.version
-
-
-def test_on_an_object_store_a_look_is_one_request_a_minute(memory_url: Address) -> None:
-    now_s, storage = [0.0], Storage(f"{memory_url.url}/t")
-    log = logged(storage, now_s)
-    snapshot = log.create(1, TopicConfig())
-    gets = []
-    for _ in range(6):
-        now_s[0] += LOOK_S / 2
-        before = storage.counters.gets
-        _, snapshot = log.commit(snapshot, "config", nothing)
-        gets.append(storage.counters.gets - before)
-    assert gets == [0, 0, 1, 0, 1, 0]

@@ -10,7 +10,6 @@ import sys
 import uuid
 from contextlib import suppress
 from random import Random
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +22,6 @@ from histories import (
     checkpoint_files,
     checkpoints,
     commit_log,
-    requests,
     segment,
     topic_storage,
 )
@@ -101,22 +99,6 @@ def test_a_large_topic_has_incremental_checkpoints_of_the_last_full_one(storage:
     assert checkpoint.read_hint(storage) == others[-1]
 
 
-def test_an_open_takes_one_more_request_for_an_incremental_checkpoint(storage: Storage, log: CommitLog) -> None:
-    snapshot = grown(log, large_topic(log), 0)
-    assert commit_log(storage).load() == snapshot
-    gets, puts, lists = requests(storage, commit_log(storage).load)
-    snapshot = grown(log, snapshot)
-    assert commit_log(storage).load() == snapshot
-    assert requests(storage, commit_log(storage).load) == (gets + 1, puts, lists)
-
-
-def test_an_incremental_one_takes_two_puts_and_the_full_one_and_a_look_at_the_commit(
-    storage: Storage, log: CommitLog
-) -> None:
-    snapshot = grown(log, large_topic(log), EVERY - 1)
-    assert requests(storage, lambda: grown(log, snapshot, 1)) == (2, 1 + 2, 0)
-
-
 @pytest.mark.long
 def test_a_full_one_is_due_when_the_incremental_ones_together_are_as_large(storage: Storage, log: CommitLog) -> None:
     grown(log, large_topic(log), 40 * EVERY)
@@ -148,20 +130,6 @@ def test_no_incremental_one_is_written_on_a_full_one_that_is_of_no_use(
     snapshot = grown(log, snapshot)
     assert paths.base_of_checkpoint(checkpoint_files(storage)[-1]) is None
     assert checkpoint.read(storage, checkpoint_files(storage)[-1]) == snapshot
-
-
-def test_a_damaged_full_one_is_read_once_in_a_load(storage: Storage, log: CommitLog) -> None:
-    grown(log, large_topic(log), 6 * EVERY)
-    full = checkpoint_files(storage)[0]
-    of_it = [name for name in incremental(storage) if paths.base_of_checkpoint(name) == full]
-    storage.delete([full])
-    storage.put(full, b"no checkpoint")
-    storage.delete([paths.LAST_CHECKPOINT])
-    read = list[str]()
-    real = checkpoint.read
-    with mock.patch.object(checkpoint, "read", lambda where, name: [read.append(name), real(where, name)][1]):
-        commit_log(storage).load()
-    assert len([name for name in read if name in (full, *of_it)]) <= 2 < len(of_it)
 
 
 def test_a_process_that_was_forked_writes_its_checkpoints_at_once(

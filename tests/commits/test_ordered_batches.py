@@ -56,18 +56,6 @@ def test_only_the_last_batches_of_an_application_that_commits_in_order_are_kept(
         assert not table.is_forgotten("another", 3)
 
 
-def test_batches_in_order_do_not_expire() -> None:
-    table = in_order(range(20)).updated({}, 40 * KEPT_MS)
-    assert table.get("app", 19) == info(19, 19)
-    assert len(table) == KEPT_NUMBERS
-
-
-def test_batches_in_order_of_one_application_do_not_touch_those_of_another() -> None:
-    table = in_order(range(100, 200), "b", in_order(range(100), "a"))
-    assert [table.newest(app) for app in "ab"] == [99, 199]
-    assert len(table) == 2 * KEPT_NUMBERS
-
-
 def test_what_an_application_committed_before_it_went_in_order_is_forgotten_with_its_numbers() -> None:
     draft = TransactionDraft(NO_TRANSACTIONS)
     for number in range(300):
@@ -170,12 +158,6 @@ def folded(steps: list[Step], *, at_once: bool) -> TransactionTable:
     return draft.finish(before_ms)
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_batches_in_order_stay_when_others_expire(at_once: bool) -> None:
-    steps: list[Step] = [("app", 7, True, 0), *(("other", day, False, day) for day in range(1, 60))]
-    assert folded(steps, at_once=at_once).newest("app") == 7
-
-
 @pytest.mark.parametrize("begun", [[], [("a", 5, True, 1)]])
 def test_what_was_too_old_stays_forgotten_when_batches_between_are_forgotten_too(begun: list[Step]) -> None:
     """The batches of `a` make time go by for those of `b`, of which the first is too old by then."""
@@ -185,20 +167,6 @@ def test_what_was_too_old_stays_forgotten_when_batches_between_are_forgotten_too
     assert numbers(one_by_one, "b") == ["1"]
     assert numbers(one_by_one, "a") == ["100"]
     assert folded(steps, at_once=True) == one_by_one
-
-
-def test_a_forgotten_number_may_come_again_however_commits_are_folded() -> None:
-    """Only a library that does not know of batches in order commits it again."""
-    steps: list[Step] = [("a", 5, True, 1), ("a", 30, True, 1), ("a", 5, False, 2)]
-    one_by_one = folded(steps, at_once=False)
-    assert numbers(one_by_one, "a") == ["30", "5"]
-    assert folded(steps, at_once=True) == one_by_one
-
-
-def test_a_number_that_came_in_no_order_meanwhile_is_forgotten_too() -> None:
-    steps: list[Step] = [("a", 5, True, 1), ("a", 6, False, 1), ("a", 30, True, 2)]
-    for at_once in (False, True):
-        assert numbers(folded(steps, at_once=at_once), "a") == ["30"]
 
 
 def test_what_was_too_old_stays_forgotten_when_an_application_was_in_order_before() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from histories import History, segment, topic_storage
+from histories import History, segment
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
@@ -25,7 +25,6 @@ from distlog.core.commits.producer_table import (
     EXPIRATION_MS,
     NO_PRODUCERS,
     PAUSE_MS,
-    TRANSACTIONAL_DATA,
     ProducerBatch,
     ProducerTable,
     sufficient_batches,
@@ -144,44 +143,6 @@ def test_what_a_commit_leaves_out_says_nothing_and_what_it_keeps_is_little(
     assert len(kept) <= 5 * 5 + 2 * markers + 5
 
 
-def test_of_many_batches_in_one_commit_the_last_five_are_told_and_known(history: History) -> None:
-    every = [told(7, number) for number in range(9)]
-    assert sufficient_batches(every) == every[4:]
-    append(history, *sufficient_batches(every), end=9)
-    (state,) = (state for _, state in table(history).items())
-    assert [each.last_offset for each in state.batches] == [4, 5, 6, 7, 8]
-    opened = [each._replace(kind=TRANSACTIONAL_DATA) for each in every]
-    assert sufficient_batches(opened) == [opened[0], *opened[4:]]
-    marker = told(7, 9, kind=COMMIT_MARKER, last_sequence=NONE)
-    assert sufficient_batches([*opened, marker, *every]) == [marker, *every[4:]]
-
-
-def test_a_producer_is_forgotten_when_commits_tell_nothing_of_it_for_a_day(history: History) -> None:
-    append(history, told(7, 0), told(8, 1, kind=TRANSACTIONAL_DATA), told(9, 2))
-    for number in range(EXPIRATION_MS // PAUSE_MS):
-        assert table(history).get(7, history.snapshot().passed_ms) is not None
-        history.now_ms += PAUSE_MS
-        append(history, told(9, 3 + number))
-    passed_ms = history.snapshot().passed_ms
-    # a transaction that is open is known for ever
-    assert [table(history).get(each, passed_ms) is not None for each in (7, 8, 9)] == [False, True, True]
-    assert [producer for producer, _ in table(history).items()] == [8, 9]
-    append(history, told(7, 100, last_sequence=3))
-    found = table(history).get(7, passed_ms)
-    assert found is not None
-    assert [each.last_sequence for each in found.batches] == [3]
-
-
-def test_a_commit_from_the_far_future_makes_no_producer_forgotten(history: History) -> None:
-    append(history, told(7, 0))
-    before_ms = history.snapshot().passed_ms
-    history.now_ms += 365 * DAY_MS
-    history.commit()
-    snapshot = history.snapshot()
-    assert snapshot.passed_ms == before_ms + PAUSE_MS
-    assert snapshot.partitions[0].producers.get(7, snapshot.passed_ms) is not None
-
-
 def test_a_partition_has_producers_of_its_own_and_a_drop_forgets_them(history: History) -> None:
     append(history, told(7, 0))
     append(history, told(8, 0), partition=2)
@@ -190,16 +151,6 @@ def test_a_partition_has_producers_of_its_own_and_a_drop_forgets_them(history: H
     history.topic_id = "12345678-1234-1234-1234-123456789abc"
     history.create(1)
     assert table(history) == NO_PRODUCERS
-
-
-def test_a_commit_copies_neither_other_partitions_nor_what_did_not_change(history: History) -> None:
-    append(history, *(told(producer, producer) for producer in range(10_000)))
-    append(history, told(1, 0), partition=1)
-    before = history.snapshot()
-    after = apply(before, append(history, told(5, 10_000)))
-    assert after.partitions[1].producers is before.partitions[1].producers
-    assert after.partitions[0].producers._rows is before.partitions[0].producers._rows
-    assert len(after.partitions[0].producers._changed) == 1
 
 
 @pytest.mark.parametrize(
@@ -309,19 +260,6 @@ def test_a_commit_tells_of_a_bounded_number_of_batches() -> None:
 def test_a_commit_tells_of_producers_once() -> None:
     with pytest.raises(ValueError, match="once"):
         commit_json.read_actions([{"producers": body()}, {"producers": body()}])
-
-
-def test_many_batches_take_few_bytes_each() -> None:
-    batches = tuple(told(7, 3 * number, 3, timestamp=1_700_000_000_000 + number) for number in range(1_000))
-    (found,) = commit_json.write_actions([ProducerBatches({0: batches})])
-    assert len(json.dumps(found, separators=(",", ":"))) < 15 * len(batches)
-
-
-def test_a_checkpoint_on_storage_comes_back(memory_url: Any, history: History) -> None:
-    append(history, told(7, 0, kind=TRANSACTIONAL_DATA), *(told(8, number) for number in range(1, 9)))
-    append(history, told(9, 0, producer_epoch=3), partition=2)
-    storage = topic_storage(memory_url.url)
-    assert checkpoint.read(storage, checkpoint.write(storage, history.snapshot())) == history.snapshot()
 
 
 WRONG_ROWS: dict[str, tuple[str, Any]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 
 import pytest
 from histories import segment
@@ -32,12 +31,6 @@ def test_a_segment_is_dense_only_if_each_offset_is_a_record_that_readers_get() -
     assert segment().dense
     assert not segment(record_count=9).dense
     assert not segment(has_transactions=True).dense
-
-
-def test_a_segment_is_the_same_after_json_and_pickle() -> None:
-    info = segment(leader_epoch=3, compacted=True, has_transactions=True)
-    assert fields.read(SegmentInfo, fields.write(info)) == info
-    assert pickle.loads(pickle.dumps(info)) == info
 
 
 def test_stored_offsets_that_would_overflow_where_readers_count_on_are_refused() -> None:

@@ -1,9 +1,4 @@
-"""The segment table: a list of segments, as columns. It is Kafka's ordered map of segments.
-
-What its LogSegmentsTest pins is held here: testBasicOperations, testSegmentAccess, testClosestMatchOperations,
-testHigherSegments, testSizeForLargeLogs. A segment that is appended to is not in the table, and the table knows no
-folder, so testUpdateDir and nonActiveLogSegmentsFrom have nothing to hold.
-"""
+"""The segment table: a list of segments, as columns. It is Kafka's ordered map of segments."""
 
 from __future__ import annotations
 
@@ -14,16 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from histories import segment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.commits import segment_table
 from distlog.core.commits.partition_table import PartitionState, PartitionTable
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
-from distlog.core.commits.segment_table import NO_SEGMENTS, SegmentTable
+from distlog.core.commits.segment_table import SegmentTable
 
 
 def run_of(counts: Sequence[int], start: int = 0) -> list[SegmentInfo]:
@@ -117,53 +110,6 @@ def test_replacing_is_what_it_is_for_a_list(counts: list[int], tail: int, data: 
     assert list(table) == sorted([*kept, *added], key=lambda info: info.base_offset)
 
 
-def test_arrays_cannot_be_written_to() -> None:
-    with pytest.raises(ValueError, match="read-only"):
-        SegmentTable.of(run_of([3])).base_offsets[0] = 1
-
-
-def test_an_index_beyond_the_end_is_an_index_error() -> None:
-    table = SegmentTable.of(run_of([1, 1]))
-    for index in (2, -3):
-        with pytest.raises(IndexError):
-            table[index]
-
-
-def test_a_long_tail_becomes_columns() -> None:
-    segments = run_of([1] * (segment_table.TAIL_LIMIT + 5))
-    table = with_tail(segments, len(segments))
-    assert list(table) == segments
-    kept_as_objects = sum(found is given for found, given in zip(table, segments, strict=True))
-    assert kept_as_objects < 5
-
-
-def test_a_table_does_not_change_when_another_is_made_from_it() -> None:
-    segments = run_of([1, 2, 3])
-    table = with_tail(segments, 1)
-    table.appended(run_of([5], start=6))
-    table.replaced({segments[0].stem}, [])
-    assert list(table) == segments
-
-
-def test_a_segment_cannot_be_added_twice() -> None:
-    segments = run_of([1, 2])
-    for tail in (0, 1, 2):
-        for twin in segments:
-            with pytest.raises(ValueError, match="twice"):
-                with_tail(segments, tail).appended([twin.at(3)])
-    with pytest.raises(ValueError, match="twice"):
-        NO_SEGMENTS.appended([segments[0], segments[0].at(1)])
-    with pytest.raises(ValueError, match="twice"):
-        SegmentTable.of(segments).replaced({segments[1].stem}, [segments[0].at(1)])
-
-
-def test_what_is_not_live_cannot_be_removed() -> None:
-    segments = run_of([1, 2, 3])
-    for stems in ({segment().stem}, {segments[0].stem, segment().stem}):
-        with pytest.raises(ValueError, match="not live"):
-            SegmentTable.of(segments).replaced(stems, [])
-
-
 @pytest.mark.parametrize(("base_offset", "count"), [(10, 10), (10, 1), (19, 1), (30, 10), (33, 3)])
 def test_a_segment_may_fill_part_of_a_hole(base_offset: int, count: int) -> None:
     segments = run_of([10, 10, 10, 10, 10])
@@ -178,68 +124,12 @@ def test_a_segment_that_fits_in_no_hole_is_refused(base_offset: int, count: int)
         SegmentTable.of(segments).replaced({segments[1].stem, segments[3].stem}, [segment(0, base_offset, count)])
 
 
-def test_segments_in_one_hole_must_not_overlap() -> None:
-    segments = run_of([10, 10, 10])
-    gone = {segments[0].stem, segments[1].stem}
-    table = SegmentTable.of(segments).replaced(gone, [segment(0, 12, 8), segment(0, 3, 9)])
-    assert table.base_offsets.tolist() == [3, 12, 20]
-    with pytest.raises(ValueError, match="fits in no hole"):
-        SegmentTable.of(segments).replaced(gone, [segment(0, 3, 9), segment(0, 11, 5)])
-
-
-def test_live_names_the_stems_that_are_there() -> None:
-    segments = run_of([1, 2, 3])
-    table = with_tail(segments, 1)
-    assert table.live([segments[0].stem, segments[2].stem, segment().stem]) == {segments[0].stem, segments[2].stem}
-
-
 def test_a_pickled_slice_of_a_large_table_is_small() -> None:
     table = SegmentTable.of(run_of([1] * 5_000))
     last = table.replaced({info.stem for info in table[:4_990]}, [])
     data = pickle.dumps(last)
     assert len(data) < 10_000
     assert list(pickle.loads(data)) == table[4_990:]
-
-
-def test_no_segment_is_made_by_columns_and_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = SegmentTable.of(run_of([1] * 1_000))
-    monkeypatch.setattr(SegmentInfo, "__init__", lambda *_, **__: pytest.fail("a SegmentInfo was made"))
-    assert table.find(500) == 500
-    assert int(table.log_bytes.sum()) == 100_000
-    assert len(table.columns()) == len(table) == 1_000
-
-
-def test_segments_come_and_go_and_are_replaced_by_their_offsets() -> None:
-    first, second = run_of([10, 10])
-    table = NO_SEGMENTS.appended([first]).appended([second])
-    assert table.live([first.stem, second.stem]) == {first.stem, second.stem}
-    other = segment(0, second.base_offset, 10)
-    replaced = table.replaced({second.stem}, [other])
-    assert (list(replaced), replaced.live([second.stem])) == ([first, other], set())
-    assert list(replaced.replaced({first.stem}, [])) == [other]
-    assert replaced.replaced({first.stem, other.stem}, []) == NO_SEGMENTS
-
-
-@pytest.mark.parametrize("tail", [0, 2, 4])
-def test_the_closest_segments_are_found_on_both_sides_of_an_offset(tail: int) -> None:
-    # bases 1, 3, 5, 7
-    segments = run_of([2, 2, 2, 2], start=1)
-    table = with_tail(segments, tail)
-    assert (table[0], table[-1]) == (segments[0], segments[-1])
-    assert [table.find(offset) for offset in range(10)] == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4]
-    lower = [int(np.searchsorted(table.base_offsets, offset)) - 1 for offset in (0, 1, 2, 3, 4, 7, 9)]
-    assert lower == [-1, -1, 0, 0, 1, 2, 3]
-    assert table[table.find(3) + 1 :] == segments[2:]
-    assert table[table.find(7) + 1 :] == []
-    # from in, to out
-    assert table[table.find(1) : table.find(5)] == segments[:2]
-    assert table[table.find(1) : table.find(1)] == []
-
-
-def test_the_size_of_a_large_log_is_summed_in_64_bits() -> None:
-    largest = 2**31 - 1
-    segments = [segment(0, 10 * number, 10, log_bytes=largest) for number in range(3)]
-    assert int(with_tail(segments, 1).log_bytes.sum()) == 3 * largest
 
 
 def test_a_plain_segment_behind_an_open_transaction_leaves_it_open() -> None:
@@ -301,12 +191,3 @@ def test_joined_tables_have_the_segments_of_all(spans: list[tuple[int, int]], ta
     tables = tables if apart else [whole.part(start, start + count) for start, count in spans]
     expected = [one for start, count in spans for one in segments[start : start + count]]
     assert list(SegmentTable.joined(tables)) == expected
-
-
-def test_neighbours_are_joined_without_a_copy() -> None:
-    table = SegmentTable.of(run_of([1] * 5_000))
-    parts = [table.part(number, number + 5) for number in range(100, 4_900, 5)]
-    before = pa.total_allocated_bytes()
-    joined = SegmentTable.joined(parts)
-    assert joined == table.part(100, 4_900)
-    assert pa.total_allocated_bytes() - before < 10_000

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pickle
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from distlog.core.commits import transaction_table
 from distlog.core.commits.transaction_table import KEPT_MS, NO_TRANSACTIONS, Batch, TransactionInfo, TransactionTable
 from distlog.core.config import DAY_MS
@@ -47,41 +44,12 @@ def test_all_offsets_of_a_batch_come_back_from_columns() -> None:
     assert stored.get("app", "none") == TransactionInfo(1, 1, {})
 
 
-def daily(days: int, apps: int = 1, start: int = 0, table: TransactionTable = NO_TRANSACTIONS) -> TransactionTable:
-    """`table` with a batch a day, on each day of the next of `apps` applications in turn."""
-    for day in range(start, start + days):
+def daily(days: int, apps: int = 1) -> TransactionTable:
+    """A batch a day, on each day of the next of `apps` applications in turn."""
+    table = NO_TRANSACTIONS
+    for day in range(days):
         table = table.updated({(f"app{day % apps}", day): info(day, day * DAY_MS)}, day * DAY_MS)
     return table
-
-
-def days_known(table: TransactionTable) -> list[int]:
-    return table.columns()["version"].to_pylist()
-
-
-def test_a_batch_is_forgotten_after_thirty_days_and_not_before() -> None:
-    for table in (daily(40), TransactionTable(daily(40).columns())):
-        assert days_known(table.updated({}, 39 * DAY_MS)) == [*range(9, 40)]
-        assert table.get("app0", 8) is None
-        later = table.updated({}, 39 * DAY_MS + 1)
-        assert days_known(later) == [*range(10, 40)]
-        assert len(later) == 30
-
-
-def test_the_newest_batch_of_an_application_is_never_forgotten() -> None:
-    """1. An application writes once. 2. Another for a year. 3. The first repeats its batch: known."""
-    table = NO_TRANSACTIONS.updated({("silent", 7): info(0, 0)}, 0)
-    table = daily(400, start=1, table=table)
-    for loaded in (table, TransactionTable(table.columns()), pickle.loads(pickle.dumps(table))):
-        assert loaded.get("silent", 7) == info(0, 0)
-        assert days_known(loaded) == [0, *range(370, 401)]
-        again = loaded.updated({("silent", 8): info(401, 401 * DAY_MS)}, 401 * DAY_MS)
-        assert (again.get("silent", 7), days_known(again)) == (None, [*range(371, 402)])
-
-
-def test_each_of_many_silent_applications_is_remembered_by_its_newest_batch() -> None:
-    table = daily(200, start=40, table=daily(40, apps=20))
-    assert days_known(table) == [*range(21, 40), *range(209, 240)]
-    assert days_known(TransactionTable(daily(40, apps=20).columns())) == [*range(9, 40)]
 
 
 def test_a_commit_from_the_far_future_makes_no_batch_older_than_a_day_more() -> None:
@@ -93,47 +61,6 @@ def test_a_commit_from_the_far_future_makes_no_batch_older_than_a_day_more() -> 
             poisoned = poisoned.updated({("bad clock", number): info(number, future + number)}, future + number)
         assert [poisoned.get("app0", day) is not None for day in (10, 11, 39)] == [False, True, True]
         assert poisoned.get("bad clock", 1) is not None
-
-
-def test_a_commit_without_a_batch_from_the_far_future_does_the_same() -> None:
-    assert days_known(daily(40).updated({}, 400 * DAY_MS)) == [*range(10, 40)]
-
-
-def test_a_name_that_comes_back_is_the_newest() -> None:
-    """Only a library that forgets sooner commits it again."""
-    for table in (daily(3), TransactionTable(daily(3).columns())):
-        again = info(9, KEPT_MS + DAY_MS)
-        grown = table.updated({("app0", 0): again}, KEPT_MS + DAY_MS)
-        assert grown.get("app0", 0) == again
-        assert TransactionTable(grown.columns()).get("app0", 0) == again
-
-
-def test_tables_are_equal_whatever_is_in_columns() -> None:
-    table = filled(5)
-    assert table == TransactionTable(table.columns())
-    assert table != filled(4)
-    assert pickle.loads(pickle.dumps(table)) == table
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 4 * DAY_MS)), max_size=60),
-    st.integers(1, 5),
-)
-def test_a_table_is_a_dict_that_forgets(steps: list[tuple[str, int, int]], reload_every: int) -> None:
-    """Against the rule spelled out, however the table was stored and loaded, and its commits were grouped."""
-    table, model, now_ms = NO_TRANSACTIONS, dict[Batch, TransactionInfo](), 0
-    waiting = dict[Batch, TransactionInfo]()
-    for version, (app, batch, passed_ms) in enumerate(steps):
-        now_ms += passed_ms
-        if model.get((app, batch)) is None:
-            model[app, batch] = waiting[app, batch] = info(version, now_ms)
-        model = remembered(model, now_ms)
-        if version % reload_every == 0:
-            table = table.updated(waiting, now_ms)
-            waiting.clear()
-            assert {key: table.get(*key) for key in model} == model
-            assert len(table) == len(model)
-            table = pickle.loads(pickle.dumps(TransactionTable(table.columns()) if version % 2 else table))
 
 
 def remembered(batches: dict[Batch, TransactionInfo], now_ms: int) -> dict[Batch, TransactionInfo]:

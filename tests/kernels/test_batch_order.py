@@ -64,25 +64,6 @@ def test_the_first_batch_out_of_its_place_is_found(chosen: list[tuple[Batches, F
     assert found(chosen) == expected
 
 
-def test_a_dense_file_is_whole_from_its_first_offset_to_its_last() -> None:
-    whole = [(3, 1), (5, 0), (6, 2)]
-    assert found([(whole, (3, 9, True, True))]) == -1
-    assert found([(whole, (-1, 9, True, True))]) == -1, "an unknown first offset"
-    assert found([(whole[1:], (3, 9, True, True))]) == 0, "the first batch is missing"
-    assert found([([whole[0], whole[2]], (3, 9, True, True))]) == 1, "one in the middle is missing"
-    assert found([(whole[:2], (3, 9, True, True))]) == 1, "the last batch is missing"
-    assert found([(whole[:2], (3, 9, True, False))]) == -1, "the file goes on"
-    assert found([(whole, (3, 8, True, True))]) == 2, "a batch behind the end"
-
-
-def test_batches_of_a_file_with_gaps_ascend_to_at_most_its_end() -> None:
-    assert found([([(4, 0), (7, 1)], (3, 12, False, True))]) == -1
-    assert found([([(7, 1), (4, 0)], (3, 12, False, True))]) == 1
-    assert found([([(4, 0), (4, 0)], (3, 12, False, True))]) == 1
-    assert found([([(2, 0)], (3, 12, False, True))]) == 0
-    assert found([([(4, 8)], (3, 12, False, True))]) == 0
-
-
 @pytest.mark.parametrize("dense", [True, False])
 @pytest.mark.parametrize("ends_file", [True, False])
 def test_the_largest_offset_is_beyond_every_end(dense: bool, ends_file: bool) -> None:

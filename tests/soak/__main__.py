@@ -23,7 +23,6 @@ from pathlib import Path
 
 from distlog.core import VERSION
 from soak import (
-    busy_cluster,
     cluster,
     disk_errors,
     exactly_once,
@@ -65,7 +64,6 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "streams": partial(streams.run, kills=12),
     "streams-on-s3": partial(streams_on_s3.run, kills=12),
     "cluster": partial(cluster.run, kills=16),
-    "busy-cluster": partial(busy_cluster.run, kills=10),
     "second-attempts": second_attempts.run,
     "transactions": transactions.run,
     "searches": searches.run,

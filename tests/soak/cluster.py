@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -111,7 +111,7 @@ class ClusterPipeline(Pipeline):
         *("driver", "Spark executor", "sink", "paused executor", "machine"),
     )
 
-    def __init__(self, folder: Path, seed: int, cluster: Cluster, conf: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, seed: int, cluster: Cluster) -> None:
         self._cluster = cluster
         self._events = folder / "events"
         self._events.mkdir()
@@ -119,9 +119,7 @@ class ClusterPipeline(Pipeline):
         paths["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         paths["spark.executor.extraJavaOptions"] = os.environ.get("SPARK_SUBMIT_OPTS", "")
         paths["spark.eventLog.dir"] = self._events.as_uri()
-        super().__init__(
-            folder, str(folder), {}, seed, conf={"spark.master": cluster.url, **CONF, **paths, **(conf or {})}
-        )
+        super().__init__(folder, str(folder), {}, seed, conf={"spark.master": cluster.url, **CONF, **paths})
 
     def second_attempts(self) -> int:
         """The number of attempts that Spark began beside another one of the same task."""
@@ -155,11 +153,11 @@ class ClusterPipeline(Pipeline):
         super()._revive()
 
 
-def run(folder: Path, seed: int, kills: int, kind: type[ClusterPipeline] | None = None) -> Tally:
-    """Kill that many times, on a cluster of this machine; the pipeline may be of another kind."""
+def run(folder: Path, seed: int, kills: int) -> Tally:
+    """Kill that many times, on a cluster of this machine."""
     cluster = Cluster(folder)
     try:
-        pipeline = (kind or ClusterPipeline)(folder, seed, cluster)
+        pipeline = ClusterPipeline(folder, seed, cluster)
         tally = killed(pipeline, kills)
         tally["second attempts begun or ended"] += pipeline.second_attempts()
         return tally

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from distlog.spark import append, session
+from distlog.spark import session
 
 CONF = {
     "spark.master": "local[2]",
@@ -36,7 +36,6 @@ class Job:
     folder: str
     options: Mapping[str, str] = field(default_factory=dict)
     conf: Mapping[str, str] = field(default_factory=dict)
-    is_foreach_batch: bool = False
 
     @property
     def checkpoint(self) -> Path:
@@ -57,10 +56,6 @@ class Job:
         return path
 
 
-def _append(batch: DataFrame, number: int, url: str) -> None:
-    append(batch, url, app_id="copy", batch_id=number)
-
-
 def begin(spark: SparkSession, job: Job) -> StreamingQuery:
     """The query: every record to its partition of the other topic, some hundred in a batch."""
     records = (
@@ -70,10 +65,6 @@ def begin(spark: SparkSession, job: Job) -> StreamingQuery:
     )
     copied = records.select("partition", "key", "value", "timestamp").writeStream
     copied = copied.option("checkpointLocation", str(job.checkpoint))
-    if job.is_foreach_batch:
-        return copied.foreachBatch(
-            lambda batch, number: append(batch, job.target, app_id="copy", batch_id=number) and None
-        ).start()
     return copied.format("distlog").options(**job.options).start(job.target)
 
 

@@ -54,8 +54,8 @@ OURS = "distlog.core.errors."
 class Pipeline:
     """The two topics, who fills the first one, and the driver."""
 
-    #: What is killed, in turn; the module of the driver; what a query may fail of; how the copy is written.
-    victims, driver, expected, is_foreach_batch = VICTIMS, "soak.pipeline", EXPECTED, False
+    #: What is killed, in turn.
+    victims = VICTIMS
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Pipeline:
         made = partial(distlog.create, partitions=PARTITIONS, config=CONFIG, storage_options=self._options)
         self._source, self._target = made(f"{root}/original"), made(f"{root}/copy")
         settings = {f"storage.{name}": str(value) for name, value in self._options.items()}
-        self.job = Job(f"{root}/original", f"{root}/copy", str(folder), settings, conf or {}, self.is_foreach_batch)
+        self.job = Job(f"{root}/original", f"{root}/copy", str(folder), settings, conf or {})
         self.job.failures.mkdir()
         self._path, self._log = self.job.write(), (folder / "driver.log").open("ab")
         self._checked, self._failures = dict.fromkeys(range(PARTITIONS), 0), set[Path]()
@@ -84,7 +84,7 @@ class Pipeline:
 
     def _begin(self) -> Program:
         imports = ["distlog.spark"]
-        return Program(self.driver, self._path, module=True, imports=imports, stdout=self._log, stderr=self._log)
+        return Program("soak.pipeline", self._path, module=True, imports=imports, stdout=self._log, stderr=self._log)
 
     def _fill(self, pause_s: float) -> None:
         number, topic = 0, distlog.open(self.job.source, storage_options=self._options)
@@ -219,7 +219,7 @@ class Pipeline:
     def _check_failures(self) -> None:
         for path in sorted(set(self.job.failures.iterdir()) - self._failures):
             text = path.read_text(encoding="utf-8")
-            demand(self.expected.search(text) is not None and OURS not in text, f"a query failed: {text}")
+            demand(EXPECTED.search(text) is not None and OURS not in text, f"a query failed: {text}")
             self._failures.add(path)
             self.tally["queries begun anew"] += 1
 
