@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from conftest import Address
-from fault_proxy import FOREVER, FaultProxy, answer
 from gateway_pairs import SESSION_MS
-from gateways import FETCH, PRODUCE, Wire, fetch_fields, fetching, produce_fields, producing, until
+from gateways import FETCH, PRODUCE, Wire, fetch_fields, produce_fields, producing, until
 from gateways import lingers as lingers
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
@@ -116,14 +115,6 @@ def test_a_full_gathering_does_not_wait(address: Address) -> None:
     config = GatewayConfig(linger_ms=3_600_000, linger_bytes=1000)
     with GatewayServer(address.url, port=0, config=config) as gateway, Wire(gateway) as wire:
         assert producing(wire, data(b"x" * 1000)).base_offset == 0
-
-
-def test_what_is_acknowledged_is_committed_and_read(gateway: GatewayServer, address: Address) -> None:
-    with Wire(gateway) as wire:
-        for number in range(3):
-            assert producing(wire, data(b"%d" % number)).base_offset == number
-        assert opened(address).end_offsets()[0] == 3
-        assert fetching(wire, 2).records[16:] == data(b"2")[16:]
 
 
 def test_a_fetch_waits_for_a_commit_of_this_gateway_and_of_others(gateway: GatewayServer, address: Address) -> None:
@@ -238,19 +229,3 @@ def test_any_error_of_a_look_at_the_quotas_of_clients_is_logged_and_the_next_loo
     with caplog.at_level(logging.ERROR, "distlog"), started(address):
         until(lambda: len(looks) > 1)
     assert "a look at quotas and settings of groups failed: no such object" in caplog.text
-
-
-@pytest.mark.s3
-def test_quotas_of_clients_are_looked_at_again_after_the_storage_refused(
-    s3_server: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(gateway_server._LOOK_MS, False, 20)
-    address = s3_server.address()
-    with FaultProxy(s3_server.endpoint) as proxy, caplog.at_level(logging.ERROR, "distlog"):
-        proxy.inject("GET", answer(403, "AccessDenied"), path="*__dynamic_configs*", times=FOREVER)
-        with started(Address(address.url, {**address.options, "endpoint_url": proxy.url})):
-            until(lambda: "a look at quotas and settings of groups failed" in caplog.text)
-            (task,) = (each for each in threading.enumerate() if each.name == "distlog-dynamic-configs")
-            assert task.is_alive()
-            seen = proxy.count("GET", "*__dynamic_configs*")
-            until(lambda: proxy.count("GET", "*__dynamic_configs*") > seen)

@@ -21,7 +21,6 @@ from distlog.core.reading import time_lookup
 from distlog.core.reading.time_lookup import LATEST
 from distlog.core.storage.object_store import ObjectRequests
 from distlog.core.storage.storage import Storage
-from distlog.core.transaction_state import TRANSACTIONS_TOPIC, ProducerId, TransactionState
 from distlog.gateway.apis.records import list_offsets
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.groups.offsets_format import encode_key
@@ -29,7 +28,6 @@ from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.security.rights import Rights
 from distlog.gateway.topics import metadata_cache
 from distlog.gateway.topics.metadata_cache import MetadataCache
-from distlog.gateway.transactions.transaction_log import TransactionLog
 
 THREADS, COMMITS, PARTITIONS = 6, 5, 20
 
@@ -51,37 +49,6 @@ def gets(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(ObjectRequests, "read", counted)
     return found
-
-
-def in_threads(work: Any) -> list[threading.Thread]:
-    threads = [threading.Thread(target=work) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    return threads
-
-
-def test_threads_that_ask_for_a_topic_at_once_wait_for_one_load(
-    memory_url: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    distlog.create(f"{memory_url.url}/clicks")
-    metadata, load, entered = cache(memory_url), CommitLog.load, threading.Semaphore(0)
-    loads, found = list[str](), list[object]()
-
-    def slow(self: CommitLog, *given: Any, **named: Any) -> Any:
-        loads.append(threading.current_thread().name)
-        entered.release()
-        if len(loads) == 1:
-            # a second load would begin meanwhile
-            entered.acquire()
-            entered.acquire(timeout=0.2)
-        return load(self, *given, **named)
-
-    monkeypatch.setattr(CommitLog, "load", slow)
-    for thread in in_threads(lambda: found.append(metadata.topic("clicks"))):
-        thread.join()
-    assert len(loads) == 1
-    assert found == [metadata.topic("clicks")] * THREADS
-    assert metadata.topic("clicks") is found[0]
 
 
 def test_many_names_without_a_topic_cost_one_listing(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,47 +139,6 @@ def test_a_takeover_reads_each_object_once_for_all_partitions(
     # and one look whether there is a newer commit
     assert gets.total() == len(objects) + 1
     assert len(objects) < PARTITIONS
-
-
-@pytest.mark.parametrize("partitions", [1, PARTITIONS])
-def test_a_takeover_of_transactions_asks_as_often_for_many_partitions(
-    memory_url: Address, gets: Counter[str], partitions: int
-) -> None:
-    distlog.create(f"{memory_url.url}/{TRANSACTIONS_TOPIC}", PARTITIONS, {"cleanup.policy": "compact"})
-    log = TransactionLog(cache(memory_url), lambda: 0, lambda: PARTITIONS)
-    log.begin(range(partitions))
-    gets.clear()
-    assert list(log.load(range(partitions))) == []
-    assert gets.total() == 1
-
-
-def begun(number: int) -> TransactionState:
-    producer = ProducerId(number, 0)
-    return TransactionState(transactional_id=f"id-{number}", producer=producer, timeout_ms=60_000, updated_ms=0)
-
-
-def test_states_in_many_segments_are_read_at_once(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    distlog.create(f"{memory_url.url}/{TRANSACTIONS_TOPIC}", 1, {"cleanup.policy": "compact"})
-    log = TransactionLog(cache(memory_url), lambda: 0, lambda: 1)
-    log.begin([0])
-    for number in range(COMMITS):
-        log.write(begun(number))
-    read, lock, entered, both = ObjectRequests.read, threading.Lock(), list[str](), threading.Event()
-
-    def met(self: ObjectRequests, path: str, *bounds: Any) -> bytes:
-        if "/_commits/" not in path:
-            with lock:
-                entered.append(path)
-            if len(entered) > 1:
-                both.set()
-            # one by one, the first waits for the second in vain
-            assert both.wait(60)
-        return read(self, path, *bounds)
-
-    monkeypatch.setattr(ObjectRequests, "read", met)
-    other = TransactionLog(cache(memory_url), lambda: 0, lambda: 1)
-    assert {each.transactional_id for each in other.load([0])} == {f"id-{number}" for number in range(COMMITS)}
-    assert len(entered) == COMMITS
 
 
 def numbered(producer: int, sequence: int) -> bytes:

@@ -334,19 +334,6 @@ def test_a_value_that_cannot_be_decoded_is_named_with_its_partition_and_offset(b
     assert found["user"].to_pylist() == ["user-1", None, None, "user-1", None]
 
 
-def test_one_bad_value_among_many_leaves_the_others_to_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
-    import fastavro
-
-    values = [framed(7, avro(CLICK, click(number))) for number in range(2000)]
-    values[700] = values[1500] = framed(7, b"\xff")
-    slow: list[int] = []
-    read = fastavro.schemaless_reader
-    monkeypatch.setattr("fastavro.schemaless_reader", lambda *given: (slow.append(1), read(*given))[1])
-    found = topic_of(*values).scan(columns="value").avro(registry={7: CLICK}, on_error="null")["count"].to_pylist()
-    assert found == [None if number in (700, 1500) else number for number in range(2000)]
-    assert 2 <= len(slow) <= 2 * 64
-
-
 def test_a_decimal_that_its_column_cannot_hold_is_a_bad_value() -> None:
     wide = record_of({"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 0})
     narrow = record_of({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 0})

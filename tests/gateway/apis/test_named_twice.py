@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import uuid
 from importlib import import_module
 from typing import Any
 
@@ -14,7 +13,6 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import Partition
 
 DATA = batch([record(0)])
@@ -101,50 +99,6 @@ def test_settings_of_a_topic_are_described_once_with_all_names_that_are_asked_fo
         )
         (told,) = wire.ask(32, 1, resources=resources, include_synonyms=False).results
     assert {each.name for each in told.configs} == {"retention.ms", "cleanup.policy"}
-
-
-def test_a_group_is_asked_once_for_all_places_that_a_request_names(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = schema("offset_fetch.v8")
-    asked = list[Any]()
-    with Wire(gateway) as wire:
-        kind = type(gateway.broker.groups.offsets)
-        fetch = kind.fetch
-        monkeypatch.setattr(
-            kind,
-            "fetch",
-            lambda self, group, wanted, **k: asked.append(list(wanted)) or fetch(self, group, wanted, **k),
-        )
-        groups = tuple(
-            module.OffsetFetchRequestGroup(
-                group_id="g", topics=(module.OffsetFetchRequestTopics(name="clicks", partition_indexes=numbers),)
-            )
-            for numbers in ((0, 0), (0, 1))
-        )
-        (told,) = wire.ask(9, 8, groups=groups, require_stable=False).groups
-    assert [each.partition_index for topic in told.topics for each in topic.partitions] == [0, 1]
-    assert asked == [[("clicks", 0), ("clicks", 1)]]
-
-
-def test_the_ids_of_topics_are_looked_up_once_for_a_request(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, looks = schema("metadata.v12"), list[int]()
-    facts_or_errors = MetadataCache.facts_or_errors
-
-    def counted(self: MetadataCache) -> Any:
-        looks.append(1)
-        return facts_or_errors(self)
-
-    monkeypatch.setattr(MetadataCache, "facts_or_errors", counted)
-    with Wire(gateway) as wire:
-        topics = tuple(module.MetadataRequestTopic(topic_id=uuid.UUID(int=each), name=None) for each in range(1, 50))
-        answer = wire.ask(
-            3, 12, topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
-        )
-    assert {each.error_code for each in answer.topics} == {ErrorCode.unknown_topic_id}
-    assert looks == [1]
 
 
 def test_coordinators_are_told_once_for_each_group(gateway: GatewayServer) -> None:

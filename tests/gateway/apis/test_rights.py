@@ -525,13 +525,16 @@ def test_before_the_acls_are_known_only_super_users_are_served(
                 assert wire.plain(3, 12, topics=[{"name": "clicks"}]).topics[0].error_code is told
 
 
-def test_nobody_reads_the_credentials_of_users_through_a_gateway(gateway: GatewayServer, tmp_path: Path) -> None:
-    fields = {"max_bytes": 99, "topics": on(CREDENTIALS_TOPIC, partition=0, partition_max_bytes=99)}
+@pytest.mark.parametrize("topic", [CREDENTIALS_TOPIC, ACLS_TOPIC])
+def test_nobody_reads_the_credentials_of_users_or_the_acls_through_a_gateway(
+    gateway: GatewayServer, tmp_path: Path, topic: str
+) -> None:
+    fields = {"max_bytes": 99, "topics": on(topic, partition=0, partition_max_bytes=99)}
     with UserWire(gateway, "root") as wire:
         assert OF_TOPIC in codes(wire.plain(1, 12, **fields))
     distlog.create(str(tmp_path / "clicks"))
     with serving(tmp_path) as open_to_all, Wire(open_to_all) as anyone:
-        assert OF_TOPIC in codes(anyone.ask(1, 12, **fetch_fields(12, [(CREDENTIALS_TOPIC, 0, 0)])))
+        assert OF_TOPIC in codes(anyone.ask(1, 12, **fetch_fields(12, [(topic, 0, 0)])))
 
 
 @pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC])
@@ -609,12 +612,6 @@ def test_a_topic_is_not_created_by_a_passing_error_of_a_check(tmp_path: Path, fa
         told = alice.plain(3, 12, topics=names, allow_auto_topic_creation=True).topics
         assert [each.error_code for each in told] == [E.kafka_storage_error, E.none]
         assert "other" not in gateway.broker.metadata.all_topics()
-
-
-def test_nobody_reads_the_acls_as_records(gateway: GatewayServer) -> None:
-    fields = {"max_bytes": 99, "topics": on(ACLS_TOPIC, partition=0, partition_max_bytes=99)}
-    with UserWire(gateway, "root") as root:
-        assert codes(root.plain(1, 12, **fields)) - {E.none} == {OF_TOPIC}
 
 
 def test_records_of_acls_that_are_not_understood_allow_nothing_and_break_nothing(

@@ -106,17 +106,6 @@ def test_the_topics_of_a_group_follow_its_positions_however_these_come_and_go() 
     assert positions.topics == {"carts", "clicks", "orders"}
 
 
-def test_what_could_not_be_forgotten_is_forgotten_at_the_next_look() -> None:
-    topics = Topics()
-    topics.known()
-    topics.ids["clicks"], topics.gateway.store.code = "3", ErrorCode.not_enough_replicas
-    assert topics.known() == {"clicks", "views"}
-    topics.gateway.store.code = ErrorCode.none
-    assert topics.known() == {"views"}
-    topics.commit("clicks")
-    assert topics.known() == topics.known() == {"clicks", "views"}
-
-
 def test_a_position_that_a_transaction_brings_meanwhile_is_forgotten_at_a_later_look() -> None:
     topics = Topics()
     topics.known()

@@ -41,21 +41,6 @@ def known(topics: SubscribedTopics, names: list[str], patterns: list[str]) -> st
     return threads[0]
 
 
-def test_only_a_topic_that_is_new_waits_for_the_storage() -> None:
-    root = Root()
-    topics = SubscribedTopics(root.find, root.names)
-    here = threading.current_thread().name
-    assert known(topics, [], []) == here
-    assert known(topics, ["clicks", "none"], []) == "group-topics"
-    assert known(topics, ["clicks", "none"], []) == here
-    assert topics.facts("clicks") == TopicSummary("clicks", "id", 1)
-    assert topics.facts("none") is None
-    assert known(topics, [], ["cl.*"]) == "group-topics"
-    assert sorted(topics.matching("cl.*")) == ["clicks", "clocks"]
-    assert sorted(root.looks) == ["clicks", "clocks", "none"]
-    topics.stop()
-
-
 def test_a_look_shows_changes_and_forgets_what_no_group_wants() -> None:
     root = Root()
     topics = SubscribedTopics(root.find, root.names)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
 from gateways import (
     METADATA,
     PRODUCE,
@@ -31,9 +29,7 @@ import distlog
 from distlog.core.log.partition_log import PartitionLog, WouldWaitError
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway import delayed_operations
-from distlog.gateway.apis import records
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.protocol.frames import FrameReader
 from distlog.gateway.server.fairness import CpuUses
 
@@ -99,23 +95,6 @@ def test_a_small_batch_for_an_open_log_is_appended_by_the_network_s_thread(
     assert values(opened(gateway)) == [b"first", b"second", b"third"]
 
 
-def test_batches_of_several_partitions_are_appended_at_once(gateway: GatewayServer, threads: list[str]) -> None:
-    with Wire(gateway) as wire:
-        body = wire.ask(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data()), ("clicks", 1, data())]))
-    assert [each.base_offset for each in body.responses[0].partition_responses] == [1, 1]
-    assert threads == [NETWORK] * 2
-
-
-def test_a_refused_batch_is_answered_by_the_network_s_thread_and_the_connection_goes_on(
-    gateway: GatewayServer, threads: list[str]
-) -> None:
-    damaged = data(b"damaged")[:-1] + b"\xff"
-    with Wire(gateway) as wire:
-        assert producing(wire, damaged).error_code is ErrorCode.corrupt_message
-        assert producing(wire, data(b"good")).base_offset == 1
-    assert threads == [NETWORK] * 2
-
-
 def test_of_producers_the_next_batches_of_known_ones_are_appended_at_once(
     gateway: GatewayServer, threads: list[str]
 ) -> None:
@@ -131,14 +110,6 @@ def test_of_producers_the_next_batches_of_known_ones_are_appended_at_once(
         # behind much of others, which it reads
         assert producing(wire, data(producer=(7, 0, 3))).base_offset == 7
     assert threads == [NETWORK] * 3 + [HANDLER]
-
-
-def test_a_producer_without_acknowledgements_is_hung_up_on_at_an_error(gateway: GatewayServer) -> None:
-    with Wire(gateway) as wire:
-        wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data(b"unanswered"))], acks=0))
-        wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data()[:-1] + b"\xff")], acks=0))
-        assert wire.is_closed
-    assert values(opened(gateway)) == [b"first", b"unanswered"]
 
 
 @pytest.mark.parametrize(
@@ -165,16 +136,6 @@ def test_what_may_take_long_is_left_to_a_handler(
     assert NETWORK not in threads
 
 
-def test_a_request_with_many_batches_is_left_to_a_handler(tmp_path: Path, threads: list[str]) -> None:
-    distlog.create(str(tmp_path / "clicks"), partitions=9, config=NO_SYNC)
-    batches = [("clicks", number, data()) for number in range(9)]
-    with serving(tmp_path) as gateway, Wire(gateway) as wire:
-        for _ in range(2):
-            wire.ask(PRODUCE, 9, **produce_fields(9, batches))
-        wire.ask(PRODUCE, 9, **produce_fields(9, batches[:8]))
-    assert threads == [HANDLER] * 18 + [NETWORK] * 8
-
-
 def test_a_sync_that_is_due_is_left_to_a_handler(
     tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,25 +151,6 @@ def test_a_sync_that_is_due_is_left_to_a_handler(
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         assert [producing(wire, data()).base_offset for _ in range(4)] == [0, 1, 2, 3]
         assert (threads, synced) == ([HANDLER] + [NETWORK] * 3, [HANDLER])
-
-
-def test_a_request_with_a_lot_to_parse_is_left_to_a_handler(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    readers: list[str] = []
-    read = records.produce
-
-    def noted(*given: Any) -> None:
-        readers.append(threading.current_thread().name.rstrip("-0123456789"))
-        read(*given)
-
-    monkeypatch.setitem(APIS, PRODUCE, APIS[PRODUCE]._replace(handle=noted))
-    with Wire(gateway) as wire:
-        nothing = produce_fields(9, [])
-        topic = produce_fields(9, [("x", 0, data())])["topic_data"][0]
-        nothing["topic_data"] = (replace(topic, partition_data=()),) * 20_000
-        body = wire.ask(PRODUCE, 9, **nothing)
-    assert (readers, len(body.responses)) == ([HANDLER], 0)
 
 
 def test_no_more_is_read_of_a_client_than_its_requests_take_away(
@@ -270,17 +212,6 @@ def test_a_response_goes_out_also_where_the_next_request_gets_none(
     assert threads == [NETWORK] * 2
 
 
-def test_a_turn_of_the_event_loop_is_bounded(gateway: GatewayServer, threads: list[str]) -> None:
-    fields = produce_fields(9, [("clicks", 0, data())])
-    with Wire(gateway) as wire:
-        gateway._processor._turn_end_s = 0.0
-        wire.ask(PRODUCE, 9, **fields)
-        gateway._processor._end_turn()
-        wire.ask(PRODUCE, 9, **fields)
-        assert threads == [HANDLER, NETWORK]
-        until(lambda: gateway._processor._turn_end_s is None)
-
-
 def test_while_a_lock_is_held_the_network_s_thread_answers_others(
     gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,13 +226,6 @@ def test_while_a_lock_is_held_the_network_s_thread_answers_others(
             other.ask(METADATA, 1, topics=())
         assert wire.answer(PRODUCE, 9, waiting).responses[0].partition_responses[0].base_offset == 1
     assert threads == [NETWORK, HANDLER, NETWORK]
-
-
-def test_on_an_object_store_a_handler_takes_each_batch(memory_url: Address, threads: list[str]) -> None:
-    distlog.create(f"{memory_url.url}/clicks", config=NO_SYNC)
-    with GatewayServer(memory_url.url, port=0, storage_options=memory_url.options) as gateway, Wire(gateway) as wire:
-        assert [producing(wire, data()).base_offset for _ in range(2)] == [0, 1]
-    assert threads == []
 
 
 def test_a_client_leaves_room_while_it_has_used_less_than_its_part() -> None:
@@ -321,12 +245,3 @@ def test_a_client_leaves_room_while_it_has_used_less_than_its_part() -> None:
     assert not shares.leaves_room(other)
     now_s += 60
     assert shares.leaves_room(first)
-
-
-def test_requests_are_handled_in_turn_as_soon_as_one_waits(
-    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(type(gateway._channel), "__len__", lambda _: 1)
-    with Wire(gateway) as wire:
-        assert producing(wire, data()).base_offset == 1
-    assert threads == [HANDLER]

@@ -17,12 +17,9 @@ from gateways import (
     NO_WAIT,
     PRODUCE,
     Wire,
-    fetch_fields,
-    fetching,
     framed,
     opened,
     produce_fields,
-    producing,
     request,
     serving,
     until,
@@ -32,7 +29,6 @@ from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
-import distlog
 from distlog import StorageError
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
@@ -81,22 +77,6 @@ def test_a_newer_client_is_told_in_version_0_and_may_ask_again(gateway: GatewayS
         assert told.error_code is ErrorCode.unsupported_version
         assert API_VERSIONS in {each.api_key for each in told.api_keys}
         assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
-
-
-def test_a_request_may_come_byte_by_byte(gateway: GatewayServer) -> None:
-    with Wire(gateway) as wire:
-        for byte in framed(request(API_VERSIONS, 3, 7, **SOFTWARE)):
-            wire.socket.send(bytes([byte]))
-        assert wire.answer(API_VERSIONS, 3, 7).error_code is ErrorCode.none
-
-
-def test_requests_that_come_together_are_answered_in_their_order(gateway: GatewayServer) -> None:
-    fields = produce_fields(9, [("clicks", 0, DATA)])
-    with Wire(gateway) as wire:
-        wire.socket.sendall(b"".join(framed(request(PRODUCE, 9, number, **fields)) for number in range(200)))
-        for number in range(200):
-            ((told,),) = [each.partition_responses for each in wire.answer(PRODUCE, 9, number).responses]
-            assert told.base_offset == number
 
 
 def test_large_and_small_requests_that_come_together_are_told_apart(gateway: GatewayServer) -> None:
@@ -154,59 +134,9 @@ def test_garbage_ends_nothing_but_its_connections(gateway: GatewayServer) -> Non
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_half_request_is_waited_for_only_so_long(tmp_path: Path) -> None:
-    with serving(tmp_path, request_timeout_ms=50) as gateway, Wire(gateway) as half, Wire(gateway) as silent:
-        half.socket.sendall(framed(request(API_VERSIONS, 3, 1, **SOFTWARE))[:-1])
-        assert half.is_closed
-        assert silent.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
-
-
-@pytest.mark.usefixtures("looks_often")
 def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     with serving(tmp_path, connections_max_idle_ms=50) as gateway, Wire(gateway) as wire:
         assert wire.is_closed
-
-
-def test_a_length_alone_costs_no_memory_and_keeps_nobody_else_from_working(tmp_path: Path) -> None:
-    distlog.create(str(tmp_path / "clicks"))
-    with serving(tmp_path, queued_max_request_bytes=150 << 20) as gateway:
-        hostile = [Wire(gateway) for _ in range(20)]
-        for wire in hostile:
-            wire.socket.sendall(struct.pack(">i", 99 << 20))
-        assert is_well(gateway)
-        with Wire(gateway) as wire:
-            assert producing(wire, DATA).base_offset == 0
-        for wire in hostile:
-            wire.socket.close()
-        until(lambda: gateway.connections == 0)
-        with Wire(gateway) as wire:
-            assert producing(wire, LARGE).base_offset == 1
-
-
-def test_large_requests_wait_for_memory_and_are_all_answered(tmp_path: Path) -> None:
-    distlog.create(str(tmp_path / "clicks"))
-    with serving(tmp_path, queued_max_request_bytes=1 << 20) as gateway:
-        wires = [Wire(gateway) for _ in range(5)]
-        asked = [wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, LARGE)])) for wire in wires]
-        offsets = set()
-        for wire, number in zip(wires, asked, strict=True):
-            ((told,),) = [each.partition_responses for each in wire.answer(PRODUCE, 9, number).responses]
-            offsets.add(told.base_offset)
-            wire.socket.close()
-        assert offsets == set(range(5))
-
-
-@pytest.mark.usefixtures("looks_often")
-def test_a_client_that_reads_nothing_is_closed_and_others_are_served(tmp_path: Path) -> None:
-    distlog.create(str(tmp_path / "clicks"))
-    with serving(tmp_path, request_timeout_ms=300) as gateway, Wire(gateway) as producer:
-        for _ in range(16):
-            producing(producer, LARGE)
-        with Wire(gateway, receive_bytes=4096) as slow:
-            slow.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], partition_max_bytes=16 << 20))
-            assert len(fetching(producer, 0).records) > 700_000
-            until(lambda: gateway.connections == 1)
-        until(lambda: gateway.broker.fetch_memory.used == 0)
 
 
 def test_there_are_no_more_connections_than_are_allowed(tmp_path: Path) -> None:

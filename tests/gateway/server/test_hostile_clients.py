@@ -50,7 +50,6 @@ from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.security.tls import TlsFiles
 from distlog.gateway.server import connection
 from distlog.gateway.server.connection import ConnectionTimeouts, Processor
-from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
 LARGE = batch([record(0, 0, None, b"x" * 700_000)])
 
@@ -143,24 +142,6 @@ def test_time_is_measured_from_the_first_byte_and_a_large_one_has_more_of_it() -
     now[0] = 641
     assert "idle" in str(timeouts.expiry(is_idle=True, is_known=True))
     assert "did not authenticate" in str(timeouts.expiry(is_idle=True, is_known=False))
-
-
-def test_memory_goes_to_one_of_those_that_all_wait() -> None:
-    memory, went_on = RequestMemory(1000 << 10), []
-    shares = [MemoryShare(memory, f"user {number}") for number in range(3)]
-    for share in shares:
-        assert share.take(300 << 10, lambda: None)
-    for number, share in enumerate(shares[:2]):
-        assert not share.take(400 << 10, lambda number=number: went_on.append(number))  # type: ignore[misc]
-    # the last one would wait for the others, which wait for it
-    assert shares[2].take(400 << 10, lambda: None)
-    assert went_on == []
-    shares[2].give_back(700 << 10)
-    assert went_on == [0]
-    shares[0].give_back(700 << 10)
-    assert went_on == [0, 1]
-    shares[1].give_back(700 << 10)
-    assert memory.used == 0
 
 
 def test_there_are_no_more_connections_from_one_address_than_are_allowed(root: Path) -> None:

@@ -19,7 +19,6 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.gathered_appends import GatheredAppends
 from distlog.gateway.server.connection import _MOST_UNDER_WAY
-from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
 pytestmark = pytest.mark.usefixtures("lingers")
 
@@ -150,24 +149,6 @@ def test_requests_under_way_have_the_memory_of_all_requests_and_no_more(address:
         assert [told.base_offset for told in answered(wire, ids)] == [*range(310)]
         assert 0 < most < limit
         until(lambda: gateway._processor.memory.used == 0)
-
-
-def test_a_share_gives_its_memory_back_part_by_part() -> None:
-    memory, went_on = RequestMemory(8 << 20), list[str]()
-    many, other = MemoryShare(memory, "many"), MemoryShare(memory, "other")
-    for _ in range(2):
-        assert many.take(3 << 20, lambda: None)
-        many.let_pass(3 << 20)
-    # the next one waits, since the earlier ones will give back
-    assert not many.take(3 << 20, lambda: went_on.append("many"))
-    assert not other.take(3 << 20, lambda: went_on.append("other"))
-    for told in ("other", "many"):
-        many.let_pass(-(3 << 20))
-        many.give_back(3 << 20)
-        assert went_on[-1] == told
-    other.give_back(3 << 20)
-    many.give_back(3 << 20)
-    assert memory.used == 0
 
 
 def test_a_topic_whose_thread_could_not_be_started_is_appended_to_when_one_can_be(

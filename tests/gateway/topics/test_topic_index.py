@@ -119,19 +119,6 @@ def test_a_damaged_index_is_ignored_and_written_anew(
         assert later.index.facts(NAMES, 600_000) == seen
 
 
-def test_what_the_index_lacks_is_read_and_what_has_no_folder_is_not_told(address: Address) -> None:
-    shared, names = NAMES[10:MANY_LOOKS], NAMES[10:]
-    others = Listing(address).facts(NAMES[:MANY_LOOKS])
-    listing = Listing(address)
-    # a read of a topic is a listing and its commit
-    before = listing.root.counters.gets
-    found = listing.index.facts(names, 600_000)
-    assert listing.root.counters.gets - before == 1 + TOPICS - MANY_LOOKS
-    assert listing.root.counters.lists == TOPICS - MANY_LOOKS
-    assert [*found] == names
-    assert [found[name] for name in shared] == [others[name] for name in shared]
-
-
 def made_again(address: Address, name: str, commits: int) -> str:
     """Delete a topic's folder by hand and create it with three partitions and so many commits; its id."""
     root = Storage(*address).child(name)

@@ -12,13 +12,12 @@ from gateways import lingers as lingers
 from transaction_parts import ID, TIMEOUT_MS, Parts
 
 import distlog
-from distlog.core.errors import LockHeldError, StorageError
-from distlog.core.storage.parallel import PARALLEL_REQUESTS
-from distlog.core.transaction_state import LAST_EPOCH, ProducerId, TransactionState, TransactionStatus
+from distlog.core.errors import StorageError
+from distlog.core.transaction_state import LAST_EPOCH, ProducerId, TransactionStatus
 from distlog.gateway.protocol import frames
 from distlog.gateway.topics.metadata_cache import HostedTopic
-from distlog.gateway.topics.partition import OWN_WAIT_S, Partition
-from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS, TransactionEnds
+from distlog.gateway.topics.partition import Partition
+from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
 NOTHING = ([], [], None)
@@ -112,15 +111,6 @@ def test_a_producer_whose_transaction_has_timed_out_stays_fenced_when_another_on
     parts.coordinator.add_partitions(ID, other, [("clicks", 0)])
 
 
-def test_the_next_gateway_lets_the_same_time_pass(parts: Parts) -> None:
-    opened(parts)
-    parts.now_ms += TIMEOUT_MS
-    after = parts.killed()
-    after.coordinator.tick()
-    assert status(after) is TransactionStatus.COMPLETE_ABORT
-    assert after.seen() == NOTHING
-
-
 def test_a_transaction_that_a_gateway_with_a_clock_ahead_began_times_out_at_the_next_gateway(parts: Parts) -> None:
     parts.now_ms += 7 * 86_400_000
     opened(parts)
@@ -205,31 +195,6 @@ def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
     parts.coordinator.tick()
     assert status(parts) is TransactionStatus.COMPLETE_COMMIT
     assert parts.seen() == ([b"a"], [b"b"], None)
-
-
-def test_where_markers_wait_for_a_lock_in_vain_those_of_other_transactions_do_not_wait_too(
-    in_place: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited, end = list[float](), TransactionEnds.end
-    for number in range(40):
-        producer = in_place.begin(f"{number}")
-        in_place.coordinator.add_partitions(f"{number}", producer, [("clicks", 0)])
-
-    def noted(ends: TransactionEnds, decided: TransactionState, timeout_s: float) -> None:
-        waited.append(timeout_s)
-        if decided.transactional_id != "7":
-            raise LockHeldError("another process has held the lock")
-        end(ends, decided, timeout_s)
-
-    monkeypatch.setattr(TransactionEnds, "end", noted)
-    in_place.now_ms += TIMEOUT_MS
-    in_place.coordinator.tick()
-    decided = {state.transactional_id for state in in_place.coordinator.states() if state.is_decided}
-    assert decided == {f"{number}" for number in range(40)} - {"7"}
-    waited.clear()
-    in_place.coordinator.tick()
-    # those that began side by side with the first one
-    assert (len(waited), waited.count(OWN_WAIT_S) <= PARALLEL_REQUESTS + 1) == (39, True)
 
 
 def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
