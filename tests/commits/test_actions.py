@@ -101,20 +101,6 @@ def test_the_size_is_that_of_the_file(commit: Commit) -> None:
     assert commit.size == len(commit.encode())
 
 
-def test_unknown_fields_are_ignored(commit: Commit) -> None:
-    body = body_of(commit)
-    body["mood"] = {"good": True}
-    body["actions"][4]["remove"]["why"] = "old"
-    assert Commit.decode(signed(body), "a file") == commit
-
-
-def test_an_unknown_action_stops_a_reader(commit: Commit) -> None:
-    body = body_of(commit)
-    body["actions"].append({"rename_key": {"to": "x"}})
-    with pytest.raises(UnsupportedVersionError, match=r"rename_key.*upgrade"):
-        Commit.decode(signed(body), "a file")
-
-
 def test_a_newer_format_is_named_before_anything_else_is_looked_at() -> None:
     with pytest.raises(UnsupportedVersionError, match="upgrade"):
         Commit.decode(b'{"format": 3, "version": "another kind of number"}', "a file")

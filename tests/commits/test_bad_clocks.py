@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Address
 from topics import NOW, Clock, contents, topic_on, values
-from two_clocks import MONTH_MS, TwoClocks, poison
+from two_clocks import MONTH_MS, TwoClocks
 
 from distlog.core.commits.prepared_commit import AHEAD_MS
 from distlog.core.config import DAY_MS
@@ -51,18 +51,6 @@ def test_a_repeated_batch_is_known_after_a_month_ahead_was_tried(storage_url: Ad
     for number in range(3):
         assert again.append(values([number]), app_id="app", batch_id=number).replayed
     assert contents(again) == {0: [b"v0", b"v1", b"v2", b"v3"]}
-
-
-def test_a_commit_a_month_ahead_that_is_in_the_log_makes_no_batch_forgotten(
-    world: TwoClocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By an older library, which believes its clock."""
-    for number in range(3):
-        world.good.append(values([number]), app_id="app", batch_id=number)
-    poison(world, monkeypatch)
-    again = world.by(world.store)
-    for number in range(3):
-        assert again.append(values([number]), app_id="app", batch_id=number).replayed
 
 
 @pytest.mark.s3

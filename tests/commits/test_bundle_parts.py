@@ -38,13 +38,6 @@ def added(*segments: SegmentInfo) -> Snapshot:
     return history.snapshot()
 
 
-def test_a_part_is_the_same_after_json_and_a_checkpoint() -> None:
-    info = part()
-    assert fields.read(SegmentInfo, fields.write(info)) == info
-    snapshot = added(info, part(1, 100, 1008, 2012), segment(2))
-    assert checkpoint.decode(checkpoint.encode(snapshot), "a checkpoint") == snapshot
-
-
 def test_a_segment_without_positions_has_files_of_its_own() -> None:
     info = fields.read(SegmentInfo, fields.write(segment()))
     assert {getattr(info, name) for name in POSITIONS} == {OWN_FILE}
@@ -82,10 +75,6 @@ def test_parts_that_share_a_byte_or_have_no_end_are_refused(segments: list[Segme
     apart = [dataclasses.replace(one, stem=paths.new_stem(0, uuid.uuid4().hex)) for one in segments]
     if len(segments) > 1:
         assert len(added(*apart).partitions) == 4
-
-
-def test_parts_may_touch() -> None:
-    assert len(added(part(), part(1, 100, 1008, 2012), part(2, 200, 1016, 2024)).partitions[2].segments) == 1
 
 
 @pytest.mark.parametrize(

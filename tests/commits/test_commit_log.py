@@ -146,11 +146,6 @@ def test_a_topic_that_is_known_and_whose_folder_was_deleted_is_loaded_from_the_b
     assert log.load(known=known) == anew == commit_log(storage).load()
 
 
-def test_a_young_topic_is_opened_with_one_listing(storage: Storage, log: CommitLog) -> None:
-    append(log, log.create(1, CONFIG), 2)
-    assert requests(storage, log.load) == (1 + 5, 0, 1)
-
-
 @pytest.mark.parametrize("commits", [0, 1, 6])
 def test_a_topic_of_few_commits_takes_a_listing_and_a_request_for_each(
     storage: Storage, log: CommitLog, commits: int
@@ -186,10 +181,3 @@ def test_a_topic_of_many_commits_is_opened_by_its_hint(
     assert log.load(few=True) == head
     by_hint = requests(storage, log.load)
     assert requests(storage, lambda: log.load(few=True)) == (by_hint[0], 0, by_hint[2] + 1)
-
-
-def test_groups_grow_when_there_is_much_to_catch_up(storage: Storage, log: CommitLog) -> None:
-    created = log.create(1, CONFIG)
-    head = append(log, created, 90)
-    assert requests(storage, lambda: log.refresh(created)) == (1 + 1 + 2 + 4 + 8 + 16 + 32 + 64, 0, 0)
-    assert log.refresh(created) == head == log.load()

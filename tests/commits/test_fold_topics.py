@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import uuid
 
 import pytest
@@ -87,12 +86,6 @@ def test_an_applications_newest_batch_is_remembered_for_ever(history: History) -
     history.commit(SetTransaction("app", 7, {}))
     history.commit(timestamp_ms=history.now_ms + 100 * KEPT_MS)
     assert history.snapshot().transaction("app", 7)
-
-
-def test_what_a_library_committed_again_that_forgets_sooner_can_be_read(history: History) -> None:
-    history.commit(SetTransaction("app", 7, {0: (30, 30)}))
-    again = history.commit(SetTransaction("app", 7, {}), timestamp_ms=history.now_ms + KEPT_MS)
-    assert history.snapshot().transaction("app", 7) == TransactionInfo(again.version, again.timestamp_ms, {})
 
 
 def test_files_begun_below_the_gc_floor_are_refused(history: History) -> None:
@@ -180,9 +173,3 @@ def test_commits_follow_each_other_in_number_chain_and_time(history: History) ->
 
 def test_commit_bytes_add_up(history: History) -> None:
     assert history.snapshot().commit_bytes == sum(len(commit.encode()) for commit in history.commits)
-
-
-def test_a_snapshot_pickles(history: History) -> None:
-    history.commit(SetTransaction("app", 7, {0: (0, 1)}))
-    snapshot = history.snapshot()
-    assert pickle.loads(pickle.dumps(snapshot)) == snapshot

@@ -158,12 +158,6 @@ def test_a_folder_that_was_deleted_does_not_come_back_by_a_checkpoint(
     assert not storage.list(paths.COMMITS_DIR)
 
 
-def test_a_small_topic_has_full_ones_only(storage: Storage) -> None:
-    log = commit_log(storage, checkpoint_commits=EVERY)
-    append(log, log.create(1, CONFIG), 4 * EVERY)
-    assert not incremental(storage)
-
-
 def test_most_rows_gone_is_a_full_one(storage: Storage, log: CommitLog) -> None:
     snapshot = large_topic(log)
     stems = [(number, one.stem) for number, state in enumerate(snapshot.partitions) for one in state.segments]

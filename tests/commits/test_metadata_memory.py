@@ -202,11 +202,6 @@ def test_a_commit_of_far_more_values_than_its_size_is_refused(filler: bytes) -> 
     assert peak(lambda: Commit.decode(data, "a file")) < MIB
 
 
-def test_a_text_that_is_nested_too_deep_is_refused() -> None:
-    with pytest.raises(CorruptMetadataError):
-        Commit.decode(b"[" * 500_000, "a file")
-
-
 def test_a_large_commit_of_small_actions_is_no_bomb() -> None:
     history = History()
     history.create(1)

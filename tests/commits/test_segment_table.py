@@ -166,13 +166,6 @@ def test_a_part_of_a_part_has_its_own_segments(counts: list[int], tail: int, dat
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is told by Linux")
-def test_a_part_takes_little_memory() -> None:
-    table, before = SegmentTable.of(run_of([1] * 30_000)), resident()
-    parts = [table.part(number, number + 1) for number in range(len(table))]
-    assert resident() - before < 1_000 * len(parts)
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is told by Linux")
 def test_states_that_are_looked_up_one_by_one_take_little_memory() -> None:
     count = 20_000
     rows = SegmentTable.of([segment(number, 0, 1) for number in range(count)]).columns()

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import Address
 from raw_batches import batch, record
-from topics import NOW
 
 import distlog
 from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position, encode_position
 from distlog.core.errors import TopicNotFoundError
-from distlog.core.reading import time_lookup
-from distlog.core.reading.time_lookup import LATEST
 from distlog.core.storage.object_store import ObjectRequests
 from distlog.core.storage.storage import Storage
-from distlog.gateway.apis.records import list_offsets
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
-from distlog.gateway.security.rights import Rights
 from distlog.gateway.topics import metadata_cache
 from distlog.gateway.topics.metadata_cache import MetadataCache
 
@@ -72,34 +66,6 @@ def test_many_names_without_a_topic_cost_one_listing(memory_url: Address, monkey
     now_ms[0] = 1000
     assert metadata.topic("later").name == "later"
     assert missing(3000) == 10
-
-
-def test_offsets_of_many_partitions_are_listed_after_one_look_and_side_by_side(
-    memory_url: Address, monkeypatch: pytest.MonkeyPatch, gets: Counter[str]
-) -> None:
-    topic = distlog.create(f"{memory_url.url}/clicks", partitions=4, config={"retention.ms": -1})
-    topic.append([{"value": b"v", "timestamp": NOW + n, "partition": p} for p in range(4) for n in (0, 2)])
-    broker: Any = SimpleNamespace(metadata=cache(memory_url))
-    broker.metadata.topic("clicks")
-
-    def listed(time: int) -> list[int]:
-        asked = [SimpleNamespace(partition_index=number, timestamp=time) for number in range(4)]
-        body = SimpleNamespace(topics=[SimpleNamespace(name="clicks", partitions=asked)])
-        request: Any = SimpleNamespace(body=body, get=lambda name, default: default, rights=Rights())
-        (told,) = list_offsets(request, broker)["topics"]
-        return [each["offset"] for each in told["partitions"]]
-
-    gets.clear()
-    assert listed(LATEST) == [2] * 4
-    assert sum(gets.values()) == 1
-    together, first_in = threading.Barrier(4, timeout=60), time_lookup.first_in
-
-    def meet(*asked: Any) -> Any:
-        together.wait()
-        return first_in(*asked)
-
-    monkeypatch.setattr(time_lookup, "first_in", meet)
-    assert listed(NOW + 1) == [1] * 4
 
 
 def position(number: int, offset: int) -> tuple[bytes, bytes | None]:

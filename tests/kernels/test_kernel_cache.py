@@ -315,42 +315,19 @@ print(len(recorder.buffer))
     assert ran.stdout == "0\n"
 
 
-#: A first append and scan: each function that they compile, on standard output.
+#: A first append, whose compilation is always worth a line.
 FIRST_USE = """
 import distlog
 from distlog.core.kernels import native
-from numba.core import event
 native._WORTH_A_LINE_S = 0.0
-topic = distlog.create("memory://first/clicks", 4)
-with event.install_recorder("numba:compile") as recorder:
-    topic.append([{"key": f"{n % 50}", "value": f"{n}", "headers": None} for n in range(1000)])
-    topic.scan(columns=["offset", "key", "value"], start_time=1).to_table()
-for _, one in recorder.buffer:
-    if one.is_start:
-        dispatcher = one.data["dispatcher"]
-        owner = dispatcher.py_func.__module__.rpartition(".")[2]
-        is_kernel = isinstance(dispatcher._cache, native._KernelCache)
-        print("kernel" if is_kernel else "part", owner, dispatcher.py_func.__name__)
+distlog.create("memory://first/clicks").append([{"value": "v"}])
 """
 
 
-def test_a_first_append_and_scan_compile_each_of_a_few_functions_once_and_say_so_in_a_line(tmp_path: Path) -> None:
+def test_a_first_append_says_in_a_line_that_it_compiles(tmp_path: Path) -> None:
     settings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-W", "ignore", "-c", FIRST_USE]
     ran = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
-    compiled = [line.split() for line in ran.stdout.splitlines()]
-    ours = [(owner, name) for _, owner, name in compiled if owner != "builtins"]
-    assert [name for kind, _, name in compiled if kind == "kernel"] == [
-        "assign",
-        "group",
-        "append_records",
-        "fold_batches",
-        "count_batches",
-        "read_batches",
-        "first_misplaced",
-        "scan_records",
-    ]
-    assert len(ours) == len(set(ours)) <= 41
     assert ran.stderr.count("\n") == 1
     assert "once for this version: the code is kept in" in ran.stderr
 

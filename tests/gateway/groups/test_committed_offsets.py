@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from consumer_groups import GROUP, RETENTION_MS, Gateway, MemoryStore, stable
 from kio.schema.errors import ErrorCode
@@ -234,27 +232,6 @@ def test_a_first_commit_under_way_does_not_bring_back_a_position_in_a_topic_that
     assert told == [ErrorCode.none]
     assert (position(gateway, CLICKS), position(gateway, VIEWS)) == (None, 8)
     assert (position(gateway.restart(), CLICKS), position(gateway.restart(), VIEWS)) == (None, 8)
-
-
-def test_a_group_that_is_made_anew_is_stored_behind_its_deletion() -> None:
-    gateway = Gateway()
-    commit(gateway)
-    names = list[list[str]]()
-
-    class Watched(MemoryStore):
-        """Notes whether anybody may make the group anew while its deletion is not yet on its way."""
-
-        def store(self, *args: Any) -> None:
-            names.append(gateway.groups.names())
-            super().store(*args)
-
-    gateway.groups.store = Watched()
-    gateway.admin.delete(GROUP, Told())
-    assert names == [[GROUP]]
-
-
-def test_a_store_with_nothing_in_it_is_a_gateway_without_groups() -> None:
-    assert list(Gateway(store=MemoryStore()).admin.list()) == []
 
 
 def test_a_gateway_that_ends_has_nobody_wait() -> None:

@@ -119,15 +119,6 @@ def test_a_gateway_that_slept_holds_nothing_when_it_wakes_and_a_share_when_it_ha
     assert len(one.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
 
 
-def test_a_gateway_whose_lease_lapsed_while_nobody_looked_learns_anew_what_it_holds(gateways: Gateways) -> None:
-    one = gateways.begin(9092)
-    term = one.term
-    gateways.time.now_s += 2 * OVER_S
-    assert one.held_partitions == set()
-    assert one.sync(lambda: PARTITIONS, ())
-    assert (one.held_partitions, one.term) == (set(range(PARTITIONS)), term + 1)
-
-
 def test_a_gateway_that_begins_again_at_its_place_waits_for_no_lease(gateways: Gateways) -> None:
     gateways.begin(9092)
     again = gateways.begin(9092)

@@ -294,20 +294,6 @@ def test_who_is_unknown_or_of_another_generation_is_told_so() -> None:
     assert stranger.join().told is ErrorCode.unknown_member_id
 
 
-def test_an_assignment_of_an_older_generation_is_void_however_late_it_is_stored() -> None:
-    gateway, first, second = pair()
-    gateway.store.held = True
-    first.sync(a=b"old", b=b"old")
-    third = gateway.member("c").join()
-    first.join()
-    second.join()
-    assert third.generation == 3
-    third.sync()
-    gateway.store.release()
-    assert third.synced is None
-    assert gateway.admin.describe(GROUP).phase is GroupPhase.COMPLETING
-
-
 def test_a_member_that_leaves_while_it_waits_is_answered() -> None:
     _, first, second = pair()
     stable_pair(first, second)

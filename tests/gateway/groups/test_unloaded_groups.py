@@ -117,15 +117,6 @@ def test_a_member_of_the_newer_protocol_is_sent_to_the_coordinator_too() -> None
     assert member.code() is ErrorCode.not_coordinator
 
 
-def test_a_group_that_is_deleted_is_unknown() -> None:
-    gateway = Gateway()
-    member = gateway.member("a")
-    stable(gateway, member)
-    member.leave()
-    gateway.admin.delete(GROUP, lambda code: None)
-    assert member.beat() is ErrorCode.unknown_member_id
-
-
 def test_a_producer_whose_transaction_is_unloaded_meanwhile_is_sent_to_the_coordinator(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"), 1)
     parts = transaction_parts.Parts(tmp_path)

@@ -280,21 +280,6 @@ def tags() -> bytes:
 
 
 @pytest.mark.parametrize(
-    "hostile",
-    [
-        struct.pack(">hhih", METADATA, 9, 1, -1) + b"\0" + b"\xff\xff\xff\xff\x7f" + b"\0" * 4,
-        struct.pack(">hhihi", METADATA, 1, 1, -1, (1 << 31) - 1),
-        struct.pack(">hhih", PRODUCE, 9, 1, -1) + b"\0\0" + struct.pack(">hi", -1, 1) + b"\xff\xff\xff\xff\x0f\0",
-    ],
-    ids=["flexible", "plain", "produce"],
-)
-def test_a_small_request_that_claims_many_items_is_refused_before_there_is_memory_for_them(hostile: bytes) -> None:
-    frame = memoryview(hostile)
-    with pytest.raises(InvalidRequestError):
-        read_request(frame, read_head(frame))
-
-
-@pytest.mark.parametrize(
     "hostile", [partial(tiny_partitions, 3), partial(tiny_partitions, 9), tags], ids=["v3", "v9", "tags"]
 )
 def test_a_hundred_mib_of_tiny_parts_are_refused_at_once(hostile: Callable[[], bytes]) -> None:

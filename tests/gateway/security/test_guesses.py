@@ -113,17 +113,6 @@ def test_a_password_is_known_for_a_while_and_as_long_as_the_user_has_it(tmp_path
     assert PASSWORD not in repr(alice) + repr(known._known)
 
 
-def test_a_changed_password_is_refused_at_once(tmp_path: Path) -> None:
-    with guarded(tmp_path, "alice", failed_authentication_delay_ms=10) as gateway:
-        for password, told in ((PASSWORD, ErrorCode.none), ("new", ErrorCode.sasl_authentication_failed)):
-            with SaslWire(gateway) as wire:
-                assert wire.log_in("alice", password).error_code is told
-        users_file(tmp_path, "alice", password="new")
-        for password, told in ((PASSWORD, ErrorCode.sasl_authentication_failed), ("new", ErrorCode.none)):
-            with SaslWire(gateway) as wire:
-                assert wire.log_in("alice", password).error_code is told
-
-
 def test_an_address_that_fails_again_and_again_waits_longer_and_longer() -> None:
     now_s = [0.0]
     failures = FailedLogins(lambda: now_s[0])

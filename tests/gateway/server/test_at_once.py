@@ -136,23 +136,6 @@ def test_what_may_take_long_is_left_to_a_handler(
     assert NETWORK not in threads
 
 
-def test_a_sync_that_is_due_is_left_to_a_handler(
-    tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[str] = []
-    flush = PartitionLog.flush
-
-    def noted(log: PartitionLog, *args: Any, **fields: Any) -> None:
-        synced.append(threading.current_thread().name.rstrip("-0123456789"))
-        flush(log, *args, **fields)
-
-    monkeypatch.setattr(PartitionLog, "flush", noted)
-    distlog.create(str(tmp_path / "clicks"), config={"flush.messages": 3})
-    with serving(tmp_path) as gateway, Wire(gateway) as wire:
-        assert [producing(wire, data()).base_offset for _ in range(4)] == [0, 1, 2, 3]
-        assert (threads, synced) == ([HANDLER] + [NETWORK] * 3, [HANDLER])
-
-
 def test_no_more_is_read_of_a_client_than_its_requests_take_away(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

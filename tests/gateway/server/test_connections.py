@@ -151,15 +151,6 @@ def test_there_are_no_more_connections_than_are_allowed(tmp_path: Path) -> None:
         assert is_well(gateway)
 
 
-def test_more_requests_than_handlers_are_all_answered(tmp_path: Path) -> None:
-    with serving(tmp_path, num_io_threads=1) as gateway:
-        wires = [Wire(gateway) for _ in range(30)]
-        asked = [wire.send(API_VERSIONS, 3, **SOFTWARE) for wire in wires]
-        for wire, number in zip(wires, asked, strict=True):
-            assert wire.answer(API_VERSIONS, 3, number).error_code is ErrorCode.none
-            wire.socket.close()
-
-
 def test_a_request_that_fails_unexpectedly_ends_its_connection(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,17 +114,6 @@ def test_a_client_with_many_requests_has_two_fifths_of_the_time_while_another_is
     assert [turns.run(0.003) for _ in range(50)] == ["strangers"] * 50
 
 
-def test_a_client_with_few_requests_is_not_held_up_by_one_that_uses_little() -> None:
-    turns, used_s = Turns(8), 0.0
-    light = turns.shares.share("light", "")
-    for _ in range(1000):
-        light.note(0.0001, turns.now_s)
-        turns.put("heavy")
-        assert turns.run(0.005) == "heavy"
-        used_s += 0.005
-    assert used_s == pytest.approx(turns.now_s - 100)
-
-
 def test_a_handler_is_left_to_a_client_that_comes_later() -> None:
     turns = Turns(4)
     turns.put("slow", 10)
