@@ -259,6 +259,10 @@ class _State:
     former_ids: tuple[str, ...] = stored(_former_ids, default=())
 
 
+#: The fields that a Snapshot has in the same form.
+_SAME = fields.checks(_State).keys() - {"config", "partitions", "active", "transactions", "producers"}
+
+
 def encode(snapshot: Snapshot) -> bytes:
     """The file of a checkpoint of `snapshot`; raises ValueError if it would be larger than a checkpoint may be."""
     body, batches = _body_and_rows(snapshot)
@@ -268,7 +272,14 @@ def encode(snapshot: Snapshot) -> bytes:
 def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
     table = snapshot.table
     producers = producer_table.to_columns({number: state.producers for number, state in sorted(table.own.items())})
-    state = _state(snapshot, len(producers))
+    state = _State(
+        **{name: getattr(snapshot, name) for name in _SAME},
+        config={name: str(value) for name, value in snapshot.config.overrides().items()},
+        partitions=(),
+        active=tuple(state.active for _, state in sorted(table.own.items()) if state.active),
+        transactions=len(snapshot.transactions),
+        producers=len(producers),
+    )
     segments = table.segments()
     body = {"format": FORMAT, **fields.write(state), "partitions": _facts_of(table, segments)}
     return body, dict(zip(_SCHEMAS, (segments, snapshot.transactions.columns(), producers), strict=True))
@@ -305,31 +316,6 @@ def _changed(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBa
     return RowChanges(numbers_of(gone[_ROW]), rows, added.drop_columns([_ROW])).applied(base)
 
 
-def _state(snapshot: Snapshot, producers: int) -> _State:
-    return _State(
-        version=snapshot.version,
-        commit_id=snapshot.commit_id,
-        topic_id=snapshot.topic_id,
-        name=snapshot.name,
-        timestamp_ms=snapshot.timestamp_ms,
-        config={name: str(value) for name, value in snapshot.config.overrides().items()},
-        gc_floor=snapshot.gc_floor,
-        dropped=snapshot.dropped,
-        commit_bytes=snapshot.commit_bytes,
-        partitions=(),
-        active=tuple(state.active for _, state in sorted(snapshot.table.own.items()) if state.active),
-        transactions=len(snapshot.transactions),
-        producers=producers,
-        requires=snapshot.requires,
-        passed_ms=snapshot.passed_ms,
-        log_floor=snapshot.log_floor,
-        former_retention_ms=snapshot.former_retention_ms,
-        former_retention_version=snapshot.former_retention_version,
-        replaced_ms=snapshot.replaced_ms,
-        former_ids=snapshot.former_ids,
-    )
-
-
 def _facts_of(table: PartitionTable, segments: pa.RecordBatch) -> list[dict[str, Any]]:
     """The JSON of the partitions."""
     counts = np.bincount(numbers_of(segments["partition"]), minlength=len(table))
@@ -348,24 +334,10 @@ def _snapshot(
     segments = _batch(segments, segment_table.SCHEMA)
     _check_segments(segments, state.partitions)
     return Snapshot(
-        version=state.version,
-        commit_id=state.commit_id,
-        topic_id=state.topic_id,
-        name=state.name,
-        timestamp_ms=state.timestamp_ms,
+        **{name: getattr(state, name) for name in _SAME},
         config=TopicConfig.stored(state.config),
         partitions=_partition_table(segments, producers, state),
         transactions=TransactionTable(transactions_of(transactions, state.timestamp_ms)),
-        gc_floor=state.gc_floor,
-        dropped=state.dropped,
-        commit_bytes=state.commit_bytes,
-        requires=state.requires,
-        passed_ms=state.passed_ms,
-        log_floor=state.log_floor,
-        former_retention_ms=state.former_retention_ms,
-        former_retention_version=state.former_retention_version,
-        replaced_ms=state.replaced_ms,
-        former_ids=state.former_ids,
     )
 
 

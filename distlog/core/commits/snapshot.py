@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -409,26 +410,21 @@ class _Draft:
         head = self._head
         if head and (not head.dropped or commit.topic_id == head.topic_id):
             raise ValueError("the topic exists")
-        return Snapshot(
-            version=commit.version,
-            commit_id=commit.id,
-            topic_id=commit.topic_id,
-            name=paths.check_topic_name(action.name),
-            timestamp_ms=commit.timestamp_ms,
-            config=TopicConfig(),
-            partitions=NO_PARTITIONS,
-            transactions=NO_TRANSACTIONS,
-            gc_floor=head.gc_floor if head else 0,
-            log_floor=head.log_floor if head else 0,
-            former_retention_ms=head.former_retention_ms if head else 0,
-            former_retention_version=head.former_retention_version if head else 0,
-            # an import may be the dropped topic as it was
-            replaced_ms=commit.timestamp_ms if head and commit.operation == CREATE else 0,
-            seen_ms=head.seen_ms if head else 0,
-            requires=head.requires if head else NOTHING,
-            commit_bytes=head.commit_bytes if head else 0,
-            passed_ms=head.passed_ms if head else 0,
-        )
+        begun: dict[str, Any] = {
+            "version": commit.version,
+            "commit_id": commit.id,
+            "topic_id": commit.topic_id,
+            "name": paths.check_topic_name(action.name),
+            "timestamp_ms": commit.timestamp_ms,
+            "config": TopicConfig(),
+            "partitions": NO_PARTITIONS,
+            "transactions": NO_TRANSACTIONS,
+        }
+        if head is None:
+            return Snapshot(**begun)
+        # an import may be the dropped topic as it was
+        replaced_ms = commit.timestamp_ms if commit.operation == CREATE else 0
+        return dataclasses.replace(head, **begun, dropped=False, replaced_ms=replaced_ms, former_ids=())
 
     def _act(self, head: Snapshot, commit: Commit, action: Action) -> Snapshot:
         match action:
