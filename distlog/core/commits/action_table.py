@@ -1,19 +1,7 @@
 """Many actions of one kind as one compressed table: the segments that a commit adds, or removes.
 
-    {"add_table":{"rows":10000,"size":170412,"data":"<base64>","pad":""}}
-
-`data` and `pad` have at least as many characters as there are rows, so that no small file takes much memory: `pad` is
-what rows that are all alike lack. `data` is a zstd frame that decompresses to `size` bytes: the size of a JSON text
-(int64), the text, and the columns of numbers one behind the other. All numbers are little-endian. The text names the
-columns in their order:
-
-    {"texts":{"stem":["<stem>"],"compression":["none"]},"columns":{"partition":1,"crc32c":4,...},"same":{"stem":0,...}}
-
-A column has so many bytes for each row, or it is the `same` for all. A value of a column of `texts` is a number in
-its list. A column of STEPS has the first value, and then the differences. One of RELATIVE has differences to another
-column. One of BEHIND has the gap behind the end of the part in the row before. `crc32c` and `time_index_crc32c` are
-combined, by exclusive or, with what they are if the log is one batch of format 2: so they mostly are 0. Nothing in
-it is trusted.
+docs/formats.md#actions has the layout. `data` and `pad` have at least as many characters as there are rows, so that
+no small file takes much memory. Nothing in a table is trusted.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
 """Checkpoints: files with the whole state at one version, so that a topic opens without its history.
 
-A checkpoint is never required: if it is missing or wrong, an older one is used, or the commits. Its name holds the
-first 32 hexadecimal digits of the SHA-256 of the file. So a flipped bit is noticed, and writers that race write
-different files or the same bytes.
-
-A checkpoint of a large topic is incremental: it has what changed since a full one, which its name names, and nothing
-of other incremental ones. So it costs as much as the changes, and a reader needs two files at most.
-
-The file is one zstd frame. In it are the size of a JSON text (int64, little-endian), the text, and messages of
-Arrow IPC, uncompressed record batches: the live segments in the order of (partition, base_offset), then the batches
-of the transaction table, then the producers. The text has the rest of the state, the columns of all batches, and the
-counts and ends that the rows must agree with. An incremental checkpoint has the rows that the full one lacks, each
-with its number among all rows, and then the numbers of the full one's rows that are gone (`row_changes`); its text is
-whole.
+A checkpoint is never required: if it is missing or wrong, an older one is used, or the commits. Its name has digits
+of its SHA-256, so a flipped bit is noticed, and writers that race write different files or the same bytes. One of a
+large topic is incremental: it has what changed since a full one, so it costs as much as the changes, and a reader
+needs two files at most. docs/formats.md#checkpoints has the layout.
 
 Nothing in the file is trusted. The frame declares its size, which the size of the file bounds. Arrow may crash on a
 schema that is malformed, so it never parses one: the schemas are made from the names and types in the text. Arrow
@@ -192,9 +183,6 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-# The state beside the rows
-
-
 def _all(kind: type[Value]) -> Callable[[Any], tuple[Value, ...]]:
     return lambda bodies: tuple(fields.read(kind, body) for body in bodies)
 
@@ -362,9 +350,6 @@ def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state:
     return PartitionTable.of_columns(*columns, segments, own)
 
 
-# The file
-
-
 def pack(
     state: Mapping[str, Any],
     segments: pa.RecordBatch,
@@ -453,9 +438,6 @@ def _field(flatbuffer: bytes, table: int, number: int) -> int:
 
 def _unsigned(data: bytes, position: int, size: int) -> int:
     return int.from_bytes(data[position : position + size], "little")
-
-
-# The rows
 
 
 def transactions_of(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:

@@ -80,13 +80,6 @@ def replacing(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
     return tables if max(len(removed), len(added)) >= TABLE_ROWS else [*without_tables(tables)]
 
 
-# The JSON of what a commit tells of producers: columns. A column is a list with a value for each batch, or one value
-# for all; one that has its default is left out. The first value of a column of PRODUCER_STEPS stands
-# for itself, the others are differences.
-#
-#     {"producers":{"partition":[0,1],"producer_id":7,"producer_epoch":0,"last_sequence":4,...}}
-
-
 #: The name of the action.
 PRODUCERS = "producers"
 #: A commit tells of no more batches of producers.
@@ -224,18 +217,8 @@ def _write_action(action: Action) -> Iterator[dict[str, Any]]:
             yield {_NAME_OF[type(action)]: fields.write(action)}
 
 
-# A commit file is one JSON object. Its last member is the CRC-32C of the bytes before it:
-#
-#     {"format":2,"version":7,"id":"<uuid>","prev":"<uuid>","topic_id":"<uuid>","timestamp_ms":1700000000000,
-#      "operation":"append","writer":"distlog 0.1.0 ...","actions":[{"add":{...}},...],"crc32c":2882343476}
-#
-# A commit that needs named features has a member `requires` (see `Requires`). Unknown members are ignored.
-# `write_id` is optional: a write that may be repeated finds its commit by it.
-
-
+#: Of commits and checkpoints: docs/formats.md has the layouts.
 FORMAT = 2
-
-
 #: The operation of a commit that makes an empty topic.
 CREATE = "create"
 
