@@ -21,10 +21,7 @@ def main() -> None:
 
 
 def load_to_stay() -> Callable[[], None]:
-    """As `load`, in a process that runs nothing else: none of what is imported will ever be garbage.
-
-    Looks for garbage among it, and the last one at the end, would take a third of the CPU of a short command.
-    """
+    """As `load`, in a process that runs nothing else: what it imports is never collected."""
     gc.disable()
     run = load()
     gc.freeze()

@@ -35,10 +35,7 @@ T = TypeVar("T")
 
 
 class Interrupt:
-    """A `with` block in which SIGINT and SIGTERM end the input. A second one raises KeyboardInterrupt.
-
-    `signal` is the number of the first one that came, or 0.
-    """
+    """A `with` block in which SIGINT and SIGTERM end the input. A second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -78,10 +75,7 @@ BLOCK_BYTES = 4 << 20
 def blocks(
     file: BinaryIO, size: int = BLOCK_BYTES, wait: Callable[[], float | None] = lambda: None
 ) -> Iterator[bytes | None]:
-    """The file in blocks of whole lines, of about `size` bytes at most. A block has no newline at its end.
-
-    A block is shorter if less is there. None says that nothing came for as many seconds as `wait` gives.
-    """
+    """The file in blocks of whole lines, of about `size` bytes at most; None when nothing came for `wait` seconds."""
     pieces: list[bytes] = []
     while (data := _read(file, size, wait())) != b"":
         if data is None:
@@ -147,10 +141,7 @@ def is_stream(path: str) -> bool:
 
 
 class StreamReading:
-    """The records of a stream, as it comes; None says that nothing came for a while.
-
-    `rest` gives the last ones, where lines wait for those after them. `seen` gets the fields that objects have.
-    """
+    """The records of a stream, as it comes; None says that nothing came for a while."""
 
     def __init__(self, reader: FileReader, path: str, seen: SeenFields, wait: Callable[[], float | None]) -> None:
         form = reader.options.format or TEXT
@@ -245,10 +236,7 @@ class AppendedInput:
 
 
 class Appending:
-    """Takes records and commits them: when `seconds` have passed since the first, or at its end if that is None.
-
-    A `with` block commits its records if it ends well, and also if it raises and the input is a stream.
-    """
+    """Commits records `seconds` after the first, or at the end; after an error, only those of a stream."""
 
     def __init__(
         self,

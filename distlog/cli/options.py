@@ -244,11 +244,7 @@ class Listener(NamedTuple):
     mechanisms: tuple[str, ...]
 
     def arguments(self, *, insecure: bool) -> dict[str, Any]:
-        """Its settings by the names of GatewayServer's arguments.
-
-        Raises InvalidConfigError and StorageError for files; and InvalidConfigError if other machines reach
-        it, and it is neither safe nor meant to be `insecure`.
-        """
+        """Its settings by the names of GatewayServer's arguments; raises InvalidConfigError if it is not safe."""
         if not insecure and not is_loopback(self.host):
             self._check_safe()
         tls = self._bounded_tls()

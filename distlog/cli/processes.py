@@ -36,11 +36,7 @@ def ending_signals() -> Iterator[int]:
 
 
 def fork_processes(count: int) -> int:
-    """Fork `count` processes, and return its number, from 0 on, in each of them.
-
-    This process exits when all of them have ended. They get SIGTERM when one of them ends, which is a failure; when
-    this process gets SIGTERM or SIGINT; and when it is killed.
-    """
+    """Fork `count` processes, and return its number in each; this one exits with them, and ends them."""
     # where the starter of this process ignores it, the system keeps no exit status
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

@@ -76,10 +76,7 @@ def printing(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Records from `offset` on, or with times from `since` (in) to `until` (out), in ms. None means no bound.
-
-    Or the records of the last `tail` offsets of each partition.
-    """
+    """Records from `offset` on, or of times [`since`, `until`) in ms, or of the last `tail` offsets of partitions."""
 
     offset: int | None = None
     tail: int | None = None
@@ -98,10 +95,7 @@ class Bounds:
 def batches(
     topic: Topic, partitions: Sequence[int], bounds: Bounds, limit: int | None, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the records within `bounds`, at most `limit` records in all.
-
-    Raises OffsetOutOfRangeError for an offset outside a partition, and ValueError for a time before 1970.
-    """
+    """Batches of the records within `bounds`, at most `limit` records in all."""
     for partition in partitions:
         topic.check_partition(partition)
     for partition in dict.fromkeys(partitions):
@@ -138,10 +132,7 @@ def followed_batches(
     group: str | None,
     timeout: float | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the records as they come, at most `limit` records in all, until the timeout.
-
-    A batch is committed to the group when the caller takes the next one. Raises Exit with its status after SIGTERM.
-    """
+    """Batches of the records as they come; each is committed to the group when the next one is taken."""
     start: Start | None = {number: bounds.start(topic, number) or 0 for number in range(topic.partitions)}
     if bounds.tail is None:
         start = bounds.offset if bounds.since is None else datetime.fromtimestamp(bounds.since / 1000, timezone.utc)

@@ -50,10 +50,7 @@ def end(status: int) -> NoReturn:
 
 
 def keep_what_is_loaded() -> None:
-    """Look for garbage from now on, but never among what a service has loaded: that took the time of requests.
-
-    While it loads, none is looked for. That leaves so little that a look would cost more.
-    """
+    """Collect garbage from now on, but never among what a service has loaded."""
     gc.freeze()
     gc.enable()
 
@@ -83,10 +80,7 @@ class Service:
         return DONE if ok else FAILED
 
     def run(self, metrics_at: tuple[str, int] | None = None) -> int:
-        """Run the tasks until SIGTERM or SIGINT, and serve metrics at an address. Returns the exit status.
-
-        A task that does not end soon is abandoned, and the process ends at once: no other thread may hold it up.
-        """
+        """Run the tasks until SIGTERM or SIGINT, and serve metrics at an address. Returns the exit status."""
         server = _served(metrics_at, self._manager.metrics)
         with self._warnings_shown(), server as port, ending_signals() as signalled:
             self._event("started", "running", roots=self._manager.roots, metrics_port=port)
@@ -155,11 +149,7 @@ def serve(
     as_json: bool,
     process: int | None = None,
 ) -> NoReturn:
-    """Serve until SIGTERM or SIGINT, answer the requests in flight, and end the process.
-
-    `maintain` makes the tasks that run meanwhile. Metrics are served at `metrics_at`, nowhere else. A task that
-    does not end soon is abandoned. `process` is the number of this process if there are several.
-    """
+    """Serve until SIGTERM or SIGINT, answer the requests in flight, and end the process."""
     from distlog.gateway.gateway_server import warm_up
 
     line = StatusLine("distlog" if process is None else f"distlog[{process}]", lambda: gateway.status)
@@ -213,10 +203,7 @@ def print_event(line: StatusLine, name: str, text: str, facts: Mapping[str, Any]
 
 @contextmanager
 def metrics_server(port: int, metrics: Callable[[], list[Metric]], host: str = "127.0.0.1") -> Iterator[int]:
-    """Serve the result of `metrics` at each request, at the address `host`, which may be all; yields the port.
-
-    Port 0 takes a free one. Raises ModuleNotFoundError without prometheus-client, StorageError if the port is taken.
-    """
+    """Serve the result of `metrics` at the address `host`; yields the port, a free one for 0."""
     prometheus = optional("prometheus_client", "--metrics-port", extra("metrics"))
     registry = prometheus.CollectorRegistry()
     registry.register(_Collector(metrics))

@@ -188,11 +188,7 @@ def status_of(report: Report) -> int:
 
 
 def fail(program: str, error: Exception, reason: str | None = None, *, as_json: bool = False) -> int:
-    """Print on one line of standard error why `program` failed, and as JSON on standard output, with `as_json`.
-
-    Control characters, as of a name on storage, are escaped for the terminal. Returns the exit status. The default
-    reason is the error's text.
-    """
+    """Print on one line of standard error, and as JSON, why `program` failed; returns the exit status."""
     reason = " ".join((reason or str(error)).split())
     print(f"{program}: {text(reason)}", file=sys.stderr)
     if as_json:
@@ -207,10 +203,7 @@ _TRACEBACK = logging.Formatter()
 
 
 class StatusLine(logging.Handler):
-    """Prints lines above a status line, which is shown on a terminal only. Warnings go to standard error, as lines.
-
-    What cannot be written is left out. `status` gives the text of the status line. Safe between threads.
-    """
+    """Prints lines above a status line, which only terminals have. Safe between threads."""
 
     def __init__(self, program: str, status: Callable[[], str]) -> None:
         super().__init__(logging.WARNING)

@@ -16,20 +16,14 @@ from distlog.core.errors import RetentionWarning, TimestampWarning
 
 
 def open_closed_streams() -> None:
-    """Read nothing from a closed standard input, and drop the text for a closed output: for Python they are None.
-
-    A file that is opened later cannot get the number 0, 1 or 2 then: a library's prints would go into it.
-    """
+    """Open /dev/null for closed standard streams: a file opened later must not get their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
 
 
 def write_whole() -> None:
-    """Have all text written, line by line, also with PYTHONUNBUFFERED, where Python asks the system only once.
-
-    The system may take a part of a text: when a signal comes, on a full disk, and in a pipe that does not wait.
-    """
+    """Have all text written, line by line, also with PYTHONUNBUFFERED and after a signal."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         # a stream that a caller has put there is the caller's, who may close it

@@ -29,11 +29,7 @@ from distlog.core.transactions.open_transactions import READ_UNCOMMITTED, contro
 
 
 class FieldReader:
-    """Fields of Kafka's own records, one after the other; CorruptRecordError when the bytes end too early.
-
-    `noun` and `topic` name them in the error. Newer versions of a message are flexible (KIP-482): lengths are
-    varints, and fields with tags come last.
-    """
+    """Fields of Kafka's own records; `noun` and `topic` name them in the CorruptRecordError of a short one."""
 
     def __init__(self, data: bytes, noun: str, topic: str) -> None:
         self._data, self._at, self._noun, self._topic = data, 0, noun, topic

@@ -168,10 +168,7 @@ class Notebook:
 
 
 def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None:
-    """The screen of this process: its notebook, or the terminal of `stream` (default: standard error).
-
-    None if it has none, if `shown` is false, and, with `shown` None, outside of an interactive session.
-    """
+    """The screen of this process: its notebook, or the terminal of `stream`; None outside interactive sessions."""
     if shown is False:
         return None
     if (ipython := sys.modules.get("IPython")) and hasattr(ipython.get_ipython(), "kernel"):

@@ -70,11 +70,7 @@ def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
 
 
 def entries_of(file: DumpedFile, entry: np.dtype[Any], field: str) -> Iterator[npt.NDArray[Any]]:
-    """The entries of an index file, with `field` (relative offsets) as int64, some thousand at a time.
-
-    After a crash a file may end in zeros: they begin with an entry of the base offset that is not the first, and are
-    left out. So is an incomplete last entry.
-    """
+    """The entries of an index file, with `field` as int64, some thousand at a time, up to the zeros after a crash."""
     wide = np.dtype([(name, np.int64) for name in entry.names or ()])
     count = file.size // entry.itemsize
     for start in range(0, count, ENTRIES):
@@ -90,10 +86,7 @@ def entries_of(file: DumpedFile, entry: np.dtype[Any], field: str) -> Iterator[n
 
 
 def check_sanity(file: DumpedFile, entry: np.dtype[Any], field: str, output: DumpOutput) -> None:
-    """Check an index as a broker does when it starts (`sanityCheck`), and write that it passed.
-
-    Raises CorruptIndexError.
-    """
+    """Check an index as a broker does when it starts (`sanityCheck`), and write that it passed."""
     size = file.size
     if size % entry.itemsize:
         text = f"the length of the index is not a multiple of {entry.itemsize}: rebuild it"
@@ -266,10 +259,7 @@ def dump_producers(file: DumpedFile, output: DumpOutput) -> None:
 
 
 def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> None:
-    """Write the epochs in a `leader-epoch-checkpoint` file; raises CorruptMetadataError if it is malformed.
-
-    It is text: a version (0), the number of entries, and an entry in each line, epoch and start offset.
-    """
+    """Write the epochs in a `leader-epoch-checkpoint` file."""
     try:
         lines = file.storage.read(file.name).decode().splitlines()
         entries = [[int(word) for word in line.split()] for line in lines[2:]]

@@ -26,10 +26,7 @@ _BOOLEANS = ("false", "true")
 
 @dataclass(frozen=True, slots=True)
 class LineField:
-    """A value of a line: its label and its words, as text and as JSON.
-
-    The words of a value that may be absent are the text for that, and the texts before and after a value.
-    """
+    """A value of a line: its label and its words, as text and as JSON."""
 
     name: str
     kind: int

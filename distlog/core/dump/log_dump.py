@@ -66,10 +66,7 @@ _LEGACY_SIZE_AND_CRC = struct.Struct(">iI")
 
 @dataclass(frozen=True)
 class DumpedRecords:
-    """The first `counts` records of each of `sections` of `data`, with keys and values, and headers if wanted.
-
-    `magic` is the format of all of them.
-    """
+    """The first `counts` records of each of `sections` of `data`, all of the format `magic`."""
 
     data: npt.NDArray[np.uint8]
     sections: npt.NDArray[Any]
@@ -144,10 +141,7 @@ def no_records(batches: npt.NDArray[Any]) -> DumpedRecords:
 def scan(
     data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], enough: int
 ) -> tuple[DumpedRecords, CorruptRecordError | None]:
-    """The records of the first of `batches` (of one format), until they take `enough` bytes, with `columns`.
-
-    With the error of a bad record: if this is one batch, the records ahead of the first bad one, else none.
-    """
+    """The records of the first of `batches`, until they take `enough` bytes, and the error of a bad record."""
     try:
         batches = _readable(data, batches, source)
         selection = BatchSelection(data, batches, 0, 0, MIN_LONG, MAX_LONG, source)
@@ -212,10 +206,7 @@ MARKER = (
 
 
 def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], style: int) -> pa.Array:
-    """The values of MARKER of the control records, and null for the others.
-
-    A key is version and type (int16 each), the value of an end marker version (int16) and epoch (int32).
-    """
+    """The values of MARKER of the control records, and null for the others."""
     rows = integers(np.flatnonzero(is_control))
     keys, values = (column.take(rows).to_pylist() for column in (records.key, records.value))
     numbers = np.full((len(MARKER), len(rows)), ABSENT)
@@ -278,10 +269,7 @@ class DumpedFile:
         return DumpedFile(self.address, self.storage, self.name.partition(".")[0] + suffix)
 
     def frames(self, end: int) -> Iterator[Batches]:
-        """The whole batches before `end`, some MB at a time; no checksum is looked at.
-
-        Raises CorruptRecordError for an impossible size, after which nothing can be found.
-        """
+        """The whole batches before `end`, some MB at a time, unchecked. Raises CorruptRecordError."""
         file = LogFile(self.storage, Part.file(self.name, end), end, mapped=False)
         try:
             yield from BatchWalk(file.read, 0, end, WINDOW_BYTES, "raise", headers=self._headers)
@@ -344,10 +332,7 @@ class LogStyle:
     def lines(
         self, batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_], records: DumpedRecords
     ) -> memoryview:
-        """The lines of `batches` (BATCH rows of one format), whose file has the position `origin` at `position` 0.
-
-        `valid` marks the batches whose checksums hold, `records` are theirs.
-        """
+        """The lines of `batches`; the file has the position `origin` at 0, and `valid` marks right checksums."""
         line = BATCH_LINE if batches["magic"][0] >= 2 else LEGACY_BATCH
         columns = _batch_columns(batches, origin, valid)
         lines = line.texts(len(batches), columns, as_json=self.as_json)
@@ -455,11 +440,7 @@ NO_OFFSETS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class ShownBatches:
-    """The lines of a part of a log, and the error behind them.
-
-    `ends` are the first and the last offset of its records; `before` and `after` are offsets of neighbours that do
-    not follow each other.
-    """
+    """The lines of a part of a log, its first and last offset, gaps between neighbours, and the error at its end."""
 
     lines: memoryview
     ends: tuple[int, int] | None

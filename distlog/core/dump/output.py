@@ -17,12 +17,7 @@ from distlog.core.row_lines import bytes_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
-    """`print_data_log` shows the records with keys and payloads, `deep_iteration` alone without them.
-
-    Without `skip_record_metadata` a record has its offset, time, sizes, sequence and header keys. Of a log only the
-    first `max_bytes` are looked at. With `verify_index_only` the entries of an index are checked and not shown; with
-    `index_sanity_check` only a broker's checks at its start are made.
-    """
+    """The options of `distlog dump`; see its help."""
 
     print_data_log: bool = False
     deep_iteration: bool = False

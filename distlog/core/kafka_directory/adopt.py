@@ -198,10 +198,7 @@ def delete_targets(topic: Storage, name: str, partitions: Sequence[AdoptedPartit
 
 
 def place(topic: Storage, name: str, partition: AdoptedPartition, *, linked: bool) -> None:
-    """Put the partition's files into the folder of the topic called `name`, durably.
-
-    `linked` gives the broker's files second names (hard links) where they are right as they are.
-    """
+    """Put the partition's files into the folder of the topic `name`, durably; `linked` makes hard links."""
     folder = paths.partition_dir(name, partition.name.partition)
     if linked:
         path = topic.local_path(folder)
@@ -275,10 +272,7 @@ _TEXT = b"an adoption is under way, or has died: adopt again\n"
 
 @contextmanager
 def adopting(topic: Storage) -> Iterator[None]:
-    """Keep other adoptions out of the topic's folder on a disk; the mark stays until `end`.
-
-    Raises StorageError if one is under way.
-    """
+    """Keep other adoptions out of the topic's folder on a disk until `end`, or raise StorageError."""
     if not topic.is_local:
         yield
         return
@@ -418,10 +412,7 @@ def adopt_topic(
 
 
 def _take(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
-    """The replicas of each partition; a damaged one is left out if there is another, which then says so.
-
-    Their segments are split where the topic ends already.
-    """
+    """The replicas of each partition, split where the topic ends; a damaged one is left out if there is another."""
     is_compacted = "compact" in config.cleanup_policy
     folders = [(name, log_dir) for name, log_dirs in replicas.items() for log_dir in log_dirs]
 
@@ -513,10 +504,7 @@ def _grow(
     linked: bool,
     dry_run: bool,
 ) -> _Adoption:
-    """Give a topic that was adopted what is new in the log directories: all of it in one commit, or nothing.
-
-    `again` adopts once more, from the start, if the topic was changed before the mark was ours.
-    """
+    """Append what is new in the log directories to an adopted topic, in one commit; `again` retries."""
     adopted_ends = cache(partial(_adopted_ends, log, existing))
     states = {each.name.partition: _state(existing, each.name.partition) for each in partitions}
     parts = (_new_part(existing, states[each.name.partition], each, adopted_ends, topic.url) for each in partitions)

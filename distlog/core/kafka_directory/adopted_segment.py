@@ -257,10 +257,7 @@ _REMADE = {".index": "offset index", ".timeindex": "time index", ".txnindex": "t
 
 @dataclass(frozen=True, slots=True)
 class AdoptedPartition:
-    """A partition to be committed; `notes` say what of its files was cut, left out or made anew.
-
-    `producer_snapshot` is the content of the snapshot at the log end.
-    """
+    """A partition to be committed; `notes` list the files that were cut, left out or rebuilt."""
 
     name: PartitionName
     folder: PartitionFolder
@@ -281,10 +278,7 @@ class AdoptedPartition:
 
     @property
     def completeness(self) -> tuple[int, int, int]:
-        """Of the replicas of a partition, the one with the largest has all that was committed.
-
-        As when a leader is elected: the latest leader epoch with records counts first, then the log end offset.
-        """
+        """Orders replicas as the election of a leader does: by latest leader epoch, then by log end offset."""
         return self.epochs[-1][0] if self.epochs else -1, self.log_end_offset, self.high_watermark
 
     def actions(self) -> Iterator[Action]:

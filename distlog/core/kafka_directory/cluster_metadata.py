@@ -159,11 +159,7 @@ _SEARCHED_BYTES, _MOST_COMPARED_BYTES = 4 << 20, 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """The settings of the topics that a cluster has, by their names and ids; none where it cannot be known.
-
-    `cluster_id` is None where it cannot be read. `place` is the leader epoch of the newest batch and the end offset,
-    by which the most complete replica is known. `notes` say what is damaged.
-    """
+    """The settings of a cluster's topics; `place`, leader epoch and end offset, tells the newest replica."""
 
     cluster_id: str | None
 
@@ -196,11 +192,7 @@ def most_complete(replicas: Iterable[ClusterMetadata]) -> list[ClusterMetadata]:
 def taken_settings(
     clusters: Sequence[ClusterMetadata], topic: str, topic_ids: Collection[uuid.UUID], given: Mapping[str, object]
 ) -> TakenSettings:
-    """The settings for a topic by the metadata of the cluster that it is of; `given` ones count first.
-
-    Its ids tell the cluster; without an id its name does, unless there are several clusters.
-    Raises InvalidConfigError where the settings contradict the given ones.
-    """
+    """The settings for a topic by the metadata of the cluster that it is of; `given` ones take precedence."""
     notes = [note for cluster in clusters for note in cluster.notes]
     if len(clusters) > 1 and not topic_ids:
         text = "there is metadata of several clusters, and no id of the topic tells which one it is of"
@@ -218,11 +210,7 @@ def taken_settings(
 
 
 def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is_clean: bool) -> ClusterMetadata:
-    """The metadata in the folder; nothing is changed. Damage is noted, and leaves the settings unknown.
-
-    Without `is_clean` the broker has crashed, and the log ends before the first batch that is not whole, as it would
-    for the broker. Elsewhere later changes may be lost, and a retention that was raised since would delete records.
-    """
+    """The metadata in the folder. Damage, but for a torn end after a crash, leaves the settings unknown."""
     notes = list[str]()
     try:
         names = [name for name in folder.names if name.endswith((".log", ".checkpoint"))]
@@ -302,10 +290,7 @@ def _missing(file: str, from_offset: int) -> CorruptRecordError:
 
 
 def _has_batch_behind(log: SourceLog, position: int) -> bool:
-    """True if a whole batch begins behind the damage at `position`: it is not the torn end of a log.
-
-    Also where so much looks like batches that it is not worth to compare all of it.
-    """
+    """True if a whole batch may begin past the damage at `position`: it is not the torn end of a log."""
     rest, compared_bytes = log[position + 1 : len(log)], 0
     data = byte_array(rest)
     for start in range(0, data.size, _SEARCHED_BYTES):
@@ -354,11 +339,7 @@ class TakenSettings:
 
     @classmethod
     def of(cls, own: Mapping[str, str], given: Mapping[str, object], notes: Sequence[str] = ()) -> TakenSettings:
-        """The topic's `own` settings, as far as they are right here, below the ones that were `given`.
-
-        Where the policy is refused that says whether records are deleted, nothing that deletes them is taken.
-        Raises InvalidConfigError where the given ones contradict them.
-        """
+        """The topic's valid `own` settings under the `given` ones; none that delete if the policy is refused."""
         known = {each.name for each in settings()}
         taken, left_out, is_policy_refused = dict[str, str](), list[str](), False
         # the policy comes before what it rules

@@ -43,10 +43,7 @@ _COLUMNS = ("key", "value")
 
 @dataclass(frozen=True, slots=True)
 class LeftStates:
-    """The newest state of each transactional id, by the partitions of `__transaction_state` in a log directory.
-
-    `notes` say which of these partitions could not be read.
-    """
+    """The newest state of each transactional id, by the partitions of `__transaction_state` in a log directory."""
 
     by_id: Mapping[str, TransactionState] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -105,11 +102,7 @@ _STATES = {"delete": "was being deleted", "future": "was a copy on its way to an
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory's partitions and their checkpoints. `clean` means that the broker was shut down in order.
-
-    `links` are partitions whose folders are links. `left_out` says of folders that hold a log why they are not taken.
-    `metadata` is that of a KRaft cluster, None without it.
-    """
+    """A log directory's partitions and their checkpoints. `clean` means that the broker was shut down in order."""
 
     storage: Storage
     links: Set[PartitionName]
@@ -134,11 +127,7 @@ class LogDir:
 def read_log_dir(
     directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None
 ) -> tuple[LogDir, PartitionName | None]:
-    """The log directory at `directory`, or around it: then the second item is the partition that it is.
-
-    `options` are those of the client of a URL. Raises InvalidTopicError if this is neither, CorruptMetadataError for
-    a checkpoint file that is not whole.
-    """
+    """The log directory at `directory`, or around it: then the second item is the partition that it is."""
     storage = Storage(directory, options)
     if storage.is_local:
         storage = Storage(os.path.realpath(storage.local_path(""))).without_links()
@@ -171,10 +160,7 @@ def refuse_topic(directory: Storage, folders: Container[str]) -> None:
 
 
 def _read(storage: Storage, folders: Sequence[str], others: Iterable[str], links: Iterable[str] = ()) -> LogDir:
-    """The log directory, as if it had these folders alone; `others` count for transactions and settings alone.
-
-    A partition's folder that is a link is an error of its topic's adoption.
-    """
+    """The log directory, as if it had these folders alone; `others` count for transactions and settings alone."""
     beside = [name for folder in others if (name := parse_partition_folder(folder))]
     sizes = {file.name: file.size for file in storage.list()}
     names = sizes.keys()

@@ -65,10 +65,7 @@ class FileName(NamedTuple):
 
 
 def parse_partition_folder(name: str) -> PartitionName | None:
-    """The partition whose folder has this name; None for any other folder.
-
-    A topic's name that breaks Kafka's rule is no error here: then it is no partition's folder.
-    """
+    """The partition whose folder has this name; None for any other folder."""
     match = _FOLDER.fullmatch(name)
     if match is None:
         return None
@@ -200,11 +197,7 @@ def _malformed(file: str) -> CorruptMetadataError:
 
 @contextmanager
 def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
-    """Keep brokers out of the log directory; with `alone` also adoptions, and else exports, for they are `alone`.
-
-    Raises StorageError if one of these may be running. A broker holds a lock of its `.lock` for as long as it runs
-    (Java's `FileChannel.tryLock`, so POSIX's). Without the file no broker runs here, and none on object storage.
-    """
+    """Keep brokers and exports, and with `alone` also adoptions, out of the log directory, or raise StorageError."""
     with ExitStack() as stack:
         if not log_dir.is_local:
             yield
@@ -351,10 +344,7 @@ class PartitionFolder:
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
-        """The time of the last write to a file, in ms, 0 for one before 1970, as exports date empty logs.
-
-        Raises StorageError if the storage does not say.
-        """
+        """The time of the last write to a file, in ms; 0 for one before 1970, as exports date empty logs."""
         time_ms = self._files[name].modified_ms
         if time_ms == MAX_LONG:
             text = "the storage does not say when files were written, and retention may need it: copy them to a disk"

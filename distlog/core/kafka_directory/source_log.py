@@ -39,10 +39,7 @@ class SourceLog(Protocol):
 
 
 class RemoteLog:
-    """The `size` bytes of a log on object storage; the next ones are fetched while the last ones are looked at.
-
-    Memory is bounded by a few windows. A slice must not begin before the one that was taken last.
-    """
+    """The `size` bytes of a log on object storage, read ahead; no slice may begin before the last one."""
 
     def __init__(self, storage: Storage, name: str, size: int) -> None:
         self._size = size
@@ -76,10 +73,7 @@ def open_headers(storage: Storage, name: str, size: int, offset_index: bytes) ->
 
 
 class HeaderScan:
-    """A local log of which only headers are looked at: of each slice the system fetches the pages with headers.
-
-    A slice must not begin before the one that was taken last.
-    """
+    """A local log of which only the pages with headers are fetched; no slice may begin before the last one."""
 
     def __init__(self, log: SparseMap, places: Places) -> None:
         self._log, self._places = log, places
@@ -118,10 +112,7 @@ def pieces(log: SourceLog, start: int, end: int) -> Iterator[memoryview]:
 
 
 def log_walk(log: SourceLog, *, checked: bool, file: str, start: int = 0, size: int | None = None) -> BatchWalk:
-    """A walk over the first `size` bytes of a log from byte `start` on, up to what is damaged or not whole.
-
-    With `checked`, each checksum is compared; then every byte is read. `file` is for errors.
-    """
+    """A walk over the first `size` bytes of a log from byte `start` on, up to damage; `checked`: by checksums."""
     # a log that got shorter meanwhile ends where it ends
     end = len(log) if size is None else min(size, len(log))
     step = _READ_BYTES if isinstance(log, RemoteLog) or checked else _WINDOW_BYTES

@@ -43,10 +43,7 @@ BATCH = np.dtype(
 
 @fill_kernel
 def count_batches(data: np.ndarray, start: int, end: int) -> tuple[int, int, int]:
-    """Walk the whole batches in [start, end): (status, position of the end or of the bad batch, batches before it).
-
-    A partial batch at the end is left out, as in Kafka's readers.
-    """
+    """Walk the whole batches in [start, end): (status, position of the end or the bad batch, batches before it)."""
     position = start
     count = 0
     while end - position >= SMALLEST_PREFIX:
@@ -68,10 +65,7 @@ def count_batches(data: np.ndarray, start: int, end: int) -> tuple[int, int, int
 
 @fill_kernel
 def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int, int]:
-    """Fill `batches` (BATCH rows), as many as `count_batches` found: (status, index of the bad one).
-
-    A compressed wrapper of format 0 or 1 gets record count -1, and its last offset as base offset.
-    """
+    """Fill `batches`, as many as `count_batches` found: (status, index of the bad one); a wrapper has count -1."""
     position = start
     for index in range(batches.size):
         row = batches[index]
@@ -88,10 +82,7 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
 
 @inlined
 def read_row(data: np.ndarray, position: int, row: np.void) -> None:
-    """Fill `row` from the header of the batch at `position`; nothing is checked.
-
-    A message of formats 0 and 1 that is compressed gets record count -1.
-    """
+    """Fill `row` from the header of the batch at `position`, unchecked; a compressed message has record count -1."""
     magic = int_at(data, position + 16, 1)
     row["position"] = position
     row["size"] = LOG_OVERHEAD + int_at(data, position + 8, 4)
@@ -132,10 +123,7 @@ def _smallest(magic: int) -> int:
 
 @fill_kernel
 def count_frames(data: np.ndarray) -> tuple[int, int, int]:
-    """Walk the whole batches of `data`: (status, position of the end or of the bad one, batches before it).
-
-    Formats above 2 are walked as format 2, negative ones as format 0.
-    """
+    """Walk the whole batches of `data`: (status, position of the end or of the bad one, batches before it)."""
     position = 0
     count = 0
     while data.size - position >= SMALLEST_PREFIX:
@@ -153,10 +141,7 @@ def count_frames(data: np.ndarray) -> tuple[int, int, int]:
 
 @fill_kernel
 def read_frames(data: np.ndarray, batches: np.ndarray) -> None:
-    """Fill `batches` (BATCH rows), as many as `count_frames` found.
-
-    A message of formats 0 and 1 gets its offset as base offset; a compressed one has record count -1.
-    """
+    """Fill `batches`, as many as `count_frames` found; a compressed message has record count -1."""
     position = 0
     for index in range(batches.size):
         row = batches[index]
@@ -171,10 +156,7 @@ RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", 
 
 @fill_kernel
 def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) -> int:
-    """The first misplaced one of `batches` (BATCH rows), or -1; `owner` has the row in `runs` (RUN) of each batch.
-
-    In a run batches follow each other, without a gap where the segment is dense, and nothing follows its end.
-    """
+    """The first misplaced one of `batches` (BATCH rows), or -1; `owner` has the row in `runs` of each batch."""
     last = -1
     for row in range(batches.size):
         run = runs[owner[row]]
@@ -196,11 +178,7 @@ def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) ->
 
 @fill_kernel
 def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarray) -> int:
-    """Cut batches into runs of at most `limit` bytes; returns how many, and puts the first of each into `firsts`.
-
-    `sizes` are their bytes; `joins` says which may be in one run with the batch before it. A batch above the limit is
-    a run by itself.
-    """
+    """Cut batches into runs of at most `limit` bytes, or of one batch; returns how many, and fills `firsts`."""
     count = 0
     held = 0
     for row in range(sizes.size):
@@ -250,10 +228,7 @@ def look_at_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, 
 
 @fill_kernel
 def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved: np.ndarray) -> None:
-    """Fill `moved` with `batches`, their offsets counted from `first_offset`, and write these into `data`.
-
-    `look_at_batches` must have found that they are all of `data`. The checksums do not cover the offsets.
-    """
+    """Fill `moved` with `batches`, which `look_at_batches` checked, with offsets from `first_offset` on."""
     for row in range(batches.size):
         moved[row] = batches[row]
         base_offset = batches[row]["base_offset"] + first_offset

@@ -60,10 +60,7 @@ def _product(left: Any, right: Any) -> Any:
 
 
 def _powers() -> np.ndarray:
-    """Entry [k, n]: x to the power of 8 times n times 256^k, modulo the polynomial, bits reversed as in the checksum.
-
-    With it a checksum is multiplied once per byte of a length, not once per bit.
-    """
+    """Entry [k, n]: x to the power of 8 times n times 256^k, modulo the polynomial, bits reversed."""
     # x^8, since x^0 is the highest bit; each one is the square of the one before
     squares = [1 << 31 - 8]
     while len(squares) < 8 * _LENGTH_BYTES:
@@ -123,10 +120,7 @@ def _with_bytes(tables: np.ndarray, crc: int, data: np.ndarray, position: int, e
 
 @inlined
 def crc_of_tables(tables: np.ndarray, before: int, data: np.ndarray, start: int, end: int) -> int:
-    """The checksum after data[start:end] by its `crc_tables`, if `before` is the checksum of all bytes before.
-
-    The bounds are not checked.
-    """
+    """The checksum after data[start:end], by its `crc_tables`; bounds are not checked."""
     crc = before ^ _ONES
     position = start
     while end - position >= 16:
@@ -187,10 +181,7 @@ crc32c_of = crc_by_instruction if HAS_INSTRUCTION else crc_by_tables
 
 @fill_kernel
 def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_from: int) -> int:
-    """The first of `batches` (BATCH rows of format 2, with a size below `below`) whose checksum is wrong, or -1.
-
-    The checksum covers the batch's bytes from `checked_from` on; no row may reach beyond `data`.
-    """
+    """The first of `batches` (format 2, sizes below `below`, none beyond `data`) with a wrong checksum, or -1."""
     for row in range(batches.size):
         batch = batches[row]
         if batch["magic"] == 2 and batch["size"] < below:
@@ -209,10 +200,7 @@ def crcs_of_slices(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, crcs:
 
 @fill_kernel
 def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at: int) -> None:
-    """Put the checksum of each of `batches` (BATCH rows of format 2) into its row, and into `data` at `crc_at`.
-
-    It covers the batch's bytes from `checked_from` on; no row may reach beyond `data`.
-    """
+    """Put the checksum of each of `batches` (format 2, none beyond `data`) into its row, and into `data`."""
     for row in range(batches.size):
         start = batches[row]["position"]
         crc = crc32c_of(NO_BYTES, data, start + checked_from, start + batches[row]["size"])
@@ -246,11 +234,7 @@ def _crc32(data: np.ndarray, start: int, end: int) -> int:
 
 @fill_kernel
 def find_valid(data: np.ndarray, batches: np.ndarray, checked_from: int, legacy_from: int, valid: np.ndarray) -> None:
-    """Set for each of `batches` (BATCH rows) whether its checksum is right.
-
-    It covers the bytes from `checked_from` on, or from `legacy_from` on in formats below 2; later formats count as 2.
-    No row may reach beyond `data`.
-    """
+    """Set for each of `batches` (none beyond `data`) whether its checksum is right."""
     for row in range(batches.size):
         batch = batches[row]
         start = batch["position"]
@@ -273,10 +257,7 @@ def crcs_of_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def crcs_joined(firsts: np.ndarray, lasts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The checksum of two parts of each row, from those of the parts and the sizes of the last ones.
-
-    Sizes that no part has, and checksums that none is, give any numbers.
-    """
+    """The checksum of two parts of each row, from those of the parts and the sizes of the last ones."""
     joined = firsts
     for row in range(_LENGTH_BYTES):
         digits = sizes >> 8 * row & 0xFF

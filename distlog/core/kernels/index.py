@@ -40,10 +40,7 @@ def add_batch(size: int, last_offset: int, max_timestamp: int, interval: int, st
 def count_until_full(
     sizes: np.ndarray, max_timestamps: np.ndarray, interval: int, state: np.ndarray, left: np.ndarray
 ) -> int:
-    """The number of batches that may be added before an index is full; the first batch of a segment always may.
-
-    `left` is the number of offset entries and of time entries that still fit. It and `state` are changed.
-    """
+    """The number of batches, at least one, that fit in an index with `left` entries; changes `left` and `state`."""
     for row in range(sizes.size):
         if state[BATCHES] > 0 and (left[0] <= 0 or left[1] <= 0):
             return row
@@ -107,10 +104,7 @@ def floor_slot(data: Bytes, entries: int, target: int, stride: int, start: int, 
 
 @kernel
 def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int) -> tuple[int, int, int]:
-    """(`floor_slot`, the key there, the integer of 4 bytes behind it), in one call; (-1, 0, 0) if there is none.
-
-    The key is the first field, of `width` bytes.
-    """
+    """(`floor_slot`, the key there, the integer of 4 bytes after it), in one call; (-1, 0, 0) if there is none."""
     slot = floor_slot(data, entries, target, stride, 0, width)
     if slot < 0:
         return slot, 0, 0

@@ -21,10 +21,7 @@ State = tuple[int, int, int, int]
 def hash_all(
     data: np.ndarray, positions: np.ndarray, offsets: np.ndarray, first: int, second: int, hashes: np.ndarray
 ) -> None:
-    """Write the hash of each key under the secret words `first` and `second`, as a row of HASH_WORDS.
-
-    Key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i]; the bounds are not checked.
-    """
+    """Write the hash of each key under the secret words `first` and `second`; the bounds are not checked."""
     for row in range(positions.size):
         size = item_at(offsets, row + 1) - item_at(offsets, row)
         hashes[row, 0], hashes[row, 1] = _siphash(data, item_at(positions, row), size, first, second)
@@ -186,10 +183,7 @@ def put_all(
     valid: np.ndarray,
     offsets: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Note records in their order, each with its offset, until the map holds `limit` keys.
-
-    Returns (records taken, keys in the map, last offset put or -1).
-    """
+    """Note records until the map holds `limit` keys: (records taken, keys in the map, last offset put or -1)."""
     latest = -1
     for row in range(offsets.size):
         if row + _AHEAD < offsets.size:
@@ -221,10 +215,7 @@ def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, found: np.ndarray
 def take_all(
     table: np.ndarray, slots: int, limit: int, size: int, rows: np.ndarray, superseded: np.ndarray
 ) -> tuple[int, int]:
-    """Note `rows`, each a hash and an offset, in any order; of two of a key the lower offset goes to `superseded`.
-
-    Returns (superseded records, or -1 when the map is full; keys in the map).
-    """
+    """Note `rows`; a key's lower offset goes to `superseded`. Returns how many (-1: full), and keys in the map."""
     count = 0
     for row in range(superseded.size):
         if row + _AHEAD < superseded.size:
@@ -334,11 +325,7 @@ def assign(
 
 @fill_kernel
 def group(partitions: Ints, order: Longs, counts: Longs, following: Longs) -> int:
-    """Write the row numbers to `order`, sorted by partition and then by row, and each partition's count to `counts`.
-
-    `counts` must be zeros, and `following` as large, for what the kernel notes. Returns the first row whose partition
-    is not between 0 and the size of `counts`, or -1.
-    """
+    """Write the row numbers to `order`, by partition; returns the first row with a bad partition, or -1."""
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):
             return row

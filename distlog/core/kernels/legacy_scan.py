@@ -40,10 +40,7 @@ def _entry_end(data: np.ndarray, position: int, end: int) -> int:
 
 @fill_kernel
 def count_entries(data: np.ndarray, start: int, end: int) -> tuple[int, int, int, int]:
-    """Walk the uncompressed entries in [start, end): (status, how many, first and last offset as stored).
-
-    A partial entry at the end is left out.
-    """
+    """Walk the uncompressed whole entries in [start, end): (status, how many, first and last offset as stored)."""
     position = start
     count = 0
     first = -1

@@ -173,10 +173,7 @@ _caches: list[_KernelCache] = []
 
 @dataclass(frozen=True, slots=True)
 class KeptCode:
-    """The folder that has code, or would get it, and how many of the imported kernels have some there.
-
-    Without a `folder`, `reasons` has one for each place that cannot be used.
-    """
+    """The folder of compiled code, and how many kernels have some there; else the `reasons` against each folder."""
 
     folder: Path | None
     kernels: int
@@ -205,10 +202,7 @@ def _has_code(folder: Path, cache: _KernelCache) -> bool:
 
 
 def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
-    """Compile, or load code, in a thread that no signal interrupts.
-
-    Ctrl-C in the midst of it would leave LLVM's lock held, and all threads that compile would wait forever.
-    """
+    """Compile, or load code, in a thread that no signal interrupts: Ctrl-C would leave LLVM's lock held."""
     # what holds the lock waits for what it calls: a function of the user that is compiled with a kernel in it, or
     # that a signal's handler interrupts in its compilation
     is_held: Any = global_compiler_lock.is_locked
@@ -260,21 +254,12 @@ def kernel(function: F) -> F:
 
 
 def fill_kernel(function: F) -> F:
-    """A kernel that creates no array and only fills the arrays that it is given.
-
-    Numba then counts no references. That matters where arrays are passed on to `inlined` functions: counting costs
-    several times as much as reading a varint.
-    """
+    """A kernel that creates no array: numba counts no references then, which would cost more than the work."""
     return _kept(function, **_UNCOUNTED)
 
 
 class _PartCode(JITCodeLibrary):
-    """The code of a part, as LLVM takes it over into kernels.
-
-    Numba makes machine code of each function, also of one that is called by kernels alone, and optimises it first. A
-    kernel is optimised with its parts in it, so for a part both are left out: a quarter of the time of a first append
-    and scan.
-    """
+    """The code of a part, which LLVM takes into kernels: no machine code of its own, and no optimisation."""
 
     def _optimize_final_module(self) -> None:
         """Leave the part as it is: the kernel's turn comes later."""
@@ -337,10 +322,7 @@ def _type_of_part(part: _Part, context: Any) -> Any:
 
 
 def inlined(function: F) -> F:
-    """A part of fill kernels, merged into each of them by LLVM; it creates no array either.
-
-    Each costs some 30 ms to compile, for each set of types, in a process without kept code: prefer few, of some size.
-    """
+    """A part of fill kernels, merged into each by LLVM; each costs some 30 ms to compile, so prefer few."""
     return cast(F, _Part(function, forceinline=True)) if COMPILED else function
 
 
@@ -379,10 +361,7 @@ def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, pos
 
 @_operation(lambda array, index: int(array[_checked(index, array)]))
 def item_at(typing_context: Any, array: Any, index: Any) -> Any:
-    """An item of integers or booleans as an int64, since numba makes a float where signed meets unsigned.
-
-    An item of uint64 is taken as signed.
-    """
+    """An item of integers or booleans as an int64, since numba makes a float where signed meets unsigned."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         item = builder.load(pointer_to_item(context, builder, signature.args[0], *args))

@@ -43,11 +43,7 @@ def code_folders(chosen: str) -> Iterator[Path]:
 
 
 def distrust(folder: Path, library: Path = _LIBRARY) -> str | None:
-    """Return why users other than this one, root and the owner of `library` may write to `folder`, or None.
-
-    Code is pickled, so its writer can run code in each process that loads it. A folder in the library is as safe as
-    its source, whose parents are not checked.
-    """
+    """Return why users other than this one, root and the owner of `library` may write to `folder`, or None."""
     owners = {0, os.geteuid()}
     above = () if library in folder.parents else (*folder.absolute().parents, *folder.resolve().parents)
     try:

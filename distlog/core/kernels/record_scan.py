@@ -52,10 +52,7 @@ def _read_bytewise(data: np.ndarray, position: int, end: int, longest: int) -> t
 
 @inlined
 def read_number(data: np.ndarray, position: int, end: int, longest: int, careful: bool) -> tuple[int, int]:
-    """Read an integer of at most `longest` bytes, VARINT or VARLONG; of at most four, unless `careful`.
-
-    One that is longer or cut off gives some position beyond `end`.
-    """
+    """Read a VARINT or VARLONG of at most `longest` bytes (four unless `careful`); a bad one ends beyond `end`."""
     if careful and position + 8 > end:
         return _read_bytewise(data, position, end, longest)
     word = word_at(data, position)
@@ -182,10 +179,7 @@ def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful
 
 @inlined
 def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, ScannedFields]:
-    """The status of the record at `position`, in a section up to `end`, and the record.
-
-    A field that is cut off ends beyond the record, and so does all that follows; comparing the lengths finds that.
-    """
+    """The status of the record at `position`, in a section up to `end`, and the record."""
     nothing = ScannedFields(0, 0, 0, 0, 0, 0, 0, 0, 0)
     size, body = read_number(data, position, end, VARINT, careful)
     if size < 1 or size > end - body:
@@ -301,10 +295,7 @@ def scan_records(
 def locate_headers(
     data: np.ndarray, headed: HeaderPlaces, count: int, header_offsets: np.ndarray, key: Slices, value: Slices
 ) -> None:
-    """Find the headers of the first `count` records, as listed in `headed`; `scan_records` has checked them.
-
-    The headers of record i are slots header_offsets[i] to header_offsets[i + 1] of `key` and `value`.
-    """
+    """Find the headers of the first `count` records, as listed in `headed`; `scan_records` has checked them."""
     key_bytes = 0
     value_bytes = 0
     place = 0
@@ -462,11 +453,7 @@ def find_records(
     oldest: int,
     found: np.ndarray,
 ) -> int:
-    """Fill `found` (FOUND rows) with the first wanted of the `count` records in [position, end); returns how many.
-
-    Wanted are records with an offset delta from `start_delta` on and a timestamp not below `oldest`. Nothing is read
-    after the last record that `found` has room for. Returns UNSURE when a record is malformed.
-    """
+    """Fill `found` with the first of `count` records from `start_delta` and `oldest` on; returns how many."""
     previous = -1
     records = 0
     for _ in range(count):

@@ -210,11 +210,7 @@ def append_groups(
     columns: Columns,
     limits: BatchLimits,
 ) -> int:
-    """Write `rows`, of which `counts` belong together, as one batch for each group; returns how many were written.
-
-    `drafts` has a zeroed DRAFT row more than there are groups. It ends early at a group that needs several batches,
-    at a record that `append_records` refuses, and where `target` is full.
-    """
+    """Write `rows`, `counts` of which form each batch; returns how many, which is less where `target` is full."""
     first = 0
     for group in range(counts.size):
         stop = first + counts[group]

@@ -11,7 +11,6 @@ from distlog.core.kernels.native import fill_kernel, inlined
 #: `INDEX_ENTRIES` entries, of which there is at most one for `INTERVAL_BYTES`. It is worth it with `GROWTH` times the
 #: bytes of its largest segment, or `LARGE_GROWTH` if it has more than `LARGE_BYTES` and more may still join it.
 SEGMENT_BYTES, SEGMENT_MS, INDEX_ENTRIES, INTERVAL_BYTES, GROWTH, LARGE_GROWTH, LARGE_BYTES = range(7)
-LIMITS = 7
 
 
 @inlined
@@ -70,11 +69,7 @@ def find_groups(
     waiting: np.ndarray,
     found: np.ndarray,
 ) -> int:
-    """Fill `found` with the first and end rows of each group worth merging; returns how many there are.
-
-    Rows are segments in the order of (partition, offset), `owners` their partitions, of which `floors` has the log
-    start offsets. `waiting` and `found` have two columns, and a row more than there are segments.
-    """
+    """Fill `found` with the first and end rows of each group worth merging; returns how many there are."""
     count = 0
     start = -1
     base = 0

@@ -1,8 +1,4 @@
-"""The meaning of errors of object stores' clients: one table for each client, s3fs, gcsfs and adlfs.
-
-The type of an error says whose it is, so that no client is imported. An error in no table is judged by its Python
-type.
-"""
+"""The meaning of errors of object stores' clients, by the type of an error: no client is imported."""
 
 from __future__ import annotations
 

@@ -169,11 +169,7 @@ def write_temporary(path: str, data: Buffer) -> str:
 
 
 def replace_files(files: Mapping[str, Buffer]) -> None:
-    """Put each file in place of an old one in one step; their names are not synced yet.
-
-    All are written, and the disk is told to begin, before the first is synced: then few writes of the file system's
-    journal make them durable, in a third of the time of one after the other.
-    """
+    """Put each file in place of an old one in one step, unsynced names; all are written before the first sync."""
     with ExitStack() as stack:
         written = [(path, *stack.enter_context(_temporary(path, data))) for path, data in files.items()]
         if len(written) > 1:
@@ -214,11 +210,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
-    """True if `path`, or the folder above it that exists, is on a disk of this machine.
-
-    `flock` and mapped pages do not work reliably on network file systems, and an error of theirs ends a process
-    that reads a mapped file. So a file system that is not known to be local is taken to be remote.
-    """
+    """True if `path`, or the folder above it that exists, is on a file system that is known to be local."""
     try:
         with open(mount_table, encoding="utf-8", errors="surrogateescape") as table:
             mounts = [_mount(line) for line in table]

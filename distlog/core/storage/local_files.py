@@ -57,11 +57,7 @@ _DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
 class LocalWriter(ObjectWriter):
-    """Writes directly to the final name, which must be new; nothing refers to it before it is closed.
-
-    Complete parts are written in the background while the caller makes more. Such a part is a half of the block that
-    gathers small pieces, or the caller's own memory if it lies in memory pages as it will in the pages of the file.
-    """
+    """Writes directly to the final name, which must be new; complete parts are written in the background."""
 
     def __init__(self, path: str, counters: StorageCounters) -> None:
         self._path, self._counters = path, counters

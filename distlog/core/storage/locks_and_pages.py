@@ -72,10 +72,7 @@ class _Slot(NamedTuple):
 
 
 class SharedPage:
-    """The page in the open file `descriptor`; an empty file, and one that a power loss garbled, become a page.
-
-    No process may cut the file while it is mapped. All writes go to `copy` too.
-    """
+    """The page in the open file `descriptor`, created if it is empty or garbled; writes go to `copy` too."""
 
     def __init__(self, descriptor: int, path: str, copy: SharedPage | None = None) -> None:
         status = os.fstat(descriptor)
@@ -199,11 +196,7 @@ def _open_to_watch(path: str) -> int:
 
 
 def read_newest(read: Callable[[], bytes]) -> bytes | None:
-    """The newest whole value of a page that others may be writing to; `read` gives its bytes now. Needs no lock.
-
-    Two writes during one read may leave in it no value but one that was old before. Then a slot in it is not whole,
-    and the page is read again: the newer value of both reads is not older than what was there at first.
-    """
+    """The newest whole value of a page; reads twice if a slot is torn, so no value may be older than the first."""
     slots = _whole_slots(read())
     if len(slots) < len(_SLOTS_AT):
         slots += _whole_slots(read())
@@ -274,11 +267,7 @@ _forks = _generation = 0
 
 
 class FileLock:
-    """The lock of the file `path`, and the page of state in that file; a missing file is created.
-
-    It excludes threads and processes, and is not reentrant. Its holder may remove the file: the next holder makes a
-    new one, and its folder too if `makes_folder`.
-    """
+    """The lock and page of the file `path`, not reentrant; one that is removed is made again."""
 
     def __init__(
         self,

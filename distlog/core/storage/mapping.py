@@ -82,11 +82,7 @@ def read_nothing_ahead(data: memoryview) -> None:
 
 
 class SparseMap:
-    """The bytes of a file of which only small places are read, far from each other; the descriptor is its own.
-
-    With the usual map the system reads ahead, often megabytes, at each missed page. Here each place is announced, and
-    nothing else is read: the device answers many small requests faster than one after the other.
-    """
+    """The bytes of a file of which only small places are read: each is announced, and no others are read."""
 
     def __init__(self, file: int) -> None:
         self._file = file

@@ -291,11 +291,7 @@ def _stop_retries(protocol: str, made: Any) -> None:
 
 
 def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> None:
-    """Raise InvalidConfigError for missing options, and for names that are slips of those that there are.
-
-    A client that is half made prints a stack when it goes. Other names may be for the library below it; that of s3fs
-    has few, and refuses all others when the first request is sent.
-    """
+    """Raise InvalidConfigError for missing options, and for misspelled names."""
     known = inspect.signature(client.__init__).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     needed = {each.name for each in known if each.kind in kinds and each.default is each.empty} - {"self"}

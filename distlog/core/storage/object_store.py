@@ -53,11 +53,7 @@ class ObjectRequests:
         return self._client.get()
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
-        """`call()`, again while it fails for reasons that may pass.
-
-        A server that has never answered may not be there at all, so it gets less time. One that has is asked at least
-        twice: a process that was stopped during a request finds its time gone when it goes on.
-        """
+        """`call()`, again while it fails for reasons that may pass; for less time if the server never answered."""
         timeout_s, least = storage_retry.RETRY_TIMEOUT_S, 1
         if not self._client.has_answered:
             timeout_s, least, call = min(timeout_s, storage_retry.FIRST_TIMEOUT_S), 0, partial(self._asked, call)

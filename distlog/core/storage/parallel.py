@@ -26,11 +26,7 @@ _pools: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
 
 class WorkerThreads:
-    """Up to `size` threads that do the work that is put, in its order; one is started when no other is idle.
-
-    Threads only help, and nothing may depend on them: if none can be started, as in a process that is ending, no
-    thread does the work. In a forked child there are none.
-    """
+    """Up to `size` threads that only help: if none can be started, or after a fork, no thread does the work."""
 
     def __init__(self, size: int, name: str) -> None:
         self._name, self._process = name, os.getpid()
@@ -215,11 +211,7 @@ class _Line(Generic[T]):
         self.is_over = False
 
     def take(self, *, blocking: bool = True) -> Task[T] | None:
-        """Take the next task into the line; the caller must run it.
-
-        Returns None if there is no task or no room, or, unless `blocking`, if another thread is taking one. An error
-        of the iterator becomes a task that fails.
-        """
+        """Take the next task into the line; the caller must run it. None if there is no task or no room."""
         if self._process != os.getpid():
             raise begun_before_fork()
         while not self._turn.acquire(blocking, _PATIENCE_SECONDS if blocking else -1):

@@ -164,11 +164,7 @@ RACERS, LOCAL_RACERS = 6, 2
 def check_one_wins(
     put: Callable[[bytes], bytes], delete: Callable[[], None], folder: str, *, racers: int = RACERS
 ) -> None:
-    """Raise StorageError unless one of several puts wins, and a later one loses; then the object is deleted.
-
-    One put after another would only find a store that ignores the condition. A store that looks first and puts then
-    lets several of a race win. An error of `delete` is only logged: vacuum deletes the object.
-    """
+    """Raise StorageError unless one of several puts wins, and a later one loses; then delete the object."""
     try:
         outcomes = in_parallel(put, [uuid.uuid4().bytes for _ in range(racers)])
         late = uuid.uuid4().bytes

@@ -260,11 +260,7 @@ class Storage:
         self._backend.sync(self._prefix + folder)
 
     def probe_put_if_absent(self, folder: str) -> None:
-        """Raise StorageError if several writers can win a `put_if_absent`: then commits could be lost.
-
-        Several race for one name in `folder`. `put_if_absent` does this by itself before a process's first put
-        to a bucket.
-        """
+        """Raise StorageError if several writers can win a `put_if_absent` in `folder`."""
         self._backend.probe_put_if_absent(self._prefix + folder, COMMIT_TIMEOUT_S)
 
     def list_folders(self, folder: str = "") -> list[str]:
@@ -328,11 +324,7 @@ class Storage:
         )
 
     def list(self, folder: str = "") -> list[FileInfo]:
-        """The files in `folder`, not below it, in any order; none if the folder does not exist. Links are left out.
-
-        Raises StorageError if the way from the folder of the first `Storage` leads over a link. On a local disk
-        these may include temporary files of processes that died during a put.
-        """
+        """The files in `folder`, not below it, in any order, without links; none if the folder does not exist."""
         prefix, entries = self._entries(folder)
         return [
             FileInfo(prefix + entry.name, entry.size, entry.modified_ms)
@@ -341,11 +333,7 @@ class Storage:
         ]
 
     def list_after(self, folder: str, name: str = "") -> Iterator[FileInfo]:
-        """The files in `folder`, not below it, whose names come after `name`, one by one.
-
-        On S3 in that order, and pages of earlier names are not asked for. Elsewhere in any order; otherwise as
-        `list`.
-        """
+        """The files in `folder` whose names come after `name`, on S3 in that order; otherwise as `list`."""
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
         for entry in self._backend.files_after((self._prefix + prefix).rstrip("/") or "/", name):
             yield FileInfo(prefix + entry.name, entry.size, entry.modified_ms)

@@ -1,7 +1,4 @@
-"""Finds out whether a storage can hold a topic, and how fast it is; it leaves nothing behind.
-
-Each check does what a topic does: it replaces, reads by ranges, lists, deletes, asks for the time, lets writers race.
-"""
+"""Finds out whether a storage can hold a topic, and how fast it is; it leaves nothing behind."""
 
 from __future__ import annotations
 
