@@ -76,10 +76,7 @@ def append_inputs(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     else:
         topic = open_topic(chosen.topic, storage_options=storage)
     write = WriteOptions(
-        topic.storage,
-        chosen.app_id,
-        None if batch_id is None else parse_batch_id(str(batch_id)),
-        chosen.compression,
+        topic.storage, chosen.app_id, None if batch_id is None else parse_batch_id(str(batch_id)), chosen.compression
     )
     result = append_files(spark, topic, reader, files, write)
     if result.without_records:

@@ -33,7 +33,6 @@ class _JvmErrors(io.TextIOBase):
         self._otherwise = otherwise
 
     def write(self, text: str) -> int:
-        """Write the text."""
         try:
             SparkContext._ensure_initialized()
             jvm: Any = SparkContext._jvm

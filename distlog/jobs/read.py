@@ -82,8 +82,7 @@ def json_line() -> Column:
     worker of Python is started, and no record crosses to one.
     """
     header = F.transform(
-        "headers",
-        lambda each: _object({"key": _json_text(each["key"]), "value": _json_bytes(each["value"])}),
+        "headers", lambda each: _object({"key": _json_text(each["key"]), "value": _json_bytes(each["value"])})
     )
     return _object(
         {

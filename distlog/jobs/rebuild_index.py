@@ -11,7 +11,6 @@ from distlog.spark.frames import rebuild_indexes
 
 
 def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
-    """Repair the indexes of a topic by Spark tasks."""
     return rebuild_indexes(
         job_session("rebuild_index"),
         url,

@@ -10,7 +10,6 @@ from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 
 
 def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
-    """Delete the old segments of a topic."""
     return open_topic(url, storage_options=dict(chosen.storage)).retention(dry_run=chosen.dry_run)
 
 

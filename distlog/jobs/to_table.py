@@ -32,7 +32,6 @@ REGISTRY_VARIABLE = "DISTLOG_SCHEMA_REGISTRY"
 
 
 def write_table(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
-    """Add to the table what the arguments name."""
     storage = dict(chosen.storage)
     topic = open_topic(chosen.topic, storage_options=storage)
     context, _ = split_subject(chosen.subject or "")

@@ -11,7 +11,6 @@ from distlog.spark.frames import verify
 
 
 def verify_topic(url: str, chosen: argparse.Namespace) -> VerifyReport:
-    """Check all of a topic by Spark tasks."""
     return verify(job_session("verify"), url, storage_options=dict(chosen.storage))
 
 

@@ -142,7 +142,6 @@ class RowFormat:
 
     @property
     def stored_columns(self) -> tuple[str, ...]:
-        """The columns to read, by the core's names."""
         return tuple(_STORED[name] for name in self._schema.names if name in _STORED)
 
     def format(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -285,7 +284,6 @@ class SplitReader:
         self._format = RowFormat(storage.name, schema)
 
     def read(self, part: Split) -> Iterator[pa.RecordBatch]:
-        """The records of a split in batches of some MB."""
         reader = SegmentReader(self._storage, self._prefix, IndexCache())
         # one thread, since Spark runs a task for each core already
         batches = read(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
@@ -306,7 +304,6 @@ class DistlogReader(DataSourceReader):
         return {**self.__dict__, "_options": None, "_snapshot": None}
 
     def partitions(self) -> list[InputPartition]:
-        """The splits of the read, from metadata and indexes alone."""
         options, snapshot = self._options, self._snapshot
         if options is None or snapshot is None:
             raise RuntimeError("a reader plans in the driver only")
@@ -424,7 +421,6 @@ def _may_hold(each: Filter, partition: int) -> bool:
 
 
 def _offsets(each: Filter, start: int, end: int) -> tuple[int, int]:
-    """The part of [start, end) in which integers may pass the filter."""
     values = each.value if isinstance(each, In) else (getattr(each, "value", None),)
     if not values or not all(type(value) is int for value in values):
         return start, end
@@ -441,7 +437,6 @@ def _offsets(each: Filter, start: int, end: int) -> tuple[int, int]:
 
 
 def _times(each: Filter) -> TimeRange:
-    """The times, in ms, at which records may pass the filter."""
     values = each.value if isinstance(each, In) else (getattr(each, "value", None),)
     if getattr(each, "attribute", None) != ("timestamp",) or not values:
         return ALWAYS

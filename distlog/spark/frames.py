@@ -37,11 +37,7 @@ from distlog.core.reading.slices import OutOfRange, SegmentSlice, first_offsets
 from distlog.core.reading.time_lookup import EARLIEST, LATEST
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, check_unit, to_ms
-from distlog.core.topics.append_commit import (
-    AppendResult,
-    BatchId,
-    check_batch,
-)
+from distlog.core.topics.append_commit import AppendResult, BatchId, check_batch
 from distlog.core.topics.appendable import ACCEPTED, IGNORED
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.open_topic import topics

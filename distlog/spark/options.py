@@ -117,7 +117,6 @@ class Options:
                 raise InvalidConfigError(f"unknown option {name}; did you mean {spelled[close[0]]}?")
 
     def text(self, name: str) -> str | None:
-        """The option's value, if it was given."""
         return self._given.get(name.lower())
 
     def integer(self, name: str, minimum: int) -> int | None:
@@ -130,7 +129,6 @@ class Options:
         return int(text)
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """The option as a boolean."""
         return self.choice(name, (str(default).lower(), str(not default).lower())) == "true"
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:

@@ -58,12 +58,10 @@ def parse_assign(text: str) -> ByPartition:
 
 
 def format_offsets(topic: str, offsets: Mapping[int, int]) -> str:
-    """Offsets by partition as JSON, ordered by partition."""
     return json.dumps({topic: {str(partition): offsets[partition] for partition in sorted(offsets)}})
 
 
 def format_assign(topic: str, partitions: Collection[int]) -> str:
-    """Some partitions of a topic as JSON."""
     return json.dumps({topic: sorted(partitions)})
 
 
@@ -82,12 +80,7 @@ def _is_entry(partition: str, number: object) -> bool:
 
 
 #: Options that only a stream has; a batch read ignores them, as Kafka's source does.
-STREAM_NAMES = [
-    "maxBytesPerTrigger",
-    "maxOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minOffsetsPerTrigger",
-]
+STREAM_NAMES = ["maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger"]
 READ_NAMES = [
     "assign",
     "columns",
@@ -172,8 +165,7 @@ class ReadOptions:
             end=_bound(options, "ending", LATEST),
             times=TimeRange.between(_optional_time(options, "startTime"), _optional_time(options, "endTime")),
             unmatched_start=cast(
-                Literal["error", "latest"],
-                options.choice("startingOffsetsByTimestampStrategy", ("error", "latest")),
+                Literal["error", "latest"], options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
             ),
             assigned=None if assign is None else parse_assign(assign),
             subscribed=options.text("subscribe"),
@@ -267,9 +259,7 @@ def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
     assigned = set(options.assigned.numbers)
     if options.assigned.topic != name or not assigned <= set(every):
         raise InvalidConfigError(
-            "option assign must name this topic and partitions that it has",
-            topic=name,
-            partitions=len(every),
+            "option assign must name this topic and partitions that it has", topic=name, partitions=len(every)
         )
     return sorted(assigned)
 

@@ -449,7 +449,6 @@ class WatchedTopic:
 
     @property
     def known(self) -> Snapshot:
-        """The snapshot of the last look, or of a first one now."""
         return self._known or self.look()
 
     def look(self) -> Snapshot:
@@ -514,7 +513,6 @@ class StreamPlan:
         self._last_end: Json = INITIAL
 
     def freeze(self) -> None:
-        """Let the stream end where the topic ends now."""
         self._target = self._head(self._topic.look())
 
     def head(self) -> Json:
@@ -632,7 +630,6 @@ class StreamPlan:
         return {number: states[number].log_start_offset for number in new}
 
     def _available(self, snapshot: Snapshot, positions: Mapping[int, int]) -> Ranges:
-        """By partition the offsets (next, end) that the stream could read now."""
         chosen = set(chosen_partitions(snapshot, self._options))
         ranges = {}
         for number, position in positions.items():

@@ -21,14 +21,7 @@ from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.batch_source import check_writable
 from distlog.spark.known_topics import KNOWN_TOPICS, RECENT_MS
 from distlog.spark.options import settle, works_for
-from distlog.spark.sink import (
-    MicroBatch,
-    TopicFacts,
-    WriteOptions,
-    all_written,
-    commit_segments,
-    write_rows,
-)
+from distlog.spark.sink import MicroBatch, TopicFacts, WriteOptions, all_written, commit_segments, write_rows
 from distlog.spark.versions import DataSourceStreamArrowWriter
 
 #: The module of Spark that makes a sink to commit with, in a process of its own.

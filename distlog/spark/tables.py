@@ -138,12 +138,7 @@ def _check_place(spark: SparkSession, topic: Topic, folder: str) -> None:
 
 
 def _to_lake(
-    topic: Topic,
-    table: LakeTable,
-    shaped: Shaped,
-    changes: bool,
-    checkpoint: str | None,
-    limits: Limits,
+    topic: Topic, table: LakeTable, shaped: Shaped, changes: bool, checkpoint: str | None, limits: Limits
 ) -> tuple[int, int]:
     if checkpoint is not None:
         raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: its own commits hold the offsets")
@@ -163,14 +158,7 @@ def _to_parquet(
     _check_policy(topic, changes)
     columns = [*COLUMNS, "value"]
     rows = shaped(
-        stream(
-            spark,
-            topic,
-            columns,
-            start=EARLIEST,
-            max_offsets=limits.max_offsets,
-            max_bytes=limits.max_bytes,
-        )
+        stream(spark, topic, columns, start=EARLIEST, max_offsets=limits.max_offsets, max_bytes=limits.max_bytes)
     )
     # Spark knows no case when it reads folders, and would not give the field
     if BATCH in map(str.lower, rows.columns):
@@ -215,7 +203,6 @@ class _Writer:
     _is_checked: bool = field(default=False)
 
     def write(self, frame: DataFrame, batch: int) -> None:
-        """Write one batch."""
         if not self._is_checked:
             self._check(frame.sparkSession)
         seen = Observation(f"batch {batch}")

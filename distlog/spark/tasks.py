@@ -231,7 +231,6 @@ class HashKeys:
         yield _send_keys(item, parts)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Send nothing: all is sent already."""
         yield from ()
 
     def _keyed(self, item: KeysItem) -> Iterator[record_keys.KeyedRecords]:
@@ -308,7 +307,6 @@ class RewriteGroup:
             yield rows([0], RESULT, [bytes(data)])
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Rewrite the group."""
         if not self._has_failed:
             work = partial(clean_group, self._handle, self._due, self._survivors)
             done = result_or_failure(self._due.group.partition, work)

@@ -108,7 +108,6 @@ def _with_micros(kind: pa.DataType) -> pa.DataType:
 
 
 def _nested(kind: pa.DataType, of: Any) -> pa.DataType:
-    """The type with other types of its parts."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, of(field.type)) for field in kind])
     if pa.types.is_list(kind):

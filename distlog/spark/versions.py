@@ -53,15 +53,7 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < OLDEST:
     )
 
 try:
-    from pyspark.sql.datasource import (
-        EqualTo,
-        Filter,
-        GreaterThan,
-        GreaterThanOrEqual,
-        In,
-        LessThan,
-        LessThanOrEqual,
-    )
+    from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
     HAS_FILTERS = True
 except ImportError:

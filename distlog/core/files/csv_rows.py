@@ -117,7 +117,6 @@ def check_names(fields: Mapping[str, str], names: Sequence[str]) -> None:
 
 
 def _fault(text: bytes, position: int, *, is_open: bool) -> str:
-    """The reason why no row is there."""
     if is_open:
         return f"the quoted field does not end, at least not within {_MOST_LINES} lines"
     good = _GOOD.match(text, position)

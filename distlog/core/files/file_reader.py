@@ -357,11 +357,9 @@ class LineReading:
 
     @property
     def next_position(self) -> int:
-        """The position of the first byte that no block had yet."""
         return self.end + len(self._carried)
 
     def read_names(self, blocks: Iterator[Block]) -> None:
-        """Take the names of CSV from the first line of the file."""
         self._take_names(next(blocks).text.partition(b"\n")[0])
 
     def _take_names(self, line: bytes) -> None:
@@ -449,7 +447,6 @@ def _finished(records: pa.Table, options: ReadOptions) -> pa.Table:
 
 
 def _with_headers(records: pa.Table, headers: Sequence[tuple[str, str]]) -> pa.Table:
-    """The records with these headers behind their own."""
     added = [{"key": name, "value": value.encode()} for name, value in headers]
     if "headers" not in records.schema.names:
         return records.append_column("headers", pa.repeat(scalar_of(added, HEADERS_TYPE), records.num_rows))
@@ -524,6 +521,5 @@ def files_without_records(run: Run, report: RunReport) -> list[str]:
 
 
 def warning_of_no_records(names: Sequence[str]) -> str:
-    """The text about files that have bytes, but no records."""
     more = ", ..." if len(names) > _NAMED else ""
     return f"no records in {counted(len(names), 'file')}: {', '.join(names[:_NAMED])}{more}"

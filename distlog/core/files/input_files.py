@@ -33,7 +33,6 @@ class InputFile:
 
     @property
     def name(self) -> str:
-        """The address as messages show it."""
         return shown(self.url)
 
 
@@ -55,7 +54,6 @@ def list_files(inputs: Sequence[str], storage: InputStorage, chosen: str | None 
 
 
 def _described(storage: InputStorage, chosen: str | None, files: Sequence[tuple[str, int]]) -> list[InputFile]:
-    """The kinds of files, by their first bytes."""
     described = []
     for url, size in files:
         try:
@@ -72,14 +70,12 @@ def vanished(url: str) -> InvalidRecordError:
 
 
 def shorter(file: InputFile, size: int) -> InvalidRecordError:
-    """The error of a file that was cut after it was listed."""
     return InvalidRecordError(
         "the file is shorter than when it was listed", file=file.name, listed=file.size, size=size
     )
 
 
 def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
-    """The files of one input, each with its size."""
     try:
         return [(address, storage.size(address))]
     except FileNotFoundError:
@@ -103,7 +99,6 @@ def _is_folder(storage: InputStorage, address: str) -> bool:
 
 
 def _below(storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]) -> Iterator[tuple[str, int]]:
-    """The files in a folder and in the folders below it."""
     for entry in entries:
         name = entry.name if isinstance(entry, FileInfo) else entry
         if name.startswith(_HIDDEN):
@@ -162,7 +157,6 @@ def _folders_below(storage: InputStorage, folder: str) -> Iterator[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """A pattern with braces as patterns without."""
     found = re.search(r"\{([^{}]*)\}", pattern)
     if found is None:
         return [pattern]

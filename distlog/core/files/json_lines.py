@@ -53,7 +53,6 @@ class SeenFields:
             self.names |= dict.fromkeys(list(first_object(line))[:_NAMES_SEEN])
 
     def add(self, other: SeenFields) -> None:
-        """Add what another part of the input had."""
         self.found |= other.found
         self.names |= other.names
 
@@ -113,7 +112,6 @@ class JsonFields:
         return Parsed(pa.table(columns).take(integers(good)), lines, len(text) + 1, starts[good])
 
     def _note(self, text: bytes, scanned: _Scanned, others: Sequence[Mapping[str, Any]]) -> None:
-        """Note which of the named fields the objects had."""
         if self.seen.is_complete:
             return
         self.seen.found |= {name for number, name in enumerate(scanned.names) if scanned.kinds[:, number].any()}
@@ -190,7 +188,6 @@ class _Scanned:
         return cls(data, names, lines, line_sizes, states, table, starts.reshape(shape), sizes.reshape(shape))
 
     def whole(self, rows: npt.NDArray[np.int64]) -> pa.Array:
-        """The lines of these rows."""
         return _gathered(self.data, self.lines[rows], self.line_sizes[rows], None)
 
     def column(self, number: int, rows: npt.NDArray[np.int64], others: Mapping[int, bytes | None]) -> pa.Array:

@@ -173,7 +173,6 @@ class _Chunks(io.RawIOBase):
         self.error: BaseException | None = None
 
     def readable(self) -> bool:
-        """It can be read."""
         return True
 
     def read(self, size: int | None = -1) -> bytes:
@@ -189,7 +188,6 @@ class _Chunks(io.RawIOBase):
         return bytes(data)
 
     def readinto(self, buffer: Buffer) -> int:
-        """Bytes, into a buffer."""
         view = memoryview(buffer).cast("B")
         data = self.read(len(view))
         view[: len(data)] = data

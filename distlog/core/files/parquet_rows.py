@@ -35,24 +35,19 @@ class StoredFile(io.RawIOBase):
         self._storage, self._file, self._position = storage, file, 0
 
     def readable(self) -> bool:
-        """It can be read."""
         return True
 
     def seekable(self) -> bool:
-        """It has positions."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position."""
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
         return self._position
 
     def tell(self) -> int:
-        """The position."""
         return self._position
 
     def size(self) -> int:
-        """The listed size."""
         return self._file.size
 
     def read(self, size: int | None = -1) -> bytes:
@@ -70,7 +65,6 @@ class StoredFile(io.RawIOBase):
         return data
 
     def readinto(self, buffer: Buffer) -> int:
-        """The next bytes, into a buffer."""
         view = memoryview(buffer).cast("B")
         data = self.read(len(view))
         view[: len(data)] = data

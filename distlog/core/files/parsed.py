@@ -47,10 +47,8 @@ class LineParser(Protocol):
 
 
 def line_starts(text: bytes) -> npt.NDArray[np.int64]:
-    """The positions in a block at which its lines begin."""
     return np.append(0, np.flatnonzero(byte_array(text) == ord("\n")) + 1)
 
 
 def line_at(text: bytes, position: int) -> int:
-    """The number of line ends before a position."""
     return text.count(b"\n", 0, position)

@@ -193,7 +193,6 @@ def _position(where: Any) -> str:
 
 
 def _members(code: Any, argument: Any) -> set[int]:
-    """The characters of ASCII in a class."""
     everything = set(range(_ASCII))
     if code is op.NOT_LITERAL:
         return everything - {argument}

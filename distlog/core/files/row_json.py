@@ -28,7 +28,6 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
 
 
 def json_rows(batch: pa.RecordBatch) -> pa.Array:
-    """The rows as JSON objects of all columns (large_binary)."""
     return _objects(batch.schema.names, batch.columns, batch.num_rows)
 
 
@@ -84,7 +83,6 @@ def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Numbers, flags, times and nulls."""
     kind = column.type
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.large_binary())

@@ -35,7 +35,6 @@ class FileSplit:
 
     @property
     def length(self) -> int:
-        """The size of the work, in stored bytes."""
         return self.end - self.start
 
     @property
@@ -45,7 +44,6 @@ class FileSplit:
 
 
 def whole_file(file: InputFile) -> FileSplit:
-    """A file as one split."""
     return FileSplit(file, 0, file.size)
 
 

@@ -41,7 +41,6 @@ class TextLines:
 
 
 def split_lines(text: bytes) -> pa.Array:
-    """The lines as bytes without their ends."""
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n").removesuffix(b"\r")
     return pc.split_pattern(scalar_of(text, pa.binary()), "\n").values

@@ -54,11 +54,9 @@ class BatchJoin:
 
     @property
     def keeps_all(self) -> bool:
-        """True: no record goes."""
         return True
 
     def described(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
-        """The segment with what is known of those that it replaces."""
         transactional, newest = transactional_of(inputs), int(np.argmax(inputs.max_timestamps))
         return dataclasses.replace(
             output,
@@ -100,7 +98,6 @@ class BatchJoin:
             start = end
 
     def _joins(self, batches: np.ndarray, base_offsets: Longs) -> Flags:
-        """Flag the batches that may become one with the batch before them."""
         compressed = batches["attributes"] & CODEC_MASK != 0
         room = np.where(compressed, self.usual_bytes // _EXPANSION, self.usual_bytes) // _SMALL_PART
         plain = (batches["magic"] == 2) & (batches["attributes"] & ~CODEC_MASK == 0) & (batches["producer_id"] < 0)
@@ -172,7 +169,6 @@ class _Runs:
         return cls(rows[firsts[several]], counts[several], headers[several], made, oldest[several])
 
     def only(self, chosen: Flags) -> _Runs:
-        """The runs that are chosen."""
         made = self.records.of_rows(chosen)
         return _Runs(
             self.firsts[chosen], self.counts[chosen], self.headers[chosen], made, self.min_timestamps[chosen]
@@ -181,8 +177,6 @@ class _Runs:
 
 @dataclass(frozen=True, slots=True)
 class _Adjacent:
-    """Batches of a chunk that follow each other."""
-
     batches: np.ndarray
     base_offsets: Longs
     min_timestamps: Longs

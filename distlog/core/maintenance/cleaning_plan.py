@@ -94,7 +94,6 @@ def first_dirty_offset(state: PartitionState) -> int:
 def _first_uncleanable_offset(
     state: PartitionState, start: int, config: TopicConfig, now_ms: int, last_stable_offset: int
 ) -> int:
-    """The first offset that must not be cleaned yet."""
     table = state.segments
     end = min(last_stable_offset, state.log_end_offset)
     if config.min_compaction_lag_ms > 0:

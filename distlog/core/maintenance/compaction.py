@@ -191,7 +191,6 @@ class CleaningPlan:
 
     @property
     def log_bytes(self) -> int:
-        """The size of the segments that are cleaned."""
         return sum(one.log_bytes for one in self.cleaned)
 
     def groups(self, verdicts: record_keys.Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
@@ -238,11 +237,9 @@ class BatchFilter:
 
     @property
     def aborted(self) -> Sequence[AbortedTransaction]:
-        """The aborted transactions whose markers stay."""
         return self.verdicts.aborted
 
     def described(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
-        """The segment with what is known of those that it replaces."""
         return dataclasses.replace(
             output,
             leader_epoch=inputs[-1].leader_epoch,
@@ -393,7 +390,6 @@ def _empty(headers: np.ndarray, emptied: Flags) -> None:
 
 
 def _write(chunk: Chunk, choice: _Choice, scanned: record_keys.ScannedRecords | None) -> FilteredBatches:
-    """Write the batches that stay, in their order."""
     stays = choice.whole | choice.emptied | choice.rewritten
     segment = chunk.pieces[0].slice.segment
     data, batches = lay_out(
@@ -511,10 +507,7 @@ def compact(
 
 
 def clean_dirtiest(
-    handle: TopicHandle,
-    snapshot: Snapshot,
-    due: Sequence[Cleanable],
-    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+    handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
 ) -> list[RewrittenPartition | RewriteFailure]:
     """One round over the first partitions that are due, in this process: ROUND_BYTES of log, or one of them."""
     done: list[RewrittenPartition | RewriteFailure] = []
@@ -535,7 +528,6 @@ def clean_dirtiest(
 
 
 def _notes(snapshot: Snapshot, stable: Mapping[int, int]) -> Iterator[str]:
-    """Name the open transactions that keep partitions from being cleaned."""
     for number, offset in stable.items():
         state = snapshot.partitions[number]
         if "compact" in snapshot.config.cleanup_policy and offset < state.log_end_offset:
@@ -554,7 +546,6 @@ class _Rounds:
     def add(
         self, cleaned: Sequence[RewrittenPartition], left_out: Mapping[int, int], failed: Sequence[RewriteFailure]
     ) -> None:
-        """Note a round, and how many groups its commit left out."""
         for one in cleaned:
             self._done[one.partition].append(one)
             self._skipped[one.partition] += left_out[one.partition]
@@ -569,7 +560,6 @@ class _Rounds:
         return dirty < due.first_uncleanable_offset and (not done or dirty > done[-1].start_offset)
 
     def results(self, before: Snapshot, after: Snapshot) -> Iterator[PartitionCompaction]:
-        """The result for each partition that was due."""
         for due in self._due:
             number, end = due.partition, due.first_uncleanable_offset
             old, new = (_totals(snapshot.partitions[number], end) for snapshot in (before, after))

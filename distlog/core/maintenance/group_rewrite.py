@@ -34,17 +34,14 @@ class SegmentGroup:
 
     @property
     def partition(self) -> int:
-        """The partition of all these segments."""
         return int(self.segments.array("partition")[0])
 
     @property
     def base_offset(self) -> int:
-        """The first offset of the first segment."""
         return int(self.segments.base_offsets[0])
 
     @property
     def next_offset(self) -> int:
-        """The end of the last segment."""
         return int(self.segments.next_offsets[-1])
 
     @property
@@ -54,12 +51,10 @@ class SegmentGroup:
 
     @property
     def records(self) -> int:
-        """The number of records in the group."""
         return int(self.segments.record_counts.sum())
 
     @property
     def stems(self) -> list[str]:
-        """The stems of the group's segments."""
         stems: list[str] = self.segments.columns()["stem"].to_pylist()
         return stems
 
@@ -148,17 +143,14 @@ class RewrittenGroup:
 
     @property
     def partition(self) -> int:
-        """The partition of all these segments."""
         return self.group.partition
 
     @property
     def base_offset(self) -> int:
-        """The offset at which the group begins."""
         return self.group.base_offset
 
     @property
     def next_offset(self) -> int:
-        """The offset at which the group ends."""
         return self.group.next_offset
 
     @property
@@ -224,7 +216,6 @@ class _Output:
         self._sealed: list[SegmentInfo] = []
 
     def write(self, filtered: FilteredBatches) -> None:
-        """Append batches that stay."""
         batches, first = filtered.batches, 0
         while first < len(batches):
             file = self._file = self._file or self._open()
@@ -252,7 +243,6 @@ class _Output:
         return self._sealed
 
     def abort(self) -> None:
-        """Abort the segment that is not sealed, if there is one."""
         if self._file is not None:
             self._file.abort()
             self._file = None
@@ -313,7 +303,6 @@ def commit_rewrite(
 
 
 def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[RewrittenPartition]]:
-    """The partitions in runs, at least one, whose segments one commit takes."""
     run, count = list[RewrittenPartition](), 0
     for one in rewritten:
         segments = sum(len(each.group.segments) for each in one.groups)
@@ -372,7 +361,6 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
 
 
 def _emptied(state: PartitionState, groups: Sequence[RewrittenGroup]) -> int:
-    """The number of first segments that go, with nothing in their place."""
     if all(one.outputs for one in groups):
         return 0
     removed = {stem for one in groups for stem in one.group.stems}

@@ -69,13 +69,11 @@ class MergeJob:
 
     @classmethod
     def of(cls, groups: Sequence[SegmentGroup]) -> MergeJob:
-        """The job of these groups."""
         inputs = SegmentTable.joined([group.segments for group in groups])
         return cls(inputs, np.array([len(group.segments) for group in groups]))
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of log to read."""
         return int(self.inputs.log_bytes.sum())
 
     @property
@@ -86,7 +84,6 @@ class MergeJob:
 
     @property
     def groups(self) -> list[SegmentGroup]:
-        """The groups."""
         ends = np.cumsum(self.counts).tolist()
         return [
             SegmentGroup(self.inputs.part(end - count, end))
@@ -94,7 +91,6 @@ class MergeJob:
         ]
 
     def part(self, start: int, end: int) -> MergeJob:
-        """The job of groups [start, end)."""
         ends = np.append(0, np.cumsum(self.counts)).tolist()
         return MergeJob(self.inputs.part(ends[start], ends[end]), self.counts[start:end])
 
@@ -150,7 +146,6 @@ class MergedJob:
 
     @classmethod
     def joined(cls, parts: Sequence[MergedJob]) -> MergedJob:
-        """The job whose parts these are."""
         segments = SegmentTable.joined([part.segments for part in parts])
         joined = cls(segments, np.concatenate([part.counts for part in parts]))
         begin = 0
@@ -161,12 +156,7 @@ class MergedJob:
 
 
 def do_job(
-    handle: TopicHandle,
-    job: MergeJob,
-    *,
-    config: TopicConfig,
-    read_version: int,
-    job_bytes: int = JOB_BYTES,
+    handle: TopicHandle, job: MergeJob, *, config: TopicConfig, read_version: int, job_bytes: int = JOB_BYTES
 ) -> MergedJob:
     """Merge the groups of a job.
 
@@ -414,7 +404,6 @@ class _Writing:
             yield start, len(sizes)
 
     def _written(self, start: int, end: int) -> pa.RecordBatch:
-        """The segments of groups [start, end)."""
         ends = np.cumsum(self.batches.counts)
         first, last = int(ends[start] - self.batches.counts[start]), int(ends[end - 1])
         rows, counts = self.batches.rows[first:last].copy(), self.batches.counts[start:end]

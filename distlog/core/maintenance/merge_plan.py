@@ -74,7 +74,6 @@ def groups_of(table: SegmentTable, owners: Longs, floors: Longs, limits: Longs) 
 
 
 def _groups_in(table: SegmentTable, floor: int, limits: Longs) -> list[SegmentGroup]:
-    """The groups of one partition."""
     rows = groups_of(table, np.zeros(len(table), np.int64), np.array([floor]), limits)
     return [SegmentGroup(table.part(*group)) for group in rows]
 

@@ -153,17 +153,14 @@ class ScannedRecords:
 
     @property
     def offsets(self) -> Longs:
-        """The offset of each record."""
         return self.fields.offsets[: self.count]
 
     @property
     def timestamps(self) -> Longs:
-        """The timestamp of each record."""
         return self.fields.timestamps[: self.count]
 
     @property
     def keyed(self) -> npt.NDArray[np.bool_]:
-        """Flag the records that have a key."""
         return self.fields.key.valid[: self.count]
 
     def hashes(self, secret: bytes) -> Longs:
@@ -241,11 +238,9 @@ class Verdicts:
     aborted: tuple[AbortedTransaction, ...] = ()
 
     def discardable(self, base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Flag the batches that are discardable."""
         return _contains(self.discardable_offsets, base_offsets)
 
     def last(self, base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Flag the batches that are the last of their producer."""
         return _contains(self.last_offsets, base_offsets)
 
     def within(self, start_offset: int, end_offset: int) -> Verdicts:
@@ -270,10 +265,7 @@ def _within(offsets: npt.NDArray[np.int64], start_offset: int, end_offset: int) 
 
 
 def judge(
-    reader: SegmentReader,
-    segments: Sequence[SegmentInfo],
-    now_ms: int,
-    producer_expiration_ms: int = EXPIRATION_MS,
+    reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int, producer_expiration_ms: int = EXPIRATION_MS
 ) -> Verdicts:
     """The verdicts on the batches of `segments`, which are all of the partition's segments, to its end."""
     read = [segment for segment in segments if segment.may_have_producers]
@@ -379,7 +371,6 @@ class _ProducerBatches:
 
 
 def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -> Iterator[_Batch]:
-    """The batches of producers, and control batches."""
     for segment in segments:
         for chunk in checked_chunks(reader, segment):
             batches = chunk.batches
@@ -431,7 +422,6 @@ class MapSurvivors:
 
     @property
     def latest_offset(self) -> int:
-        """The last offset up to which keys are in the map."""
         return self.offset_map.latest_offset
 
     def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
@@ -581,7 +571,6 @@ def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: in
 
 
 def key_rows(blob: bytes | memoryview) -> Longs:
-    """The rows in a blob of keys."""
     return np.frombuffer(blob, np.int64).reshape(-1, ROW_WORDS)
 
 
@@ -594,7 +583,6 @@ def offsets_by_group(offsets: Longs, base_offsets: Longs) -> Blobs:
 
 
 def blob_offsets(blob: bytes | memoryview) -> Longs:
-    """The offsets in a blob of offsets."""
     return np.frombuffer(blob, np.int64)
 
 

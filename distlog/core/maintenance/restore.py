@@ -125,7 +125,6 @@ def restore(
 
 
 def _in_one_commit(planned: Sequence[PartitionRestore]) -> Sequence[PartitionRestore]:
-    """The first of the partitions whose segments one commit takes."""
     sizes = [len(one.segments) + len(one.replaced) + 2 * len(one.beside) for one in planned]
     for one, size in zip(planned, sizes, strict=True):
         if size > MOST_SEGMENTS:

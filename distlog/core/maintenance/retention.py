@@ -135,7 +135,6 @@ class _Columns:
         return np.minimum(np.minimum.reduceat(stops, self.firsts), self.ends)
 
     def of_each(self, values: Longs) -> Longs:
-        """A value for each row, from one for each partition."""
         return np.repeat(values, self.ends - self.firsts)
 
 

@@ -84,7 +84,6 @@ def each_segment(
 
 
 def sums_of(rows: list[dict[str, int]], *names: str) -> dict[str, int]:
-    """The sums of these columns."""
     return {name: sum(row[name] for row in rows) for name in names}
 
 

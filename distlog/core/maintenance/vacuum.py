@@ -256,11 +256,7 @@ def left_over_files(files: Iterable[FileInfo], before_ms: int) -> list[FileInfo]
 
 
 def obsolete_producers(
-    files: Iterable[FileInfo],
-    head: Snapshot,
-    referenced: Referenced,
-    floor: int,
-    load: Callable[[int], Snapshot],
+    files: Iterable[FileInfo], head: Snapshot, referenced: Referenced, floor: int, load: Callable[[int], Snapshot]
 ) -> list[FileInfo]:
     """The files of producers and leader epochs that brokers, adoption and retention left, and nothing needs any more.
 

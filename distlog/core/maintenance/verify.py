@@ -241,7 +241,6 @@ def verify(
 
 
 def _damaged_tails(handle: TopicHandle, committed: Snapshot) -> Iterator[Anomaly]:
-    """Active segments that refuse appends."""
     for partition in range(len(committed.partitions)):
         error = damage_of_tail(handle, committed, partition)
         if error is not None:

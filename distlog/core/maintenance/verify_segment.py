@@ -113,12 +113,10 @@ class LogFacts:
 
     @property
     def records(self) -> int:
-        """The number of records that readers get."""
         return self._read.count
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last batch."""
         return self._log.next_offset + self._segment.shift
 
     @property
@@ -265,7 +263,6 @@ class IndexCheck(ABC):
 
     @property
     def _last(self) -> int:
-        """The segment's last offset, relative to its base offset."""
         return self._segment.next_offset - self._segment.base_offset - 1
 
 
@@ -378,7 +375,6 @@ class IndexFile:
             self.check.add(batches, position)
 
     def finish(self) -> None:
-        """Settle the state after the last batch of the log."""
         mismatch = self.check.mismatch() if self.check is not None else None
         if mismatch is not None:
             self.error, self.state = mismatch, "stale" if self.data else "missing"
