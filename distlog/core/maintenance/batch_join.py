@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -45,16 +46,13 @@ class BatchJoin:
     largest: int
     levels: Mapping[int, int | None]
     aborted: Sequence[AbortedTransaction] = ()
+    keeps_all: ClassVar[bool] = True
 
     @classmethod
     def of(cls, config: TopicConfig, aborted: Sequence[AbortedTransaction] = ()) -> BatchJoin:
         """By the topic's `batch.bytes`, `max.message.bytes` and levels of compression."""
         levels = {codec: compression_level(config, name) for codec, name in enumerate(CODEC_NAMES)}
         return cls(usual_batch(config), largest_batch(config), levels, aborted)
-
-    @property
-    def keeps_all(self) -> bool:
-        return True
 
     def described(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
         transactional, newest = transactional_of(inputs), int(np.argmax(inputs.max_timestamps))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -229,11 +229,7 @@ class BatchFilter:
     end_offset: int
     now_ms: int
     delete_retention_ms: int
-
-    @property
-    def keeps_all(self) -> bool:
-        """False: records of keys that have a later one go."""
-        return False
+    keeps_all: ClassVar[bool] = False
 
     @property
     def aborted(self) -> Sequence[AbortedTransaction]:
@@ -316,17 +312,25 @@ class BatchFilter:
             kept[read] = chosen
         some = kept["records"] > 0
         wants_horizon = some & ~outcomes.has_horizon & ((kept["tombstones"] > 0) | outcomes.obsolete)
-        whole = some & (kept["records"] == batches["record_count"]) & ~wants_horizon & ~_mistimed(batches, kept)
+        by_record = batches["attributes"] & APPEND_TIME == 0
+        mistimed = by_record & (batches["max_timestamp"] != kept["max_timestamp"])
+        whole = some & (kept["records"] == batches["record_count"]) & ~wants_horizon & ~mistimed
         headers = batches.copy()
         headers["record_count"] = kept["records"]
         horizon_ms = min(self.now_ms + self.delete_retention_ms, MAX_LONG)
-        _set_times(headers, kept, some & ~whole, wants_horizon, horizon_ms)
+        written = some & ~whole
+        timed, first = written & by_record, written & ~outcomes.has_horizon
+        headers["max_timestamp"][timed] = kept["max_timestamp"][timed]
+        headers["base_timestamp"][first] = kept["first_timestamp"][first]
+        headers["base_timestamp"][wants_horizon] = horizon_ms
+        headers["attributes"][wants_horizon] |= DELETE_HORIZON
         emptied = ~some & outcomes.stays_empty
-        _empty(headers, emptied)
+        headers["size"][emptied] = HEADER_SIZE
+        headers["base_timestamp"][emptied] = -1
+        headers["attributes"][emptied] &= _KEPT_WHEN_EMPTY
         offsets_of_max = np.where(some, kept["offset_of_max"], -1)
         unchanged = bool((whole | (emptied & (batches["record_count"] == 0))).all())
         forgets = bool((outcomes.expired & ~whole).any())
-        written = some & ~whole
         return _Choice(
             headers, kept, keep, read, whole, written, emptied, offsets_of_max, unchanged, forgets, unkeyed
         )
@@ -363,30 +367,6 @@ class _Choice:
     unchanged: bool
     forgets: bool
     unkeyed: int
-
-
-def _mistimed(batches: np.ndarray, kept: np.ndarray) -> Flags:
-    """The batches whose largest timestamp in the header is not that of their kept records."""
-    by_record = batches["attributes"] & APPEND_TIME == 0
-    wrong: Flags = by_record & (batches["max_timestamp"] != kept["max_timestamp"])
-    return wrong
-
-
-def _set_times(
-    headers: np.ndarray, kept: np.ndarray, rewritten: Flags, wants_horizon: Flags, horizon_ms: int
-) -> None:
-    by_record = rewritten & (headers["attributes"] & APPEND_TIME == 0)
-    headers["max_timestamp"][by_record] = kept["max_timestamp"][by_record]
-    first = rewritten & (headers["attributes"] & DELETE_HORIZON == 0)
-    headers["base_timestamp"][first] = kept["first_timestamp"][first]
-    headers["base_timestamp"][wants_horizon] = horizon_ms
-    headers["attributes"][wants_horizon] |= DELETE_HORIZON
-
-
-def _empty(headers: np.ndarray, emptied: Flags) -> None:
-    headers["size"][emptied] = HEADER_SIZE
-    headers["base_timestamp"][emptied] = -1
-    headers["attributes"][emptied] &= _KEPT_WHEN_EMPTY
 
 
 def _write(chunk: Chunk, choice: _Choice, scanned: record_keys.ScannedRecords | None) -> FilteredBatches:

@@ -305,9 +305,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     owner = np.searchsorted(ends, rows["position"], side="right")
     batch_ends = np.append(0, rows["position"] + rows["size"])
     at_ends = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
-    if len(data) != ends[-1] or not at_ends.all() or batch_ends[-1] != ends[-1]:
-        raise _UnsoundError
-    if not len(rows):
+    if not len(rows) or len(data) != ends[-1] or not at_ends.all() or batch_ends[-1] != ends[-1]:
         raise _UnsoundError
     shifts = segments.base_offsets - segments.array("stored_base_offset")
     _check_place(segments, rows, owner, shifts)
@@ -384,8 +382,7 @@ class _Writing:
     def merged(self) -> pa.RecordBatch:
         """The durable segments, one for each group. Raises StorageError, UnfitBatchError."""
         sizes = np.add.reduceat(self.batches.rows["size"], np.cumsum(self.batches.counts) - self.batches.counts)
-        made = [self._written(start, end) for start, end in self._cuts(sizes)]
-        return join(made)
+        return join([self._written(start, end) for start, end in self._cuts(sizes)])
 
     def _cuts(self, sizes: Longs) -> Iterator[tuple[int, int]]:
         """Ranges of groups: a large one alone, and small ones that make one bundle."""

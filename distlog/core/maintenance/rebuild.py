@@ -32,19 +32,16 @@ from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, in
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.topic_handle import TopicHandle
 
+_FACTS = {"partition": pa.int64(), "base_offset": pa.int64(), "stem": pa.string(), "log_bytes": pa.int64()}
+_STATES = {".index": "offset_index", ".timeindex": "time_index", ".txnindex": "transaction_index"}
 _REPORT = pa.schema(
-    [
-        ("partition", pa.int64()),
-        ("base_offset", pa.int64()),
-        ("stem", pa.string()),
-        ("log_bytes", pa.int64()),
-        ("offset_index", pa.string()),
-        ("time_index", pa.string()),
-        ("transaction_index", pa.string()),
-        ("files_written", pa.int64()),
-        ("bytes_written", pa.int64()),
-        ("error", pa.string()),
-    ]
+    {
+        **_FACTS,
+        **dict.fromkeys(_STATES.values(), pa.string()),
+        "files_written": pa.int64(),
+        "bytes_written": pa.int64(),
+        "error": pa.string(),
+    }
 )
 
 
@@ -70,10 +67,8 @@ class SegmentRebuild:
     def row(self) -> dict[str, Any]:
         """The row of `RebuildReport.to_table`."""
         return {
-            **{name: getattr(self.segment, name) for name in ("partition", "base_offset", "stem", "log_bytes")},
-            "offset_index": self.found[".index"],
-            "time_index": self.found[".timeindex"],
-            "transaction_index": self.found[".txnindex"],
+            **{name: getattr(self.segment, name) for name in _FACTS},
+            **{name: self.found[suffix] for suffix, name in _STATES.items()},
             "files_written": len(self.written),
             "bytes_written": sum(self.written.values()),
             "error": self.error,
@@ -252,26 +247,19 @@ def rebuild_segment(
     by_suffix = {index.suffix: index for index in indexes}
     changed = {name: data for name, data in files.items() if force or by_suffix[name].state != "fine"}
     wrong = {name: data for name, data in changed.items() if _must_be_written(segment, by_suffix[name], data)}
-    facts = _ends(log) | index_facts({name: wrong.get(name, by_suffix[name].data) for name in files})
+    facts = index_facts({name: wrong.get(name, by_suffix[name].data) for name in files})
+    if log.state.batches:
+        facts |= {"first_batch_crc": log.state.first_batch_crc, "last_batch_crc": log.state.last_batch_crc}
     # the indexes that are written are files, the others stay where they are
     fields = [(suffix, field) for suffix in files if (field := INDEX_FIELDS[suffix].position)]
     facts |= {field: OWN_FILE if suffix in wrong else getattr(segment, field) for suffix, field in fields}
     if not dry_run:
-        changes: dict[str, Any] = {**facts}
-        after = dataclasses.replace(segment, **changes)
+        after = dataclasses.replace(segment, **facts)
         # an empty index is forgotten, not written
         reader.storage.put_many({reader.name(after, suffix): data for suffix, data in wrong.items() if data})
         reader.forget_indexes(segment)
     sizes = {suffix: len(data) for suffix, data in wrong.items()}
     return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, sizes, facts)
-
-
-def _ends(log: LogDescription) -> dict[str, int]:
-    """The SegmentInfo fields that tell this log from others; none if it is empty."""
-    state = log.state
-    if state.batches == 0:
-        return {}
-    return {"first_batch_crc": state.first_batch_crc, "last_batch_crc": state.last_batch_crc}
 
 
 def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
@@ -311,8 +299,7 @@ def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
     now = live_segment(snapshot, rebuilt.segment)
     if now is None:
         return []
-    facts: dict[str, Any] = {**rebuilt.facts}
-    described = dataclasses.replace(now, **facts)
+    described = dataclasses.replace(now, **rebuilt.facts)  # type: ignore[arg-type]
     return [] if described == now else [Remove(now.partition, now.stem), Add(described)]
 
 

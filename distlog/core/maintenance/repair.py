@@ -18,12 +18,8 @@ from distlog.core.display import Shown, counted
 from distlog.core.log.active_partition import ActivePartition, LostEnd
 from distlog.core.topic_handle import TopicHandle
 
-_TABLE = pa.schema(
-    [
-        *((name, pa.int64()) for name in ("partition", "start_offset", "end_offset", "position", "bytes")),
-        *((name, pa.string()) for name in ("file", "reason")),
-    ]
-)
+_NUMBERS = ("partition", "start_offset", "end_offset", "position", "bytes")
+_TABLE = pa.schema([*((name, pa.int64()) for name in _NUMBERS), ("file", pa.string()), ("reason", pa.string())])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -49,24 +45,13 @@ class RepairReport(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The totals, and the rows of the table."""
         rows = [_row(lost) for lost in self.partitions]
-        return {
-            "version": self.version,
-            "dry_run": self.dry_run,
-            "bytes": sum(row["bytes"] for row in rows),
-            "partitions": rows,
-        }
+        facts = {"version": self.version, "dry_run": self.dry_run}
+        return {**facts, "bytes": sum(row["bytes"] for row in rows), "partitions": rows}
 
 
 def _row(lost: LostEnd) -> dict[str, Any]:
-    return {
-        "partition": lost.partition,
-        "start_offset": lost.start_offset,
-        "end_offset": lost.end_offset,
-        "position": lost.position,
-        "bytes": lost.size,
-        "file": lost.file,
-        "reason": lost.reason.message,
-    }
+    facts = {name: getattr(lost, "size" if name == "bytes" else name) for name in _NUMBERS}
+    return {**facts, "file": lost.file, "reason": lost.reason.message}
 
 
 def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:

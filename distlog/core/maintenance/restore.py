@@ -140,7 +140,10 @@ def plan_restore(
     handle: TopicHandle, current: Snapshot, wanted: Snapshot, removed: RemovedSince
 ) -> list[PartitionRestore]:
     """The part of `wanted` that comes back; partitions that get nothing back, and lost nothing, are left out."""
-    gone_since, again = _gone_since(removed), _by_partition(removed.cleaned_again)
+    # the last to go first
+    let_go = sorted(removed.let_go, key=lambda key: removed.removed_at[key], reverse=True)
+    gone_since = _by_partition({key: removed.let_go[key] for key in let_go})
+    again = _by_partition(removed.cleaned_again)
     emptied = _emptied_since(removed, current.gc_floor)
     found = []
     for number, state in enumerate(wanted.partitions):
@@ -177,14 +180,6 @@ def plan_restore(
 
 def _start(snapshot: Snapshot, partition: int) -> int:
     return snapshot.partitions[partition].log_start_offset
-
-
-def _gone_since(removed: RemovedSince) -> dict[int, list[SegmentInfo]]:
-    """The segments that came and went since, by partition, the last to go first."""
-    gone: dict[int, list[SegmentInfo]] = {}
-    for key in sorted(removed.let_go, key=lambda each: removed.removed_at[each], reverse=True):
-        gone.setdefault(key[0], []).append(removed.let_go[key])
-    return gone
 
 
 def _behind(end: int, gone: Iterable[SegmentInfo], live: PartitionState) -> list[SegmentInfo]:

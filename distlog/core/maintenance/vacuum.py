@@ -26,7 +26,7 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.display import Shown, counted
 from distlog.core.errors import (
@@ -246,15 +246,6 @@ def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
     return [file for file, stem in stemmed if stem is not None and is_below((None, stem), floor)]
 
 
-def left_over_files(files: Iterable[FileInfo], before_ms: int) -> list[FileInfo]:
-    """The files that dead processes left of a put or a probe, last written before `before_ms`.
-
-    `files` are the topic's files. If a writer was only slow, it finds its temporary file gone and fails: it has put
-    nothing.
-    """
-    return [file for file in files if paths.is_left_over(file.name) and file.modified_ms < before_ms]
-
-
 def obsolete_producers(
     files: Iterable[FileInfo], head: Snapshot, referenced: Referenced, floor: int, load: Callable[[int], Snapshot]
 ) -> list[FileInfo]:
@@ -282,9 +273,7 @@ def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
     if paths.parse_producer_snapshot(name, head.name):
         return head.dropped or _is_below(name, head)
     number = paths.parse_leader_epochs(name, head.name)
-    if number is None:
-        return False
-    return number not in referenced.stems.kafka_partitions
+    return number is not None and number not in referenced.stems.kafka_partitions
 
 
 def _is_below(name: str, snapshot: Snapshot) -> bool:
@@ -292,16 +281,8 @@ def _is_below(name: str, snapshot: Snapshot) -> bool:
     place = paths.parse_producer_snapshot(name, snapshot.name)
     if place is None or place[0] >= len(snapshot.partitions):
         return False
-    return place[1] < _begin(snapshot.partitions[place[0]])
-
-
-def _begin(state: PartitionState) -> int:
-    return state.segments[0].base_offset if len(state.segments) else state.log_end_offset
-
-
-def lock_files(files: Iterable[FileInfo]) -> list[FileInfo]:
-    """The locks of partitions among `files`, the topic's files; writers of a dropped topic need them no more."""
-    return [file for file in files if paths.is_lock_file(file.name)]
+    state = snapshot.partitions[place[0]]
+    return place[1] < (state.segments[0].base_offset if len(state.segments) else state.log_end_offset)
 
 
 def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
@@ -384,7 +365,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     referenced = Referenced.since(storage, log, head, floor, folder.oldest())
     unreferenced = UnreferencedFiles(storage, log, referenced, floor=floor)
     files = list(folder.others)
-    for some in _in_chunks(_files_in(storage, folders)):
+    for some in _chunks_of(storage, folders):
         garbage += unreferenced.among(some)
         files += [file for file in some if not stem_of(file.name, head.name)]
     left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
@@ -392,13 +373,19 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     garbage += [
         *of_others,
         *obsolete_producers(files, head, referenced, floor, partial(log.load, include_dropped=True)),
-        *left_over_files([*files, *of_topic], left_before_ms),
+        # a writer that was only slow finds its temporary file gone and fails: it has put nothing
+        *(
+            file
+            for file in (*files, *of_topic)
+            if paths.is_left_over(file.name) and file.modified_ms < left_before_ms
+        ),
         *dead_appends(files, floor),
     ]
     obsolete = obsolete_checkpoints(folder.checkpoints, floor, log_floor, highest)
     old_commits = list(folder.commits(log_floor))
     # a topic that was dropped, in a version that is kept no more, needs no locks
-    locks = lock_files(files) if storage.is_local and head.dropped and not referenced.stems else []
+    needs_no_locks = storage.is_local and head.dropped and not referenced.stems
+    locks = [file for file in files if needs_no_locks and paths.is_lock_file(file.name)]
     uploads = dead_uploads(storage, referenced, floor, left_before_ms)
     if not dry_run:
         storage.delete([file.name for file in garbage])
@@ -433,11 +420,8 @@ def _segment_folders(storage: Storage, topic: str) -> list[str]:
     return folders
 
 
-def _files_in(storage: Storage, folders: Iterable[str]) -> Iterator[FileInfo]:
-    return (file for folder in folders for file in storage.list_after(folder))
-
-
-def _in_chunks(files: Iterator[FileInfo]) -> Iterator[list[FileInfo]]:
+def _chunks_of(storage: Storage, folders: Iterable[str]) -> Iterator[list[FileInfo]]:
+    files = (file for folder in folders for file in storage.list_after(folder))
     while some := list(itertools.islice(files, FILES_AT_ONCE)):
         yield some
 
@@ -456,8 +440,7 @@ def _raise_floor(
 
     def plan(current: Snapshot) -> list[Action] | None:
         actions: list[Action] = [GcFloor(floor)] if floor > current.gc_floor else []
-        is_same = current.commits_kept_ms == kept_ms
-        if is_same and current.log_floor < log_floor:
+        if current.commits_kept_ms == kept_ms and current.log_floor < log_floor:
             actions.append(LogFloor(log_floor))
         return actions or None
 
@@ -481,7 +464,7 @@ def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders:
     referenced = Referenced.since(storage, log, head, floor)
     removed = removals(storage, head.gc_floor + 1, floor + 1, exactly=True).exactly or set()
     unreferenced = UnreferencedFiles(storage, log, referenced, floor=head.gc_floor, removed=removed)
-    freed = [file for some in _in_chunks(_files_in(storage, folders)) for file in unreferenced.among(some)]
+    freed = [file for some in _chunks_of(storage, folders) for file in unreferenced.among(some)]
     for is_log in (True, False):
         storage.delete([file.name for file in freed if file.name.endswith((".log", ".bundle")) == is_log])
     return freed

@@ -146,14 +146,10 @@ def _seams(state: PartitionState) -> list[tuple[int, int]]:
     return list(zip([first, *ends], [*starts, state.log_end_offset], strict=True))
 
 
+_NAMES = ("partition", "base_offset", "next_offset", "log_bytes")
 _TABLE = pa.schema(
     [
-        ("partition", pa.int64()),
-        ("base_offset", pa.int64()),
-        ("next_offset", pa.int64()),
-        ("log_bytes", pa.int64()),
-        ("batches", pa.int64()),
-        ("records", pa.int64()),
+        *((name, pa.int64()) for name in (*_NAMES, "batches", "records")),
         ("ok", pa.bool_()),
         ("anomalies", pa.list_(pa.string())),
     ]
@@ -207,12 +203,9 @@ class VerifyReport(Shown):
 
 
 def _row(verdict: SegmentVerdict) -> dict[str, Any]:
-    names = ("partition", "base_offset", "next_offset", "log_bytes")
     return {
-        **{name: getattr(verdict.segment, name) for name in names},
-        "batches": verdict.batches,
-        "records": verdict.records,
-        "ok": verdict.ok,
+        **{name: getattr(verdict.segment, name) for name in _NAMES},
+        **{name: getattr(verdict, name) for name in ("batches", "records", "ok")},
         "anomalies": [str(anomaly) for anomaly in verdict.anomalies],
     }
 

@@ -200,7 +200,6 @@ Longs = npt.NDArray[np.int64]
 class IndexCheck(ABC):
     """The check of one index of `segment`; `data` is its content, `part` says where it is, for errors."""
 
-    SUFFIX: ClassVar[str]
     ENTRY: ClassVar[np.dtype[np.void]]
 
     def __init__(self, part: Part, segment: SegmentInfo, data: bytes) -> None:
@@ -269,7 +268,7 @@ class IndexCheck(ABC):
 class OffsetIndexCheck(IndexCheck):
     """Checks an offset index: each entry names the last offset of a batch and the position where the batch starts."""
 
-    SUFFIX, ENTRY = ".index", offset_and_time_index.OFFSET_ENTRY
+    ENTRY = offset_and_time_index.OFFSET_ENTRY
 
     def _checked_keys(self) -> Longs:
         self._offsets = self._field("relative_offset")
@@ -297,7 +296,7 @@ class OffsetIndexCheck(IndexCheck):
 class TimeIndexCheck(IndexCheck):
     """Checks a time index: each entry names a batch with a larger timestamp than all before it."""
 
-    SUFFIX, ENTRY = ".timeindex", offset_and_time_index.TIME_ENTRY
+    ENTRY = offset_and_time_index.TIME_ENTRY
 
     def _checked_keys(self) -> Longs:
         self._newest = NO_TIMESTAMP
@@ -328,7 +327,7 @@ class TimeIndexCheck(IndexCheck):
 class TransactionIndexCheck(IndexCheck):
     """Checks a transaction index: each entry names the control batch that ended its transaction."""
 
-    SUFFIX, ENTRY = ".txnindex", transaction_index.TRANSACTION_ENTRY
+    ENTRY = transaction_index.TRANSACTION_ENTRY
 
     def _checked_keys(self) -> Longs:
         bad = self._entries["version"] != transaction_index.VERSION
@@ -355,7 +354,9 @@ class TransactionIndexCheck(IndexCheck):
 State = Literal["fine", "missing", "truncated", "corrupted", "stale"]
 
 CHECKS: dict[str, type[IndexCheck]] = {
-    check.SUFFIX: check for check in (OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck)
+    ".index": OffsetIndexCheck,
+    ".timeindex": TimeIndexCheck,
+    ".txnindex": TransactionIndexCheck,
 }
 
 
@@ -415,12 +416,6 @@ def _error(message: str, suffix: str, part: Part, segment: SegmentInfo, position
 
 #: The check of a segment stops when it has this many anomalies.
 MAX_ANOMALIES = 100
-
-_MISMATCH: dict[str, Word] = {
-    ".index": "index_mismatch",
-    ".timeindex": "time_index_mismatch",
-    ".txnindex": "index_mismatch",
-}
 
 Batches = npt.NDArray[Any]
 
@@ -483,7 +478,9 @@ class _Verifier:
                 index.finish()
             if index.error is not None:
                 word: Word = "missing_index" if index.state == "missing" else "corrupt_index"
-                self._report_error(_MISMATCH[index.suffix] if index.state == "stale" else word, index.error)
+                if index.state == "stale":
+                    word = "time_index_mismatch" if index.suffix == ".timeindex" else "index_mismatch"
+                self._report_error(word, index.error)
         if intact:
             self._end = self._facts.end_offset, self._facts.is_sparse
             for message in self._facts.contradictions():
