@@ -25,13 +25,8 @@ MODULES = (
     "writer",
     "key_hash",
     "offset_map",
-    "key_exchange",
     "compaction",
-    "tombstones",
-    "compacted_segments",
-    "compaction_keys",
     "compaction_rounds",
-    "compaction_times",
     "compaction_transactions",
     "foreign_arrays",
 )

@@ -43,7 +43,7 @@ def test_the_format_is_found_and_used() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("missing", ["numba", "distlog.spark.options", "pyarrow"])
+@pytest.mark.parametrize("missing", ["distlog.spark.options", "pyarrow"])
 def test_the_reason_why_it_cannot_be_imported_is_told_when_it_is_used(missing: str) -> None:
     done = run(missing)
     assert (done.stdout, done.returncode) == ("distlog\n", 1)

@@ -54,8 +54,8 @@ def _product(left: Any, right: Any) -> Any:
     # Product of two polynomials, modulo that of the checksum; in Python both may be arrays of them.
     product = 0 * right
     for bit in range(32):
-        product ^= right & -(left >> (31 - bit) & 1)
-        right = right >> 1 ^ (_POLYNOMIAL & -(right & 1))
+        product ^= right * (left >> (31 - bit) & 1)
+        right = right >> 1 ^ _POLYNOMIAL * (right & 1)
     return product
 
 

@@ -56,8 +56,8 @@ def _reply_of_s3fs(error: BaseException) -> Reply | None:
 
 
 def _reply_of_gcsfs(error: BaseException) -> Reply | None:
-    code = str(getattr(error, "code", None))
-    if type(error).__name__ == "HttpError" and code.isdecimal():
+    code = str(getattr(error, "code", None)) if type(error).__name__ == "HttpError" else ""
+    if code.isdecimal():
         return Reply(int(code), _phrase(int(code)), str(getattr(error, "message", "")))
     # it tells a 403 by its text alone
     if type(error) is OSError and error.errno is None and str(error).startswith("Forbidden: "):
