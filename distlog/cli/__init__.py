@@ -1,7 +1,4 @@
-"""The `distlog` command.
-
-Most commands take a topic's URL first; all take `--json`. `distlog.console.output` describes their exit status.
-"""
+"""The `distlog` command; `distlog.console.output` describes its exit status."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from distlog.core.maintenance.rebuild import rebuild_indexes
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files
 from distlog.core.maintenance.verify import verify as verify_all
 from distlog.core.storage.storage import Storage as Folder
-from distlog.core.storage.storage import Storage as TopicStorage
 from distlog.core.storage.store_check import check_store as check
 from distlog.core.times import now_ms
 from distlog.core.topic_handle import topic_log
@@ -82,8 +81,7 @@ def compact(
     If the topic's cleanup.policy contains compact, the last record of each key stays. Otherwise small segments are
     merged. The exit status is 1 if some partition or some segments cannot be done.
     """
-    report = distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run, memory=memory)
-    _end(report, as_json)
+    _end(distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run, memory=memory), as_json)
 
 
 def rebuild_index(
@@ -143,7 +141,7 @@ def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json
 
     It also works on a dropped topic.
     """
-    folder = TopicStorage(url, dict(storage))
+    folder = Folder(url, dict(storage))
     with naming_topics(folder):
         report = vacuum_files(folder, topic_log(folder), dry_run=dry_run)
     _end(report, as_json)
@@ -165,6 +163,4 @@ def check_store(
 
     Writers race for one name; ranges, listings, deletes and the clock are tried. The files written are deleted again.
     """
-    report = check(Folder(url, dict(storage)), now_ms, time.monotonic)
-    print_report(report, as_json=as_json)
-    raise typer.Exit(status_of(report))
+    _end(check(Folder(url, dict(storage)), now_ms, time.monotonic), as_json)

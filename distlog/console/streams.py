@@ -1,8 +1,4 @@
-"""Makes up for standard streams that are closed, as by `>&-`, that have no buffer, that lack characters, or that
-cannot be written; and prints warnings.
-
-It is apart from `output`, which needs pyarrow: `distlog --help` does not.
-"""
+"""Makes up for standard streams that are closed or cannot be written; without pyarrow, for `distlog --help`."""
 
 from __future__ import annotations
 

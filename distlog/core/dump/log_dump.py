@@ -108,16 +108,6 @@ class DumpedRecords:
         return headers_to_arrow(self.data, self.fields.headed, self.size, count, room)
 
     @cached_property
-    def key_sizes(self) -> Longs:
-        """The size of each key, -1 for null."""
-        return _sizes(self.fields.key, self.size)
-
-    @cached_property
-    def value_sizes(self) -> Longs:
-        """The size of each value, -1 for null."""
-        return _sizes(self.fields.value, self.size)
-
-    @cached_property
     def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
         """The checksum in each message of formats 0 and 1, and whether it is that of the message's bytes."""
         crcs, valid = np.full(self.size, -1), np.ones(self.size, bool)
@@ -356,7 +346,10 @@ class LogStyle:
             # the brace is in the lines of Kafka's tool too
             parts += [] if current or self.as_json else ["}"]
             if current:
-                parts += [',"headerKeys":[' if self.as_json else " headerKeys: [", self._header_keys(records), "]"]
+                keys = records.headers.flatten().field("key")
+                lengths = numbers_of(pc.list_value_length(records.headers))
+                names = joined_items(json_texts(keys) if self.as_json else raw(keys), lengths, ",")
+                parts += [',"headerKeys":[' if self.as_json else " headerKeys: [", names, "]"]
         is_control = np.repeat((batches["attributes"] & CONTROL != 0) & current, records.counts)
         if is_control.any() and self.metadata:
             parts.append(or_else(_markers(records, is_control, int(self.as_json)), ""))
@@ -366,11 +359,6 @@ class LogStyle:
             for label, column in zip(labels, (records.key, records.value), strict=True):
                 parts.append(self._content(label, column, is_control))
         return joined([*parts, "}\n" if self.as_json else "\n"], records.size)
-
-    def _header_keys(self, records: DumpedRecords) -> pa.Array:
-        keys = records.headers.flatten().field("key")
-        lengths = numbers_of(pc.list_value_length(records.headers))
-        return joined_items(json_texts(keys) if self.as_json else raw(keys), lengths, ",")
 
     def _content(self, label: str, column: pa.Array, is_control: npt.NDArray[np.bool_]) -> pa.Array:
         texts = json_texts(column, ('{"base64":"', '"}')) if self.as_json else java_texts(column)
@@ -421,8 +409,8 @@ def _record_columns(batches: npt.NDArray[Any], records: DumpedRecords) -> dict[s
         "offset": records.offsets,
         "timestamp_type": np.repeat(timestamp_types(batches), records.counts),
         "timestamp": records.timestamps,
-        "keySize": records.key_sizes,
-        "valueSize": records.value_sizes,
+        "keySize": _sizes(records.fields.key, records.size),
+        "valueSize": _sizes(records.fields.value, records.size),
         "sequence": np.where(sequences >= 0, (sequences + deltas) & MAX_INT, -1),
         "isValid": hold,
         "crc": crcs,
@@ -459,7 +447,8 @@ class LogWindows:
 
     def show(self, window: Batches) -> Iterator[ShownBatches]:
         """The output for the `window`, part by part."""
-        valid = checksums_hold(window)
+        valid = np.zeros(len(window.rows), bool)
+        find_valid(byte_array(window.data), window.rows, CRC_START, LEGACY_CRC_START, valid)
         # each run of one format
         changes = np.flatnonzero(np.diff(window.rows["magic"])) + 1
         for start, end in zip([0, *changes.tolist()], [*changes.tolist(), len(window.rows)], strict=True):
@@ -501,13 +490,6 @@ def _shown(lines: memoryview, records: DumpedRecords, error: CorruptRecordError 
     offsets = records.offsets
     gaps = np.flatnonzero(np.diff(offsets) != 1)
     return ShownBatches(lines, (int(offsets[0]), int(offsets[-1])), offsets[gaps], offsets[gaps + 1], error)
-
-
-def checksums_hold(window: Batches) -> npt.NDArray[np.bool_]:
-    """Flag the batches with the right checksum; formats later than 2 are taken to have it as format 2 does."""
-    valid = np.zeros(len(window.rows), bool)
-    find_valid(byte_array(window.data), window.rows, CRC_START, LEGACY_CRC_START, valid)
-    return valid
 
 
 #: How many parts of a window are made before they are selection for: more would need memory without a bound, since a

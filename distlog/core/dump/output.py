@@ -55,36 +55,31 @@ class DumpOutput:
         """Write lines that are made already."""
         self.out.write(data)
 
-    def say(self, text: str, kind: str, **facts: Any) -> None:
+    def say(self, text: str, kind: str, stream: BinaryIO | None = None, /, **facts: Any) -> None:
         """Write one line: `text`, or an object of type `kind` with `facts`."""
-        self._say(self.out, text, kind, facts)
+        line = _ENCODER.encode({"type": kind, **facts}) if self.as_json else text
+        (stream or self.out).write(f"{line}\n".encode("utf-8", "backslashreplace"))
 
-    def lines(self, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def lines(self, line: Line, columns: Mapping[str, npt.NDArray[Any]], stream: BinaryIO | None = None) -> None:
         """Write lines with the values of `columns`."""
-        self._lines(self.out, line, columns)
+        count = len(next(iter(columns.values())))
+        for start in range(0, count, _LINES):
+            part = {name: values[start : start + _LINES] for name, values in columns.items()}
+            text = line.texts(min(_LINES, count - start), part, as_json=self.as_json)
+            (stream or self.out).write(bytes_of(text))
 
     def problems(self, title: str, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Write lines of problems; in text `title` stands above them, if there are any."""
         if len(next(iter(columns.values()))):
             if title and not self.as_json:
                 self.err.write(f"{title}\n".encode())
-            self._lines(self.out if self.as_json else self.err, line, columns)
+            self.lines(line, columns, self.out if self.as_json else self.err)
 
     def note(self, text: str, kind: str, **facts: Any) -> None:
         """Write one line about a problem."""
-        self._say(self.out if self.as_json else self.err, text, kind, facts)
+        self.say(text, kind, self.out if self.as_json else self.err, **facts)
 
     def fail(self, error: DistlogError) -> None:
         """Write the error of a file or batch that could not be read."""
         self.failures += 1
         self.note(" ".join(str(error).split()), "error", message=error.message, **error.details)
-
-    def _say(self, stream: BinaryIO, text: str, kind: str, facts: Mapping[str, Any]) -> None:
-        line = _ENCODER.encode({"type": kind, **facts}) if self.as_json else text
-        stream.write(f"{line}\n".encode("utf-8", "backslashreplace"))
-
-    def _lines(self, stream: BinaryIO, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        count = len(next(iter(columns.values())))
-        for start in range(0, count, _LINES):
-            part = {name: values[start : start + _LINES] for name, values in columns.items()}
-            stream.write(bytes_of(line.texts(min(_LINES, count - start), part, as_json=self.as_json)))

@@ -330,12 +330,7 @@ Replicas = Mapping[PartitionName, Sequence[LogDir]]
 
 @dataclass(frozen=True, slots=True)
 class AdoptedTopic:
-    """The outcome for a topic of the log directories, at `url`; `error` says why it was not adopted.
-
-    `partitions` are those that were adopted, or would be. `was_there` means that an earlier adoption made the topic.
-    `states` is what the topic has of its partitions now, none if it was not made. `settings` are the ones that were
-    taken from the broker's topic.
-    """
+    """The outcome for a topic of the log directories, at `url`; `was_there`: an earlier adoption made it."""
 
     name: str
     url: str
@@ -369,12 +364,7 @@ def adopt_topic(
     in_place: bool,
     dry_run: bool = False,
 ) -> _Adoption:
-    """Adopt the partitions `replicas`, all of one topic, as the topic at `topic`; returns its snapshot too.
-
-    `states` say how the transactions that are open in their logs were decided.
-    There is no snapshot with `dry_run`, unless the topic is there. Raises TopicExistsError for another topic at that
-    address, now or before, and for one that goes on with other records than the log directories.
-    """
+    """Adopt the partitions `replicas`, all of one topic, as the topic at `topic`; returns its snapshot too."""
     log, name = open_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
     if in_place and parse_partition_folder(name) is not None:
         text = "a topic of this name cannot be adopted in place: its folder would look like a partition's; copy it"
@@ -389,7 +379,12 @@ def adopt_topic(
         partitions = [with_names_of_contents(each) for each in partitions]
     is_linked = in_place and topic.is_local
     if existing is not None:
-        _check_is_same(existing, topic, topic_id)
+        if existing.dropped or existing.topic_id != topic_id:
+            text = "there is another topic at this address, or there was: adopt to another address"
+            if topic_id is None:
+                text = "there is a topic at this address, and no partition.metadata tells whether it is the same: "
+                text += "adopt to another address, all directories at once"
+            raise TopicExistsError(text, url=topic.url)
         again = partial(adopt_topic, replicas, topic, open_log, config, states, in_place=in_place)
         return _grow(log, existing, topic, partitions, again, linked=is_linked, dry_run=dry_run)
     adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
@@ -509,7 +504,12 @@ def _grow(
     states = {each.name.partition: _state(existing, each.name.partition) for each in partitions}
     parts = (_new_part(existing, states[each.name.partition], each, adopted_ends, topic.url) for each in partitions)
     new = [part for part in parts if part is not None]
-    notes = [_growth_note(states[part.name.partition], part) for part in new]
+    notes = []
+    for part in new:
+        first = states[part.name.partition].log_end_offset or part.log_start_offset
+        what = f"the offsets from {first} to {part.log_end_offset}"
+        is_empty = first == part.log_end_offset
+        notes.append(f"partition {part.name.partition}: added{', without records' if is_empty else f' {what}'}")
     adopted = AdoptedTopic(
         existing.name, topic.url, tuple(new), (*notes, *_notes(new, len(existing.partitions))), was_there=True
     )
@@ -611,13 +611,6 @@ def _adopted_ends(log: CommitLog, existing: Snapshot) -> Mapping[int, int]:
     return ends
 
 
-def _growth_note(state: PartitionState, part: AdoptedPartition) -> str:
-    begin = state.log_end_offset or part.log_start_offset
-    if begin == part.log_end_offset:
-        return f"partition {part.name.partition}: added, without records"
-    return f"partition {part.name.partition}: added the offsets from {begin} to {part.log_end_offset}"
-
-
 def _topic_id(copies: Iterable[Sequence[AdoptedPartition]]) -> str | None:
     """The id that all replicas of all partitions have; None if a broker gave them none."""
     every = [replica for replicas in copies for replica in replicas]
@@ -635,19 +628,6 @@ def _load(log: CommitLog) -> Snapshot | None:
         return log.load(include_dropped=True)
     except TopicNotFoundError:
         return None
-
-
-def _check_is_same(existing: Snapshot, topic: Storage, topic_id: str | None) -> None:
-    """Raise TopicExistsError unless the topic at the address is that of the log directories."""
-    if not existing.dropped and existing.topic_id == topic_id:
-        return
-    text = "there is another topic at this address, or there was: adopt to another address"
-    if topic_id is None:
-        text = (
-            "there is a topic at this address, and no partition.metadata tells whether it is the same: adopt to "
-            "another address, all directories at once"
-        )
-    raise TopicExistsError(text, url=topic.url)
 
 
 def _notes(partitions: Sequence[AdoptedPartition], existing: int = 0) -> list[str]:

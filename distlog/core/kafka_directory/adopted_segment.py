@@ -86,12 +86,7 @@ def take_segments(
     checked: bool,
     split_at: int = 0,
 ) -> Iterator[AdoptedSegment]:
-    """Describe the segment of `folder` that begins at `base_offset`, and ends at `end`, or with its last batch.
-
-    It is several if its offsets are too far apart for one, and two if a batch begins at offset `split_at` in it.
-    `state` is that of the log before it, and goes on to that behind it. With `checked` every checksum is compared.
-    Raises CorruptRecordError for a batch with a codec that Kafka does not have, or with the last offset of all.
-    """
+    """Describe the segment at `base_offset`; several if offsets are too far apart, or one begins at `split_at`."""
     names: Mapping[str, str] = folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset
@@ -304,12 +299,7 @@ class AdoptedPartition:
 def take_partition(
     log_dir: LogDir, name: PartitionName, interval_bytes: int, split_at: int = 0, *, is_compacted: bool = False
 ) -> AdoptedPartition:
-    """Look at the partition's files; nothing is changed.
-
-    `interval_bytes` is `index.interval.bytes` of indexes that are made anew. If a batch begins at offset `split_at`,
-    so does a segment, and there are no notes on what is below. In a log that `is_compacted` gaps are right. Raises
-    CorruptRecordError for damage in a log that a broker would not find either when it starts.
-    """
+    """Describe the partition's files from `split_at` on; with gaps that are right if it `is_compacted`."""
     folder = log_dir.folder(name)
     state = LogState(OpenTransactions(), folder.producers())
     notes = [f"{file}: {reason}" for file, reason in sorted(folder.loaded.left_out.items())]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -116,16 +116,8 @@ def empty_segment(base_offset: int, *, done: bool) -> ExportedSegment:
     return ExportedSegment(base_offset, "", 0, 0, end_offset=base_offset, done=done)
 
 
-@dataclass(frozen=True, slots=True)
-class LastExport:
-    """The files that the last export left in a folder, and the id of their topic."""
-
-    segments: list[ExportedSegment]
-    topic_id: str
-
-
-def read_export(folder: Storage) -> LastExport | None:
-    """The last export into `folder`; None if there was none. Raises CorruptMetadataError."""
+def read_export(folder: Storage) -> tuple[list[ExportedSegment], str] | None:
+    """The segments and the topic id of the last export into `folder`, if any. Raises CorruptMetadataError."""
     try:
         data = folder.read(EXPORT_FILE)
     except FileNotFoundError:
@@ -133,7 +125,7 @@ def read_export(folder: Storage) -> LastExport | None:
     try:
         body = json.loads(data)
         segments = [fields.read(ExportedSegment, segment) for segment in body["segments"]]
-        return LastExport(segments, UUID(body["topic_id"]))
+        return segments, UUID(body["topic_id"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         text = f"not the record of an export: {error}; empty the partition's folder, and export again"
         raise CorruptMetadataError(text, file=folder.local_path(EXPORT_FILE)) from None
@@ -143,14 +135,6 @@ def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str
     """Replace the record of the last export."""
     body = {"version": _VERSION, "topic_id": topic_id, "segments": [fields.write(segment) for segment in segments]}
     folder.put(EXPORT_FILE, json.dumps(body).encode())
-
-
-def refuse_other_topic(folder: Storage, topic_id: str) -> None:
-    """Raise TopicExistsError if the folder has an export of another topic, of the same name."""
-    last = read_export(folder)
-    if last is not None and last.topic_id != topic_id:
-        text = "another topic of this name was exported to here: export into another directory, or delete that first"
-        raise TopicExistsError(text, directory=folder.url, topic_id=last.topic_id)
 
 
 def known_segments(folder: Storage) -> list[ExportedSegment]:
@@ -166,14 +150,13 @@ def known_segments(folder: Storage) -> list[ExportedSegment]:
         folder.delete([file.name for file, _ in files])
         return []
     # the logs must be those that the export wrote
-    unknown = sizes.keys() - {each.base_offset for each in last.segments}
-    changed = [
-        each.base_offset for each in last.segments if each.done and sizes.get(each.base_offset) != each.log_bytes
-    ]
+    segments, _ = last
+    unknown = sizes.keys() - {each.base_offset for each in segments}
+    changed = [each.base_offset for each in segments if each.done and sizes.get(each.base_offset) != each.log_bytes]
     for offset in (*sorted(unknown), *changed):
         why = "a broker has written here since the last export: export into another log directory"
         raise StorageError(why, directory=folder.url, base_offset=offset)
-    return last.segments
+    return segments
 
 
 def snapshots(folder: Storage) -> dict[int, str]:
@@ -187,7 +170,6 @@ def snapshots(folder: Storage) -> dict[int, str]:
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 #: A broker that finds no file of these takes it for the loss of one, and reads the whole log.
 _ALWAYS = (".log", ".index", ".timeindex")
 #: So many bytes, or so many files, are held at most before they are written.
@@ -249,18 +231,10 @@ def _write(folder: Storage, files: Mapping[str, Buffer], times: Mapping[int, int
 
 
 def write_empty(folder: Storage, base_offset: int) -> None:
-    """Write the files of a segment without a batch.
-
-    They are dated before 1970: a broker takes the file's time for the largest timestamp of such a log, and with the
-    present one a search by time would end there, before the records behind it.
-    """
+    """Write the files of a segment without a batch."""
+    # dated before 1970: a broker takes the file's time for the log's largest timestamp, where a search by time ends
     folder.put_many({file_name(base_offset, suffix): b"" for suffix in _ALWAYS})
     _set_times(folder, base_offset, -1000)
-
-
-def delete_segment(folder: Storage, base_offset: int) -> None:
-    """Delete the files of a segment, if there are any."""
-    folder.delete([file_name(base_offset, suffix) for suffix in (*SUFFIXES, ".snapshot")])
 
 
 def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
@@ -271,24 +245,13 @@ def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
             os.utime(path, (time_ms / 1000, time_ms / 1000))
 
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-
 #: Logs up to this size are written together with other files.
 _SMALL_BYTES = 4 << 20
 
 
-class WrittenFiles(NamedTuple):
-    """The facts of a segment's batches: the offset behind the last one, and where leader epochs begin."""
-
-    end_offset: int
-    epochs: tuple[tuple[int, int], ...]
-
-
 def export_segment(
     reader: SegmentReader, segment: SegmentInfo, files: ExportedFiles, producers: ProducerStates, interval_bytes: int
-) -> WrittenFiles:
+) -> ExportedSegment:
     """Write the segment's files, instead of those of its base offset; `producers` see its batches."""
     log = LogDescription(segment.base_offset, interval_bytes=interval_bytes)
     epochs = list[tuple[int, int]]()
@@ -316,7 +279,8 @@ def export_segment(
         with failing_as("replace", path):
             os.replace(files.folder.local_path(temporary), path)
     files.add(segment, index_files | _indexes(reader, segment, log.finish()))
-    return WrittenFiles(log.next_offset, tuple(epochs))
+    exported = ExportedSegment.of(segment)
+    return dataclasses.replace(exported, end_offset=log.next_offset, epochs=tuple(epochs), done=True)
 
 
 def _moved(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDArray[Any]]:
@@ -463,9 +427,7 @@ class _PartitionExport:
             return kept[segment.base_offset]
         if segment is last and producers.offset <= segment.base_offset:
             self._put_snapshot(segment.base_offset, producers)
-        written = export_segment(self._handle.reader, segment, self._files, producers, self._interval)
-        exported = ExportedSegment.of(segment)
-        return dataclasses.replace(exported, end_offset=written.end_offset, epochs=written.epochs, done=True)
+        return export_segment(self._handle.reader, segment, self._files, producers, self._interval)
 
     def _put_snapshot(self, offset: int, producers: ProducerStates) -> None:
         self._folder.put(file_name(offset, SNAPSHOT_SUFFIX), producers.snapshot())
@@ -479,19 +441,17 @@ class _PartitionExport:
             self._put_empty(len(self.present), end)
         bases = {each.base_offset for each in self.present}
         for gone in {each.base_offset for each in before} - bases:
-            delete_segment(self._folder, gone)
+            self._folder.delete([file_name(gone, suffix) for suffix in paths.SEGMENT_SUFFIXES])
         self._put_snapshot(end, producers)
         stale = [name for offset, name in snapshots(self._folder).items() if offset not in (end, max(bases))]
         self._folder.delete(stale)
-        epochs = joined_epochs([self._adopted_epochs(), *(each.epochs for each in self.present)], start)
+        adopted: Epochs = []
+        # of a topic whose first part a broker wrote
+        with suppress(FileNotFoundError, CorruptionError):
+            adopted = read_epochs(self._source.read(LEADER_EPOCHS))
+        epochs = joined_epochs([adopted, *(each.epochs for each in self.present)], start)
         self._folder.put(LEADER_EPOCHS, write_epochs(epochs))
         write_export(self._folder, self.present, self._topic_id)
-
-    def _adopted_epochs(self) -> Epochs:
-        """The leader epochs that came with the topic, if a broker wrote its first part."""
-        with suppress(FileNotFoundError, CorruptionError):
-            return read_epochs(self._source.read(LEADER_EPOCHS))
-        return []
 
     def _put_empty(self, place: int, offset: int) -> None:
         write_empty(self._folder, offset)
@@ -550,7 +510,10 @@ def export_topic(
             # readers see it up to the damage, and an earlier export may have what is behind that
             if (damage := damage_of_tail(handle, committed, number)) is not None:
                 raise damage
-            refuse_other_topic(target.child(paths.partition_dir(handle.storage.name, number)), snapshot.topic_id)
+            folder = target.child(paths.partition_dir(handle.storage.name, number))
+            if (last := read_export(folder)) is not None and last[1] != snapshot.topic_id:
+                text = "another topic of this name was exported to here: export to another directory, or delete that"
+                raise TopicExistsError(text, directory=folder.url, topic_id=last[1])
         exported = [export_partition(handle, snapshot, number, target) for number in chosen]
         _write_checkpoints(target, handle.storage.name, exported)
     return ExportReport(target.url, tuple(exported))

@@ -9,7 +9,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
@@ -234,7 +234,9 @@ class LocalFiles:
         parts: list[bytes] = []
         for path, group in itertools.groupby(ranges, key=itemgetter(0)):
             wanted = [(start, end) for _, start, end in group]
-            parts += self._opened("read", path, partial(_pread_each, wanted))
+            parts += self._opened(
+                "read", path, partial(lambda each, file: [_pread(file, *at) for at in each], wanted)
+            )
         self._counters.bytes_read += sum(map(len, parts))
         return [memoryview(data) for data in parts]
 
@@ -258,8 +260,11 @@ class LocalFiles:
         return self._opened("map", path, partial(map_sealed, start=start, end=end))
 
     def size(self, path: str) -> int:
+        return self._status(path).st_size
+
+    def _status(self, path: str) -> os.stat_result:
         try:
-            return os.stat(path).st_size
+            return os.stat(path)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -329,33 +334,28 @@ class LocalFiles:
     def open_write(self, path: str, part_bytes: int | None = None) -> LocalWriter:
         return LocalWriter(path, self._counters)
 
+    def _scanned(self, folder: str, of: Callable[[Iterator[os.DirEntry[str]]], Iterator[T]]) -> Iterator[T]:
+        with (
+            failing_as("list", folder),
+            suppress(FileNotFoundError),
+            self._folder(folder, os.O_RDONLY) as opened,
+            os.scandir(opened) as entries,
+        ):
+            yield from of(entries)
+
     def entries(self, folder: str) -> Entries:
         """The files and the names of the folders; files that vanish during the call are left out."""
         self._counters.lists += 1
-        with failing_as("list", folder):
-            try:
-                with self._folder(folder, os.O_RDONLY) as opened, os.scandir(opened) as entries:
-                    return list(_described(entries))
-            except FileNotFoundError:
-                return []
+        return list(self._scanned(folder, _described))
 
     def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
         """See `Storage.list_after`; files that vanish during the call are left out."""
         self._counters.lists += 1
-        with ExitStack() as open_:
-            open_.enter_context(failing_as("list", folder))
-            open_.enter_context(suppress(FileNotFoundError))
-            entries = open_.enter_context(os.scandir(open_.enter_context(self._folder(folder, os.O_RDONLY))))
-            wanted = (entry for entry in entries if entry.name > name)
-            yield from (each for each in _described(wanted) if isinstance(each, FileInfo))
+        found = self._scanned(folder, lambda entries: _described(entry for entry in entries if entry.name > name))
+        yield from (each for each in found if isinstance(each, FileInfo))
 
     def links(self, folder: str) -> list[str]:
-        with failing_as("list", folder):
-            try:
-                with self._folder(folder, os.O_RDONLY) as opened, os.scandir(opened) as entries:
-                    return [entry.name for entry in entries if entry.is_symlink()]
-            except FileNotFoundError:
-                return []
+        return list(self._scanned(folder, lambda entries: (entry.name for entry in entries if entry.is_symlink())))
 
     def delete(self, paths: Sequence[str]) -> None:
         """See `Storage.delete`; not synced: a file that comes back after a crash will be deleted again."""
@@ -415,12 +415,7 @@ class LocalFiles:
         return now_ms() if known_local_disk(self._root) else 0
 
     def modified_ms(self, path: str) -> int:
-        try:
-            return os.stat(path).st_mtime_ns // 1_000_000
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise LOCAL_ERRORS.failure("look at", path, error) from error
+        return self._status(path).st_mtime_ns // 1_000_000
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
         return []
@@ -461,10 +456,6 @@ def _linked_ms(temporary: str) -> int:
         status = os.stat(temporary)
         return status.st_ctime_ns // 1_000_000 if status.st_nlink == 2 else 0
     return 0
-
-
-def _pread_each(ranges: Sequence[tuple[int, int]], file: int) -> list[bytes]:
-    return [_pread(file, start, end) for start, end in ranges]
 
 
 def _pread(file: int, start: int, end: int | None) -> bytes:

@@ -96,10 +96,7 @@ T = TypeVar("T")
 
 
 class Task(Generic[T]):
-    """Work that is done once: by a thread, or by the first caller that wants it before a thread has begun it.
-
-    It belongs to one process: a forked child, which has no such thread, neither does the work nor waits for it.
-    """
+    """Work of one process, done once: by a thread, or by the first caller that wants it before a thread begins."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work, self._is_taken, self._is_over = work, threading.Lock(), False

@@ -145,7 +145,12 @@ class Storage:
             raise StorageError("storage options are a dict, as in {'endpoint_url': URL}", got=type(options).__name__)
         self._options = StorageOptions(options or {})
         self.counters = StorageCounters()
-        self._backend = _backend(address, self._options, self.counters)
+        self._backend: Backend
+        if address.protocol == "file":
+            self._backend = LocalFiles(self.counters, address.url)
+        else:
+            options = StorageOptions({**address.settings, **self._options})
+            self._backend = ObjectStore(address.protocol, options, self.counters)
         self._set_folder(address.url)
 
     def _set_folder(self, url: str) -> None:
@@ -353,9 +358,3 @@ class Storage:
         if not isinstance(self._backend, LocalFiles):
             raise StorageError("this needs a local disk", url=self.url)
         return self._backend
-
-
-def _backend(address: StorageUrl, options: StorageOptions, counters: StorageCounters) -> Backend:
-    if address.protocol == "file":
-        return LocalFiles(counters, address.url)
-    return ObjectStore(address.protocol, StorageOptions({**address.settings, **options}), counters)
