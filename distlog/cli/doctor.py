@@ -78,8 +78,11 @@ def _findings_here() -> Iterator[Finding]:
     yield _packages()
     yield _kernels()
     yield _descriptors()
-    pyspark = _pyspark_folder()
-    yield _java(is_needed=pyspark is not None and _starts_java(pyspark))
+    spec = find_spec("pyspark")
+    pyspark = None if spec is None or spec.origin is None else Path(spec.origin).parent
+    # the client of Spark Connect has no jars, and starts no Java
+    has_jars = pyspark is not None and ("SPARK_HOME" in os.environ or (pyspark / "jars").is_dir())
+    yield _java(is_needed=has_jars and "SPARK_REMOTE" not in os.environ)
     if pyspark is None:
         yield Finding("PySpark", OK, f"not installed, and Spark alone needs it: pip install {extra('spark')}")
     else:
@@ -185,17 +188,6 @@ def _output_of(command: list[str], environment: Mapping[str, str]) -> subprocess
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _pyspark_folder() -> Path | None:
-    """The folder of the PySpark that would be imported, which it is not yet."""
-    spec = find_spec("pyspark")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent
-
-
-def _starts_java(pyspark: Path) -> bool:
-    """False of the client of Spark Connect, which has no jars."""
-    return "SPARK_REMOTE" not in os.environ and ("SPARK_HOME" in os.environ or (pyspark / "jars").is_dir())
 
 
 def _pyspark(pyspark: Path) -> Finding:

@@ -43,7 +43,10 @@ def fork_processes(count: int) -> int:
     parent, pids = os.getpid(), list[int]()
     for number in range(count):
         try:
-            pid = _fork()
+            with warnings.catch_warnings():
+                # the threads of libraries, as OpenBLAS's, survive forks
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
         except OSError:
             _end(pids)
             raise
@@ -55,13 +58,6 @@ def fork_processes(count: int) -> int:
     status = _wait(pids)
     _end(pids)
     os._exit(status)
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # the threads of libraries, as OpenBLAS's, survive forks
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def _wait(pids: list[int]) -> int:

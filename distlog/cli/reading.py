@@ -39,17 +39,12 @@ class Printing:
     show: Callable[[pa.RecordBatch, bool], None]
 
 
-def record_format(text: str) -> str | Conversions:
-    """`json`, `csv`, or a format with conversions; raises ValueError."""
-    return text if text in ("json", "csv") else Conversions.parse(text)
-
-
 RecordFormat = Annotated[
     Any,
     typer.Option(
         "--format",
         metavar="FORMAT",
-        parser=usage(record_format),
+        parser=usage(lambda text: text if text in ("json", "csv") else Conversions.parse(text)),
         help="json, csv, or a text as in '%k %v\\n', which is not ended by itself: %v %s value, %k key, %p "
         "partition, %o offset, %T ms since 1970, %h headers, %t topic, %S %K bytes of value and key, %%.",
     ),

@@ -14,10 +14,6 @@ from distlog.console.output import RowPrinter, print_json, rows_of
 from distlog.core.arrays import integers
 from distlog.core.row_lines import PLAIN, Texts, bytes_of, joined, json_objects, tabbed, texts_of
 
-# %v %s the value; %S its bytes, -1 if it is null %k the key; %K its bytes, -1 if it is null %p %o partition and
-# offset %T the timestamp in ms since 1970 %h the headers, as in name=value,name=value %t the topic %% a percent
-# sign
-#
 # \n, \t, \r, \\ and \xNN stand for themselves. Keys and values are printed as they are; null as nothing.
 
 

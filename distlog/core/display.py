@@ -135,14 +135,11 @@ class Terminal:
         self._stream = stream
 
     def draw(self, line: str, share: float | None) -> None:
-        self._write(f"\r{line}\x1b[K")
+        self._stream.write(f"\r{line}\x1b[K")
+        self._stream.flush()
 
     def close(self, line: str) -> None:
-        self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        self.draw("", None)
 
 
 class Notebook:

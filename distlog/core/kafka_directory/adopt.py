@@ -285,7 +285,6 @@ def adopting(topic: Storage) -> Iterator[None]:
 
 
 def is_marked(topic: Storage) -> bool:
-    """True if an adoption to this address is under way, or has died."""
     return any(file.name == _MARK for file in topic.list())
 
 

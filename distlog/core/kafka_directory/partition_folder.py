@@ -30,12 +30,6 @@ from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
 
-# clicks-0/ the partition 0 of topic clicks clicks-0.<32 hex digits>-delete/ a partition that is being deleted; also
-# -future and -stray clicks-0/00000000000000000137.log a segment that begins at offset 137; also .index .timeindex
-# .txnindex clicks-0/00000000000000000137.log.swap ... on its way; also .cleaned and .deleted
-# clicks-0/00000000000000000200.snapshot the producers' state before offset 200
-
-
 CLEAN_SHUTDOWN_FILE, BROKER_LOCK_FILE, META_PROPERTIES = ".kafka_cleanshutdown", ".lock", "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 #: The topic that holds a KRaft cluster's own metadata: no log of records.
@@ -246,11 +240,7 @@ LOG_SUFFIX = ".log"
 
 @dataclass(frozen=True, slots=True)
 class LoadedFiles:
-    """The files that count, by their present names.
-
-    `segments` has, by base offset in ascending order, the file of each suffix that there is. `snapshots` are the
-    producer snapshots by offset. `left_out` says of each other file of a log why it does not count.
-    """
+    """The files that count: segments by base offset and suffix, producers by offset, and why others do not."""
 
     segments: dict[int, dict[str, str]] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)

@@ -224,9 +224,7 @@ def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
     return file_system in LOCAL
 
 
-@lru_cache(256)
-def known_local_disk(folder: str) -> bool:
-    return is_local_disk(folder)
+known_local_disk = lru_cache(256)(is_local_disk)
 
 
 def _mount(line: str) -> tuple[str, str]:

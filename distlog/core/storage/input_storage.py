@@ -52,7 +52,11 @@ class InputStorage:
             # a question mark is a part of a pattern here
             return parse_url(given.replace("?", "\0")).url.replace("\0", "?")
         if scheme not in (*_WEB, "hdfs"):
-            raise StorageError(_with_spark(scheme, given))
+            raise StorageError(
+                f"no reader of {scheme}:// files: give {', '.join(READABLE)}, or have Spark read them:\n"
+                "import distlog.spark\n"
+                f'distlog.spark.append(spark.read.text("{scheme}:{given.partition(":")[2].partition("?")[0]}"), url)'
+            )
         parts = urlsplit(given)
         if "@" in parts.netloc or not parts.netloc or parts.path in ("", "/"):
             raise StorageError(f"an address is {scheme}://server/path, without a user", file=shown(given))
@@ -129,14 +133,6 @@ def shown(url: str) -> str:
         return url
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _with_spark(scheme: str, given: str) -> str:
-    return (
-        f"no reader of {scheme}:// files: give {', '.join(READABLE)}, or have Spark read them:\n"
-        "import distlog.spark\n"
-        f'distlog.spark.append(spark.read.text("{scheme}:{given.partition(":")[2].partition("?")[0]}"), url)'
-    )
 
 
 @contextmanager

@@ -107,7 +107,14 @@ def _note_replies(protocol: str, made: Any) -> None:
         if protocol == "s3":
             made._call_s3 = _noted_calls(made, made._call_s3)
         elif protocol == "gs":
-            made.session_kwargs = {**made.session_kwargs, "trace_configs": [_noted_session(made)]}
+            from aiohttp import TraceConfig
+
+            async def note(session: Any, context: Any, params: Any) -> None:
+                note_reply(made, params.response.headers.get("Date"))
+
+            config = TraceConfig()
+            config.on_request_end.append(note)
+            made.session_kwargs = {**made.session_kwargs, "trace_configs": [config]}
         elif protocol in _AZURE:
             for policy in made.service_client._pipeline._impl_policies:
                 if hasattr(policy, "_response_callback"):
@@ -134,17 +141,6 @@ def _s3_date(reply: Any) -> str | None:
     metadata = reply.get("ResponseMetadata", {}) if isinstance(reply, Mapping) else {}
     date: str | None = metadata.get("HTTPHeaders", {}).get("date")
     return date
-
-
-def _noted_session(made: Any) -> Any:
-    from aiohttp import TraceConfig
-
-    async def note(session: Any, context: Any, params: Any) -> None:
-        note_reply(made, params.response.headers.get("Date"))
-
-    config = TraceConfig()
-    config.on_request_end.append(note)
-    return config
 
 
 # Clients are kept per process id. After a fork the child makes its own. It must not close those of its parent,
@@ -262,17 +258,14 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
 
 
 def _class_of(protocol: str) -> Any:
-    """The class of the clients of a protocol, or None; the error comes when a client is made.
-
-    gcsfs asks by gRPC of what kind a bucket is, and waits for a minute where no server speaks that: emulators,
-    proxies, servers that are down. Its base class does not, and knows all kinds but zonal buckets.
-    """
+    """The class of the clients of a protocol, or None; the error comes when a client is made."""
     from fsspec import get_filesystem_class
 
     try:
         kind_of_client: Any = get_filesystem_class(protocol)
     except (ImportError, ValueError):
         return None
+    # gcsfs asks by gRPC of what kind a bucket is, and waits a minute where no server speaks it; its base does not
     if protocol == "gs" and _KINDS_OF_BUCKETS not in os.environ:
         return next((kind for kind in kind_of_client.__mro__ if kind.__module__ == "gcsfs.core"), kind_of_client)
     return kind_of_client

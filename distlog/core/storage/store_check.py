@@ -149,11 +149,9 @@ def _check_clock(folder: Storage, clock: Callable[[], int]) -> str:
 
 
 def _check_races(folder: Storage) -> str:
-    for number in range(_RACES):
-        name = f"r/{number}"
-        check_one_wins(
-            partial(folder.put_if_absent, name), partial(folder.delete, [name]), folder.url, racers=_RACERS
-        )
+    for name in (f"r/{number}" for number in range(_RACES)):
+        put, delete = partial(folder.put_if_absent, name), partial(folder.delete, [name])
+        check_one_wins(put, delete, folder.url, racers=_RACERS)
     return f"{_RACES} of {_RACERS} writers had one winner each"
 
 
