@@ -104,9 +104,6 @@ def _described(request: Request, acls: RootAcls) -> Fields:
     return {"resources": [{**resource, "acls": entries} for resource, entries in resources.values()]}
 
 
-DESCRIBE_ACLS = Api(29, "DescribeAcls", 1, 3, describe_acls, "DESCRIBE of the cluster")
-
-
 def _denied(request: Request) -> Fields | None:
     outcome = attempted(partial(request.rights.check_cluster, Operation.ALTER))
     return outcome if outcome["error_code"] else None
@@ -133,9 +130,6 @@ def _with(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
     return [{**each, **outcome} if each["error_code"] is ErrorCode.none else each for each in results]
 
 
-CREATE_ACLS = Api(30, "CreateAcls", 1, 3, create_acls, "ALTER of the cluster")
-
-
 def delete_acls(request: Request, broker: Broker) -> Fields:
     """Respond when the removal is durable, with the ACLs of each filter."""
     acls, filters = broker.acls, request.body.filters
@@ -160,7 +154,9 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "filter_results": _with(results, looked)}
 
 
-DELETE_ACLS = Api(31, "DeleteAcls", 1, 3, delete_acls, "ALTER of the cluster")
-
 #: The APIs of this module.
-APIS = (DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS)
+APIS = (
+    Api(29, "DescribeAcls", 1, 3, describe_acls, "DESCRIBE of the cluster"),
+    Api(30, "CreateAcls", 1, 3, create_acls, "ALTER of the cluster"),
+    Api(31, "DeleteAcls", 1, 3, delete_acls, "ALTER of the cluster"),
+)

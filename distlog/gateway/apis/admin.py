@@ -41,11 +41,6 @@ def list_groups(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "error_code": code, "groups": groups}
 
 
-LIST_GROUPS = Api(
-    16, "ListGroups", 0, 5, list_groups, "DESCRIBE of the cluster, else only groups with DESCRIBE are told"
-)
-
-
 def describe_groups(request: Request, broker: Broker) -> Fields:
     """The requested groups, each once; a missing one is dead, as in Kafka."""
     groups = [_described_group(request, broker, each) for each in dict.fromkeys(request.body.groups)]
@@ -83,9 +78,6 @@ def _group_fields(group: GroupDescription) -> Fields:
     }
 
 
-DESCRIBE_GROUPS = Api(15, "DescribeGroups", 0, 5, describe_groups, "DESCRIBE of the group")
-
-
 def delete_groups(request: Request, broker: Broker) -> None:
     """Respond when the deletion of each is durable, or was refused."""
     names = list(dict.fromkeys(request.body.groups_names))
@@ -117,9 +109,6 @@ class _DeletionResults:
     def _respond(self) -> None:
         results = [{"group_id": group, "error_code": code} for group, code in self._codes.items()]
         self._request.respond({"throttle_time": 0, "results": results})
-
-
-DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2, delete_groups, "DELETE of the group")
 
 
 _ANY = -1
@@ -156,11 +145,6 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
             and (not is_by_duration or 0 <= each.started_ms < begun_before_ms)
         ],
     }
-
-
-LIST_TRANSACTIONS = Api(
-    66, "ListTransactions", 0, 2, list_transactions, "DESCRIBE of the transactional ids that are told"
-)
 
 
 _UNKNOWN: Fields = {"transaction_start_time": -1}
@@ -206,16 +190,6 @@ def _transaction_fields(request: Request, state: TransactionState) -> Fields:
     }
 
 
-DESCRIBE_TRANSACTIONS = Api(
-    65,
-    "DescribeTransactions",
-    0,
-    0,
-    describe_transactions,
-    "DESCRIBE of the transactional id; topics with DESCRIBE are told",
-)
-
-
 #: The fields of a producer in the response, by their names in an entry of a producer snapshot.
 _NAMES = {
     "producer_id": "producer_id",
@@ -254,9 +228,6 @@ def _producers(request: Request, broker: Broker, topic: str, number: int) -> Fie
     return {"active_producers": [{field: int(each[name]) for name, field in _NAMES.items()} for each in entries]}
 
 
-DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", 0, 0, describe_producers, "READ of the topic")
-
-
 def elect_leaders(request: Request, broker: Broker) -> Fields:
     """No requested partition needs an election; without a list, Kafka leaves such partitions out."""
     if code := request.rights.denied(Operation.ALTER, ResourceType.CLUSTER):
@@ -279,18 +250,10 @@ def _elected(broker: Broker, topic: str, number: int) -> Fields:
     return {"partition_id": number, "error_code": ErrorCode.election_not_needed, "error_message": message}
 
 
-ELECT_LEADERS = Api(43, "ElectLeaders", 0, 2, elect_leaders, "ALTER of the cluster")
-
-
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
     """None."""
     fields = attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))
     return {"throttle_time": 0, "topics": (), **fields}
-
-
-LIST_PARTITION_REASSIGNMENTS = Api(
-    46, "ListPartitionReassignments", 0, 0, list_partition_reassignments, "DESCRIBE of the cluster"
-)
 
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:
@@ -302,17 +265,22 @@ def describe_quorum(request: Request, broker: Broker) -> Fields:
     return {**fields, "error_code": ErrorCode.invalid_request, "error_message": message}
 
 
-DESCRIBE_QUORUM = Api(55, "DescribeQuorum", 0, 2, describe_quorum, "DESCRIBE of the cluster")
-
 #: The APIs of this module.
 APIS = (
-    LIST_GROUPS,
-    DESCRIBE_GROUPS,
-    DELETE_GROUPS,
-    LIST_TRANSACTIONS,
-    DESCRIBE_TRANSACTIONS,
-    DESCRIBE_PRODUCERS,
-    ELECT_LEADERS,
-    LIST_PARTITION_REASSIGNMENTS,
-    DESCRIBE_QUORUM,
+    Api(16, "ListGroups", 0, 5, list_groups, "DESCRIBE of the cluster, else only groups with DESCRIBE are told"),
+    Api(15, "DescribeGroups", 0, 5, describe_groups, "DESCRIBE of the group"),
+    Api(42, "DeleteGroups", 0, 2, delete_groups, "DELETE of the group"),
+    Api(66, "ListTransactions", 0, 2, list_transactions, "DESCRIBE of the transactional ids that are told"),
+    Api(
+        65,
+        "DescribeTransactions",
+        0,
+        0,
+        describe_transactions,
+        "DESCRIBE of the transactional id; topics with DESCRIBE are told",
+    ),
+    Api(61, "DescribeProducers", 0, 0, describe_producers, "READ of the topic"),
+    Api(43, "ElectLeaders", 0, 2, elect_leaders, "ALTER of the cluster"),
+    Api(46, "ListPartitionReassignments", 0, 0, list_partition_reassignments, "DESCRIBE of the cluster"),
+    Api(55, "DescribeQuorum", 0, 2, describe_quorum, "DESCRIBE of the cluster"),
 )

@@ -111,9 +111,6 @@ def api_versions(request: Request, broker: Broker) -> Fields:
     }
 
 
-API_VERSIONS = Api(KEY, "ApiVersions", 0, 4, api_versions, "")
-
-
 #: No leader epoch: there is no election. Clients then check no epochs.
 NO_EPOCH = -1
 _NULL_NAME = 12
@@ -254,9 +251,6 @@ def topic_uuid(hosted: HostedTopic) -> uuid.UUID:
     return hosted.id
 
 
-METADATA = Api(3, "Metadata", 0, 12, metadata, "DESCRIBE of the topic; to create it, CREATE of it or of the cluster")
-
-
 #: Kafka's `max.request.partition.size.limit`.
 _MOST_PARTITIONS = 2000
 
@@ -301,11 +295,6 @@ def _partitions_from(request: Request, broker: Broker, name: str, first: int, mo
     return {**fields, "partitions": partitions, "is_whole": end >= facts.partitions}
 
 
-DESCRIBE_TOPIC_PARTITIONS = Api(
-    75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions, "DESCRIBE of the topic"
-)
-
-
 def describe_cluster(request: Request, broker: Broker) -> Fields:
     """The cluster's id and its brokers: the live gateways."""
     nodes = [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
@@ -317,9 +306,6 @@ def describe_cluster(request: Request, broker: Broker) -> Fields:
         "brokers": [{"broker_id": number, "host": host, "port": port} for number, host, port in nodes],
         **_cluster_operations(request),
     }
-
-
-DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 1, describe_cluster, "")
 
 
 def describe_log_dirs(request: Request, broker: Broker) -> Fields:
@@ -370,7 +356,11 @@ def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
     return {"name": hosted.name, "partitions": partitions}
 
 
-DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs, "DESCRIBE of the cluster")
-
 #: The APIs of this module.
-APIS = (API_VERSIONS, METADATA, DESCRIBE_TOPIC_PARTITIONS, DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS)
+APIS = (
+    Api(KEY, "ApiVersions", 0, 4, api_versions, ""),
+    Api(3, "Metadata", 0, 12, metadata, "DESCRIBE of the topic; to create it, CREATE of it or of the cluster"),
+    Api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions, "DESCRIBE of the topic"),
+    Api(60, "DescribeCluster", 0, 1, describe_cluster, ""),
+    Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs, "DESCRIBE of the cluster"),
+)

@@ -178,11 +178,6 @@ def _all_settings(broker: Broker, request: Request, resource: Any, **details: bo
     return _described_broker(broker, request, **details)
 
 
-DESCRIBE_CONFIGS = Api(
-    32, "DescribeConfigs", 1, 4, describe_configs, "DESCRIBE_CONFIGS of the topic or the group, or of the cluster"
-)
-
-
 #: In version 0 a client asks for resources of metrics, of which there are none.
 _METRICS_ALONE = 0
 _LISTED = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
@@ -207,9 +202,6 @@ def list_config_resources(request: Request, broker: Broker) -> Fields:
             names[GROUP] = broker.configs.groups.groups
     resources = [{"resource_name": name, "resource_type": kind} for kind, each in names.items() for name in each]
     return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": resources}
-
-
-LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, list_config_resources, "DESCRIBE_CONFIGS of the cluster")
 
 
 # IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics and groups (KIP-339).
@@ -318,18 +310,22 @@ def _check_values(changes: Iterable[Any]) -> None:
         raise UnsupportedRequestError(f"Null value not supported for : {','.join(empty)}")
 
 
-INCREMENTAL_ALTER_CONFIGS = Api(
-    44,
-    "IncrementalAlterConfigs",
-    0,
-    1,
-    incremental_alter_configs,
-    "ALTER_CONFIGS of the topic or the group, or of the cluster",
-)
-ALTER_CONFIGS = Api(
-    33, "AlterConfigs", 0, 2, alter_configs, "ALTER_CONFIGS of the topic or the group, or of the cluster"
-)
-
 #: The APIs that change topics, and all APIs of this module.
-CHANGING_APIS = (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS)
-APIS = (*CHANGING_APIS, DESCRIBE_CONFIGS, LIST_CONFIG_RESOURCES)
+CHANGING_APIS = (
+    Api(
+        44,
+        "IncrementalAlterConfigs",
+        0,
+        1,
+        incremental_alter_configs,
+        "ALTER_CONFIGS of the topic or the group, or of the cluster",
+    ),
+    Api(33, "AlterConfigs", 0, 2, alter_configs, "ALTER_CONFIGS of the topic or the group, or of the cluster"),
+)
+APIS = (
+    *CHANGING_APIS,
+    Api(
+        32, "DescribeConfigs", 1, 4, describe_configs, "DESCRIBE_CONFIGS of the topic or the group, or of the cluster"
+    ),
+    Api(74, "ListConfigResources", 0, 1, list_config_resources, "DESCRIBE_CONFIGS of the cluster"),
+)

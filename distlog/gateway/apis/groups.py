@@ -51,9 +51,6 @@ def _denied(request: Request) -> ErrorCode:
     return request.rights.denied(Operation.READ, ResourceType.GROUP, request.body.group_id)
 
 
-FIND_COORDINATOR = Api(10, "FindCoordinator", 0, 4, find_coordinator, "DESCRIBE of the group or the transactional id")
-
-
 #: From here on a client learns its id before it is a member (KIP-394), or that it need not assign (KIP-814).
 _KNOWS_ITS_ID, _MAY_SKIP = 4, 9
 _NULL_PROTOCOL = 7
@@ -101,9 +98,6 @@ def _respond_to_join(request: Request, reply: JoinReply) -> None:
     )
 
 
-JOIN_GROUP = Api(11, "JoinGroup", 0, 9, join_group, "READ of the group")
-
-
 def sync_group(request: Request, broker: Broker) -> None:
     """Respond when the leader's assignments are stored."""
     body = request.body
@@ -135,9 +129,6 @@ def _respond_to_sync(request: Request, reply: SyncReply) -> None:
     )
 
 
-SYNC_GROUP = Api(14, "SyncGroup", 0, 5, sync_group, "READ of the group")
-
-
 def heartbeat(request: Request, broker: Broker) -> Fields:
     """The code for a member of a generation: none if it is one."""
     body, instance_id = request.body, request.get("group_instance_id")
@@ -147,9 +138,6 @@ def heartbeat(request: Request, broker: Broker) -> Fields:
         # as in Kafka: members go on while their group is loaded
         code = ErrorCode.none
     return {"throttle_time": 0, "error_code": code}
-
-
-HEARTBEAT = Api(12, "Heartbeat", 0, 4, heartbeat, "READ of the group")
 
 
 #: The codes that are of a group, and not of a member: where the whole answer has one, admin clients ask again.
@@ -177,7 +165,11 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "error_code": ErrorCode.none, "members": left}
 
 
-LEAVE_GROUP = Api(13, "LeaveGroup", 0, 5, leave_group, "READ of the group")
-
 #: The APIs of this module.
-APIS = (FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP)
+APIS = (
+    Api(10, "FindCoordinator", 0, 4, find_coordinator, "DESCRIBE of the group or the transactional id"),
+    Api(11, "JoinGroup", 0, 9, join_group, "READ of the group"),
+    Api(14, "SyncGroup", 0, 5, sync_group, "READ of the group"),
+    Api(12, "Heartbeat", 0, 4, heartbeat, "READ of the group"),
+    Api(13, "LeaveGroup", 0, 5, leave_group, "READ of the group"),
+)

@@ -108,9 +108,6 @@ def offset_commit(request: Request, broker: Broker) -> None:
     )
 
 
-OFFSET_COMMIT = Api(8, "OffsetCommit", 2, 9, offset_commit, "READ of the group and of the topic")
-
-
 #: A position; the code of its error; or None if there is none.
 PositionOrCode = Position | ErrorCode | None
 
@@ -217,7 +214,9 @@ def _respond(request: Request, results: Mapping[TopicPartition, ErrorCode], code
     request.respond({"throttle_time": 0, "error_code": code, "topics": fields})
 
 
-OFFSET_DELETE = Api(47, "OffsetDelete", 0, 0, offset_delete, "DELETE of the group, READ of the topic")
-
 #: The APIs of this module.
-APIS = (OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE)
+APIS = (
+    Api(8, "OffsetCommit", 2, 9, offset_commit, "READ of the group and of the topic"),
+    OFFSET_FETCH,
+    Api(47, "OffsetDelete", 0, 0, offset_delete, "DELETE of the group, READ of the topic"),
+)

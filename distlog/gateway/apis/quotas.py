@@ -81,11 +81,6 @@ def _entity_fields(entity: Entity) -> list[Fields]:
     return [{"entity_type": each, "entity_name": name} for each, name in entity.parts]
 
 
-DESCRIBE_CLIENT_QUOTAS = Api(
-    48, "DescribeClientQuotas", 0, 1, describe_client_quotas, "DESCRIBE_CONFIGS of the cluster"
-)
-
-
 def alter_client_quotas(request: Request, broker: Broker) -> Fields:
     """Respond when the quotas are durable; with `validate_only` only check whether they could be set."""
     entries = [
@@ -118,7 +113,8 @@ def _alter(request: Request, broker: Broker, entity: Entity, entry: Any, *, vali
         broker.configs.alter_quotas(entity, changes)
 
 
-ALTER_CLIENT_QUOTAS = Api(49, "AlterClientQuotas", 0, 1, alter_client_quotas, "ALTER_CONFIGS of the cluster")
-
 #: The APIs of this module.
-APIS = (DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS)
+APIS = (
+    Api(48, "DescribeClientQuotas", 0, 1, describe_client_quotas, "DESCRIBE_CONFIGS of the cluster"),
+    Api(49, "AlterClientQuotas", 0, 1, alter_client_quotas, "ALTER_CONFIGS of the cluster"),
+)

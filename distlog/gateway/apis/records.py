@@ -533,9 +533,6 @@ def _records(each: _FetchedPartition) -> ResponsePiece:
     return bytes(batches) if batches.moved else batches.data
 
 
-FETCH = Api(1, "Fetch", 4, 17, fetch, "READ of the topic")
-
-
 #: KIP-405: the earliest offset on the broker's own disk, and the latest in tiered storage. A gateway has no tiers.
 _EARLIEST_LOCAL = -4
 _LATEST_TIERED = -5
@@ -609,9 +606,6 @@ def _listed_offset(hosted: HostedTopic, wanted: Any, committed: bool) -> _Listed
     return _ListedOffset(*offset_and_time, partition.leader_epochs(state).at(state, offset_and_time[0]))
 
 
-LIST_OFFSETS = Api(2, "ListOffsets", 1, 9, list_offsets, "DESCRIBE of the topic")
-
-
 # There is one leader for ever, and acknowledged records are never cut. Epochs are those of an adopted log: one ends
 # where the next one begins, and the latest one where the log ends.
 
@@ -638,9 +632,6 @@ def _end(request: Request, broker: Broker, topic: str, wanted: Any) -> Fields:
     state = partition.state()
     end = partition.leader_epochs(state).end_of(wanted.leader_epoch, state.log_end_offset)
     return {"leader_epoch": end.epoch, "end_offset": end.end_offset}
-
-
-OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 2, 4, offset_for_leader_epoch, "DESCRIBE of the topic")
 
 
 def delete_records(request: Request, broker: Broker) -> Fields:
@@ -722,4 +713,11 @@ INIT_PRODUCER_ID = Api(
 )
 
 #: The APIs of this module.
-APIS = (PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, DELETE_RECORDS, INIT_PRODUCER_ID)
+APIS = (
+    PRODUCE,
+    Api(1, "Fetch", 4, 17, fetch, "READ of the topic"),
+    Api(2, "ListOffsets", 1, 9, list_offsets, "DESCRIBE of the topic"),
+    Api(23, "OffsetForLeaderEpoch", 2, 4, offset_for_leader_epoch, "DESCRIBE of the topic"),
+    DELETE_RECORDS,
+    INIT_PRODUCER_ID,
+)

@@ -93,16 +93,6 @@ def _check_replicas(assignments: Sequence[Any]) -> None:
             raise InvalidAssignmentError("The manual partition assignment includes a broker more than once.")
 
 
-CREATE_TOPICS = Api(
-    19,
-    "CreateTopics",
-    2,
-    7,
-    create_topics,
-    "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS to be told its settings",
-)
-
-
 _BY_STATE = 6
 
 
@@ -133,9 +123,6 @@ def _drop(request: Request, broker: Broker, name: str, topic_id: uuid.UUID | Non
     dropped = broker.metadata.drop(name, topic_id)
     broker.groups.offsets.forget_topic(name)
     return {"name": name, "topic_id": topic_uuid(dropped)}
-
-
-DELETE_TOPICS = Api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic")
 
 
 def create_partitions(request: Request, broker: Broker) -> Fields:
@@ -169,7 +156,16 @@ def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only:
         opened.create_partitions(topic.count)
 
 
-CREATE_PARTITIONS = Api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic")
-
 #: The APIs of this module.
-APIS = (CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS)
+APIS = (
+    Api(
+        19,
+        "CreateTopics",
+        2,
+        7,
+        create_topics,
+        "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS to be told its settings",
+    ),
+    Api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic"),
+    Api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic"),
+)

@@ -86,11 +86,6 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "results_by_topic_v3_and_below": results}
 
 
-ADD_PARTITIONS_TO_TXN = Api(
-    24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, "WRITE of the transactional id and of the topic"
-)
-
-
 def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
     """Add the partition with the group's positions to the transaction."""
     body = request.body
@@ -103,11 +98,6 @@ def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
     denied = _denied(request, body.transactional_id, body.group_id)
     fenced = fenced_code(request.api_version, _FENCED_SINCE)
     return {"throttle_time": 0, "error_code": denied or code_of(add, fenced=fenced)}
-
-
-ADD_OFFSETS_TO_TXN = Api(
-    25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, "WRITE of the transactional id, READ of the group"
-)
 
 
 def txn_offset_commit(request: Request, broker: Broker) -> Fields:
@@ -146,16 +136,6 @@ def _keep(request: Request, broker: Broker, requested: RequestedPositions) -> No
     )
 
 
-TXN_OFFSET_COMMIT = Api(
-    28,
-    "TxnOffsetCommit",
-    0,
-    3,
-    txn_offset_commit,
-    "WRITE of the transactional id, READ of the group and of the topic",
-)
-
-
 def end_txn(request: Request, broker: Broker) -> Fields:
     """Respond when the decision is on the device; by then it is visible, unless a partition's storage fails."""
     body = request.body
@@ -165,9 +145,6 @@ def end_txn(request: Request, broker: Broker) -> Fields:
         fenced=fenced_code(request.api_version, _FENCED_SINCE),
     )
     return {"throttle_time": 0, "error_code": code}
-
-
-END_TXN = Api(26, "EndTxn", 0, 3, end_txn, "WRITE of the transactional id")
 
 
 # The coordinators of gateways write their markers themselves. So this request comes from an administrator's tool; a
@@ -240,7 +217,18 @@ def _write(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode
     return ErrorCode.none
 
 
-WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 1, write_txn_markers, "ALTER or CLUSTER_ACTION of the cluster")
-
 #: The APIs of this module.
-APIS = (ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, END_TXN, WRITE_TXN_MARKERS)
+APIS = (
+    Api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, "WRITE of the transactional id and of the topic"),
+    Api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, "WRITE of the transactional id, READ of the group"),
+    Api(
+        28,
+        "TxnOffsetCommit",
+        0,
+        3,
+        txn_offset_commit,
+        "WRITE of the transactional id, READ of the group and of the topic",
+    ),
+    Api(26, "EndTxn", 0, 3, end_txn, "WRITE of the transactional id"),
+    Api(27, "WriteTxnMarkers", 1, 1, write_txn_markers, "ALTER or CLUSTER_ACTION of the cluster"),
+)

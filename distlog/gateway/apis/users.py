@@ -42,9 +42,6 @@ def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
     return {"error_code": ErrorCode.none, "mechanisms": sasl.mechanisms}
 
 
-SASL_HANDSHAKE = Api(HANDSHAKE_KEY, "SaslHandshake", 0, 1, sasl_handshake, "")
-
-
 AUTHENTICATE_KEY = 36
 
 
@@ -85,10 +82,11 @@ def _refuse(request: Request, broker: Broker, fields: Fields, user: str, why: st
     request.refuse(fields, failures.delay_s(owner_of(None, host), shortest_s))
 
 
-SASL_AUTHENTICATE = Api(AUTHENTICATE_KEY, "SaslAuthenticate", 0, 2, sasl_authenticate, "")
-
 #: The APIs that authenticate a client.
-SASL_APIS = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
+SASL_APIS = (
+    Api(HANDSHAKE_KEY, "SaslHandshake", 0, 1, sasl_handshake, ""),
+    Api(AUTHENTICATE_KEY, "SaslAuthenticate", 0, 2, sasl_authenticate, ""),
+)
 
 #: ScramMechanism of Kafka's admin client.
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
@@ -135,9 +133,6 @@ def _user_fields(name: str, several: list[str], all: Mapping[str, Mapping[str, S
         return {**fields, "error_code": ErrorCode.resource_not_found, "error_message": "the root has no such user"}
     infos = [{"mechanism": _CODES[each], "iterations": secret.iterations} for each, secret in sorted(secrets.items())]
     return {**fields, "error_code": ErrorCode.none, "error_message": None, "credential_infos": infos}
-
-
-DESCRIBE_USERS = Api(50, "DescribeUserScramCredentials", 0, 0, describe_users, "DESCRIBE of the cluster")
 
 
 def alter_users(request: Request, broker: Broker) -> Fields:
@@ -193,7 +188,9 @@ def _change(each: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential,
     return name, secret_of_salted(mechanism, each.salted_password, each.salt, each.iterations)
 
 
-ALTER_USERS = Api(51, "AlterUserScramCredentials", 0, 0, alter_users, "ALTER of the cluster")
-
 #: The APIs of this module.
-APIS = (*SASL_APIS, DESCRIBE_USERS, ALTER_USERS)
+APIS = (
+    *SASL_APIS,
+    Api(50, "DescribeUserScramCredentials", 0, 0, describe_users, "DESCRIBE of the cluster"),
+    Api(51, "AlterUserScramCredentials", 0, 0, alter_users, "ALTER of the cluster"),
+)
