@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from distlog.core.errors import DistlogError
@@ -68,11 +68,6 @@ def advertised(host: str, port: int) -> tuple[str, int]:
     """The address of a listener for other machines: with the machine's name, if `host` is all addresses."""
     is_any = host in {"0.0.0.0", "::", ""}
     return (this_machine() if is_any else host), port
-
-
-def free_id(used: Collection[int]) -> int:
-    """The lowest id that no gateway has."""
-    return next(number for number in range(len(used) + 1) if number not in used)
 
 
 def _is_loopback(host: str) -> bool:
@@ -225,13 +220,10 @@ class GatewayLease:
 
     def _name(self, others: Sequence[Member]) -> str:
         used = {node.id for other in others if (node := Node.parse(other.name)) is not None}
-        wanted = self.node.id if self._has_name else self._wanted_id
-        number = free_id(used) if wanted is None or wanted in used else wanted
+        number = self.node.id if self._member.id else self._wanted_id
+        if number is None or number in used:
+            number = next(each for each in range(len(used) + 1) if each not in used)
         return str(dataclasses.replace(self.node, id=number))
-
-    @property
-    def _has_name(self) -> bool:
-        return bool(self._member.id)
 
     def _is_predecessor(self, member: Member) -> bool:
         node = Node.parse(member.name)
@@ -248,7 +240,8 @@ def shares(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int
     found, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
         free = [each for each in ids if counts[each] < least + (more > 0)]
-        best = max(free, key=lambda each: _weight(topic_id, number, each)) if len(free) > 1 else free[0]
+        # one that is alone needs no hash
+        best = max(free, key=partial(_weight, topic_id, number)) if len(free) > 1 else free[0]
         more -= counts[best] == least
         counts[best] += 1
         found.append(best)

@@ -64,22 +64,18 @@ def warm_up() -> None:
     """Append to a small topic on disk, and read it, in the ways of the gateway."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            _use_topic(folder)
+            # the batch is appended again with the time that it has, and the clock may be set back in between
+            topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
+            topic.append([{"key": b"k", "value": b"v", "partition": 1}])
+            batch = bytes(topic.read(1, 0))
+            with closing(PartitionLog(topic.handle, 0, topic.current)) as log:
+                for _ in range(2):
+                    log.append_batches(batch)
+            topic.refresh().read(0, 1)
+            fetch_stored(topic.reader, with_tail(topic.handle, topic.current.snapshot, 0), 0, 2, 1)
     except (DistlogError, OSError) as error:
         # as on a full disk
         _log.warning("the first requests may wait for kernels, since no temporary topic could be used: %s", error)
-
-
-def _use_topic(folder: str) -> None:
-    # the batch is appended again with the time that it has, and the clock may be set back in between
-    topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
-    topic.append([{"key": b"k", "value": b"v", "partition": 1}])
-    batch = bytes(topic.read(1, 0))
-    with closing(PartitionLog(topic.handle, 0, topic.current)) as log:
-        for _ in range(2):
-            log.append_batches(batch)
-    topic.refresh().read(0, 1)
-    fetch_stored(topic.reader, with_tail(topic.handle, topic.current.snapshot, 0), 0, 2, 1)
 
 
 def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[Metric]:
@@ -431,9 +427,9 @@ class GatewayServer:
 
     def _offer_new(self, request: Request) -> bool:
         """Have a request handled that a connection has received; True if that was here and now, as of small ones."""
-        is_small = request.head.api_key == PRODUCE_KEY and len(request.frame or b"") <= _SMALL_BYTES
         is_handled = (
-            is_small
+            request.head.api_key == PRODUCE_KEY
+            and len(request.frame or b"") <= _SMALL_BYTES
             and self._processor.has_time()
             and self._handlers[0].handled_at_once(request, self._apis.handle_at_once)
         )

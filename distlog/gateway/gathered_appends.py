@@ -38,12 +38,6 @@ class GatheredBatch:
     fence: Fence | None = None
     result: Future[AppendInfo] = field(default_factory=Future)
 
-    @classmethod
-    def of_run(cls, partition: int, run: BatchRun, config: TopicConfig, fence: Fence) -> GatheredBatch:
-        """A batch of the gateway itself."""
-        valid = ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0]))
-        return cls(partition, valid, config, fence)
-
     @property
     def sequence(self) -> tuple[int, ...] | None:
         """The key of a producer's batch among its others; None if it is not numbered."""
@@ -65,27 +59,16 @@ def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
         if fence is None:
             continue
         if fence not in errors:
-            errors[fence] = _error_of(fence, current)
-        error = errors[fence]
-        if error is not None:
-            batch.result.set_exception(error)
+            errors[fence] = None
+            try:
+                fence(current)
+            except Exception as error:
+                errors[fence] = error
+        if (refusal := errors[fence]) is not None:
+            batch.result.set_exception(refusal)
             has_refused = True
     if has_refused:
         raise ConcurrentAppendError
-
-
-def _error_of(fence: Fence, current: Snapshot) -> Exception | None:
-    try:
-        fence(current)
-    except Exception as error:
-        return error
-    return None
-
-
-def least_strict_config(accepted: Accepted) -> TopicConfig:
-    """The least strict config that any of the batches was validated with: one that demands no keys, if there is."""
-    configs = [batch.config for each in accepted.values() for batch in each]
-    return next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
 
 
 def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInfo:
@@ -95,15 +78,6 @@ def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInf
         row = state.segments.find(first)
         time_ms = state.segments[row].append_time_ms if row < len(state.segments) else NO_TIMESTAMP
     return AppendInfo(Appended(first, end, SEALED, snapshot.version, False, time_ms), state.log_start_offset)
-
-
-def copy_result(result: Future[AppendInfo], to: Future[AppendInfo]) -> None:
-    """Give one batch the result of another."""
-    error = result.exception()
-    if error is not None:
-        to.set_exception(error)
-    else:
-        to.set_result(result.result())
 
 
 # Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot knows
@@ -188,7 +162,11 @@ class GatheredAppends:
     def append_runs(self, runs: Mapping[int, BatchRun], fence: Fence, *, at_once: bool = True) -> Results:
         """Append a batch of the gateway itself to each of these partitions, in one commit with all that wait."""
         config = self._fresh.snapshot.config
-        batches = [GatheredBatch.of_run(number, run, config, fence) for number, run in runs.items()]
+        valid = (
+            (number, ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0])))
+            for number, run in runs.items()
+        )
+        batches = [GatheredBatch(number, batch, config, fence) for number, batch in valid]
         self._gather(batches, at_once=at_once)
         return {batch.partition: batch.result for batch in batches}
 
@@ -227,16 +205,13 @@ class GatheredAppends:
 
     def _run(self) -> None:
         while batches := self._take():
-            self._commit_or_fail(batches)
+            try:
+                self._commit(batches)
+            except BaseException as error:
+                for batch in batches:
+                    if not batch.result.done():
+                        batch.result.set_exception(error)
             self._paused_s = time.monotonic() + self._linger_s
-
-    def _commit_or_fail(self, batches: Sequence[GatheredBatch]) -> None:
-        try:
-            self._commit(batches)
-        except BaseException as error:
-            for batch in batches:
-                if not batch.result.done():
-                    batch.result.set_exception(error)
 
     def _take(self) -> list[GatheredBatch]:
         """The batches of the next commit; waits for them. None are left at the end, or came for _IDLE_S."""
@@ -280,11 +255,17 @@ class GatheredAppends:
             self._commit_accepted(check, accepted)
         for first in first_of.values():
             for batch in repeats.get(id(first), ()):
-                copy_result(first.result, batch.result)
+                if (error := first.result.exception()) is not None:
+                    batch.result.set_exception(error)
+                else:
+                    batch.result.set_result(first.result.result())
 
     def _commit_accepted(self, check: ProducerCheck, accepted: Accepted) -> None:
         parts = {number: [batch.valid for batch in each] for number, each in accepted.items()}
-        result, after = commit_batches(check, parts, least_strict_config(accepted), partial(refuse_fenced, accepted))
+        configs = [batch.config for each in accepted.values() for batch in each]
+        # the least strict one that any of them was validated with: one that demands no keys
+        config = next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
+        result, after = commit_batches(check, parts, config, partial(refuse_fenced, accepted))
         self._fresh.topic.advance(after)
         for number, each in accepted.items():
             first = result.offsets[number][0]

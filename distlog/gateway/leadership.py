@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -109,26 +110,18 @@ class LeaderTopic:
 
     def destination(self, compression: str | None) -> Destination:
         """The destination of buffers: in place on a disk of this machine, else commits."""
-        handle, current, leadership = self.handle, self.current, self._leadership
-        if handle.storage.is_local_disk:
-            return _LeaderInPlace(handle, current, compression, self._moved_on, leadership, self._timeout_s)
-        return _LeaderCommits(handle, current, compression, leadership)
+        of_topic = self.handle, self.current, compression
+        if self.handle.storage.is_local_disk:
+            return _LeaderInPlace(self._leadership, *of_topic, self._moved_on, self._timeout_s)
+        return _LeaderCommits(self._leadership, *of_topic)
 
 
 class _LeaderInPlace(InPlaceDestination):
     """Appends the records of each partition's leader in place."""
 
-    def __init__(
-        self,
-        handle: TopicHandle,
-        current: CurrentSnapshot,
-        compression: str | None,
-        moved_on: Callable[[], None],
-        leadership: Leadership,
-        timeout_s: float | None,
-    ) -> None:
+    def __init__(self, leadership: Leadership, *of_topic: Any) -> None:
+        super().__init__(*of_topic)
         self._leadership = leadership
-        super().__init__(handle, current, compression, moved_on, timeout_s)
 
     def _fence_of(self, partition: int) -> Callable[[Snapshot], None]:
         return lambda snapshot: self._leadership.check(snapshot, (partition,))
@@ -137,10 +130,8 @@ class _LeaderInPlace(InPlaceDestination):
 class _LeaderCommits(CommitDestination):
     """Commits each buffer, if this process leads all of its partitions then."""
 
-    def __init__(
-        self, handle: TopicHandle, current: CurrentSnapshot, compression: str | None, leadership: Leadership
-    ) -> None:
-        super().__init__(handle, current, compression)
+    def __init__(self, leadership: Leadership, *of_topic: Any) -> None:
+        super().__init__(*of_topic)
         self._leadership = leadership
 
     def _commit(self, records: pa.RecordBatch) -> AppendResult:

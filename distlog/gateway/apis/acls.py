@@ -154,7 +154,6 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "filter_results": _with(results, looked)}
 
 
-#: The APIs of this module.
 APIS = (
     Api(29, "DescribeAcls", 1, 3, describe_acls, "DESCRIBE of the cluster"),
     Api(30, "CreateAcls", 1, 3, create_acls, "ALTER of the cluster"),

@@ -7,7 +7,7 @@ from functools import partial
 
 from distlog.core.errors import DistlogError
 from distlog.core.transaction_state import TransactionState, TransactionStatus
-from distlog.gateway.apis.cluster import attempted, once
+from distlog.gateway.apis.cluster import attempted, by_topic
 from distlog.gateway.apis.transactions import code_of
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupPhase
@@ -80,35 +80,22 @@ def _group_fields(group: GroupDescription) -> Fields:
 
 def delete_groups(request: Request, broker: Broker) -> None:
     """Respond when the deletion of each is durable, or was refused."""
-    names = list(dict.fromkeys(request.body.groups_names))
-    results = _DeletionResults(request, len(names))
+    names, results, lock = list(dict.fromkeys(request.body.groups_names)), list[Fields](), threading.Lock()
+
+    def add(name: str, code: ErrorCode) -> None:
+        with lock:
+            results.append({"group_id": name, "error_code": code})
+            is_last = len(results) == len(names)
+        if is_last:
+            request.respond({"throttle_time": 0, "results": results})
+
+    if not names:
+        request.respond({"throttle_time": 0, "results": ()})
     for name in names:
         if code := request.rights.denied(Operation.DELETE, ResourceType.GROUP, name):
-            results.add(name, code)
+            add(name, code)
         else:
-            broker.groups.admin.delete(name, partial(results.add, name))
-
-
-class _DeletionResults:
-    """Collects the result of each group, from any thread, and responds after the last one."""
-
-    def __init__(self, request: Request, count: int) -> None:
-        self._request, self._left, self._lock = request, count, threading.Lock()
-        self._codes: dict[str, ErrorCode] = {}
-        if not count:
-            self._respond()
-
-    def add(self, group: str, code: ErrorCode) -> None:
-        with self._lock:
-            self._codes[group] = code
-            self._left -= 1
-            is_last = self._left == 0
-        if is_last:
-            self._respond()
-
-    def _respond(self) -> None:
-        results = [{"group_id": group, "error_code": code} for group, code in self._codes.items()]
-        self._request.respond({"throttle_time": 0, "results": results})
+            broker.groups.admin.delete(name, partial(add, name))
 
 
 _ANY = -1
@@ -147,16 +134,11 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
     }
 
 
-_UNKNOWN: Fields = {"transaction_start_time": -1}
-
-
 def describe_transactions(request: Request, broker: Broker) -> Fields:
     """The requested transactions; an unknown id gets an error."""
     ids, rights = list(dict.fromkeys(request.body.transactional_ids)), request.rights
     denied = {each: rights.denied(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each) for each in ids}
-    known = dict[str, TransactionState]()
-
-    allowed = [each for each in ids if not denied[each]]
+    known, allowed = dict[str, TransactionState](), [each for each in ids if not denied[each]]
 
     def look() -> None:
         known.update({each.transactional_id: each for each in broker.transactions.coordinator.states(allowed)})
@@ -168,7 +150,7 @@ def describe_transactions(request: Request, broker: Broker) -> Fields:
         if each in known
         else {"transactional_id": each, "error_code": denied[each]}
         if denied[each]
-        else {**_UNKNOWN, "transactional_id": each, "error_code": missing}
+        else {"transaction_start_time": -1, "transactional_id": each, "error_code": missing}
         for each in ids
     ]
     return {"throttle_time": 0, "transaction_states": states}
@@ -207,16 +189,13 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
     for topic in request.body.topics:
         # each once: a partition may have many producers
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+
+    def described(name: str, number: int) -> Fields:
+        work = partial(_producers, request, broker, name, number)
+        return attempted(work, partition_index=number, active_producers=[])
+
     topics = [
-        {
-            "name": name,
-            "partitions": [
-                attempted(
-                    partial(_producers, request, broker, name, number), partition_index=number, active_producers=[]
-                )
-                for number in numbers
-            ],
-        }
+        {"name": name, "partitions": [described(name, number) for number in numbers]}
         for name, numbers in wanted.items()
     ]
     return {"throttle_time": 0, "topics": topics}
@@ -233,11 +212,10 @@ def elect_leaders(request: Request, broker: Broker) -> Fields:
     if code := request.rights.denied(Operation.ALTER, ResourceType.CLUSTER):
         return {"throttle_time": 0, "error_code": code, "replica_election_results": ()}
     topics = request.body.topic_partitions or ()
-    places = once((topic.topic, number, None) for topic in topics for number in topic.partitions)
-    results = [
-        {"topic": name, "partition_result": [_elected(broker, name, number) for number in numbers]}
-        for name, numbers in places.items()
-    ]
+    places = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
+    results = by_topic(
+        ((name, _elected(broker, name, number)) for name, number in places), "partition_result", "topic"
+    )
     return {"throttle_time": 0, "error_code": ErrorCode.none, "replica_election_results": results}
 
 
@@ -265,7 +243,6 @@ def describe_quorum(request: Request, broker: Broker) -> Fields:
     return {**fields, "error_code": ErrorCode.invalid_request, "error_message": message}
 
 
-#: The APIs of this module.
 APIS = (
     Api(16, "ListGroups", 0, 5, list_groups, "DESCRIBE of the cluster, else only groups with DESCRIBE are told"),
     Api(15, "DescribeGroups", 0, 5, describe_groups, "DESCRIBE of the group"),

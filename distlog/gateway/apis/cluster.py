@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from distlog.core.config import TopicConfig
@@ -47,11 +48,6 @@ def check_topic(request: Request, broker: Broker, operation: Operation, topic: s
     request.rights.check(operation, ResourceType.TOPIC, name)
 
 
-def topic_place(topic: str | uuid.UUID, field: str) -> Fields:
-    """The name or the id of a topic in a response."""
-    return {field: topic} if isinstance(topic, str) else {"topic_id": topic}
-
-
 def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
     """`fields` with the fields that `work` returns; or with the code and the text of its error."""
     try:
@@ -61,12 +57,12 @@ def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
     return {**fields, "error_code": ErrorCode.none, "error_message": None, **(result or {})}
 
 
-def once(named: Iterable[tuple[Topic, int, Any]]) -> dict[Topic, dict[int, Any]]:
-    """The places of a request, by topic and number. One that is named twice is one: as in Kafka, the last."""
-    topics: dict[Topic, dict[int, Any]] = {}
-    for topic, number, each in named:
-        topics.setdefault(topic, {})[number] = each
-    return topics
+def by_topic(parts: Iterable[tuple[Topic, Fields]], field: str = "partitions", name: str = "name") -> list[Fields]:
+    """The topics of a response, by name or id, each with its parts in `field`."""
+    topics: dict[Topic, list[Fields]] = {}
+    for topic, part in parts:
+        topics.setdefault(topic, []).append(part)
+    return [{name if isinstance(topic, str) else "topic_id": topic, field: each} for topic, each in topics.items()]
 
 
 def only_once(work: Callable[[Any], Fields | None], items: Sequence[Any]) -> Fields | None:
@@ -246,11 +242,6 @@ def _partition_fields(facts: TopicSummary, numbers: range, broker: Broker) -> li
     ]
 
 
-def topic_uuid(hosted: HostedTopic) -> uuid.UUID:
-    """The topic's id as Kafka's protocol has it."""
-    return hosted.id
-
-
 #: Kafka's `max.request.partition.size.limit`.
 _MOST_PARTITIONS = 2000
 
@@ -327,8 +318,8 @@ def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:
         for hosted in broker.metadata.all_topics().values():
             yield _sizes(hosted, range(len(hosted.snapshot.partitions)))
         return
-    wanted = once((topic.topic, number, None) for topic in request.body.topics for number in topic.partitions)
-    for name, numbers in wanted.items():
+    places = dict.fromkeys((topic.topic, number) for topic in request.body.topics for number in topic.partitions)
+    for name, wanted in grouped(places, itemgetter(0)).items():
         # as Kafka does: missing topics are left out, and so are topics that cannot be read
         try:
             hosted = broker.metadata.fresh_topic(name)
@@ -337,7 +328,7 @@ def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:
         except Exception as error:
             error_code(error, f"topic {name}")
             continue
-        yield _sizes(hosted, numbers)
+        yield _sizes(hosted, [number for _, number in wanted])
 
 
 def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
@@ -356,7 +347,6 @@ def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
     return {"name": hosted.name, "partitions": partitions}
 
 
-#: The APIs of this module.
 APIS = (
     Api(KEY, "ApiVersions", 0, 4, api_versions, ""),
     Api(3, "Metadata", 0, 12, metadata, "DESCRIBE of the topic; to create it, CREATE of it or of the cluster"),

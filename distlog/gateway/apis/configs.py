@@ -40,24 +40,25 @@ def without_ignored(given: Mapping[str, str | None]) -> dict[str, str | None]:
     return {name: value for name, value in given.items() if name not in _IGNORED}
 
 
-class _Details(NamedTuple):
-    """The documentation and the synonyms of settings, where a request wants them."""
-
-    documentation: bool = False
-    synonyms: bool = False
-
-    def fields(self, one: ShownSetting, source: int, kind: int, *, read_only: bool = False) -> Fields:
-        """The fields of a setting."""
-        return {
-            "name": one.name,
-            "value": one.value,
-            "read_only": read_only,
-            "config_source": source,
-            "is_sensitive": False,
-            "synonyms": [{"name": one.name, "value": one.value, "source": source}] if self.synonyms else [],
-            "config_type": kind,
-            "documentation": one.meaning if self.documentation else None,
-        }
+def _setting_fields(
+    one: ShownSetting,
+    source: int,
+    kind: int,
+    *,
+    read_only: bool = False,
+    documentation: bool = False,
+    synonyms: bool = False,
+) -> Fields:
+    return {
+        "name": one.name,
+        "value": one.value,
+        "read_only": read_only,
+        "config_source": source,
+        "is_sensitive": False,
+        "synonyms": [{"name": one.name, "value": one.value, "source": source}] if synonyms else [],
+        "config_type": kind,
+        "documentation": one.meaning if documentation else None,
+    }
 
 
 #: Without it `kafka-topics --describe --at-min-isr-partitions` fails.
@@ -66,13 +67,13 @@ _MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: the st
 
 def described(config: TopicConfig, **wanted: bool) -> Iterator[Fields]:
     """The fields of each setting, for DescribeConfigs and CreateTopics; with one that Kafka's tools need."""
-    own, values, inherited, details = config.overrides(), config.all(), dict(config.defaults), _Details(**wanted)
+    own, values, inherited = config.overrides(), config.all(), dict(config.defaults)
     for setting in settings():
         source = _OF_TOPIC if setting.name in own else _OF_BROKER if setting.name in inherited else _DEFAULT
         one = ShownSetting(setting.name, _shown(values[setting.name]), source == _DEFAULT, setting.meaning)
         kind = _LIST if setting.name in _LISTS else _TYPES[type(setting.default)]
-        yield details.fields(one, source, kind)
-    yield details.fields(_MIN_ISR, _DEFAULT, _INT)
+        yield _setting_fields(one, source, kind, **wanted)
+    yield _setting_fields(_MIN_ISR, _DEFAULT, _INT, **wanted)
 
 
 def _described_broker(broker: Broker, request: Request, **wanted: bool) -> Iterator[Fields]:
@@ -87,7 +88,9 @@ def _described_broker(broker: Broker, request: Request, **wanted: bool) -> Itera
     advertised = ShownSetting("advertised.listeners", value, broker.config.advertised is None, meaning)
     for one in (advertised, *own, *defaults):
         source = _DEFAULT if one.is_default else _OF_BROKER
-        yield _Details(**wanted).fields(one, source, _type_of(one.value), read_only=True)
+        is_number = one.value.lstrip("-").isdigit()
+        kind = _BOOLEAN if one.value in ("true", "false") else _LONG if is_number else _STRING
+        yield _setting_fields(one, source, kind, read_only=True, **wanted)
 
 
 def _described_group(broker: Broker, group: str, **wanted: bool) -> Iterator[Fields]:
@@ -98,13 +101,7 @@ def _described_group(broker: Broker, group: str, **wanted: bool) -> Iterator[Fie
     for each in broker.configs.groups.described(group):
         source = _OF_GROUP if each.is_override else _DEFAULT if each.is_default else _OF_BROKER
         one = ShownSetting(each.name, str(each.value), each.is_default, each.meaning)
-        yield _Details(**wanted).fields(one, source, _INT)
-
-
-def _type_of(shown: str) -> int:
-    if shown in ("true", "false"):
-        return _BOOLEAN
-    return _LONG if shown.lstrip("-").isdigit() else _STRING
+        yield _setting_fields(one, source, _INT, **wanted)
 
 
 def _shown(value: object) -> str:

@@ -160,7 +160,6 @@ def _named(places: Iterable[Place], names: Mapping[UUID, str]) -> list[Fields]:
     return [{**each, "topic_name": names[each["topic_id"]]} for each in _topics(places) if each["topic_id"] in names]
 
 
-#: The APIs of this module.
 APIS = (
     CONSUMER_GROUP_HEARTBEAT,
     Api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe, "DESCRIBE of the group and of its topics"),

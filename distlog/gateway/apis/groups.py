@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from distlog.gateway.apis.cluster import attempted
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import Join, JoinReply, SyncReply, SyncRequest
@@ -31,19 +29,18 @@ def find_coordinator(request: Request, broker: Broker) -> Fields:
 
 
 def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
-    return attempted(partial(_known_coordinator, request, broker, key), **_NO_NODE)
+    def find() -> Fields:
+        is_transaction = request.get("key_type", 0) == _TRANSACTION
+        kind = ResourceType.TRANSACTIONAL_ID if is_transaction else ResourceType.GROUP
+        request.rights.check(Operation.DESCRIBE, kind, key)
+        service = broker.transactions if is_transaction else broker.groups
+        node = broker.cluster.holder(service.partition_of(key))
+        if node is None:
+            return _NO_COORDINATOR
+        host, port = broker.address(request, node)
+        return {"node_id": node.id, "host": host, "port": port}
 
-
-def _known_coordinator(request: Request, broker: Broker, key: str) -> Fields:
-    is_transaction = request.get("key_type", 0) == _TRANSACTION
-    kind = ResourceType.TRANSACTIONAL_ID if is_transaction else ResourceType.GROUP
-    request.rights.check(Operation.DESCRIBE, kind, key)
-    service = broker.transactions if is_transaction else broker.groups
-    node = broker.cluster.holder(service.partition_of(key))
-    if node is None:
-        return _NO_COORDINATOR
-    host, port = broker.address(request, node)
-    return {"node_id": node.id, "host": host, "port": port}
+    return attempted(find, **_NO_NODE)
 
 
 def _denied(request: Request) -> ErrorCode:
@@ -165,7 +162,6 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "error_code": ErrorCode.none, "members": left}
 
 
-#: The APIs of this module.
 APIS = (
     Api(10, "FindCoordinator", 0, 4, find_coordinator, "DESCRIBE of the group or the transactional id"),
     Api(11, "JoinGroup", 0, 9, join_group, "READ of the group"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -10,7 +10,7 @@ from typing import Any
 
 from distlog.core.consumer_offsets import Position
 from distlog.core.errors import DistlogError, StorageError
-from distlog.gateway.apis.cluster import grouped, once
+from distlog.gateway.apis.cluster import by_topic, grouped
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.offsets_format import TopicPartition
@@ -43,23 +43,16 @@ class RequestedPositions:
             for commit_ms in [max(now_ms, _replaced_ms(broker, topic.name))]
             for each in topic.partitions
         }
-        self._topics = once((topic, number, None) for topic, number in positions)
         find = partial(allowed_topic, request, broker.metadata.topic, Operation.READ)
         self._codes = {place: refused or place_code(find, *place) for place in positions}
         self.positions = {place: each for place, each in positions.items() if self._codes[place] is ErrorCode.none}
 
     def topics(self, code: ErrorCode) -> list[Fields]:
         """The fields of the response; `code` is that of all partitions which were not refused before."""
-        return list(self._topic_fields(code))
-
-    def _topic_fields(self, code: ErrorCode) -> Iterator[Fields]:
-        for name, numbers in self._topics.items():
-            partitions = []
-            for number in numbers:
-                own_code = self._codes[name, number]
-                error = code if own_code is ErrorCode.none else own_code
-                partitions.append({"partition_index": number, "error_code": error})
-            yield {"name": name, "partitions": partitions}
+        return by_topic(
+            (name, {"partition_index": number, "error_code": own_code or code})
+            for (name, number), own_code in self._codes.items()
+        )
 
 
 def _replaced_ms(broker: Broker, topic: str) -> int:
@@ -167,19 +160,18 @@ def _places(topics: Any) -> list[TopicPartition]:
 
 
 def _topics(positions: Mapping[TopicPartition, PositionOrCode]) -> list[Fields]:
-    topics: dict[str, list[Fields]] = {}
-    for (topic, partition), each in positions.items():
-        position = each if isinstance(each, Position) else _NONE
-        topics.setdefault(topic, []).append(
-            {
-                "partition_index": partition,
-                "committed_offset": position.offset,
-                "committed_leader_epoch": position.leader_epoch,
-                "metadata": position.metadata,
-                "error_code": each if isinstance(each, ErrorCode) else ErrorCode.none,
-            }
-        )
-    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+    return by_topic((topic, _position_fields(number, each)) for (topic, number), each in positions.items())
+
+
+def _position_fields(number: int, each: PositionOrCode) -> Fields:
+    position = each if isinstance(each, Position) else _NONE
+    return {
+        "partition_index": number,
+        "committed_offset": position.offset,
+        "committed_leader_epoch": position.leader_epoch,
+        "metadata": position.metadata,
+        "error_code": each if isinstance(each, ErrorCode) else ErrorCode.none,
+    }
 
 
 OFFSET_FETCH = Api(9, "OffsetFetch", 1, 9, offset_fetch, "DESCRIBE of the group and of the topic")
@@ -207,14 +199,12 @@ def offset_delete(request: Request, broker: Broker) -> None:
 
 
 def _respond(request: Request, results: Mapping[TopicPartition, ErrorCode], code: ErrorCode) -> None:
-    topics: dict[str, list[Fields]] = {}
-    for (topic, partition), result in results.items():
-        topics.setdefault(topic, []).append({"partition_index": partition, "error_code": result})
-    fields = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
-    request.respond({"throttle_time": 0, "error_code": code, "topics": fields})
+    topics = by_topic(
+        (topic, {"partition_index": number, "error_code": result}) for (topic, number), result in results.items()
+    )
+    request.respond({"throttle_time": 0, "error_code": code, "topics": topics})
 
 
-#: The APIs of this module.
 APIS = (
     Api(8, "OffsetCommit", 2, 9, offset_commit, "READ of the group and of the topic"),
     OFFSET_FETCH,

@@ -113,7 +113,6 @@ def _alter(request: Request, broker: Broker, entity: Entity, entry: Any, *, vali
         broker.configs.alter_quotas(entity, changes)
 
 
-#: The APIs of this module.
 APIS = (
     Api(48, "DescribeClientQuotas", 0, 1, describe_client_quotas, "DESCRIBE_CONFIGS of the cluster"),
     Api(49, "AlterClientQuotas", 0, 1, alter_client_quotas, "ALTER_CONFIGS of the cluster"),

@@ -31,7 +31,7 @@ from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.time_warnings import is_early, warn_of_early
 from distlog.core.transaction_state import ProducerId
-from distlog.gateway.apis.cluster import attempted, check_topic, grouped, once, topic_key, topic_place
+from distlog.gateway.apis.cluster import attempted, by_topic, check_topic, grouped, topic_key
 from distlog.gateway.apis.transactions import code_of, fenced_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.delayed_operations import DelayedAppend, DelayedFetch
@@ -259,14 +259,11 @@ def _finish(request: Request, broker: Broker, delayed: DelayedAppend) -> None:
         else:
             request.respond_nothing()
     else:
-        topics: dict[str | uuid.UUID, list[Fields]] = {}
-        errors_left = _MOST_RECORD_ERRORS
+        results, errors_left = list[tuple[str | uuid.UUID, Fields]](), _MOST_RECORD_ERRORS
         for part in parts:
-            fields = _produced_fields(part, errors_left)
-            errors_left -= len(fields.get("record_errors", ()))
-            topics.setdefault(part.topic, []).append(fields)
-        responses = [{**topic_place(topic, "name"), "partition_responses": each} for topic, each in topics.items()]
-        request.respond({"responses": responses, "throttle_time": 0})
+            results.append((part.topic, _produced_fields(part, errors_left)))
+            errors_left -= len(results[-1][1].get("record_errors", ()))
+        request.respond({"responses": by_topic(results, "partition_responses"), "throttle_time": 0})
 
 
 def _warn_of_early_times(part: _ProducedBatch, partition: Partition) -> None:
@@ -393,8 +390,6 @@ def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
 PRODUCE = Api(0, "Produce", 3, 13, produce, "WRITE of the topic, and of the transactional id")
 
 
-#: From here on topics have their ids (KIP-516).
-_TOPIC_IDS = 13
 #: A fetch of a session (KIP-227) has an epoch above this. A session is optional, and no gateway offers one.
 _OPENING_EPOCH = 0
 _READ_COMMITTED = 1
@@ -494,17 +489,9 @@ def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartitio
     request.counts(CONSUMER_BYTE_RATE, size)
     if size:
         request.on_sent.append(partial(broker.fetch_memory.give_back, size))
-    topics: dict[str | uuid.UUID, list[Fields]] = {}
-    for each in reads:
-        topics.setdefault(each.topic, []).append(
-            _fetched_fields(each, request.body.isolation_level == _READ_COMMITTED)
-        )
-    return {
-        "throttle_time": 0,
-        "error_code": ErrorCode.none,
-        "session_id": 0,
-        "responses": [{**topic_place(topic, "topic"), "partitions": each} for topic, each in topics.items()],
-    }
+    committed = request.body.isolation_level == _READ_COMMITTED
+    topics = by_topic(((each.topic, _fetched_fields(each, committed)) for each in reads), name="topic")
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "session_id": 0, "responses": topics}
 
 
 def _fetched_fields(each: _FetchedPartition, committed: bool) -> Fields:
@@ -550,16 +537,17 @@ class _ListedOffset(NamedTuple):
 _NO_LISTED_OFFSET = _ListedOffset(_NONE, _NONE, _NONE)
 
 
-def _by_index(request: Request) -> dict[str, dict[int, Any]]:
-    return once((topic.name, one.partition_index, one) for topic in request.body.topics for one in topic.partitions)
+def _by_place(request: Request) -> dict[tuple[str, int], Any]:
+    """The partitions of a request by topic and number; as in Kafka, the last of those that are named twice."""
+    return {(topic.name, one.partition_index): one for topic in request.body.topics for one in topic.partitions}
 
 
 def list_offsets(request: Request, broker: Broker) -> Fields:
     """The offset for each partition's time."""
     committed = request.get("isolation_level", 0) == _READ_COMMITTED
     topics = [
-        {"name": name, "partitions": _listed(request, broker, name, [*numbers.values()], committed)}
-        for name, numbers in _by_index(request).items()
+        {"name": name, "partitions": _listed(request, broker, name, [one for _, one in places], committed)}
+        for name, places in grouped(_by_place(request).items(), lambda item: item[0][0]).items()
     ]
     return {"throttle_time": 0, "topics": topics}
 
@@ -612,18 +600,12 @@ def _listed_offset(hosted: HostedTopic, wanted: Any, committed: bool) -> _Listed
 
 def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
     """The end of the epoch of each partition."""
-    wanted = once((topic.topic, one.partition, one) for topic in request.body.topics for one in topic.partitions)
-    topics = [
-        {
-            "topic": name,
-            "partitions": [
-                attempted(partial(_end, request, broker, name, one), partition=number)
-                for number, one in numbers.items()
-            ],
-        }
-        for name, numbers in wanted.items()
-    ]
-    return {"throttle_time": 0, "topics": topics}
+    wanted = {(topic.topic, one.partition): one for topic in request.body.topics for one in topic.partitions}
+    ends = (
+        (name, attempted(partial(_end, request, broker, name, one), partition=number))
+        for (name, number), one in wanted.items()
+    )
+    return {"throttle_time": 0, "topics": by_topic(ends, name="topic")}
 
 
 def _end(request: Request, broker: Broker, topic: str, wanted: Any) -> Fields:
@@ -636,27 +618,17 @@ def _end(request: Request, broker: Broker, topic: str, wanted: Any) -> Fields:
 
 def delete_records(request: Request, broker: Broker) -> Fields:
     """Delete the records below an offset, -1 for all; each partition in a commit of its own."""
-    topics = [
-        {
-            "name": name,
-            "partitions": [
-                attempted(
-                    partial(_delete, request, broker, name, number, one.offset),
-                    partition_index=number,
-                    low_watermark=_NONE,
-                )
-                for number, one in numbers.items()
-            ],
-        }
-        for name, numbers in _by_index(request).items()
-    ]
+
+    def delete(name: str, number: int, offset: int) -> Fields:
+        request.rights.check(Operation.DELETE, ResourceType.TOPIC, name)
+        report = broker.metadata.clients_topic(name).topic.delete_records({number: offset})
+        return {"low_watermark": report.log_start_offsets[number]}
+
+    topics = by_topic(
+        (name, attempted(partial(delete, name, number, one.offset), partition_index=number, low_watermark=_NONE))
+        for (name, number), one in _by_place(request).items()
+    )
     return {"throttle_time": 0, "topics": topics}
-
-
-def _delete(request: Request, broker: Broker, name: str, number: int, offset: int) -> Fields:
-    request.rights.check(Operation.DELETE, ResourceType.TOPIC, name)
-    report = broker.metadata.clients_topic(name).topic.delete_records({number: offset})
-    return {"low_watermark": report.log_start_offsets[number]}
 
 
 DELETE_RECORDS = Api(21, "DeleteRecords", 0, 2, delete_records, "DELETE of the topic")
@@ -712,7 +684,6 @@ INIT_PRODUCER_ID = Api(
     "WRITE of the transactional id; without one, IDEMPOTENT_WRITE of the cluster or WRITE of any topic",
 )
 
-#: The APIs of this module.
 APIS = (
     PRODUCE,
     Api(1, "Fetch", 4, 17, fetch, "READ of the topic"),

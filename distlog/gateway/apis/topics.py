@@ -12,7 +12,7 @@ from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
 from distlog.core.topics.topic import check_grows
-from distlog.gateway.apis.cluster import TopicIds, attempted, check_create, grouped, only_once, topic_uuid
+from distlog.gateway.apis.cluster import TopicIds, attempted, check_create, grouped, only_once
 from distlog.gateway.apis.configs import described, without_ignored
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import (
@@ -49,8 +49,8 @@ def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool
     if empty := [each.name for each in topic.configs if each.value is None]:
         raise InvalidConfigError(f"Null value not supported for topic configs: {','.join(empty)}")
     config = TopicConfig.parse(without_ignored({each.name: each.value for each in topic.configs}))
-    count = _count(topic)
-    count = broker.config.num_partitions if count == _DEFAULT_COUNT else count
+    if (count := _count(topic)) == _DEFAULT_COUNT:
+        count = broker.config.num_partitions
     fields: dict[str, Any] = {
         "num_partitions": count,
         "replication_factor": 1,
@@ -59,12 +59,11 @@ def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool
     if not request.rights.might(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
         # the settings are secret (KIP-525)
         code = ErrorCode.topic_authorization_failed
-        hidden = {"num_partitions": -1, "replication_factor": -1, "configs": None, "topic_config_error_code": code}
-        fields = hidden
+        fields = {"num_partitions": -1, "replication_factor": -1, "configs": None, "topic_config_error_code": code}
     if validate_only:
         broker.metadata.check_new(topic.name, count)
         return fields
-    return {**fields, "topic_id": topic_uuid(broker.metadata.create(topic.name, count, config))}
+    return {**fields, "topic_id": broker.metadata.create(topic.name, count, config).id}
 
 
 def _count(topic: Any) -> int:
@@ -122,7 +121,7 @@ def _drop(request: Request, broker: Broker, name: str, topic_id: uuid.UUID | Non
     request.rights.check(Operation.DELETE, ResourceType.TOPIC, name)
     dropped = broker.metadata.drop(name, topic_id)
     broker.groups.offsets.forget_topic(name)
-    return {"name": name, "topic_id": topic_uuid(dropped)}
+    return {"name": name, "topic_id": dropped.id}
 
 
 def create_partitions(request: Request, broker: Broker) -> Fields:
@@ -156,7 +155,6 @@ def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only:
         opened.create_partitions(topic.count)
 
 
-#: The APIs of this module.
 APIS = (
     Api(
         19,

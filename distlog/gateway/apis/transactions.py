@@ -12,7 +12,7 @@ from distlog.core.consumer_offsets import OFFSETS_TOPIC, encode_position
 from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.log.end_marker import marker
 from distlog.core.transaction_state import ProducerId
-from distlog.gateway.apis.cluster import grouped, once
+from distlog.gateway.apis.cluster import by_topic, grouped
 from distlog.gateway.apis.positions import RequestedPositions, allowed_topic, place_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError
@@ -78,12 +78,11 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
             ),
             fenced=fenced_code(request.api_version, _FENCED_SINCE),
         )
-    topics: dict[str, list[Fields]] = {}
-    for (name, number), code in codes.items():
-        code = rest if code is ErrorCode.none else code
-        topics.setdefault(name, []).append({"partition_index": number, "partition_error_code": code})
-    results = [{"name": name, "results_by_partition": partitions} for name, partitions in topics.items()]
-    return {"throttle_time": 0, "results_by_topic_v3_and_below": results}
+    parts = (
+        (name, {"partition_index": number, "partition_error_code": code or rest})
+        for (name, number), code in codes.items()
+    )
+    return {"throttle_time": 0, "results_by_topic_v3_and_below": by_topic(parts, "results_by_partition")}
 
 
 def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
@@ -165,19 +164,13 @@ def write_txn_markers(request: Request, broker: Broker) -> Fields:
 
 def _written(request: Request, broker: Broker, markers: Sequence[Any]) -> list[Fields]:
     """Write one marker in all places where a request has it."""
-    places = once(
-        (topic.name, number, None) for each in markers for topic in each.topics for number in topic.partition_indexes
+    places = dict.fromkeys(
+        (topic.name, number) for each in markers for topic in each.topics for number in topic.partition_indexes
     )
-    return [
-        {
-            "name": name,
-            "partitions": [
-                {"partition_index": number, "error_code": _marker_code(request, broker, markers[0], name, number)}
-                for number in numbers
-            ],
-        }
-        for name, numbers in places.items()
-    ]
+    return by_topic(
+        (name, {"partition_index": number, "error_code": _marker_code(request, broker, markers[0], name, number)})
+        for name, number in places
+    )
 
 
 def _marker_code(request: Request, broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode:
@@ -217,7 +210,6 @@ def _write(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode
     return ErrorCode.none
 
 
-#: The APIs of this module.
 APIS = (
     Api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, "WRITE of the transactional id and of the topic"),
     Api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, "WRITE of the transactional id, READ of the group"),

@@ -188,7 +188,6 @@ def _change(each: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential,
     return name, secret_of_salted(mechanism, each.salted_password, each.salt, each.iterations)
 
 
-#: The APIs of this module.
 APIS = (
     *SASL_APIS,
     Api(50, "DescribeUserScramCredentials", 0, 0, describe_users, "DESCRIBE of the cluster"),

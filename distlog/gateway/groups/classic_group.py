@@ -153,21 +153,11 @@ class ClassicMember:
         self.protocols, self.client_id, self.client_host = join.protocols, join.client_id, join.client_host
         self.rebalance_timeout_ms, self.session_timeout_ms = join.rebalance_timeout_ms, join.session_timeout_ms
 
-    def wait_for_join(self, answer: AnswerJoin) -> None:
-        """Answer when all have joined; an older join that still waits is answered now: each gets one answer."""
-        self.answer_join(JoinReply(error=ErrorCode.rebalance_in_progress, member_id=self.id))
-        self.join = answer
-
     def answer_join(self, reply: JoinReply) -> None:
         """Answer the join that waits, if one does."""
         answer, self.join = self.join, None
         if answer is not None:
             answer(reply)
-
-    def wait_for_sync(self, answer: AnswerSync) -> None:
-        """Answer when the leader has assigned; an older sync that still waits is answered now."""
-        self.answer_sync(SyncReply(error=ErrorCode.rebalance_in_progress))
-        self.sync = answer
 
     def answer_sync(self, reply: SyncReply) -> None:
         """Answer the sync that waits, if one does."""
@@ -579,15 +569,12 @@ def _join_known(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
         _add(group, request.member_id, request, answer)
         return
     member = group.members.check(request.member_id, request.instance_id)
-    has_changed = member.protocols != request.protocols
+    # the first answer was lost; but a leader that joins a stable group again wants to assign anew
     is_leader = member.id == group.members.leader
-    if group.phase is GroupPhase.COMPLETING and not has_changed:
-        # the first answer was lost
-        answer(group.join_reply(member))
-    elif group.phase is GroupPhase.STABLE and not has_changed and not is_leader:
+    is_repeated = group.phase is GroupPhase.COMPLETING or (group.phase is GroupPhase.STABLE and not is_leader)
+    if is_repeated and member.protocols == request.protocols:
         answer(group.join_reply(member))
     else:
-        # a leader that joins again wants to assign anew
         _wait(group, member, request, answer)
 
 
@@ -613,8 +600,10 @@ def _replace(group: ClassicGroup, member: ClassicMember, new_id: str, request: J
     """An instance of a static member restarted: the others go on as they are, if its subscription is the same."""
     old_id, was_leader = member.id, group.members.leader == member.id
     group.replace(member, new_id)
-    is_same = group.phase is GroupPhase.STABLE and _keeps_subscription(group, member, request)
-    if not is_same:
+    before = member.subscription(group.protocol)
+    member.learn(request)
+    is_same = group.phase is GroupPhase.STABLE and group.members.chosen_protocol() == group.protocol
+    if not is_same or member.subscription(group.protocol) != before:
         _wait(group, member, request, answer)
         return
     group.renew(member)
@@ -630,16 +619,11 @@ def _replace(group: ClassicGroup, member: ClassicMember, new_id: str, request: J
     group.save(stored, {each.id: each.assignment for each in group.members})
 
 
-def _keeps_subscription(group: ClassicGroup, member: ClassicMember, request: Join) -> bool:
-    """Take the request's values; whether the group's protocol and the member's subscription stay the same."""
-    before = member.subscription(group.protocol)
-    member.learn(request)
-    return group.members.chosen_protocol() == group.protocol and member.subscription(group.protocol) == before
-
-
 def _wait(group: ClassicGroup, member: ClassicMember, request: Join, answer: AnswerJoin) -> None:
     member.learn(request)
-    member.wait_for_join(answer)
+    # an older join that still waits is answered now: each gets one answer
+    member.answer_join(JoinReply(error=ErrorCode.rebalance_in_progress, member_id=member.id))
+    member.join = answer
     group.prepare()
 
 
@@ -660,7 +644,9 @@ def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
         group.renew(member)
         answer(group.sync_reply(member))
         return
-    member.wait_for_sync(answer)
+    # an older sync that still waits is answered now
+    member.answer_sync(SyncReply(error=ErrorCode.rebalance_in_progress))
+    member.sync = answer
     if member.id == group.members.leader:
         _assign(group, request)
 
@@ -683,33 +669,19 @@ def _assign(group: ClassicGroup, request: SyncRequest) -> None:
 
 
 def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-    """Renew a member's session; the answer tells whether it should join again."""
-    try:
-        member = group.member_of(member_id, instance_id, generation)
-    except GroupRefusedError as refused:
-        return refused.code
-    group.renew(member)
+    """Renew a member's session; the answer tells whether it should join again. Raises GroupRefusedError."""
+    group.renew(group.member_of(member_id, instance_id, generation))
     return ErrorCode.rebalance_in_progress if group.phase is GroupPhase.PREPARING else ErrorCode.none
 
 
 def leave(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
-    """Remove a member. An administrator removes a static one by its instance alone."""
+    """Remove a member. An administrator removes a static one by its instance alone. Raises GroupRefusedError."""
     if group.promised.pop(member_id, None) is not None:
         group.complete_if_all_joined()
         return ErrorCode.none
     static = group.members.static(instance_id)
-    try:
-        member = group.members.check(static.id if static and not member_id else member_id, instance_id)
-    except GroupRefusedError as refused:
-        return refused.code
-    group.remove(member)
+    group.remove(group.members.check(static.id if static and not member_id else member_id, instance_id))
     return ErrorCode.none
-
-
-def send_away(group: ClassicGroup) -> None:
-    """Tell waiting members that another gateway coordinates the group."""
-    for member in group.members:
-        member.refuse(ErrorCode.not_coordinator)
 
 
 def check_commit(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:

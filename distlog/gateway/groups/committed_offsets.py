@@ -7,7 +7,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from distlog.core.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, DistlogError, InvalidConfigError
@@ -17,7 +16,7 @@ from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRefusedError, Stored, check_commit
 from distlog.gateway.groups.consumer_group import ConsumerGroup
-from distlog.gateway.groups.offsets_format import EndedTransaction, TopicPartition, read_topics
+from distlog.gateway.groups.offsets_format import TopicPartition, read_topics
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import Group, GroupRegistry
 from distlog.gateway.protocol.frames import FAILURES
@@ -27,22 +26,10 @@ from distlog.gateway.protocol.messages import ErrorCode
 # the group's coordinator reads the new markers there.
 
 
-class EndMarkers(Protocol):
-    """The part of the store of groups that EndedPositions needs."""
-
-    def partition_of(self, group: str) -> int:
-        """The partition that has a group."""
-        ...
-
-    def ended(self, partition: int) -> Iterable[EndedTransaction]:
-        """The transactions that have ended in a partition since the last call. Raises DistlogError."""
-        ...
-
-
 class EndedPositions:
     """Shows or forgets the positions of transactions when these have ended; for many threads."""
 
-    def __init__(self, groups: GroupRegistry, markers: EndMarkers) -> None:
+    def __init__(self, groups: GroupRegistry, markers: OffsetsTopic) -> None:
         self._groups, self._markers = groups, markers
         self._locks = defaultdict[int, threading.Lock](threading.Lock)
 
@@ -54,17 +41,14 @@ class EndedPositions:
                 for ended in self._markers.ended(number):
                     # groups that are not loaded yet would never learn of it
                     self._groups.check(group)
-                    self._end(number, ended)
+                    for name in self._groups.names_with_pending():
+                        if self._markers.partition_of(name) == number:
+                            with suppress(GroupRefusedError), self._groups.opened(name) as opened:
+                                opened.positions.end_transaction(ended.producer_id, is_committed=ended.is_committed)
             except DistlogError as error:
                 FAILURES.note("to read ends of transactions", error)
                 # at other codes librdkafka reads the partitions no more
                 raise GroupRefusedError(ErrorCode.coordinator_load_in_progress) from error
-
-    def _end(self, number: int, ended: EndedTransaction) -> None:
-        for name in self._groups.names_with_pending():
-            if self._markers.partition_of(name) == number:
-                with suppress(GroupRefusedError), self._groups.opened(name) as group:
-                    group.positions.end_transaction(ended.producer_id, is_committed=ended.is_committed)
 
 
 #: Kafka's `offset.metadata.max.bytes`.

@@ -166,8 +166,6 @@ class ConsumerGroup:
         #: The answers behind the last store that is under way; None if there is none.
         self._behind: list[Stored] | None = None
 
-    # --- its state
-
     @property
     def settings(self) -> GroupSettings:
         """Its settings as they are now."""
@@ -273,15 +271,19 @@ class ConsumerGroup:
         if joins and known is None:
             if len(self.members) >= self.settings.max_size:
                 raise GroupRefusedError(ErrorCode.group_max_size_reached)
-            member = ConsumerMember(request.member_id or self._new_id(), _FIRST, _NOTHING)
+            member = ConsumerMember(request.member_id or self._new_id(), MemberFacts(), _NOTHING)
             self.members[member.id] = member
             return member, True
         if not joins and request.instance_id is not None:
             known = self._checked(static, request.member_id)
         if known is None:
             raise GroupRefusedError(ErrorCode.unknown_member_id)
-        if not joins:
-            _check_epoch(known.current, request)
+        current, owned = known.current, request.owned
+        if not joins and request.epoch != current.epoch:
+            # the answer with the newest epoch may have been lost
+            is_repeated = request.epoch == current.previous_epoch and owned is not None and owned <= current.assigned
+            if request.epoch > current.epoch or not is_repeated:
+                raise GroupRefusedError(ErrorCode.fenced_member_epoch)
         return known, False
 
     def _checked(self, static: ConsumerMember | None, member_id: str) -> ConsumerMember:
@@ -310,11 +312,8 @@ class ConsumerGroup:
         if member is None:
             raise GroupRefusedError(ErrorCode.unknown_member_id)
         if request.epoch == LEAVES_FOR_A_WHILE:
-            previous = member.current.epoch
-            stays = CurrentAssignment(
-                request.epoch, previous, MemberState.STABLE, member.current.assigned, frozenset()
-            )
-            self._move(member, stays)
+            epochs, assigned = (request.epoch, member.current.epoch), member.current.assigned
+            self._move(member, CurrentAssignment(*epochs, MemberState.STABLE, assigned, frozenset()))
         else:
             self._remove(member)
 
@@ -472,18 +471,6 @@ class ConsumerGroup:
         self._store()
 
 
-_FIRST = MemberFacts(
-    instance_id=None,
-    rack_id=None,
-    client_id="",
-    client_host="",
-    topics=(),
-    pattern=None,
-    rebalance_timeout_ms=-1,
-    assignor=None,
-)
-
-
 def topic_uuid(facts: TopicSummary) -> uuid.UUID:
     """The topic's id as assignments have it."""
     return uuid.UUID(facts.topic_id)
@@ -503,15 +490,6 @@ def _told(before: MemberFacts, request: ConsumerHeartbeat) -> MemberFacts:
         ),
         assignor=before.assignor if request.assignor is None else request.assignor,
     )
-
-
-def _check_epoch(current: CurrentAssignment, request: ConsumerHeartbeat) -> None:
-    """Raise GroupRefusedError for another epoch, unless the answer with the newest one may have been lost."""
-    if request.epoch == current.epoch:
-        return
-    is_repeated = request.epoch == current.previous_epoch and request.owned is not None
-    if request.epoch > current.epoch or not is_repeated or not (request.owned or frozenset()) <= current.assigned:
-        raise GroupRefusedError(ErrorCode.fenced_member_epoch)
 
 
 def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:

@@ -16,6 +16,7 @@ from enum import IntEnum
 from distlog.core.consumer_offsets import OFFSETS_TOPIC, FieldReader, text_field
 from distlog.core.errors import CorruptRecordError
 from distlog.gateway.groups.assignors import Place
+from distlog.gateway.protocol.messages import uvarint
 
 
 class RecordKind(IntEnum):
@@ -45,14 +46,14 @@ class ConsumerKey:
 class MemberFacts:
     """A member as its client has told it."""
 
-    instance_id: str | None
-    rack_id: str | None
-    client_id: str
-    client_host: str
-    topics: tuple[str, ...]
-    pattern: str | None
-    rebalance_timeout_ms: int
-    assignor: str | None
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
 
 
 class MemberState(IntEnum):
@@ -141,11 +142,7 @@ def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None
 
 def _size(count: int) -> bytes:
     """A length as newer versions of messages have it: one more, as a varint (KIP-482)."""
-    data, count = bytearray(), count + 1
-    while count >= 0x80:
-        data.append(count & 0x7F | 0x80)
-        count >>= 7
-    return bytes([*data, count])
+    return uvarint(count + 1)
 
 
 def _text(value: str | None) -> bytes:

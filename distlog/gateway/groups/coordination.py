@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Generic, Protocol, TypeVar
 
 from distlog.core.errors import LockHeldError
+from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.protocol.messages import ErrorCode
 
@@ -19,20 +20,6 @@ _UNLOADING = -1
 Loaded_co = TypeVar("Loaded_co", covariant=True)
 Loaded_contra = TypeVar("Loaded_contra", contravariant=True)
 Loaded = TypeVar("Loaded")
-
-
-class Lease(Protocol):
-    """The part of a gateway's lease that Coordination needs."""
-
-    @property
-    def held_partitions(self) -> frozenset[int]:
-        """The partitions that the gateway coordinates now."""
-        ...
-
-    @property
-    def term(self) -> int:
-        """A number that grows when older knowledge of the partitions may be outdated."""
-        ...
 
 
 class LeaderStore(Protocol[Loaded_co]):
@@ -83,7 +70,7 @@ class Registry(Protocol[Loaded_contra]):
 class Coordination(Generic[Loaded]):
     """Loads and unloads partitions of `store` as the `lease` has them. Only one thread calls `step`."""
 
-    def __init__(self, lease: Lease, store: LeaderStore[Loaded]) -> None:
+    def __init__(self, lease: GatewayLease, store: LeaderStore[Loaded]) -> None:
         self._lease, self._store = lease, store
         self._loaded: dict[int, int] = {}
 
@@ -117,8 +104,7 @@ class Coordination(Generic[Loaded]):
         old = {number for number, of in self._loaded.items() if number not in held or of != term or number in lost}
         if old:
             self._unload(old, registry)
-        new = held - self._loaded.keys()
-        if new:
+        if new := held - self._loaded.keys():
             self._load(new, term, registry)
 
     def _unload(self, partitions: set[int], registry: Registry[Loaded]) -> None:

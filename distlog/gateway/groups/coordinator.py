@@ -455,9 +455,6 @@ class GroupServices:
 
 
 def _goes_on(wake: threading.Event, is_over: threading.Event) -> bool:
-    """Make `wake` ready for another wait; false when the loop is over.
-
-    In this order: `stop` sets `is_over` first, so a wake-up that is cleared here was seen as the end.
-    """
+    # in this order: `stop` sets `is_over` first, so a wake-up that is cleared here was seen as the end
     wake.clear()
     return not is_over.is_set()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from distlog.core.batches.record_batch import COMMIT, CONTROL
 from distlog.core.consumer_offsets import (
@@ -29,7 +29,6 @@ from distlog.gateway.groups.consumer_records import (
     decode_consumer_key,
     encode_consumer_key,
 )
-from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.partition import PartitionTail
 
 
@@ -158,13 +157,6 @@ class PendingPosition:
     producer_id: int
     key: OffsetKey
     position: Position
-
-
-class GroupStore(Protocol):
-    """Keeps changes in the order of a group's calls."""
-
-    def store(self, group: str, changes: Sequence[GroupChange], done: Callable[[ErrorCode], None]) -> None:
-        """Keep changes of one group; `done` is called when they are durable, or with the error."""
 
 
 class Positions:

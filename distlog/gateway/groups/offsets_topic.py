@@ -191,7 +191,7 @@ _LOCK_WAIT_S = 5.0
 
 
 class OffsetsTopic:
-    """The GroupStore of a root. It stores the groups of the partitions that this gateway leads.
+    """The groups of a root. It stores the groups of the partitions that this gateway leads.
 
     `linger_ms`: how long changes are gathered. A change is durable when `done` is called with no error. Safe to share
     between threads, but for `begin`, `settle` and `end`, which one thread calls.
@@ -220,8 +220,7 @@ class OffsetsTopic:
 
     def open(self) -> int:
         """Open or create the topic; returns its number of partitions. Raises DistlogError."""
-        topic, _ = self._opened()
-        return topic.partitions
+        return self._opened()[0].partitions
 
     @property
     def partitions(self) -> int:
@@ -303,7 +302,7 @@ class OffsetsTopic:
         return iter(()) if tail is None else ended_transactions(tail)
 
     def store(self, group: str, changes: Sequence[GroupChange], done: Stored) -> None:
-        """See GroupStore; when too much is on its way, the answer is to retry later."""
+        """Keep changes in the order of a group's calls; when too much is on its way, the answer is to retry later."""
         number = self.partition_of(group)
         try:
             batching = self._batching_of(number)
@@ -314,12 +313,8 @@ class OffsetsTopic:
         records = [(encode_key(key), _encoded(value)) for key, value in changes]
         # Kafka's codes for changes that are larger than a batch may be: of positions, or of a group.
         is_group = not all(isinstance(key, OffsetKey) for key, _ in changes)
-        batching.append(
-            number,
-            records,
-            done,
-            ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size,
-        )
+        too_large = ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
+        batching.append(number, records, done, too_large)
 
     def _opened(self) -> tuple[Topic, Leadership]:
         with self._lock:

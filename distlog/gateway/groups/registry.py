@@ -21,12 +21,12 @@ from distlog.gateway.groups.classic_group import (
     GroupRecord,
     GroupRefusedError,
     Stored,
-    send_away,
 )
 from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.consumer_records import ConsumerKey, ConsumerValue, RecordKind
 from distlog.gateway.groups.group_configs import GroupConfigs
-from distlog.gateway.groups.offsets_format import GroupChange, GroupKey, GroupStore, PendingPosition, Positions
+from distlog.gateway.groups.offsets_format import GroupChange, GroupKey, PendingPosition, Positions
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.protocol.messages import ErrorCode
 
 
@@ -58,7 +58,7 @@ class GroupRegistry:
 
     def __init__(
         self,
-        store: GroupStore,
+        store: OffsetsTopic,
         settings: GroupSettings,
         *,
         clock: Callable[[], float] = lambda: time.monotonic() * 1000,
@@ -316,8 +316,8 @@ class GroupRegistry:
 
 def _send_away(group: Group) -> None:
     # members of the newer protocol wait for nothing but the storage
-    if isinstance(group.membership, ClassicGroup):
-        send_away(group.membership)
+    for member in group.membership.members if isinstance(group.membership, ClassicGroup) else ():
+        member.refuse(ErrorCode.not_coordinator)
 
 
 def _restore(group: ClassicGroup, record: GroupRecord) -> None:

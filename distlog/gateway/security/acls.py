@@ -173,13 +173,10 @@ class AclFilter(NamedTuple):
 
     def matches(self, acl: Acl) -> bool:
         """True if the ACL is one of the wanted ones; MATCH wants all that count for the resource `name`."""
-        plain = zip(
-            (self.resource_type, self.operation, self.permission),
-            (acl.resource_type, acl.operation, acl.permission),
-            strict=True,
-        )
         return (
-            all(wanted in (1, found) for wanted, found in plain)
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
             and self.principal in (None, acl.principal)
             and self.host in (None, acl.host)
             and self._matches_pattern(acl)
@@ -190,11 +187,9 @@ class AclFilter(NamedTuple):
             return False
         if self.name is None or self.name == acl.name:
             return True
-        if self.pattern_type is not PatternType.MATCH:
-            return False
-        if acl.pattern_type is PatternType.LITERAL:
-            return acl.name == WILDCARD
-        return self.name.startswith(acl.name)
+        is_literal = acl.pattern_type is PatternType.LITERAL
+        is_match = acl.name == WILDCARD if is_literal else self.name.startswith(acl.name)
+        return is_match and self.pattern_type is PatternType.MATCH
 
 
 #: So many decisions are kept, with names of so many characters: they come from clients, so there is no end of them.

@@ -319,9 +319,8 @@ class SaslExchange:
 
     def is_revoked(self, users: Users) -> bool:
         """True if the authenticated user was deleted since, or has another password."""
-        if self._user is None:
-            return False
-        return self._user.secret not in users.secrets.get(self._user.name, {}).values()
+        user = self._user
+        return user is not None and user.secret not in users.secrets.get(user.name, {}).values()
 
     def _step(self, token: bytes) -> tuple[bytes, AuthenticatedUser | None]:
         if self.mechanism == PLAIN:

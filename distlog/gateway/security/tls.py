@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.gateway.security.users_file import stamp_of
 
 _log = logging.getLogger("distlog.gateway")
 #: The values of `ssl.client.auth`, and their meanings.
@@ -65,7 +65,7 @@ class TlsFiles:
     def stamp(self) -> Sequence[object]:
         """A value that is another one when a file was changed or replaced."""
         paths = self.certificate, self.key, self.ca, self.crl, self.key_password_file
-        return [_stamp(each) for each in paths if each is not None]
+        return [stamp_of(each) for each in paths if each is not None]
 
     def _password(self) -> bytes:
         """The key's password; OpenSSL asks for it only if there is one, and would ask a terminal otherwise."""
@@ -73,14 +73,6 @@ class TlsFiles:
             raise ValueError("the key has a password, and no file with it is given")
         with open(self.key_password_file, "rb") as file:
             return file.read(_MAX_PASSWORD_BYTES).split(b"\n")[0].rstrip(b"\r")
-
-
-def _stamp(path: str) -> object:
-    try:
-        facts = os.stat(path)
-    except OSError:
-        return None
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 @contextmanager

@@ -221,7 +221,7 @@ class UsersFile:
     def current(self) -> Users:
         """The users. The file is read again if it is another one now."""
         with self._lock:
-            stamp = _stamp_of(self._path)
+            stamp = stamp_of(self._path)
             if stamp != self._stamp:
                 self._stamp = stamp
                 try:
@@ -257,7 +257,8 @@ def _stamp(facts: os.stat_result) -> _Stamp:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
-def _stamp_of(path: str) -> _Stamp:
+def stamp_of(path: str) -> _Stamp:
+    """A value that is another one when the file was changed or replaced."""
     try:
         return _stamp(os.stat(path))
     except OSError:

@@ -20,7 +20,7 @@ from distlog.gateway.security.authentication import Authentication, SaslExchange
 from distlog.gateway.security.event_log import EventLog
 from distlog.gateway.security.tls import PrincipalMapper, subject_name
 from distlog.gateway.security.users_file import Users
-from distlog.gateway.server.fairness import CpuUse, CpuUses, owner_of
+from distlog.gateway.server.fairness import CpuUses, owner_of
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import (
     PRODUCE_KEY,
@@ -169,7 +169,10 @@ class Processor:
         # first noted, then done: work that comes from now on wakes the loop again
         self._is_woken = False
         for _ in range(len(self._due)):
-            _attempt(self._due.popleft())
+            try:
+                self._due.popleft()()
+            except Exception:  # noqa: PERF203 - other connections have work, too
+                _log.exception("the work of a connection failed")
 
     def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
         """Take a new connection, unless there are too many, in all or from its host: then None."""
@@ -193,14 +196,6 @@ class Processor:
             self._of[host] -= 1
             if not self._of[host]:
                 del self._of[host]
-
-
-def _attempt(work: Callable[[], None]) -> None:
-    try:
-        work()
-    except Exception:
-        # other connections have work, too
-        _log.exception("the work of a connection failed")
 
 
 # One client's connection. A request is handled when the one before it was answered, as in Kafka. But Produce requests
@@ -260,8 +255,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def look(self, users: Users | None) -> None:
         """End the connection of a client that takes too long, or whose user is not one of `users` any more."""
-        is_known = self.session.principal is not None
-        why = self._timeouts.expiry(is_idle=self._is_idle, is_known=is_known)
+        is_idle = not self._under_way and not self._frames.is_begun
+        why = self._timeouts.expiry(is_idle=is_idle, is_known=self.session.principal is not None)
         if why is not None:
             self.hang_up(why, is_routine=why is _IDLE)
         elif users is not None and self.session.sasl is not None and self.session.sasl.is_revoked(users):
@@ -281,11 +276,6 @@ class Connection(asyncio.BufferedProtocol):
     def is_throttled(self) -> bool:
         """True while its client is read no further, since it has used a quota."""
         return self._throttles > 0
-
-    @property
-    def _is_idle(self) -> bool:
-        """True if nothing is under way: a client that is silent now owes nothing, and is owed nothing."""
-        return not self._under_way and not self._frames.is_begun
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The buffer for received bytes; asyncio calls it."""
@@ -397,19 +387,15 @@ class Connection(asyncio.BufferedProtocol):
     def _new_request(self, frame: memoryview) -> Request:
         session, received_ms = self.session, self._processor.clock()
         if session.sasl is not None and session.sasl.takes_tokens:
-            token = SaslToken(bytes(frame))
-            share = self._share("")
+            token, share = SaslToken(bytes(frame)), self._processor.shares.share(self._owner, "")
             return TokenRequest(
                 TOKEN_HEAD, None, session, share, self._processor.quotas, received_ms, self, body=token
             )
         head = read_head(frame)
         body = frame if self._processor.supports(head, session) else None
         client_id = "" if body is None else read_client_id(body)
-        share = self._share(client_id)
+        share = self._processor.shares.share(self._owner, client_id)
         return Request(head, body, session, share, self._processor.quotas, received_ms, self, client_id)
-
-    def _share(self, client_id: str) -> CpuUse:
-        return self._processor.shares.share(self._owner, client_id)
 
     @property
     def _owner(self) -> str:
@@ -502,26 +488,22 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_next_handled or len(self._held) >= _MOST_TOGETHER:
             self._write_held()
 
-    @property
-    def _takes_files(self) -> bool:
-        """True if bytes may go out past the transport: it has none left, encrypts none, and was not closed."""
-        transport = self._transport
-        is_plain = transport.get_extra_info("sslcontext") is None
-        return is_plain and not transport.is_closing() and not transport.get_write_buffer_size()
-
     def _write_first(self, unsent: list[ResponsePiece]) -> None:
         """Send the first piece, or a part of it."""
-        first = unsent.pop(0)
+        first, transport = unsent.pop(0), self._transport
         if isinstance(first, bytes):
             first = memoryview(first)
-        elif isinstance(first, StoredBatches) and self._takes_files:
-            first = first[first.send(self._transport.get_extra_info("socket").fileno()) :]
+        elif isinstance(first, StoredBatches) and not (
+            # bytes may go out past the transport: it encrypts none, was not closed, and has none left
+            transport.get_extra_info("sslcontext") or transport.is_closing() or transport.get_write_buffer_size()
+        ):
+            first = first[first.send(transport.get_extra_info("socket").fileno()) :]
         # bytes that the client does not take at once are copied: no more than a part of a large piece
         if len(first) > _WRITTEN_BYTES:
             unsent.insert(0, first[_WRITTEN_BYTES:])
         written = first[:_WRITTEN_BYTES]
         if len(written):
-            self._transport.write(written if isinstance(written, memoryview) else bytes(written))
+            transport.write(written if isinstance(written, memoryview) else bytes(written))
 
     def _write_held(self) -> None:
         if self._held:
@@ -651,6 +633,5 @@ class Connection(asyncio.BufferedProtocol):
         self._processor.loop.call_later(_GOODBYE_S, self._transport.abort)
 
     def _largest(self) -> int:
-        config = self._processor.config
-        largest = config.socket_request_max_bytes
+        config, largest = self._processor.config, self._processor.config.socket_request_max_bytes
         return min(largest, config.sasl_server_max_receive_size) if self.session.principal is None else largest

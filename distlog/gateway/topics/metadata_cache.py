@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from distlog.core import paths
@@ -133,12 +132,12 @@ class HostedTopic(RefreshingTopic):
         return partition
 
     def _first(self, number: int) -> FirstBatch:
-        return partial(self._check_first, number)
+        def check(batch: BatchFields) -> None:
+            # as clients know it
+            for topic in (self.name, self.id):
+                self._failed.check(topic, number, batch)
 
-    def _check_first(self, number: int, batch: BatchFields) -> None:
-        # as clients know it
-        for topic in (self.name, self.id):
-            self._failed.check(topic, number, batch)
+        return check
 
     def append_later(self, number: int, records: bytes, fence: Fence | None = None) -> Future[AppendInfo]:
         """On an object store, append a producer's batch with the next commit.
@@ -176,15 +175,18 @@ class HostedTopic(RefreshingTopic):
             return dict(self._gathered.append_runs(markers, fence))
 
         def end(number: int) -> Future[None]:
-            return _result_of(lambda: self._end_in_place(number, markers[number], fence, timeout_s))
+            result: Future[None] = Future()
+            try:
+                partition = self.partition(number)
+                appended = partition.end_transaction(markers[number], fence, timeout_s=timeout_s)
+                # a marker that is there already may not be on the device: then all is flushed
+                partition.sync(appended, timeout_s=timeout_s)
+                result.set_result(None)
+            except Exception as error:
+                result.set_exception(error)
+            return result
 
         return dict(zip(markers, in_parallel(end, markers), strict=True))
-
-    def _end_in_place(self, number: int, marker: BatchRun, fence: Fence, timeout_s: float | None) -> None:
-        partition = self.partition(number)
-        appended = partition.end_transaction(marker, fence, timeout_s=timeout_s)
-        # a marker that is there already may not be on the device: then all is flushed
-        partition.sync(appended, timeout_s=timeout_s)
 
     def hurry(self) -> None:
         """Let no append wait for others: the gateway is stopping."""
@@ -199,16 +201,6 @@ class HostedTopic(RefreshingTopic):
             # a topic that was dropped has nothing to close
             with suppress(DistlogError):
                 partition.close(timeout_s)
-
-
-def _result_of(work: Callable[[], T]) -> Future[T]:
-    """The result of the work, which is done now."""
-    result: Future[T] = Future()
-    try:
-        result.set_result(work())
-    except Exception as error:
-        result.set_exception(error)
-    return result
 
 
 #: After so many names without a topic a listing tells of the next ones.
@@ -330,22 +322,17 @@ class MetadataCache:
         """The topic with this id, as `fresh_topic` has it. Raises UnknownTopicIdError, StorageError."""
         hosted = self._by_id.get(topic_id)
         if hosted is None:
-            return self._opened_by_id(topic_id)
+            name = self._name_of_id(str(topic_id))
+            with suppress(TopicNotFoundError):
+                if name is not None and (opened := self.fresh_topic(name)).id == topic_id:
+                    return opened
+            raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
         try:
             hosted.refresh(self._max_age_ms)
         except TopicNotFoundError:
             self.forget(hosted)
             raise UnknownTopicIdError("the topic with this id was dropped", topic_id=topic_id) from None
         return hosted
-
-    def _opened_by_id(self, topic_id: uuid.UUID) -> HostedTopic:
-        name = self._name_of_id(str(topic_id))
-        if name is not None:
-            with suppress(TopicNotFoundError):
-                hosted = self.fresh_topic(name)
-                if hosted.id == topic_id:
-                    return hosted
-        raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
 
     def _name_of_id(self, topic_id: str) -> str | None:
         """The topic with this id in a list of all topics; one list serves all ids for `metadata_max_age_ms`."""
@@ -401,9 +388,7 @@ class MetadataCache:
 
     def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         """Create a topic for a client."""
-        check_partition_count(partitions)
-        check_not_own(name)
-        self._check_collision(name)
+        self._check_name(name, partitions)
         try:
             hosted = self._create(name, partitions, config)
         except TopicExistsError:
@@ -439,13 +424,13 @@ class MetadataCache:
 
     def check_new(self, name: str, partitions: int) -> None:
         """Raise the errors that `create` would raise; nothing is changed."""
-        check_partition_count(partitions)
-        check_not_own(name)
-        self._check_collision(name)
+        self._check_name(name, partitions)
         if self._exists(name):
             raise TopicExistsError(f"Topic '{name}' already exists.")
 
-    def _check_collision(self, name: str) -> None:
+    def _check_name(self, name: str, partitions: int) -> None:
+        check_partition_count(partitions)
+        check_not_own(name)
         # a topic that exists already is told as that, whatever else collides with it
         for other in self._colliding.others(name):
             if self._exists(other) and not self._exists(name):
@@ -525,16 +510,12 @@ class MetadataCache:
             return hosted
         log = self._log(storage)
         snapshot = log.load()
-        if name != snapshot.name:
-            self._warn_of_copy(name, snapshot)
-        return self._keep(name, storage, log, snapshot)
-
-    def _warn_of_copy(self, name: str, snapshot: Snapshot) -> None:
-        """Log that the topic is a copy, if the original is in its own folder still."""
         with suppress(DistlogError):
-            if self._log(self.root.child(snapshot.name)).load().topic_id == snapshot.topic_id:
+            original = self._log(self.root.child(snapshot.name)) if name != snapshot.name else None
+            if original is not None and original.load().topic_id == snapshot.topic_id:
                 text = "the topic %s %s; until then Kafka clients get another id for it, %s"
                 _log.warning(text, name, copy_text(snapshot.name), client_id(name, snapshot))
+        return self._keep(name, storage, log, snapshot)
 
     def _log(self, storage: Storage) -> CommitLog:
         return topic_log(storage, self._clock, engine="gateway", defaults=self.defaults)

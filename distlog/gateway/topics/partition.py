@@ -152,7 +152,7 @@ class _Use:
         return self._logs._take(self._partition, self._open_log, stays_idle=self._stays_idle)
 
     def __exit__(self, *error: object) -> None:
-        self._logs._give_back(self._partition)
+        self._logs._close_all(self._logs._release(self._partition))
 
 
 class OpenPartitionLogs:
@@ -187,10 +187,6 @@ class OpenPartitionLogs:
                 self._idle.discard(partition)
             self._users[partition] = self._users.get(partition, 0) + 1
             return log
-
-    def _give_back(self, partition: Hashable) -> None:
-        if to_close := self._release(partition):
-            self._close_all(to_close)
 
     def _close_all(self, logs: Iterable[tuple[Hashable, PartitionLog]]) -> None:
         """Close unused logs; the ones whose flush lock is not free are closed later."""

@@ -393,11 +393,7 @@ class TransactionServices:
 
     def fence(self, transactional_id: str, producer: ProducerId, place: TopicPartition) -> Fence:
         """A fence that refuses appends unless the producer's transaction is open, and has the partition `place`."""
-
-        def check(snapshot: Snapshot) -> None:
-            check_open(self._log.newest(transactional_id), producer, place)
-
-        return check
+        return lambda snapshot: check_open(self._log.newest(transactional_id), producer, place)
 
     def check_hangs(self, producer_id: int, place: TopicPartition) -> None:
         """Raise TransactionRefusedError if a transaction of the producer in a partition has a coordinator."""

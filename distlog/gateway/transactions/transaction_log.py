@@ -23,8 +23,6 @@ from distlog.core.errors import CorruptRecordError, LeaderFencedError, TopicNotF
 from distlog.core.log.flush import AppendInfo
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.maintenance.cleaning_plan import first_dirty_offset
-from distlog.core.reading.chunks import StoredBatches
-from distlog.core.reading.fetch import FetchedBatches
 from distlog.core.reading.pipeline import whole_logs
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.transaction_state import (
@@ -114,7 +112,8 @@ class NewestStates:
 
     def __init__(self, hosted: HostedTopic, number: int) -> None:
         self._partition, self._lock = hosted.partition(number), threading.Lock()
-        self._tail = PartitionTail(self._read)
+        fetch = partial(self._partition.fetch, max_bytes=READ_BYTES, committed=False)
+        self._tail = PartitionTail(lambda offset: fetch(offset).batches)
         self._states = dict[str, TransactionState]()
 
     def get(self, transactional_id: str) -> TransactionState | None:
@@ -161,9 +160,6 @@ class NewestStates:
             for records in chunk.records(_COLUMNS, READ_UNCOMMITTED):
                 self._take(records)
         self._tail.offset = state.log_end_offset
-
-    def _read(self, offset: int) -> FetchedBatches | StoredBatches | None:
-        return self._partition.fetch(offset, READ_BYTES, committed=False).batches
 
     def _take(self, records: pa.RecordBatch) -> None:
         for row in records.to_pylist():

@@ -13,8 +13,10 @@ from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 
 import distlog
-from distlog.gateway.apis.topics import CREATE_PARTITIONS, CREATE_TOPICS
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.kafka_apis import APIS
+
+CREATE_TOPICS, CREATE_PARTITIONS = APIS[19], APIS[37]
 
 
 @pytest.mark.parametrize("version", range(CREATE_TOPICS.oldest, CREATE_TOPICS.newest + 1))
