@@ -123,11 +123,7 @@ def run_job(
 def exit_status(
     parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], given: Sequence[str] | None
 ) -> int:
-    """Parse the arguments and run a job, which returns its status.
-
-    If it fails, one line of standard error says why, and with --json an object on standard output. An interrupt and
-    a reader of the output who went away end it without a word.
-    """
+    """Parse the arguments and run a job, which returns its status."""
     if given is None:
         # a program of its own: none of what is imported will be garbage, and the last looks would take a third of the
         # CPU of a job without Spark

@@ -207,10 +207,7 @@ class Split(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class SplitSize:
-    """The size of splits: for `cores` cores, at least `min_splits` splits, at most `max_records` records in each.
-
-    None sets no limit.
-    """
+    """The size of splits: for `cores` cores, at least `min_splits` splits, at most `max_records` records in each."""
 
     cores: int
     min_splits: int | None = None
@@ -353,10 +350,7 @@ def read_splits(
 
 
 def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
-    """About how large the rows of `splits` are in Spark's memory, as far as metadata tell.
-
-    Keys, values and headers together count as the bytes of the log, also if only one of them is read.
-    """
+    """About how large the rows of `splits` are in Spark's memory, as far as metadata tell."""
     pieces = [piece for each in splits for piece in each.slices]
     records = sum(piece.estimated_records for piece in pieces)
     sized = sum(isinstance(field.dataType, _SIZED) for field in schema)

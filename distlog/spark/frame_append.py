@@ -101,23 +101,17 @@ def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 def written_in_tasks(rows: DataFrame, options: WriteOptions, facts: TopicFacts) -> list[WrittenSegments]:
-    """The segments that the tasks of the DataFrame wrote, in the order of its partitions.
-
-    Each attempt of a task writes files of its own, and only those of the attempt that Spark chose are returned.
-    """
+    """The segments that the tasks of the DataFrame wrote, in the order of its partitions."""
     storage, compression, unit = options.storage, options.compression, options.timestamp_unit
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _told(write_rows(storage, facts, compression, batches, unit)).to_batches()
+        written = write_rows(storage, facts, compression, batches, unit)
+        context = TaskContext.get()
+        number = integers([context.partitionId() if context else 0], pa.int32())
+        yield from pa.table({"task": number, "written": column_of([pickle.dumps(written)], pa.binary())}).to_batches()
 
     told = map_in_arrow(rows, write, _SCHEMA)
     return [pickle.loads(row["written"]) for row in sorted(told.collect(), key=lambda row: int(row["task"]))]
-
-
-def _told(written: WrittenSegments) -> pa.Table:
-    context = TaskContext.get()
-    number = integers([context.partitionId() if context else 0], pa.int32())
-    return pa.table({"task": number, "written": column_of([pickle.dumps(written)], pa.binary())})
 
 
 def _micro_batch(rows: DataFrame) -> MicroBatch | None:

@@ -287,16 +287,8 @@ def of_slices(
     return read_splits(spark, storage, prefix, schema, [Split(group, isolation) for group in groups])
 
 
-_LAG = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("position", pa.int64()),
-        ("end_offset", pa.int64()),
-        ("lag", pa.int64()),
-        ("lag_bytes", pa.int64()),
-    ]
-)
+_LONGS = ("position", "end_offset", "lag", "lag_bytes")
+_LAG = pa.schema([("topic", pa.string()), ("partition", pa.int32()), *((name, pa.int64()) for name in _LONGS)])
 #: Offsets by topic and partition.
 _Offsets = Mapping[str, Mapping[str, int]]
 

@@ -289,12 +289,7 @@ def fill(
     keyed: bool,
     limits: Limits,
 ) -> tuple[int, int]:
-    """Add what the topic has now and the table does not have yet; returns the rows and the batches that it added.
-
-    A batch is what is read of `columns`, as `shaped` makes the table's rows of it. With `keyed` the table has one row
-    for each key, and a record without a value deletes it. Raises InvalidConfigError for a table of another topic,
-    OffsetOutOfRangeError for records that are gone.
-    """
+    """Add what the topic has now and the table does not have yet; returns the rows and the batches that it added."""
     with table.told_misfits():
         return _Filling(table, topic.refresh(), columns, shaped, keyed, limits).run()
 

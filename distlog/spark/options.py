@@ -65,22 +65,18 @@ def check_hidden(given: Mapping[str, str]) -> None:
     """Raise InvalidConfigError if a `storage.` option has a secret that Spark would show in plans and logs."""
     for name, value in given.items():
         shown = not _HIDDEN_BY_SPARK.search(name) and not _HIDDEN_BY_SPARK.search(value)
-        if shown and name.lower().startswith(STORAGE_PREFIX) and _holds_secret(name, value):
+        nested = re.findall(r'"([^"]+)"\s*:', value) if value.lstrip().startswith(("{", "[")) else []
+        is_secret = any(map(_SECRET.search, [name, *nested])) or _PASSWORD_OF_URL.search(value)
+        if shown and is_secret and name.lower().startswith(STORAGE_PREFIX):
             raise InvalidConfigError(
                 f"option {name} holds a secret, and Spark shows it in plans and in its event log: give it to "
                 "distlog.spark.register(spark, storage_options={...}), or to the environment of the machines"
             )
 
 
-def _holds_secret(name: str, value: str) -> bool:
-    nested = re.findall(r'"([^"]+)"\s*:', value) if value.lstrip().startswith(("{", "[")) else []
-    return any(map(_SECRET.search, [name, *nested])) or _PASSWORD_OF_URL.search(value) is not None
-
-
 def storage_of(given: Mapping[str, str]) -> Storage:
     """The storage that `path` and the `storage.` options name."""
-    path, settings = place_of(given)
-    return Storage(path, settings)
+    return Storage(*place_of(given))
 
 
 def place_of(given: Mapping[str, str]) -> tuple[str, dict[str, str]]:

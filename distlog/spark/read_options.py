@@ -82,38 +82,16 @@ def _is_entry(partition: str, number: object) -> bool:
 #: Options that only a stream has; a batch read ignores them, as Kafka's source does.
 STREAM_NAMES = ["maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger"]
 READ_NAMES = [
-    "assign",
-    "columns",
-    "endingOffsets",
-    "endingOffsetsByTimestamp",
-    "endTime",
-    "endingTimestamp",
-    "failOnDataLoss",
-    "includeHeaders",
-    "kafka.isolation.level",
-    "maxRecordsPerPartition",
-    "minPartitions",
-    "path",
-    "pushFilters",
-    "startingOffsets",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "startTime",
-    "startingTimestamp",
-    "subscribe",
-    "tiered",
-    "tieredTopicId",
-    "timestampAsOf",
-    "versionAsOf",
+    *("assign", "columns", "endingOffsets", "endingOffsetsByTimestamp", "endTime", "endingTimestamp"),
+    *("failOnDataLoss", "includeHeaders", "kafka.isolation.level", "maxRecordsPerPartition", "minPartitions", "path"),
+    *("pushFilters", "startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("startTime", "startingTimestamp", "subscribe", "tiered", "tieredTopicId", "timestampAsOf", "versionAsOf"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The place where a read starts or ends.
-
-    `value` is an offset, which may be LATEST or EARLIEST, or a time in ms: one for all partitions, or one for each.
-    """
+    """The place where a read starts or ends."""
 
     kind: Literal["offset", "time"]
     value: int | ByPartition
@@ -318,17 +296,13 @@ def _range(
             f"option {options.start.option} cannot be latest in a batch read", partition=partition
         )
     start = start_offset(state, partition, options, first)
-    end = _end(state, partition, options.end, last)
-    return held_offset(state, partition, start, options), held_offset(state, partition, end, options)
-
-
-def _end(state: PartitionState, partition: int, bound: Bound, found: Found | None) -> int:
-    value = _value(bound, partition)
+    bound, end = options.end, last[0] if last else state.log_end_offset
     if bound.kind == "offset":
-        if value == EARLIEST:
+        end = _value(bound, partition)
+        if end == EARLIEST:
             raise InvalidConfigError(f"option {bound.option} cannot be earliest in a batch read", partition=partition)
-        return state.log_end_offset if value == LATEST else value
-    return found[0] if found else state.log_end_offset
+        end = state.log_end_offset if end == LATEST else end
+    return held_offset(state, partition, start, options), held_offset(state, partition, end, options)
 
 
 def _value(bound: Bound, partition: int) -> int:

@@ -38,10 +38,7 @@ from distlog.spark.versions import HAS_ARROW_FUNCTIONS, check_part
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic at `version`. Files that the write begins get this version.
-
-    `is_done` is True if the write's (app_id, batch_id) is committed already, so that nothing is left to write.
-    """
+    """A topic at `version`. Files that the write begins get this version."""
 
     version: int
     topic_id: str
@@ -72,12 +69,6 @@ class TopicFacts:
 
 def partition_column(rows: DataFrame, partitions: int) -> Column:
     """The row's `partition` if given, else the partition of its `key`, else a sticky one for a run of rows."""
-    key = F.col("key") if "key" in rows.columns else F.lit(None)
-    routed: Column = _router(partitions)(key.cast("binary"), F.col("value").cast("binary"))
-    return F.coalesce(F.col("partition"), routed) if "partition" in rows.columns else routed
-
-
-def _router(partitions: int) -> Callable[[Column, Column], Column]:
     check_part(HAS_ARROW_FUNCTIONS, "an append with a shuffle", "4.1")
     sticky = StickyState(0, 0)
 
@@ -86,19 +77,15 @@ def _router(partitions: int) -> Callable[[Column, Column], Column]:
         assigned, sticky = assign_partitions(keys, values, partitions, sticky, STICKY_BYTES)
         return integers(assigned, pa.int32())
 
-    made: Callable[[Column, Column], Column] = F.arrow_udf(route, "int")  # type: ignore[attr-defined]
-    return made
+    key = F.col("key") if "key" in rows.columns else F.lit(None)
+    router: Callable[[Column, Column], Column] = F.arrow_udf(route, "int")  # type: ignore[attr-defined]
+    routed = router(key.cast("binary"), F.col("value").cast("binary"))
+    return F.coalesce(F.col("partition"), routed) if "partition" in rows.columns else routed
 
 
 WRITE_NAMES = [
-    "compression",
-    "kafka.compression.type",
-    "mergeSegments",
-    "path",
-    "timestampUnit",
-    "topic",
-    "txnAppId",
-    "txnVersion",
+    *("compression", "kafka.compression.type", "mergeSegments", "path"),
+    *("timestampUnit", "topic", "txnAppId", "txnVersion"),
 ]
 
 
@@ -204,10 +191,7 @@ class WrittenSegments(WriterCommitMessage):
 
 
 class TaskWriter:
-    """Writes the rows of a task, or the few rows that the driver writes; `compression` is the write's codec.
-
-    `held_bytes` is that of `Appender`.
-    """
+    """Writes the rows of a task, or the few rows that the driver writes; `compression` is the write's codec."""
 
     def __init__(
         self,

@@ -74,7 +74,9 @@ def register(spark: SparkSession, storage_options: Mapping[str, Any] | None = No
 
 def format_with(spark: SparkSession, storage_options: Mapping[str, Any] | None) -> str:
     """The name of a format of the session that has these storage options, which Spark does not show."""
-    make_ready(spark)
+    if spark not in _registered:
+        register(spark)
+    activate(spark)
     if not storage_options:
         return DistlogDataSource.name()
     names = _with_options.setdefault(spark, {})
@@ -84,13 +86,6 @@ def format_with(spark: SparkSession, storage_options: Mapping[str, Any] | None) 
         spark.dataSource.register(with_storage_options(storage_options, name))
         names[made_from] = name
     return names[made_from]
-
-
-def make_ready(spark: SparkSession) -> None:
-    """Let a session that somebody else made find the format `distlog`, in this thread too."""
-    if spark not in _registered:
-        register(spark)
-    activate(spark)
 
 
 def activate(spark: SparkSession) -> None:
@@ -121,12 +116,9 @@ def default_settings() -> dict[str, str]:
     SparkContext._ensure_initialized()  # only the JVM knows the settings of spark-submit
     submitted = SparkConf()
     kept = {name: value for name, value in chosen.items() if not submitted.contains(name)}
-    # PySpark turns the progress bar on by itself, so we cannot tell who did: show it on a terminal, never in a pipe
-    return {**kept, "spark.ui.showConsoleProgress": str(_is_on_terminal()).lower()}
-
-
-def _is_on_terminal() -> bool:
-    """True if output goes to a terminal. spark-submit takes over Python's streams, so the JVM is asked as well."""
+    # PySpark turns the progress bar on by itself, so we cannot tell who did: show it on a terminal, never in a pipe.
+    # spark-submit takes over Python's streams, so the JVM is asked as well
     jvm = SparkContext._jvm
     is_shown = sys.stderr is not None and sys.stderr.isatty()
-    return is_shown or (jvm is not None and jvm.java.lang.System.console() is not None)
+    is_shown = is_shown or (jvm is not None and jvm.java.lang.System.console() is not None)
+    return {**kept, "spark.ui.showConsoleProgress": str(is_shown).lower()}

@@ -274,11 +274,7 @@ def ends_by_offsets(available: Ranges, most: int) -> Ends:
 
 
 def ends_by_bytes(reader: SegmentReader, snapshot: Snapshot, available: Ranges, most: int) -> Ends:
-    """The ends of about `most` bytes of log, spread over the partitions; each takes one batch at least.
-
-    Metadata gives the sizes of segments, and offset indexes those of their parts. A segment that is too small for
-    its index to be worth a request is taken whole.
-    """
+    """The ends of about `most` bytes of log, spread over the partitions; each takes one batch at least."""
     tables = {number: snapshot.partitions[number].segments for number in available}
     sizes = {number: log_bytes(tables[number], *span) for number, span in available.items()}
     if sum(sizes.values()) <= most:
@@ -456,14 +452,10 @@ class WatchedTopic:
         now = self._clock()
         if self._known is None or now >= self._next_look:
             self._known = self._newest(now)
-            self._next_look = now + self._fresh_s(self._known)
+            active = sum(state.active is not None for state in self._known.partitions)
+            fresh_s = min(max(TAIL_S * active - POLL_S, 0.0), FRESH_S) if self._storage.is_local_disk else FRESH_S
+            self._next_look = now + fresh_s
         return self._known
-
-    def _fresh_s(self, snapshot: Snapshot) -> float:
-        if not self._storage.is_local_disk:
-            return FRESH_S
-        active = sum(state.active is not None for state in snapshot.partitions)
-        return min(max(TAIL_S * active - POLL_S, 0.0), FRESH_S)
 
     def _newest(self, now: float) -> Snapshot:
         try:
@@ -594,7 +586,12 @@ class StreamPlan:
             return []
         known = before.offsets if before and before.topic_id == last.topic_id else {}
         if before is None and "version" not in end:
-            raise _not_begun_here(last)
+            # Spark's Kafka source keeps elsewhere where its first batch begins
+            raise InvalidConfigError(
+                "the first batch of this checkpoint was begun by Spark's Kafka source and is not done: finish it "
+                "there, or choose another checkpointLocation",
+                topic=last.topic,
+            )
         # partitions that came with the batch begin at their first record, as in Spark's Kafka source
         begun = {} if before else last.first
         starts = {**dict.fromkeys(last.offsets, 0), **begun, **known, **last.starts}
@@ -639,15 +636,14 @@ class StreamPlan:
             state = snapshot.partitions[number]
             low = self._loss.check_start(state, number, position)
             end = self._readable_end(state, number)
-            ranges[number] = low, max(low, self._frozen(number, end))
+            if self._target:
+                end = min(end, self._target.offsets.get(number, 0))
+            ranges[number] = low, max(low, end)
         return ranges
 
     def _has_missed_its_end(self, snapshot: Snapshot) -> bool:
         """True if the topic at whose end the stream should end is gone."""
         return self._target is not None and _is_gone(snapshot, self._target)
-
-    def _frozen(self, partition: int, end: int) -> int:
-        return min(end, self._target.offsets.get(partition, 0)) if self._target else end
 
     def _bounds(self, snapshot: Snapshot, starts: Mapping[int, int], last: StreamOffset) -> Ranges:
         bounds = {}
@@ -684,15 +680,6 @@ class StreamPlan:
         if known is None or known[0] is not state:
             known = self._heads[partition] = state, last_stable_offset(self._topic.reader, state)
         return known[1]
-
-
-def _not_begun_here(last: StreamOffset) -> InvalidConfigError:
-    """Spark's Kafka source keeps elsewhere where its first batch begins."""
-    return InvalidConfigError(
-        "the first batch of this checkpoint was begun by Spark's Kafka source and is not done: finish it there, or "
-        "choose another checkpointLocation",
-        topic=last.topic,
-    )
 
 
 def _is_gone(snapshot: Snapshot, offset: StreamOffset) -> bool:

@@ -21,7 +21,7 @@ from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.batch_source import check_writable
 from distlog.spark.known_topics import KNOWN_TOPICS, RECENT_MS
 from distlog.spark.options import settle, works_for
-from distlog.spark.sink import MicroBatch, TopicFacts, WriteOptions, all_written, commit_segments, write_rows
+from distlog.spark.sink import TopicFacts, WriteOptions, all_written, commit_segments, write_rows
 from distlog.spark.versions import DataSourceStreamArrowWriter
 
 #: The module of Spark that makes a sink to commit with, in a process of its own.
@@ -72,7 +72,11 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             return
         batch = next((message.micro_batch for message in written if message.micro_batch), None)
         handle, snapshot = KNOWN_TOPICS.load_planned(self._options.storage, planned.topic_id, planned.version)
-        app_id = self._options.app_id or _query_of(batch)
+        app_id = self._options.app_id or (batch and batch.query_id)
+        if not app_id:
+            raise CommitConflictError(
+                "nothing was committed: Spark did not tell the id of the query; give the option txnAppId"
+            )
         result = commit_segments(
             handle,
             snapshot,
@@ -88,14 +92,6 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Do nothing: vacuum deletes the files. The outcome of the commit may be unknown."""
-
-
-def _query_of(batch: MicroBatch | None) -> str:
-    if batch is None:
-        raise CommitConflictError(
-            "nothing was committed: Spark did not tell the id of the query; give the option txnAppId"
-        )
-    return batch.query_id
 
 
 def _tell_skipped(handle: TopicHandle, app_id: str, batch_id: int, records: int, earlier: AppendResult) -> None:

@@ -30,7 +30,7 @@ from distlog.core.topics.topic import Topic
 from distlog.core.values.decoding import OnError
 from distlog.core.values.registry import SchemaRegistry, SchemaTopic
 from distlog.spark.frames import stream
-from distlog.spark.lake import LakeFormat, LakeTable, fill, lake_table
+from distlog.spark.lake import LakeFormat, fill, lake_table
 from distlog.spark.stream_plan import Limits
 from distlog.spark.values import ValueFormat, decode
 
@@ -114,7 +114,11 @@ def to_table(
         table = table.rstrip("/")
         rows, batches = _to_parquet(spark, topic, table, shaped, changes, checkpoint, limits)
     else:
-        rows, batches = _to_lake(topic, lake_table(spark, output, table), shaped, changes, checkpoint, limits)
+        lake = lake_table(spark, output, table)
+        if checkpoint is not None:
+            raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: its commits hold the offsets")
+        keyed = "compact" in topic.config.cleanup_policy and not changes
+        rows, batches = fill(lake, topic, [*COLUMNS, "value"], shaped, keyed=keyed, limits=limits)
     return TableReport(table, rows, batches, time.monotonic() - started)
 
 
@@ -137,15 +141,6 @@ def _check_place(spark: SparkSession, topic: Topic, folder: str) -> None:
         raise InvalidConfigError("the folder is a topic: choose another one", folder=folder)
 
 
-def _to_lake(
-    topic: Topic, table: LakeTable, shaped: Shaped, changes: bool, checkpoint: str | None, limits: Limits
-) -> tuple[int, int]:
-    if checkpoint is not None:
-        raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: its own commits hold the offsets")
-    keyed = "compact" in topic.config.cleanup_policy and not changes
-    return fill(table, topic, [*COLUMNS, "value"], shaped, keyed=keyed, limits=limits)
-
-
 def _to_parquet(
     spark: SparkSession,
     topic: Topic,
@@ -155,11 +150,14 @@ def _to_parquet(
     checkpoint: str | None,
     limits: Limits,
 ) -> tuple[int, int]:
-    _check_policy(topic, changes)
-    columns = [*COLUMNS, "value"]
-    rows = shaped(
-        stream(spark, topic, columns, start=EARLIEST, max_offsets=limits.max_offsets, max_bytes=limits.max_bytes)
-    )
+    if "compact" in topic.config.cleanup_policy and not changes:
+        raise InvalidConfigError(
+            "the topic is compacted, and Parquet cannot change the row of a key: changes=True (--changes) makes a "
+            "table of all changes, of which a query takes the last of each key; Delta and Iceberg (--output) can",
+            topic=topic.name,
+        )
+    most = limits.max_offsets, limits.max_bytes
+    rows = shaped(stream(spark, topic, [*COLUMNS, "value"], start=EARLIEST, max_offsets=most[0], max_bytes=most[1]))
     # Spark knows no case when it reads folders, and would not give the field
     if BATCH in map(str.lower, rows.columns):
         text = f"the table's folders are called {BATCH}, so no field can be: flatten=False makes one column"
@@ -168,15 +166,6 @@ def _to_parquet(
     query = rows.writeStream.foreachBatch(writer.write).trigger(availableNow=True)
     _await(query.option("checkpointLocation", checkpoint or f"{table}/{_CHECKPOINT}").start(), writer)
     return writer.rows, writer.batches
-
-
-def _check_policy(topic: Topic, changes: bool) -> None:
-    if "compact" in topic.config.cleanup_policy and not changes:
-        raise InvalidConfigError(
-            "the topic is compacted, and Parquet cannot change the row of a key: changes=True (--changes) makes a "
-            "table of all changes, of which a query takes the last of each key; Delta and Iceberg (--output) can",
-            topic=topic.name,
-        )
 
 
 def _await(query: StreamingQuery, writer: _Writer) -> None:

@@ -218,7 +218,12 @@ class HashKeys:
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
         """Read all segments, and send their keys whenever there are enough."""
         item: KeysItem = pickle.loads(data)
-        parts, size, keyed = list[record_keys.KeyedRecords](), 0, self._keyed(item)
+        parts, size = list[record_keys.KeyedRecords](), 0
+        keyed = (
+            part
+            for segment in item.segments
+            for part in record_keys.keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
+        )
         while part := result_or_failure(item.partition, partial(next, keyed, None)):
             if isinstance(part, RewriteFailure):
                 yield rows([item.first_bucket], RESULT, [pickle.dumps(part)])
@@ -232,10 +237,6 @@ class HashKeys:
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         yield from ()
-
-    def _keyed(self, item: KeysItem) -> Iterator[record_keys.KeyedRecords]:
-        for segment in item.segments:
-            yield from record_keys.keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
 
 
 def _send_keys(item: KeysItem, parts: list[record_keys.KeyedRecords]) -> pa.RecordBatch:

@@ -62,23 +62,7 @@ except ImportError:
     class Filter:  # type: ignore[no-redef]
         """Stands in for a filter, which this version does not give to sources."""
 
-    class EqualTo(Filter):  # type: ignore[no-redef]
-        """As `Filter`."""
-
-    class GreaterThan(Filter):  # type: ignore[no-redef]
-        """As `Filter`."""
-
-    class GreaterThanOrEqual(Filter):  # type: ignore[no-redef]
-        """As `Filter`."""
-
-    class In(Filter):  # type: ignore[no-redef]
-        """As `Filter`."""
-
-    class LessThan(Filter):  # type: ignore[no-redef]
-        """As `Filter`."""
-
-    class LessThanOrEqual(Filter):  # type: ignore[no-redef]
-        """As `Filter`."""
+    EqualTo = GreaterThan = GreaterThanOrEqual = In = LessThan = LessThanOrEqual = Filter  # type: ignore[misc,assignment]
 
 
 try:
@@ -111,17 +95,7 @@ except ImportError:
 
         amount: int = 0
 
-    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
-        """As `ReadLimit`."""
-
-    class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
-        """As `ReadLimit`."""
-
-    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
-        """As `ReadLimit`."""
-
-    class ReadMinRows(ReadLimit):  # type: ignore[no-redef]
-        """As `ReadLimit`."""
+    ReadAllAvailable = ReadMaxBytes = ReadMaxRows = ReadMinRows = ReadLimit  # type: ignore[misc,assignment]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Stands in for a trait of sources; Spark itself ends such a query where the topic ends."""

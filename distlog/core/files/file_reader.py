@@ -77,10 +77,7 @@ class FileReader:
         return split_files(files, self.storage, split_bytes)
 
     def check_first_files(self, files: Sequence[InputFile]) -> None:
-        """Raise InvalidRecordError if the first file of CSV, or of Parquet, lacks a column that the options name.
-
-        Raises InvalidConfigError if the options name a field and a file is of text, which has none.
-        """
+        """Raise InvalidRecordError if the first file of CSV, or of Parquet, lacks a column that the options name."""
         seen = SeenFields(self.options.fields)
         for form, file in {file.kind.format: file for file in reversed(files) if file.size}.items():
             if form == PARQUET:
@@ -309,10 +306,6 @@ class RunReading:
         yield from lines.rest(() if is_end else lines_after(self._reader.storage, split.file, position))
 
 
-def _no_records(file: InputFile | None) -> Part:
-    return Part(pa.table({"value": pa.nulls(0, pa.binary())}), 0, 0, b"", None, [Origin(0, file, 0, 0)])
-
-
 def _groups(run: Run) -> Iterator[list[FileSplit]]:
     """The splits of a run, small files of lines together."""
     group, size = list[FileSplit](), 0
@@ -343,10 +336,7 @@ def _whole(storage: InputStorage, file: InputFile) -> bytes:
 
 
 class LineReading:
-    """The records of the lines of one split or stream, block by block.
-
-    `start` is where the first line began, `end` where the last row ended.
-    """
+    """The records of the lines of one split or stream, block by block."""
 
     def __init__(self, reader: FileReader, form: str, seen: SeenFields, file: InputFile | None = None) -> None:
         self._reader, self._form, self._seen, self._file = reader, form, seen, file
@@ -379,7 +369,8 @@ class LineReading:
             position, lines = position + len(line) + 1, None if lines is None else lines + 1
             self.end = position
             if not newline:
-                yield _no_records(self._file)
+                nothing = pa.table({"value": pa.nulls(0, pa.binary())})
+                yield Part(nothing, 0, 0, b"", None, [Origin(0, self._file, 0, 0)])
                 return
         if self._carried:
             text = self._carried + text
@@ -403,8 +394,10 @@ class LineReading:
     ) -> Iterator[Part]:
         """The records that begin in the first `limit` bytes of a block; then the error of a bad line."""
         origin = origins[0]
+        if self._parser is None:
+            raise InvalidRecordError("rows of CSV come after the names of their columns")
         try:
-            parsed = self._known_parser().parse(text, len(text) if limit is None else limit, is_last=is_last)
+            parsed = self._parser.parse(text, len(text) if limit is None else limit, is_last=is_last)
         except InvalidRecordError as error:
             error.details.setdefault("file", origin.file.name if origin.file else None)
             raise
@@ -421,11 +414,6 @@ class LineReading:
         if bad is not None:
             raise self._error(bad, text, origins)
 
-    def _known_parser(self) -> LineParser:
-        if self._parser is None:
-            raise InvalidRecordError("rows of CSV come after the names of their columns")
-        return self._parser
-
     def _error(self, bad: BadLine, text: bytes, origins: Sequence[Origin]) -> InvalidRecordError:
         place = place_at(text, origins, bad.at)
         if self._file is not None and "position" in place and place["position"] <= _COUNTED_BYTES:
@@ -437,21 +425,18 @@ class LineReading:
 def _finished(records: pa.Table, options: ReadOptions) -> pa.Table:
     """Records with the headers and the partition of the options."""
     if options.headers and records.num_rows:
-        records = _with_headers(records, options.headers)
+        added = [{"key": name, "value": value.encode()} for name, value in options.headers]
+        if (place := records.schema.get_field_index("headers")) < 0:
+            records = records.append_column("headers", pa.repeat(scalar_of(added, HEADERS_TYPE), records.num_rows))
+        else:
+            lists = [[*(own or ()), *added] for own in records["headers"].to_pylist()]
+            records = records.set_column(place, "headers", column_of(lists, HEADERS_TYPE))
     if options.partition is not None:
         column = pa.repeat(scalar_of(options.partition, pa.int32()), records.num_rows)
         place = records.schema.get_field_index("partition")
         records = records.drop_columns("partition") if place >= 0 else records
         records = records.append_column("partition", column)
     return records
-
-
-def _with_headers(records: pa.Table, headers: Sequence[tuple[str, str]]) -> pa.Table:
-    added = [{"key": name, "value": value.encode()} for name, value in headers]
-    if "headers" not in records.schema.names:
-        return records.append_column("headers", pa.repeat(scalar_of(added, HEADERS_TYPE), records.num_rows))
-    lists = [[*(own or ()), *added] for own in records["headers"].to_pylist()]
-    return records.set_column(records.schema.get_field_index("headers"), "headers", column_of(lists, HEADERS_TYPE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,17 +475,18 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
             repeats[-1] = Repeat(repeats[-1].first, index + 1, [*repeats[-1].run, *runs[index]])
         else:
             repeats.append(Repeat(index, index + 1, list(runs[index])))
-    return [Repeat(each.first, each.end, _whole_files(each.run, wrong)) for each in repeats]
-
-
-def _whole_files(run: Run, wrong: set[str]) -> list[FileSplit]:
-    splits = list[FileSplit]()
-    for split in run:
-        if split.file.url not in wrong:
-            splits.append(split)
-        elif split.start == 0:
-            splits.append(whole_file(split.file))
-    return splits
+    return [
+        Repeat(
+            each.first,
+            each.end,
+            [
+                whole_file(split.file) if split.file.url in wrong else split
+                for split in each.run
+                if split.file.url not in wrong or split.start == 0
+            ],
+        )
+        for each in repeats
+    ]
 
 
 def check_fields(reports: Sequence[RunReport]) -> None:

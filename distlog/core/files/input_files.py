@@ -80,8 +80,8 @@ def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
         return [(address, storage.size(address))]
     except FileNotFoundError:
         pass
-    entries = storage.entries(address)
-    if entries or (storage.is_local(address) and _is_folder(storage, address)):
+    entries, (folder, _, name) = storage.entries(address), address.rpartition("/")
+    if entries or (storage.is_local(address) and name in storage.entries(folder or "/")):
         files = sorted(_below(storage, address, entries))
     elif _MAGIC.search(address):
         matches = {found for pattern in _alternatives(address) for found in _matches(storage, pattern)}
@@ -91,11 +91,6 @@ def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
     if not files:
         raise StorageError("no file is there, or only hidden ones (_name, .name)", file=shown(address))
     return files
-
-
-def _is_folder(storage: InputStorage, address: str) -> bool:
-    folder, _, name = address.rpartition("/")
-    return name in storage.entries(folder or "/")
 
 
 def _below(storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]) -> Iterator[tuple[str, int]]:
@@ -116,7 +111,10 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
     first = next(number for number, segment in enumerate([*segments, "*"]) if _MAGIC.search(segment))
     if first == len(segments):
         # braces alone
-        yield from _existing(storage, pattern)
+        try:
+            yield pattern, storage.size(pattern)
+        except FileNotFoundError:
+            yield from _below(storage, pattern, storage.entries(pattern))
         return
     folders = ["/".join(segments[:first])]
     for number, segment in enumerate(segments[first:], first):
@@ -140,13 +138,6 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
         folders = next_folders
     for folder in folders:
         yield from _below(storage, folder, storage.entries(folder))
-
-
-def _existing(storage: InputStorage, address: str) -> Iterator[tuple[str, int]]:
-    try:
-        yield address, storage.size(address)
-    except FileNotFoundError:
-        yield from _below(storage, address, storage.entries(address))
 
 
 def _folders_below(storage: InputStorage, folder: str) -> Iterator[str]:

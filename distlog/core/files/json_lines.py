@@ -228,13 +228,11 @@ class Objects:
 
 
 def objects_of(block: bytes, fields: Mapping[str, pa.DataType], *, others: str) -> Objects | None:
-    """The objects of a block, one a line, with `fields` of these types; `others` is ignore or error.
-
-    None for what Arrow cannot read so: blank lines, a field twice in an object, a line with several objects or a part
-    of one.
-    """
+    """The objects of a block, one a line, with `fields` of these types; `others` is ignore or error."""
     lines = split_lines(block)
-    if len(block) >= MAX_INT or not _are_delimited(lines):
+    # Arrow's reader crashes at a null ahead of the first object
+    delimited = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
+    if len(block) >= MAX_INT or not pc.all(delimited).as_py():
         return None
     try:
         lines.cast(pa.string())  # Arrow does not check that the other fields are UTF-8
@@ -250,12 +248,6 @@ def objects_of(block: bytes, fields: Mapping[str, pa.DataType], *, others: str) 
     return Objects(lines, batches[0]) if batches else None
 
 
-def _are_delimited(lines: pa.Array) -> bool:
-    # Arrow's reader crashes at a null ahead of the first object
-    delimited = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
-    return bool(pc.all(delimited).as_py())
-
-
 def first_object(block: bytes) -> Mapping[str, Any]:
     """The object of the first line, whose types the others may have; empty if it is none."""
     try:
@@ -268,10 +260,7 @@ def first_object(block: bytes) -> Mapping[str, Any]:
 def one_by_one(
     text: bytes, row_of: Callable[[bytes, Any], dict[str, Any]], schema: pa.Schema, **hooks: Any
 ) -> Parsed:
-    """The rows that `row_of` makes of the lines and their JSON; it raises ValueError. Blank lines are skipped.
-
-    `hooks` are those of `json.JSONDecoder`.
-    """
+    """The rows that `row_of` makes of the lines and their JSON; it raises ValueError. Blank lines are skipped."""
     rows, bad, starts = list[dict[str, Any]](), list[BadLine](), list[int]()
     # `json.loads` with hooks makes a decoder for each line
     decoder, position = json.JSONDecoder(**hooks), 0
@@ -290,15 +279,7 @@ def one_by_one(
 # them; one by one it is 7.5 us; and 95 us if Arrow is asked for one line, so to halve a refused block is no way.
 
 
-_SCHEMA = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("timestamp", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS_TYPE),
-    ]
-)
+_SCHEMA = pa.schema({"partition": pa.int32(), **_FIELDS_TYPES, "headers": HEADERS_TYPE})
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 #: The usual types of the fields that an object may have.
 _FIELDS = {

@@ -131,6 +131,8 @@ def parquet_records(
     storage: InputStorage, file: InputFile, groups: range | None, options: ReadOptions, times: TimeReader
 ) -> Iterator[ParquetRecords]:
     """The records of the row groups of a file (None: all), in order."""
+    import pyarrow.parquet as pq
+
     with _opened(storage, file) as parquet:
         columns = _columns(parquet.schema_arrow.names, options)
         rows, size = max(parquet.metadata.num_rows, 1), max(file.size, 1)
@@ -141,19 +143,15 @@ def parquet_records(
         is_local = storage.is_local(file.url)
         for number in numbers:
             is_small = not is_local and _stored_bytes(parquet.metadata.row_group(number), wanted) <= _TOGETHER_BYTES
-            reading = _fetching(storage, file, parquet) if is_small else parquet
+            reading = parquet
+            if is_small:
+                # the columns of the row group are fetched together
+                reading = pq.ParquetFile(StoredFile(storage, file), metadata=parquet.metadata, pre_buffer=True)
             # of one group at a time, since Arrow fetches those that it is given all at once
             for batch in reading.iter_batches(batch_rows, row_groups=[number], columns=wanted):
                 table, faults = _records(batch, columns, options, times)
                 yield ParquetRecords(table, first_row, faults)
                 first_row += batch.num_rows
-
-
-def _fetching(storage: InputStorage, file: InputFile, parquet: Any) -> Any:
-    """The file that `parquet` is, of which the columns of a row group are fetched together."""
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(StoredFile(storage, file), metadata=parquet.metadata, pre_buffer=True)
 
 
 def _stored_bytes(group: Any, wanted: Sequence[str] | None) -> int:
@@ -205,16 +203,12 @@ def _bytes(column: pa.Array) -> pa.Array:
         return json_values(column)
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         return column.cast(pa.large_binary())
-    if any(is_plain(kind) for is_plain in (pa.types.is_string, pa.types.is_large_string)):
-        return column.cast(pa.large_binary() if pa.types.is_large_string(kind) else pa.binary())
-    if any(
-        is_plain(kind) for is_plain in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    ):
-        return column.cast(pa.binary()) if pa.types.is_fixed_size_binary(kind) else column
-    return _unquoted(json_values(column))
-
-
-def _unquoted(texts: pa.Array) -> pa.Array:
+    if pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
+    if pa.types.is_large_string(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column
     from pyarrow import compute as pc
 
-    return pc.utf8_trim(texts.cast(pa.large_string()), '"').cast(pa.large_binary())
+    return pc.utf8_trim(json_values(column).cast(pa.large_string()), '"').cast(pa.large_binary())

@@ -65,17 +65,14 @@ class PatternLines:
             key = columns["key"]
             columns["key"] = pc.if_else(pc.equal(pc.binary_length(key), 0), pa.nulls(1, key.type)[0], key)
         for row in np.flatnonzero(is_bad).tolist():
-            reasons[row] = f"the pattern does not match: {_shown(lines[row].as_py())}"
+            shown = lines[row].as_py()[:_SHOWN].decode(errors="replace")
+            reasons[row] = f"the pattern does not match: {shown}"
         if not reasons:
             return Parsed(pa.table(columns), (), len(text) + 1)
         starts, bad_rows = line_starts(text), sorted(reasons)
         bad = [BadLine(int(starts[row]), row - count, reasons[row]) for count, row in enumerate(bad_rows)]
         good = np.delete(np.arange(len(lines)), bad_rows)
         return Parsed(pa.table(columns).take(integers(good)), bad, len(text) + 1, starts[good])
-
-
-def _shown(line: bytes) -> str:
-    return line[:_SHOWN].decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)

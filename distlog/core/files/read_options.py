@@ -50,19 +50,17 @@ class ReadOptions:
         if self.key_separator is not None and (not is_text or not self.key_separator):
             raise InvalidConfigError("--key-separator needs at least one character, and --format text")
         if self.pattern is not None:
-            self._check_pattern(is_text=is_text)
+            if not is_text or self.key_separator is not None:
+                raise InvalidConfigError("--pattern needs --format text, and no --key-separator")
+            try:
+                groups = re.compile(self.pattern).groupindex
+            except (re.error, RecursionError, OverflowError) as error:
+                raise InvalidConfigError(f"the pattern is not a regular expression: {error}") from None
+            if not groups.keys() & set(GROUPS):
+                text = "the pattern needs a group named key, value or timestamp, as in (?P<key>[^ ]+)"
+                raise InvalidConfigError(text)
         if self.format == TEXT and self.fields:
             raise InvalidConfigError(NO_FIELDS)
-
-    def _check_pattern(self, *, is_text: bool) -> None:
-        if not is_text or self.key_separator is not None:
-            raise InvalidConfigError("--pattern needs --format text, and no --key-separator")
-        try:
-            groups = re.compile(self.pattern or "").groupindex
-        except (re.error, RecursionError, OverflowError) as error:
-            raise InvalidConfigError(f"the pattern is not a regular expression: {error}") from None
-        if not groups.keys() & set(GROUPS):
-            raise InvalidConfigError("the pattern needs a group named key, value or timestamp, as in (?P<key>[^ ]+)")
 
     @property
     def fields(self) -> dict[str, str]:

@@ -120,7 +120,7 @@ class TimeReader:
     def _formatted(self, text: str) -> int:
         form = self.time_format or ""
         try:
-            if _names_year(form):
+            if any(directive in "YyGcx" for directive in re.findall(r"%(.)", form, re.DOTALL)):
                 return _checked(datetime.strptime(text, form), text)
             return self._in_latest_year(text, form)
         except OverflowError as error:
@@ -142,10 +142,6 @@ class TimeReader:
         raise ValueError(f"no year fits {text!r}")
 
 
-def _names_year(form: str) -> bool:
-    return any(directive in "YyGcx" for directive in re.findall(r"%(.)", form, re.DOTALL))
-
-
 def _checked(time: datetime, text: str) -> int:
     ms = to_ms(time)
     if ms < 0:
@@ -161,10 +157,7 @@ def _without(column: pa.Array, is_bad: pa.Array, reason: str) -> Times:
 
 
 def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
-    """Milliseconds since 1970, of numbers of a unit, or of texts: all numbers, or all ISO 8601 (no zone: UTC).
-
-    None if they are none of these.
-    """
+    """Milliseconds since 1970, of numbers of a unit, or of texts: all numbers, or all ISO 8601 (no zone: UTC)."""
     if pa.types.is_boolean(column.type):
         return None
     for kind in (pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):

@@ -94,10 +94,7 @@ OPEN_BYTES = 128 << 10
 
 
 def pack(splits: Sequence[FileSplit], tasks: int) -> list[Run]:
-    """Runs of consecutive splits, at most `tasks`, of about the same work each; none is empty.
-
-    A split counts its bytes and the opening of its file, and compressed bytes three times.
-    """
+    """Runs of consecutive splits, at most `tasks`, of about the same work each; none is empty."""
     if tasks < 1:
         raise InvalidRecordError("splits are packed for at least one task", tasks=tasks)
     if not splits:

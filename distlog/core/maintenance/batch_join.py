@@ -37,10 +37,7 @@ _EXPANSION = 4
 
 @dataclass(frozen=True, slots=True)
 class BatchJoin:
-    """The filter that keeps all: joins batches while their uncompressed records are about `usual_bytes`.
-
-    None becomes larger than `largest`. `aborted` are the aborted transactions of the group.
-    """
+    """The filter that keeps all: joins batches while their uncompressed records are about `usual_bytes`."""
 
     usual_bytes: int
     largest: int
@@ -180,10 +177,7 @@ class _Adjacent:
     min_timestamps: Longs
 
     def written(self, source: Bytes, runs: _Runs | None) -> tuple[FilteredBatches, Longs]:
-        """The bytes of the batches: the batches of `runs` are joined, and the others copied from `source`.
-
-        Also the numbers of the batches that these begin with.
-        """
+        """The bytes of the batches: the batches of `runs` are joined, and the others copied from `source`."""
         headers, oldest, records = self.batches.copy(), self.min_timestamps.copy(), RecordBytes()
         whole, first = np.ones(len(headers), bool), np.zeros(len(headers), bool)
         if runs is not None:

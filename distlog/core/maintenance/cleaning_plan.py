@@ -45,11 +45,7 @@ class Cleanable:
 def plan_compaction(
     snapshot: Snapshot, now_ms: int, last_stable_offsets: Mapping[int, int] | None = None
 ) -> list[Cleanable]:
-    """The partitions to compact at `now_ms`, the dirtiest first; none unless `cleanup.policy` has compact.
-
-    A partition is compacted if its dirty ratio is above `min.cleanable.dirty.ratio`, or if it is overdue.
-    `last_stable_offsets` is needed only for partitions with open transactions: they are not cleaned above it.
-    """
+    """The partitions to compact at `now_ms`, the dirtiest first; none unless `cleanup.policy` has compact."""
     config = snapshot.config
     if "compact" not in config.cleanup_policy:
         return []

@@ -84,10 +84,10 @@ class CompactionReport(Shown):
     @property
     def ok(self) -> bool:
         """True if every partition that was due is clean now."""
-        return not self._failed()
+        return all(one.error is None for one in self.partitions)
 
     def __str__(self) -> str:
-        sums, failed = self._sums(), self._failed()
+        sums, failed = self._sums(), [one for one in self.partitions if one.error is not None]
         verb = "would compact" if self.dry_run else "compacted"
         done = len(self.partitions) - len(failed)
         changes = (f"{name} {sums[f'{name}_before']:,} to {sums[f'{name}_after']:,}" for name in _COUNTED)
@@ -103,16 +103,8 @@ class CompactionReport(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, and the rows of the table."""
-        return {
-            "ok": self.ok,
-            "dry_run": self.dry_run,
-            **self._sums(),
-            "partitions": self._rows(),
-            "notes": list(self.notes),
-        }
-
-    def _failed(self) -> list[PartitionCompaction]:
-        return [one for one in self.partitions if one.error is not None]
+        rows, facts = self._rows(), {"ok": self.ok, "dry_run": self.dry_run}
+        return {**facts, **self._sums(), "partitions": rows, "notes": list(self.notes)}
 
     def _rows(self) -> list[dict[str, Any]]:
         return [dataclasses.asdict(one) for one in self.partitions]
@@ -124,10 +116,7 @@ class CompactionReport(Shown):
 
 @dataclass(frozen=True, slots=True)
 class GroupToClean:
-    """A group of segments, and all that decides which of its records stay, except which are superseded.
-
-    `verdicts` are those on the group's own batches. Cleaning ends at `end_offset`; the batch that ends there stays.
-    """
+    """A group of segments, and all that decides which of its records stay, except which are superseded."""
 
     group: SegmentGroup
     verdicts: record_keys.Verdicts
@@ -542,16 +531,11 @@ class _Rounds:
     def results(self, before: Snapshot, after: Snapshot) -> Iterator[PartitionCompaction]:
         for due in self._due:
             number, end = due.partition, due.first_uncleanable_offset
-            old, new = (_totals(snapshot.partitions[number], end) for snapshot in (before, after))
             yield PartitionCompaction(
                 partition=number,
                 end_offset=end,
-                segments_before=old[0],
-                segments_after=new[0],
-                bytes_before=old[1],
-                bytes_after=new[1],
-                records_before=old[2],
-                records_after=new[2],
+                **_totals(before.partitions[number], end, "before"),
+                **_totals(after.partitions[number], end, "after"),
                 rounds=len(self._done[number]),
                 unkeyed_records=sum(group.unkeyed for one in self._done[number] for group in one.groups),
                 skipped_groups=self._skipped[number],
@@ -559,7 +543,8 @@ class _Rounds:
             )
 
 
-def _totals(state: PartitionState, end_offset: int) -> tuple[int, int, int]:
+def _totals(state: PartitionState, end_offset: int, when: str) -> dict[str, int]:
     table = state.segments
     below = table.base_offsets < end_offset
-    return int(below.sum()), int(table.log_bytes[below].sum()), int(table.record_counts[below].sum())
+    totals = below.sum(), table.log_bytes[below].sum(), table.record_counts[below].sum()
+    return {f"{name}_{when}": int(total) for name, total in zip(_COUNTED, totals, strict=True)}

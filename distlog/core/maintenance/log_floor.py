@@ -98,10 +98,7 @@ class CommitsFolder:
 
 
 def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_ms: int) -> int:
-    """The version that the log floor may go up to, -1 if to none: the head `commit.retention.ms` ago.
-
-    It is not above `gc_floor`, which is committed with the log floor.
-    """
+    """The version that the log floor may go up to, -1 if to none: the head `commit.retention.ms` ago."""
     kept_ms = head.commits_kept_ms
     head_then = None if kept_ms is None else folder.head_at(now_ms - kept_ms, now_ms)
     return min(-1 if head_then is None else head_then, gc_floor)
@@ -135,10 +132,7 @@ def next_log_floor(
 
 
 def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
-    """The names of the first checkpoint of each KEPT_EVERY versions, in order; each vacuum finds the same ones.
-
-    The first KEPT_EVERY versions need none.
-    """
+    """The names of the first checkpoint of each KEPT_EVERY versions, in order; each vacuum finds the same ones."""
     first: dict[int, str] = {}
     for name in sorted(file.name for file in checkpoints):
         first.setdefault((paths.parse_checkpoint_file(name) or 0) // KEPT_EVERY, name)

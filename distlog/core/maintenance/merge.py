@@ -68,7 +68,9 @@ class MergeReport(Shown):
         """The totals, the rows of the table, and the groups that cannot be merged."""
         rows, facts = self._rows(), {"version": self.version, "ok": self.ok, "dry_run": self.dry_run}
         facts |= {"backlog": self.backlog, "most_segments": self.most_segments}
-        failed = [_failed_group(failure) for failure in self.failed]
+        names = "partition", "base_offset", "next_offset", "reason"
+        failures = ((one.partition, *(one.offsets or (None, None)), one.reason) for one in self.failed)
+        failed = [dict(zip(names, failure, strict=True)) for failure in failures]
         return {**facts, **sums_of(rows, *_MERGE[1:]), "partitions": rows, "failed": failed}
 
     def _rows(self) -> list[dict[str, int]]:
@@ -87,12 +89,6 @@ class MergeReport(Shown):
         ]
 
 
-def _failed_group(failure: RewriteFailure) -> dict[str, Any]:
-    base_offset, next_offset = failure.offsets or (None, None)
-    facts = {"partition": failure.partition, "base_offset": base_offset, "next_offset": next_offset}
-    return {**facts, "reason": failure.reason}
-
-
 def merge(
     handle: TopicHandle,
     snapshot: Snapshot,
@@ -104,10 +100,7 @@ def merge(
     """Merge the groups worth merging, in one commit; returns the report and the new state.
 
     A job reads `job_bytes` at once, and holds as much to write: the more it is, the fewer requests read the parts of
-    many partitions. A larger group is read bit by bit.
-
-    The report says how far merging is behind: a schedule that is often enough keeps that from growing. Groups of more
-    than MOST_SEGMENTS in all are left to the next run.
+    many partitions. Groups of more than MOST_SEGMENTS in all are left to the next run.
 
     If a segment of a group was removed meanwhile, the group is left out, and its copy stays unreferenced until
     vacuum. A group that cannot be read is named in the report, and the others are merged.

@@ -135,10 +135,7 @@ def upload_bytes(job_bytes: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MergedJob:
-    """The segments that replace the groups of a job, `counts[i]` of them for group i; none for those that `failed`.
-
-    No commit names these segments yet. `failed` has the numbers of groups, and what is wrong with their files.
-    """
+    """The segments that replace the groups of a job, `counts[i]` of them for group i; none if it is in `failed`."""
 
     segments: SegmentTable
     counts: Longs

@@ -59,10 +59,7 @@ def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
 
 
 def groups_of(table: SegmentTable, owners: Longs, floors: Longs, limits: Longs) -> list[tuple[int, int]]:
-    """The first and the end row of each group of `table` worth merging.
-
-    Rows are in the order of (partition, offset). Segments below the partition's floor are left alone.
-    """
+    """The first and the end row of each group of `table` worth merging."""
     sizes, bases, ends, starts, newest, created, records = map(table.array, _COLUMNS)
     # retention counts ages from the same times
     newest = np.where(newest >= 0, newest, created)
@@ -78,12 +75,7 @@ def _groups_in(table: SegmentTable, floor: int, limits: Longs) -> list[SegmentGr
     return [SegmentGroup(table.part(*group)) for group in rows]
 
 
-# A group of adjacent segments is merged when it has GROWTH times the bytes of its largest segment, or twice if no
-# later segment fits into it any more. So each time that a record is copied, its segment becomes that much larger,
-# and a partition has few small segments of each size. Segments do not grow beyond LARGEST_BYTES here; `plan_merge`
-# makes larger ones.
-
-
+#: Larger segments are made by `plan_merge` alone.
 LARGEST_BYTES = 128 << 20
 #: So many segments of a partition, ahead of those just appended, are looked at. Older small ones are left to
 #: `plan_merge`.
@@ -93,11 +85,7 @@ WINDOW = 256
 def plan_tail_merge(
     snapshot: Snapshot, appended: Mapping[int, int], *, most_bytes: int, most_segments: int
 ) -> list[SegmentGroup]:
-    """The groups worth merging, the smallest first, until they have `most_bytes` or `most_segments`, or more.
-
-    `appended` is the number of segments just appended, by partition; other partitions are not looked at. None for a
-    compacted topic, since compaction merges too.
-    """
+    """The groups worth merging, the smallest first, until they have `most_bytes` or `most_segments`, or more."""
     if "compact" in snapshot.config.cleanup_policy:
         return []
     largest = min(snapshot.config.segment_size, LARGEST_BYTES)

@@ -108,15 +108,13 @@ class RebuildReport(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The totals, and a row for each segment that was not fine."""
         rows = self.to_table().to_pylist()
+        shown = [row for row, each in zip(rows, self.segments, strict=True) if each.written or not each.ok]
         return {
-            "version": self.version,
-            "dry_run": self.dry_run,
-            "ok": self.ok,
-            "segments_checked": len(rows),
-            "segments_rebuilt": len(self.rebuilt),
+            **{"version": self.version, "dry_run": self.dry_run, "ok": self.ok},
+            **{"segments_checked": len(rows), "segments_rebuilt": len(self.rebuilt)},
             "bytes_checked": sum(row["log_bytes"] for row in rows),
             "bytes_written": sum(row["bytes_written"] for row in rows),
-            "segments": [row for row, each in zip(rows, self.segments, strict=True) if each.written or not each.ok],
+            "segments": shown,
         }
 
 
@@ -187,10 +185,7 @@ def _stored(transactions: SegmentTransactions) -> Iterator[AbortedTransaction]:
 def with_missing_transactions(
     reader: SegmentReader, snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]
 ) -> list[SegmentVerdict]:
-    """The verdicts, with an anomaly for each transaction index that lacks aborted transactions of its log.
-
-    Readers of committed records would get those. Partitions with damaged logs or indexes are not looked at.
-    """
+    """The verdicts, with an anomaly for each transaction index that lacks aborted transactions of its log."""
     by_segment = {(each.segment.partition, each.segment.stem): each for each in verdicts}
     unsound = {each.segment.partition for each in verdicts if not each.ok}
     for number, state in enumerate(snapshot.partitions):
@@ -222,11 +217,7 @@ def _verdict(reader: SegmentReader, verdict: SegmentVerdict, transactions: Segme
 def rebuild_segment(
     reader: SegmentReader, segment: SegmentInfo, config: TopicConfig, *, force: bool = False, dry_run: bool = False
 ) -> SegmentRebuild:
-    """Write the index files of the segment that are wrong, from its log.
-
-    With `force` these are all files that differ from what the topic's present config gives. Memory is a few chunks of
-    the log, and the indexes.
-    """
+    """Write the index files of the segment that are wrong, from its log."""
     indexes = find_indexes(reader, segment)
     log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes)
     try:

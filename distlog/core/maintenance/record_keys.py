@@ -53,11 +53,7 @@ SECRET_BYTES = 16
 def hash_keys(
     data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int32], secret: bytes
 ) -> npt.NDArray[np.int64]:
-    """The hash of each key, a row of two int64. Key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i].
-
-    Whether the bytes lie in `data` is not checked. A null key is hashed as an empty one. Raises ValueError if
-    `secret` is not SECRET_BYTES long.
-    """
+    """The hash of each key, two int64. Key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i]."""
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     first, second = np.frombuffer(secret, "<i8").tolist()
@@ -133,10 +129,6 @@ class OffsetMap:
         superseded = np.empty(len(rows), np.int64)
         return superseded[: find_superseded(self._table, self.slots, rows, superseded)]
 
-    def update_latest_offset(self, offset: int) -> None:
-        """Set `latest_offset`: everything up to `offset` was looked at."""
-        self.latest_offset = offset
-
 
 #: Compressed batches are opened until they have expanded to this many bytes.
 OPENED_BYTES = 16 << 20
@@ -182,10 +174,7 @@ class ScannedRecords:
 def scan_records(
     source: BatchSelection, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
 ) -> ScannedRecords:
-    """Scan the records from `start_offset` on in batches `rows`, at least one, of `source`.
-
-    If batches are compressed, it scans only the first rows, as many as expand to OPENED_BYTES.
-    """
+    """Scan the records from `start_offset` on in batches `rows`, at least one, of `source`."""
     to_scan = replace(source.of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
     data, sections = open_sections(to_scan, OPENED_BYTES)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
@@ -431,10 +420,7 @@ class MapSurvivors:
 
 
 class OffsetSurvivors:
-    """Survivors of a group of segments by the offsets of superseded records, one bit per offset.
-
-    All offsets are in [base_offset, next_offset), which is the span of a group, and so less than 2^31.
-    """
+    """Survivors of a group of segments by the offsets of superseded records, one bit per offset."""
 
     def __init__(self, base_offset: int, next_offset: int, latest_offset: int) -> None:
         self.latest_offset = latest_offset
@@ -497,21 +483,17 @@ def build_map(
     offset_map: OffsetMap,
     secret: bytes,
 ) -> None:
-    """Put the keys of the dirty range [start_offset, end_offset) into `offset_map` until it is full.
-
-    `segments` hold the range. Afterwards every key up to `offset_map.latest_offset` is in the map (Kafka's
-    `buildOffsetMap`).
-    """
+    """Put the keys of the dirty range [start_offset, end_offset) into `offset_map` until it is full."""
     for segment in segments:
         for records in keyed_records(reader, segment, start_offset, verdicts, secret):
             count = offset_map.put(records.hashes, records.keyed, records.offsets)
             full = count < len(records.offsets)
             batch = int(np.searchsorted(records.record_ends, count, side="right")) if full else -1
-            offset_map.update_latest_offset(max(offset_map.latest_offset, int(records.settled[batch])))
+            offset_map.latest_offset = max(offset_map.latest_offset, int(records.settled[batch]))
             if full:
                 return
-        offset_map.update_latest_offset(segment.next_offset - 1)
-    offset_map.update_latest_offset(end_offset - 1)
+        offset_map.latest_offset = segment.next_offset - 1
+    offset_map.latest_offset = end_offset - 1
 
 
 # A record's hash and offset, 24 bytes, go to the task that finds the last record of each key. If the record is

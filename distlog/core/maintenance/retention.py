@@ -65,11 +65,7 @@ MOST_SEGMENTS = MOST_ROWS
 def plan_retention(
     snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False, most_segments: int = MAX_LONG
 ) -> list[PartitionRetention]:
-    """The segments to delete at `now_ms` by the topic's config; partitions that keep everything are left out.
-
-    `snapshot` has the tails of the active segments; they stay with `keep_tails`, but count all the same. No more than
-    `most_segments` are planned.
-    """
+    """The segments to delete at `now_ms` by the topic's config; partitions that keep everything are left out."""
     table = snapshot.table
     plain, own = SegmentTable(table.plain_segments()), table.own
     columns = _Columns.of(plain, own)

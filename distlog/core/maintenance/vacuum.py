@@ -110,9 +110,6 @@ def removed_files_held(storage: Storage) -> Iterator[None]:
         yield
 
 
-# A bundle is referenced as long as one of its parts is.
-
-
 @dataclass(frozen=True, slots=True)
 class Referenced:
     """The segments and bundles of `topic` that a version from a floor to `head` references.
@@ -297,9 +294,6 @@ def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
             # the lock goes last: the process that makes the next one makes the next copy, too
             storage.delete([copy_of(name), name])
         lock.close()
-
-
-# docs/design/vacuum.md says why nothing is deleted that a version names.
 
 
 @dataclass(frozen=True, slots=True, repr=False)

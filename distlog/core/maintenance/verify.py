@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,6 @@ import pyarrow as pa
 from distlog.core import paths
 from distlog.core.arrays import table_of_rows
 from distlog.core.commits import checkpoint
-from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import PartitionState, Snapshot, apply
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.consumer_offsets import all_kafka_positions
@@ -63,7 +63,9 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
             return
     first = 0 if state is None else state.version + 1
     try:
-        for commit in _commits(storage, first, snapshot.version):
+        last = snapshot.version
+        groups = CommitFiles(storage).follow(first, end=last + 1, known=last, group=_GROUP)
+        for commit in chain.from_iterable(groups):
             state = apply(state, commit)
             for name in checkpoints.pop(state.version, ()):
                 yield from _compare(storage, name, state)
@@ -94,11 +96,6 @@ def _is_kept(storage: Storage, version: int) -> bool:
     except DistlogError:
         return True
     return head is None or version >= head.log_floor
-
-
-def _commits(storage: Storage, first: int, last: int) -> Iterator[Commit]:
-    for group in CommitFiles(storage).follow(first, end=last + 1, known=last, group=_GROUP):
-        yield from group
 
 
 def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
@@ -220,7 +217,12 @@ def verify(
     done. Raises StorageError when the storage does not answer, and TopicNotFoundError when the topic was dropped.
     """
     committed = without_tails(snapshot)
-    topic = (*verify_commits(handle.storage, committed), *verify_table(snapshot), *_damaged_tails(handle, committed))
+    topic = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
+    # active segments that refuse appends
+    for partition in range(len(committed.partitions)):
+        error = damage_of_tail(handle, committed, partition)
+        if error is not None:
+            topic.append(dataclasses.replace(Anomaly.of("lost_records", error), partition=partition))
     work = partial(verify_segment, handle.reader)
     verdicts = list(each_segment(run or run_here(handle.storage), work, snapshot, tell))
     verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
@@ -230,14 +232,7 @@ def verify(
         settled = (_settle(handle.reader, head, verdict) for verdict in verdicts)
         verdicts = [_without_old_indexes(handle, head, verdict) for verdict in settled if verdict is not None]
     verdicts = list(_with_gaps(snapshot, verdicts))
-    return VerifyReport(snapshot.version, tuple(verdicts), topic, tuple(_overtaken(handle, snapshot)))
-
-
-def _damaged_tails(handle: TopicHandle, committed: Snapshot) -> Iterator[Anomaly]:
-    for partition in range(len(committed.partitions)):
-        error = damage_of_tail(handle, committed, partition)
-        if error is not None:
-            yield dataclasses.replace(Anomaly.of("lost_records", error), partition=partition)
+    return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic), tuple(_overtaken(handle, snapshot)))
 
 
 def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterator[SegmentVerdict]:
