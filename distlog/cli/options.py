@@ -6,7 +6,7 @@ import ipaddress
 import os
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -234,50 +234,35 @@ _TLS_BUFFER_BYTES = 32 << 10
 ALL_MECHANISMS = ",".join(MECHANISMS)
 
 
-class Listener(NamedTuple):
-    """An address to listen at, and its demands on clients."""
-
-    host: str
-    port: int
-    tls: TlsFiles | None
-    users: str | None
-    mechanisms: tuple[str, ...]
-
-    def arguments(self, *, insecure: bool) -> dict[str, Any]:
-        """Its settings by the names of GatewayServer's arguments; raises InvalidConfigError if it is not safe."""
-        if not insecure and not is_loopback(self.host):
-            self._check_safe()
-        tls = self._bounded_tls()
-        users = None if self.users is None else Authentication(UsersFile(self.users), self.mechanisms)
-        return {"host": self.host, "port": self.port, "tls": tls, "authentication": users}
-
-    def _check_safe(self) -> None:
-        listen = f"{self.host}:{self.port}"
-        if self.users is None and (self.tls is None or self.tls.client_auth != "required"):
+def listener_arguments(
+    address: tuple[str, int], tls: TlsFiles | None, users: str | None, names: tuple[str, ...], *, insecure: bool
+) -> dict[str, Any]:
+    """Settings of a listener by the names of GatewayServer's arguments; raises InvalidConfigError if unsafe."""
+    host, port = address
+    if not insecure and not is_loopback(host):
+        if users is None and (tls is None or tls.client_auth != "required"):
             raise InvalidConfigError(
                 "any client that reaches this address could read and write all topics: add --sasl-users, or"
                 " --ssl-client-auth required, or --insecure if that is meant",
-                listen=listen,
+                listen=f"{host}:{port}",
             )
-        if self.tls is None and PLAIN in self.mechanisms:
+        if tls is None and PLAIN in names:
             raise InvalidConfigError(
                 "passwords of PLAIN could be read on their way: add --ssl-certfile, or"
                 f" --sasl-mechanisms {','.join(each for each in MECHANISMS if each != PLAIN)},"
                 " or --insecure if that is meant",
-                listen=listen,
+                listen=f"{host}:{port}",
             )
-
-    def _bounded_tls(self) -> TlsFiles | None:
-        if self.tls is None:
-            return None
+    if tls is not None:
         # takes time to import, which other commands should not
         from asyncio import sslproto
 
         # of each connection, for good; a record of TLS has 16 KiB
         sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES  # type: ignore[attr-defined]  # of Python 3.11, as the gateway
         # an error of these files comes before one of the users
-        self.tls.context()
-        return self.tls
+        tls.context()
+    authentication = None if users is None else Authentication(UsersFile(users), names)
+    return {"host": host, "port": port, "tls": tls, "authentication": authentication}
 
 
 def tls_files(

@@ -174,8 +174,8 @@ def serve(
     )
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     _check_ports(processes, listen, advertised, metrics)
-    where = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
-    safe = where.arguments(insecure=insecure)
+    names = listener.mechanisms(sasl_mechanisms)
+    safe = listener.listener_arguments(listen, tls, sasl_users, names, insecure=insecure)
     settings = {name: value for each in config for name, value in each.items()}
     # a wrong setting is reported once, not by each process
     limits = _config(settings, processes=processes, linger_ms=linger_ms, auto_create=auto_create, acls=acls)

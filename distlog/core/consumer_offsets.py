@@ -234,12 +234,8 @@ class OffsetsRecord(NamedTuple):
 def offsets_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
 ) -> Iterator[OffsetsRecord]:
-    """The records that count in `snapshot`, by partition in the order in which they do.
-
-    A transaction's records count where it ends. Of the records with one key, the last one comes, and some of the
-    others. Records of open transactions come last in their partition, and records whose keys begin with none of
-    `prefixes` are left out. Each object is read once for all partitions that it holds small segments of.
-    """
+    """The records that count in `snapshot`, by partition; of each key the last one, and some of those before it."""
+    # a transaction's records count where it ends; those of open ones come last in their partition
     states = {number: snapshot.partitions[number] for number in partitions}
     mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
     ends = {number: (None, state.log_end_offset) for number, state in states.items() if number not in mixed}

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from distlog.core import paths
 from distlog.core.arrays import byte_array
 from distlog.core.batches.record_batch import LOG_OVERHEAD, Source
-from distlog.core.batches.walk import Batches
 from distlog.core.config import MAX_INT
 from distlog.core.dump.lines import ABSENT, Line, Longs, number, optional
 from distlog.core.dump.log_dump import DumpedFile, dump_log, scan
@@ -186,21 +185,16 @@ class _LoggedTimes:
                 self.last_offsets[entries] = last[rows]
                 for entry, row in zip(entries.tolist(), rows.tolist(), strict=True):
                     if last[row] == self.offsets[entry]:
-                        self.timestamps[entry] = _largest_timestamp(log, window, row)
+                        batch, source = window.rows[row : row + 1], Source(log.path, window.position)
+                        records, error = scan(byte_array(window.data), batch, source, (), 1)
+                        if error is not None:
+                            raise error
+                        self.timestamps[entry] = int(records.timestamps.max(initial=NOTHING))
                 begin = max(begin, end)
                 if begin == len(order):
                     return
         except CorruptRecordError as error:
             output.fail(error)
-
-
-def _largest_timestamp(log: DumpedFile, window: Batches, row: int) -> int:
-    """The largest timestamp of a batch's records; raises CorruptRecordError."""
-    batch = window.rows[row : row + 1]
-    records, error = scan(byte_array(window.data), batch, Source(log.path, window.position), (), 1)
-    if error is not None:
-        raise error
-    return int(records.timestamps.max(initial=NOTHING))
 
 
 _ABORTED = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")

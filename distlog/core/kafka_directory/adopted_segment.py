@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -191,8 +191,14 @@ class _Look:
         info, made = self.log.describe(partition, self._stem(), created_ms)
         files, remade = self._files(made)
         kept = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
+        of_records: dict[str, Any] = {}
+        if self.has_old_formats:
+            file = self.names[".log"]
+            of_records = _counted(self.folder.log(file), position, position + self.log.size, file)
+        elif self.newest:
+            of_records = {"offset_of_max_timestamp": _first_newest(*self.newest)}
         facts: dict[str, Any] = {
-            **self._record_facts(position),
+            **of_records,
             **index_facts({suffix: kept.get(suffix, b"") for suffix in _INDEXES}),
             "first_unstable_offset": self.state.transactions.first_offset,
         }
@@ -218,12 +224,6 @@ class _Look:
                 files |= {suffix: data} if data else {}
                 remade.append(suffix)
         return files, tuple(remade)
-
-    def _record_facts(self, position: int) -> dict[str, Any]:
-        if self.has_old_formats:
-            file = self.names[".log"]
-            return _counted(self.folder.log(file), position, position + self.log.size, file)
-        return {"offset_of_max_timestamp": _first_newest(*self.newest)} if self.newest else {}
 
 
 def _first_newest(data: memoryview, batch: Any) -> int:
@@ -313,7 +313,12 @@ def take_partition(
     if is_compacted or name in log_dir.first_dirty_offsets or any(each.is_sparse for each in segments):
         segments = [_compacted(each) for each in segments]
     else:
-        notes += _gap_notes(segments, max(start, split_at))
+        why = "a segment is missing, or the log was compacted: then adopt with cleanup.policy=compact"
+        notes += [
+            f"no batch holds the offsets from {each.info.next_offset - each.gap} to {each.info.next_offset}: {why}"
+            for each in segments
+            if each.gap and each.info.next_offset > max(start, split_at)
+        ]
     high_watermark = log_dir.high_watermarks.get(name, 0)
     if end < high_watermark:
         lost = f"what a broker had acknowledged from {end} to {high_watermark} is not here"
@@ -368,13 +373,6 @@ def _compacted(segment: AdoptedSegment) -> AdoptedSegment:
     if not segment.gap and not segment.is_sparse:
         return segment
     return segment._replace(info=dataclasses.replace(segment.info, compacted=True))
-
-
-def _gap_notes(segments: Iterable[AdoptedSegment], from_offset: int) -> Iterator[str]:
-    for info, gap in ((segment.info, segment.gap) for segment in segments):
-        if gap and info.next_offset > from_offset:
-            why = "a segment is missing, or the log was compacted: then adopt with cleanup.policy=compact"
-            yield f"no batch holds the offsets from {info.next_offset - gap} to {info.next_offset}: {why}"
 
 
 def _producers(
