@@ -157,6 +157,7 @@ RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", 
 @fill_kernel
 def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) -> int:
     """The first misplaced one of `batches` (BATCH rows), or -1; `owner` has the row in `runs` of each batch."""
+    # in a run batches follow each other, without a gap where the segment is dense, and nothing follows its end
     last = -1
     for row in range(batches.size):
         run = runs[owner[row]]

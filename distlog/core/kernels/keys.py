@@ -325,7 +325,7 @@ def assign(
 
 @fill_kernel
 def group(partitions: Ints, order: Longs, counts: Longs, following: Longs) -> int:
-    """Write the row numbers to `order`, by partition; returns the first row with a bad partition, or -1."""
+    """Write row numbers to `order`, by partition, and `counts`, zeros before; returns the first bad row, or -1."""
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):
             return row

@@ -254,7 +254,7 @@ def kernel(function: F) -> F:
 
 
 def fill_kernel(function: F) -> F:
-    """A kernel that creates no array: numba counts no references then, which would cost more than the work."""
+    """A kernel that creates no array: numba counts no references then, which are dearer than a varint."""
     return _kept(function, **_UNCOUNTED)
 
 

@@ -210,7 +210,7 @@ def append_groups(
     columns: Columns,
     limits: BatchLimits,
 ) -> int:
-    """Write `rows`, `counts` of which form each batch; returns how many, which is less where `target` is full."""
+    """Write `rows`, `counts` in each batch; returns how many: less where one batch or `target` is too small."""
     first = 0
     for group in range(counts.size):
         stop = first + counts[group]

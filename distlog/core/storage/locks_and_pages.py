@@ -196,7 +196,7 @@ def _open_to_watch(path: str) -> int:
 
 
 def read_newest(read: Callable[[], bytes]) -> bytes | None:
-    """The newest whole value of a page; reads twice if a slot is torn, so no value may be older than the first."""
+    """The newest whole value of a page; reads again if a slot is torn, as the newer one may be."""
     slots = _whole_slots(read())
     if len(slots) < len(_SLOTS_AT):
         slots += _whole_slots(read())
