@@ -86,6 +86,8 @@ class RootAcls:
         #: The keys of each ACL's records; the gateways write one key for each.
         self._keys: Mapping[Acl, Sequence[bytes]] = {}
         self._records = RootRecords(metadata, ACLS_TOPIC, clock, decode_acl, self._set)
+        #: Reads what was changed, by any gateway. Raises DistlogError.
+        self.look = self._records.look
         self.denials = EventLog("requests that no ACL allows")
 
     @property
@@ -96,10 +98,6 @@ class RootAcls:
     def rights(self, user: str, host: str) -> Rights:
         """The rights of a user at an address."""
         return Rights(self._lists, f"User:{user}", client_host(host), self.denials)
-
-    def look(self) -> None:
-        """Read what was changed, by any gateway. Raises DistlogError."""
-        self._records.look()
 
     def create(self, acls: Iterable[Acl]) -> None:
         """Keep more ACLs; they are durable, and count here, when this returns. Raises DistlogError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES
 from distlog.gateway.security.acls import check_principal
+
+_integer = partial(broker_setting, least=1, most=MAX_INT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,44 +35,32 @@ class GroupSettings:
         "the most that a member's `session.timeout.ms` may be",
         most=MAX_INT,
     )
-    max_size: int = broker_setting("group.max.size", MAX_INT, "members of a group", least=1, most=MAX_INT)
-    consumer_session_timeout_ms: int = broker_setting(
-        "group.consumer.session.timeout.ms",
-        45_000,
-        "how long a member with `group.protocol=consumer` may be silent",
-        least=1,
-        most=MAX_INT,
+    max_size: int = _integer("group.max.size", MAX_INT, "members of a group")
+    consumer_session_timeout_ms: int = _integer(
+        "group.consumer.session.timeout.ms", 45_000, "how long a member with `group.protocol=consumer` may be silent"
     )
-    consumer_min_session_timeout_ms: int = broker_setting(
+    consumer_min_session_timeout_ms: int = _integer(
         "group.consumer.min.session.timeout.ms",
         45_000,
         "the least that a group's `consumer.session.timeout.ms` may be",
-        least=1,
-        most=MAX_INT,
     )
-    consumer_max_session_timeout_ms: int = broker_setting(
+    consumer_max_session_timeout_ms: int = _integer(
         "group.consumer.max.session.timeout.ms",
         60_000,
         "the most that a group's `consumer.session.timeout.ms` may be",
-        least=1,
-        most=MAX_INT,
     )
-    consumer_heartbeat_interval_ms: int = broker_setting(
-        "group.consumer.heartbeat.interval.ms", 5000, "how often it sends a heartbeat", least=1, most=MAX_INT
+    consumer_heartbeat_interval_ms: int = _integer(
+        "group.consumer.heartbeat.interval.ms", 5000, "how often it sends a heartbeat"
     )
-    consumer_min_heartbeat_interval_ms: int = broker_setting(
+    consumer_min_heartbeat_interval_ms: int = _integer(
         "group.consumer.min.heartbeat.interval.ms",
         5000,
         "the least that a group's `consumer.heartbeat.interval.ms` may be",
-        least=1,
-        most=MAX_INT,
     )
-    consumer_max_heartbeat_interval_ms: int = broker_setting(
+    consumer_max_heartbeat_interval_ms: int = _integer(
         "group.consumer.max.heartbeat.interval.ms",
         15_000,
         "the most that a group's `consumer.heartbeat.interval.ms` may be",
-        least=1,
-        most=MAX_INT,
     )
 
 
@@ -142,9 +133,7 @@ class GatewayConfig:
     queued_max_request_bytes: int = broker_setting(
         "queued.max.request.bytes", 512 << 20, "bytes of all requests that are received or handled", least=1 << 20
     )
-    socket_request_max_bytes: int = broker_setting(
-        "socket.request.max.bytes", 100 << 20, "largest request", least=1, most=MAX_INT
-    )
+    socket_request_max_bytes: int = _integer("socket.request.max.bytes", 100 << 20, "largest request")
     max_connections: int = broker_setting(
         "max.connections", 2000, "connections, with those in TLS's handshake", most=MAX_INT
     )
@@ -173,9 +162,7 @@ class GatewayConfig:
     auto_create_topics: bool = broker_setting(
         "auto.create.topics.enable", False, "create a topic when a client asks for it; as `--auto-create-topics`"
     )
-    num_partitions: int = broker_setting(
-        "num.partitions", 1, "partitions of a topic that is created without a number", least=1, most=MAX_INT
-    )
+    num_partitions: int = _integer("num.partitions", 1, "partitions of a topic that is created without a number")
     linger_ms: int = 250
     linger_bytes: int = 8 << 20
     metadata_max_age_ms: int = 1000
@@ -187,15 +174,11 @@ class GatewayConfig:
         most=MAX_INT,
         unit=_MINUTE_MS,
     )
-    transaction_max_timeout_ms: int = broker_setting(
-        "transaction.max.timeout.ms",
-        900_000,
-        "the most that a client's transaction.timeout.ms may be",
-        least=1,
-        most=MAX_INT,
+    transaction_max_timeout_ms: int = _integer(
+        "transaction.max.timeout.ms", 900_000, "the most that a client's transaction.timeout.ms may be"
     )
-    producer_id_expiration_ms: int = broker_setting(
-        "producer.id.expiration.ms", EXPIRATION_MS, "how long a silent producer is remembered", least=1, most=MAX_INT
+    producer_id_expiration_ms: int = _integer(
+        "producer.id.expiration.ms", EXPIRATION_MS, "how long a silent producer is remembered"
     )
     principal_mapping_rules: str = broker_setting(
         "ssl.principal.mapping.rules", "DEFAULT", "the users' names of clients with certificates, by their subjects"

@@ -218,7 +218,8 @@ class GatheredAppends:
         with self._changed:
             while not self._is_closing:
                 left_s = self._due_s - time.monotonic() if self._waiting else _IDLE_S
-                if self._waiting and (left_s <= 0 or self._is_due):
+                is_large = self._waiting.size >= self._linger_bytes
+                if self._waiting and (left_s <= 0 or is_large or self._waiting.is_complete):
                     break
                 if not self._changed.wait(left_s) and not self._waiting:
                     self._thread = None
@@ -226,10 +227,6 @@ class GatheredAppends:
             batches = self._waiting.batches
             self._waiting, self._paused_s = _Gathering(batches[MOST_BATCHES:]), math.inf
             return batches[:MOST_BATCHES]
-
-    @property
-    def _is_due(self) -> bool:
-        return self._waiting.size >= self._linger_bytes or self._waiting.is_complete
 
     def _commit(self, batches: Sequence[GatheredBatch]) -> None:
         left = list(batches)

@@ -57,10 +57,8 @@ class RootUsers:
         #: The secrets of each user by their mechanisms, as of the last look; another object after a change.
         self.secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
         self._records = RootRecords(metadata, CREDENTIALS_TOPIC, clock, decode_credential, self._set)
-
-    def look(self) -> None:
-        """Read what was changed, by any gateway. Raises DistlogError."""
-        self._records.look()
+        #: Reads what was changed, by any gateway. Raises DistlogError.
+        self.look = self._records.look
 
     def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
         """Set credentials, None removes one; they are durable, and count here, when this returns."""

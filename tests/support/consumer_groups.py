@@ -20,7 +20,7 @@ RETENTION_MS = 1000
 
 
 class MemoryStore:
-    """A GroupStore in memory; while `held`, calls wait for `release`; `code` is what they are told."""
+    """A store of groups in memory; while `held`, calls wait for `release`; `code` is what they are told."""
 
     def __init__(self) -> None:
         self.changes: list[GroupChange] = []

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.access_lists import RootAcls
-from distlog.gateway.apis.cluster import attempted
+from distlog.gateway.apis.cluster import attempted, grouped
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError
 from distlog.gateway.protocol.messages import ErrorCode
@@ -90,18 +89,16 @@ def describe_acls(request: Request, broker: Broker) -> Fields:
     """The ACLs as they are now."""
     if broker.acls is None:
         return {"throttle_time": 0, "resources": (), **_DISABLED}
-    return {"throttle_time": 0, **attempted(partial(_described, request, broker.acls), resources=())}
+    acls = broker.acls
 
+    def described() -> Fields:
+        request.rights.check_cluster(Operation.DESCRIBE)
+        wanted = _requested(_filter, request.body)
+        acls.look()
+        resources = grouped(filter(wanted.matches, acls.acls), lambda acl: acl[:3]).values()
+        return {"resources": [{**_resource_fields(of[0]), "acls": [*map(_entry_fields, of)]} for of in resources]}
 
-def _described(request: Request, acls: RootAcls) -> Fields:
-    request.rights.check_cluster(Operation.DESCRIBE)
-    wanted = _requested(_filter, request.body)
-    acls.look()
-    resources: dict[tuple[object, ...], tuple[Fields, list[Fields]]] = {}
-    for acl in filter(wanted.matches, acls.acls):
-        _, entries = resources.setdefault(acl[:3], (_resource_fields(acl), []))
-        entries.append(_entry_fields(acl))
-    return {"resources": [{**resource, "acls": entries} for resource, entries in resources.values()]}
+    return {"throttle_time": 0, **attempted(described, resources=())}
 
 
 def _denied(request: Request) -> Fields | None:

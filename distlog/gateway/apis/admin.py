@@ -230,8 +230,7 @@ def _elected(broker: Broker, topic: str, number: int) -> Fields:
 
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
     """None."""
-    fields = attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))
-    return {"throttle_time": 0, "topics": (), **fields}
+    return {"throttle_time": 0, "topics": (), **attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))}
 
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:

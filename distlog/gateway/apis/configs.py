@@ -307,17 +307,11 @@ def _check_values(changes: Iterable[Any]) -> None:
         raise UnsupportedRequestError(f"Null value not supported for : {','.join(empty)}")
 
 
+_ALTERS = "ALTER_CONFIGS of the topic or the group, or of the cluster"
 #: The APIs that change topics, and all APIs of this module.
 CHANGING_APIS = (
-    Api(
-        44,
-        "IncrementalAlterConfigs",
-        0,
-        1,
-        incremental_alter_configs,
-        "ALTER_CONFIGS of the topic or the group, or of the cluster",
-    ),
-    Api(33, "AlterConfigs", 0, 2, alter_configs, "ALTER_CONFIGS of the topic or the group, or of the cluster"),
+    Api(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs, _ALTERS),
+    Api(33, "AlterConfigs", 0, 2, alter_configs, _ALTERS),
 )
 APIS = (
     *CHANGING_APIS,

@@ -24,7 +24,7 @@ from distlog.gateway.topics.topic_index import TopicSummary
 def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
     """Respond when what the heartbeat changes is durable."""
     body = request.body
-    names = body.subscribed_topic_names
+    names, owned = body.subscribed_topic_names, body.topic_partitions
     heartbeat = ConsumerHeartbeat(
         member_id=body.member_id,
         epoch=body.member_epoch,
@@ -36,7 +36,7 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
         topics=None if names is None else tuple(names),
         pattern=request.get("subscribed_topic_regex"),
         assignor=body.server_assignor,
-        owned=None if body.topic_partitions is None else _owned(body.topic_partitions),
+        owned=None if owned is None else frozenset((one.topic_id, each) for one in owned for each in one.partitions),
     )
     interval_ms = broker.groups.configs.of(body.group_id).consumer_heartbeat_interval_ms
 
@@ -74,10 +74,6 @@ def _check_rights(request: Request, broker: Broker) -> None:
             names |= matches(pattern, broker.metadata.clients_topics())
     for name in names:
         rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
-
-
-def _owned(topics: Iterable[Any]) -> frozenset[Place]:
-    return frozenset((each.topic_id, number) for each in topics for number in each.partitions)
 
 
 def _topics(places: Iterable[Place]) -> list[Fields]:

@@ -43,8 +43,8 @@ class RequestedPositions:
             for commit_ms in [max(now_ms, _replaced_ms(broker, topic.name))]
             for each in topic.partitions
         }
-        find = partial(allowed_topic, request, broker.metadata.topic, Operation.READ)
-        self._codes = {place: refused or place_code(find, *place) for place in positions}
+        find = broker.metadata.topic
+        self._codes = {place: refused or place_code(request, find, Operation.READ, *place) for place in positions}
         self.positions = {place: each for place, each in positions.items() if self._codes[place] is ErrorCode.none}
 
     def topics(self, code: ErrorCode) -> list[Fields]:
@@ -62,17 +62,12 @@ def _replaced_ms(broker: Broker, topic: str) -> int:
     return 0
 
 
-def allowed_topic(
-    request: Request, find: Callable[[str], HostedTopic], operation: Operation, topic: str
-) -> HostedTopic:
-    """The topic that `find` gives, if the client may do this with it; else AccessDeniedError."""
-    request.rights.check(operation, ResourceType.TOPIC, topic)
-    return find(topic)
-
-
-def place_code(find: Callable[[str], HostedTopic], topic: str, number: int) -> ErrorCode:
-    """The code of a coordinator for a partition of a topic that `find` gives."""
+def place_code(
+    request: Request, find: Callable[[str], HostedTopic], operation: Operation, topic: str, number: int
+) -> ErrorCode:
+    """The code of a coordinator for a partition of a topic that `find` gives, if the client may do this with it."""
     try:
+        request.rights.check(operation, ResourceType.TOPIC, topic)
         find(topic).partition(number)
     except StorageError as error:
         # Kafka's coordinators answer with no storage code: with this one clients retry

@@ -90,13 +90,12 @@ def alter_client_quotas(request: Request, broker: Broker) -> Fields:
             ),
             entity=_entity_fields(entity),
         )
-        for entity, several in grouped(request.body.entries, _entity).items()
+        for entity, several in grouped(
+            request.body.entries,
+            lambda entry: Entity.of({one.entity_type: one.entity_name for one in entry.entity}),
+        ).items()
     ]
     return {"throttle_time": 0, "entries": entries}
-
-
-def _entity(entry: Any) -> Entity:
-    return Entity.of({each.entity_type: each.entity_name for each in entry.entity})
 
 
 def _alter(request: Request, broker: Broker, entity: Entity, entry: Any, *, validate_only: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -13,7 +12,7 @@ from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.log.end_marker import marker
 from distlog.core.transaction_state import ProducerId
 from distlog.gateway.apis.cluster import by_topic, grouped
-from distlog.gateway.apis.positions import RequestedPositions, allowed_topic, place_code
+from distlog.gateway.apis.positions import RequestedPositions, place_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.committed_offsets import GroupChanges
@@ -66,8 +65,8 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
     body = request.body
     places = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
     denied = _denied(request, body.v3_and_below_transactional_id)
-    find = partial(allowed_topic, request, broker.metadata.clients_topic, Operation.WRITE)
-    codes = {place: denied or place_code(find, *place) for place in places}
+    find = broker.metadata.clients_topic
+    codes = {place: denied or place_code(request, find, Operation.WRITE, *place) for place in places}
     if any(code is not ErrorCode.none for code in codes.values()):
         rest = ErrorCode.operation_not_attempted
     else:

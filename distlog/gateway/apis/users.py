@@ -26,8 +26,6 @@ from distlog.gateway.security.users_file import (
 from distlog.gateway.server.fairness import owner_of
 from distlog.gateway.server.request import Request
 
-HANDSHAKE_KEY = 17
-
 
 def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
     """The mechanisms; a client that chooses another one gets an error, and is disconnected."""
@@ -40,9 +38,6 @@ def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
         _refuse(request, broker, refusal, "", f"no mechanism {request.body.mechanism}")
         return None
     return {"error_code": ErrorCode.none, "mechanisms": sasl.mechanisms}
-
-
-AUTHENTICATE_KEY = 36
 
 
 def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
@@ -84,8 +79,8 @@ def _refuse(request: Request, broker: Broker, fields: Fields, user: str, why: st
 
 #: The APIs that authenticate a client.
 SASL_APIS = (
-    Api(HANDSHAKE_KEY, "SaslHandshake", 0, 1, sasl_handshake, ""),
-    Api(AUTHENTICATE_KEY, "SaslAuthenticate", 0, 2, sasl_authenticate, ""),
+    Api(17, "SaslHandshake", 0, 1, sasl_handshake, ""),
+    Api(36, "SaslAuthenticate", 0, 2, sasl_authenticate, ""),
 )
 
 #: ScramMechanism of Kafka's admin client.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 #: A partition: the id of its topic, and its number.
 Place = tuple[uuid.UUID, int]
@@ -60,7 +62,10 @@ class _Sharing:
         """Let each member keep what it had, up to an equal part, the larger ones for members that had most."""
         total = sum(count for topic, count in self._topics.items() if self._readers[topic])
         least, more = divmod(total, len(self.places) or 1)
-        had = {each: self._still(each) for each in self.places}
+        had = {
+            each: {place for place in member.before if place in self._left and place[0] in member.topics}
+            for each, member in self._members.items()
+        }
         for each in sorted(self.places, key=lambda name: -len(had[name])):
             size = least + (more > 0)
             kept = sorted(had[each] & self._left)[:size]
@@ -68,13 +73,9 @@ class _Sharing:
             self.places[each].update(kept)
             self._left.difference_update(kept)
 
-    def _still(self, member: str) -> set[Place]:
-        subscriber = self._members[member]
-        return {place for place in subscriber.before if place in self._left and place[0] in subscriber.topics}
-
     def give_rest(self) -> None:
         """Give each partition that is left to the reader of its topic with the fewest."""
-        for topic, places in _by_topic(self._left).items():
+        for topic, places in groupby(sorted(self._left), itemgetter(0)):
             heap = [(len(self.places[each]), each) for each in self._readers[topic]]
             heapq.heapify(heap)
             for place in places if heap else ():
@@ -99,13 +100,6 @@ class _Sharing:
                     self.places[taker].add(place)
                     return True
         return False
-
-
-def _by_topic(places: Iterable[Place]) -> dict[uuid.UUID, list[Place]]:
-    topics: dict[uuid.UUID, list[Place]] = {}
-    for place in sorted(places):
-        topics.setdefault(place[0], []).append(place)
-    return topics
 
 
 #: The assignors by name; the first one is for members that name none.

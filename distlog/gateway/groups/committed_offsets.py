@@ -112,7 +112,7 @@ class CommittedOffsets:
                     opened.membership.check(member_id, generation, ErrorCode.illegal_generation)
                 else:
                     opened.membership.renew(opened.membership.member_of(member_id, instance_id, generation))
-            if opened.positions.is_storing(positions):
+            if not opened.positions.storing.isdisjoint(positions):
                 # the order of both in the log decides, and is not known yet
                 raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
             first_end = opened.positions.begin_joining(positions)

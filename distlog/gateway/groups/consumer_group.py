@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.assignors import ASSIGNORS, Place, Subscriber
@@ -23,6 +22,7 @@ from distlog.gateway.groups.consumer_records import (
     RecordKind,
 )
 from distlog.gateway.groups.group_configs import GroupConfigs
+from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.topic_index import TopicSummary
 
@@ -66,22 +66,6 @@ class HeartbeatReply:
 AnswerHeartbeat = Callable[[HeartbeatReply], None]
 
 
-class TopicsView(Protocol):
-    """The topics as the coordinator knows them, without a request to storage."""
-
-    def facts(self, name: str) -> TopicSummary | None:
-        """The topic; None if there is none, or it is not known yet."""
-        ...
-
-    def matching(self, pattern: str) -> Iterable[str]:
-        """The names of the topics that a regular expression matches."""
-        ...
-
-    def know(self, names: Collection[str], patterns: Collection[str]) -> bool:
-        """True if all of these were looked at."""
-        ...
-
-
 @dataclass(slots=True)
 class ConsumerMember:
     """A member; deadlines are by the coordinator's clock, in ms."""
@@ -97,7 +81,7 @@ class ConsumerMember:
         """The name that assignors order it by: a static member keeps its place."""
         return self.facts.instance_id or self.id
 
-    def names(self, topics: TopicsView) -> set[str]:
+    def names(self, topics: SubscribedTopics) -> set[str]:
         """The topics that it subscribes to."""
         return {*self.facts.topics, *(topics.matching(self.facts.pattern) if self.facts.pattern else ())}
 
@@ -116,7 +100,7 @@ class Subscriptions:
         names = frozenset(name for each in facts for name in each.topics)
         return cls(names, frozenset(each.pattern for each in facts if each.pattern))
 
-    def topics(self, topics: TopicsView) -> set[str]:
+    def topics(self, topics: SubscribedTopics) -> set[str]:
         """The names of all of its topics."""
         return {*self.names, *(name for each in self.patterns for name in topics.matching(each))}
 
@@ -219,7 +203,7 @@ class ConsumerGroup:
         if member.current.epoch != epoch:
             raise GroupRefusedError(stale)
 
-    def heartbeat(self, request: ConsumerHeartbeat, topics: TopicsView, answer: AnswerHeartbeat) -> None:
+    def heartbeat(self, request: ConsumerHeartbeat, topics: SubscribedTopics, answer: AnswerHeartbeat) -> None:
         """Answer when all changes that it makes are durable, or at once if it makes none."""
         try:
             if request.epoch < JOINS:
@@ -231,7 +215,7 @@ class ConsumerGroup:
             reply = HeartbeatReply(error=refused.code)
         self._store(lambda code: answer(reply if code is ErrorCode.none else HeartbeatReply(error=code)))
 
-    def _member_goes_on(self, request: ConsumerHeartbeat, topics: TopicsView) -> HeartbeatReply:
+    def _member_goes_on(self, request: ConsumerHeartbeat, topics: SubscribedTopics) -> HeartbeatReply:
         tells = request.epoch == JOINS or (request.topics, request.pattern) != (None, None)
         if tells and not topics.know(request.topics or (), (request.pattern,) if request.pattern else ()):
             # the storage does not answer: the client asks again
@@ -341,7 +325,7 @@ class ConsumerGroup:
         given = set[Place]().union(*self.target.values())
         return given == {(topic_uuid(each), number) for each in topics.values() for number in range(each.partitions)}
 
-    def _assign(self, topics: TopicsView) -> None:
+    def _assign(self, topics: SubscribedTopics) -> None:
         """Give each member its target."""
         known = self._topics or {}
         members = {

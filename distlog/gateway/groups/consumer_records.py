@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import groupby
+from operator import itemgetter
 
 from distlog.core.consumer_offsets import OFFSETS_TOPIC, FieldReader, text_field
 from distlog.core.errors import CorruptRecordError
@@ -152,10 +154,8 @@ def _text(value: str | None) -> bytes:
 
 def by_topic(places: Iterable[Place]) -> dict[uuid.UUID, list[int]]:
     """The numbers of partitions of each topic, ascending."""
-    topics: dict[uuid.UUID, list[int]] = {}
-    for topic, number in sorted(places):
-        topics.setdefault(topic, []).append(number)
-    return topics
+    by_id = groupby(sorted(places), itemgetter(0))
+    return {topic: [number for _, number in of_topic] for topic, of_topic in by_id}
 
 
 def _places(places: frozenset[Place]) -> bytes:

@@ -317,11 +317,15 @@ class GroupServices:
         self._store, self._lease, self._is_over = store, lease, threading.Event()
         self._wake, self._changed, self._unloaded = threading.Event(), threading.Event(), threading.Event()
         self.coordination = Coordination(lease, store)
+        #: The partition of `__consumer_offsets` that has a group, and what refuses appends to one led no more.
+        self.partition_of, self.fence = store.partition_of, store.fence
         self._sharing: list[tuple[Coordination[Any], threading.Event]] = [(self.coordination, self._changed)]
         self._counts: list[Callable[[], int]] = [store.open]
         self._registry = GroupRegistry(
             store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
         )
+        #: Tells waiting members to look for another coordinator.
+        self.hurry = self._registry.end
         self.members, self._topics = GroupCoordinator(self._registry), topics
         #: The settings of each group.
         self.configs = self._registry.configs
@@ -336,10 +340,6 @@ class GroupServices:
             threading.Thread(target=self._keep_lease, name="gateway-lease", daemon=True),
         ]
         self._loader = threading.Thread(target=self._load, name="group-loader", daemon=True)
-
-    def fence(self, partition: int) -> Callable[[Snapshot], None]:
-        """A fence that refuses appends to a partition of `__consumer_offsets` when this gateway leads it no more."""
-        return self._store.fence(partition)
 
     def share(
         self, coordination: Coordination[Any], changed: threading.Event, partitions: Callable[[], int]
@@ -371,14 +371,6 @@ class GroupServices:
         if self._lease.held_partitions:
             self._has_done("does not coordinate groups yet", self._step)
         self._loader.start()
-
-    def partition_of(self, key: str) -> int:
-        """The partition of `__consumer_offsets` that has a group."""
-        return self._store.partition_of(key)
-
-    def hurry(self) -> None:
-        """Tell waiting members to look for another coordinator."""
-        self._registry.end()
 
     def stop(self) -> None:
         """Stop, with all changes on the device; other gateways may coordinate the groups at once."""

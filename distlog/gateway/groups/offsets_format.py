@@ -212,10 +212,6 @@ class Positions:
         """Changes are in the log, or failed."""
         self._storing -= Counter(iter(places))
 
-    def is_storing(self, places: Iterable[TopicPartition]) -> bool:
-        """True if changes of any of these positions are on their way into the log."""
-        return any(self._storing[place] for place in places)
-
     @property
     def storing(self) -> frozenset[TopicPartition]:
         """The partitions whose changes are on their way into the log, but those of transactions."""

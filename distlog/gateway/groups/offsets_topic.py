@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
@@ -283,8 +282,10 @@ class OffsetsTopic:
         snapshot = topic.live_snapshot
         for number in partitions:
             # behind the load, `ended` gives the end markers of transactions
-            tail = PartitionTail(partial(_fetched, topic, number), snapshot.partitions[number].log_end_offset)
-            self._tails[number] = tail
+            def fetched(offset: int, number: int = number) -> FetchedBatches:
+                return topic.refresh().read(number, offset, READ_BYTES)
+
+            self._tails[number] = PartitionTail(fetched, snapshot.partitions[number].log_end_offset)
         for record in offsets_records(topic.reader, snapshot, sorted(partitions)):
             try:
                 change = _decoded(record.key, record.value)
@@ -361,10 +362,6 @@ class OffsetsTopic:
         if answerer is not None:
             self._over.put(None)
             answerer.join()
-
-
-def _fetched(topic: Topic, number: int, offset: int) -> FetchedBatches:
-    return topic.refresh().read(number, offset, READ_BYTES)
 
 
 def _open_or_create(url: str, partitions: int, options: Mapping[str, Any] | None) -> Topic:

@@ -194,7 +194,7 @@ class GroupRegistry:
             clock=self.clock,
             wall_clock=self.wall_clock,
             new_id=self._new_id,
-            save=self._save,
+            save=lambda record, done: self._store(name, [(GroupKey(name), record)], done),
         )
 
     def _new_consumers(self, name: str) -> ConsumerGroup:
@@ -242,9 +242,6 @@ class GroupRegistry:
         self.store.store(membership.id, [*positions, *of_group], done)
         with self._lock:
             del self._groups[membership.id]
-
-    def _save(self, record: GroupRecord, done: Stored) -> None:
-        self._store(record.group, [(GroupKey(record.group), record)], done)
 
     def _store(self, name: str, changes: Sequence[GroupChange], done: Stored) -> None:
         group = self._groups[name]

@@ -207,12 +207,6 @@ _Secrets = Mapping[str, Mapping[str, ScramSecret]]
 _NO_SECRETS: _Secrets = {}
 
 
-class _KnownUsers(NamedTuple):
-    of_file: Users
-    others: _Secrets
-    all: Users
-
-
 class Authentication:
     """A gateway's SASL settings and counters, for many threads. `mechanisms`: Kafka's `sasl.enabled.mechanisms`."""
 
@@ -221,18 +215,19 @@ class Authentication:
         self.known, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
         #: More users, by name and mechanism: the same object as long as they are the same.
         self.others: Callable[[], _Secrets] = lambda: _NO_SECRETS
-        self._known = _KnownUsers(users.current(), _NO_SECRETS, users.current())
+        self._known = users.current(), _NO_SECRETS, users.current()
         self._lock = threading.Lock()
         self._count = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
 
     def current(self) -> Users:
         """The users as they are now: the users of the file, and others with other names."""
         of_file, others = self.users.current(), self.others()
-        known = self._known
-        if known.of_file is not of_file or known.others is not others:
+        known_of_file, known_others, users = self._known
+        if known_of_file is not of_file or known_others is not others:
+            users = of_file.with_others(others)
             # a tuple is set at once, for all threads
-            known = self._known = _KnownUsers(of_file, others, of_file.with_others(others))
-        return known.all
+            self._known = of_file, others, users
+        return users
 
     def note(self, mechanism: str, result: str) -> None:
         """Count an exchange that has ended."""
@@ -258,16 +253,8 @@ class SaslExchange:
         self._user: AuthenticatedUser | None = None
         #: Whether the next frame is a bare token, without Kafka's head: the client began with SaslHandshake 0.
         self.takes_tokens = False
-
-    @property
-    def mechanisms(self) -> tuple[str, ...]:
-        """The mechanisms that a client may choose from."""
-        return self._all.mechanisms
-
-    @property
-    def failures(self) -> FailedLogins:
-        """The failures of all clients."""
-        return self._all.failures
+        #: The mechanisms that a client may choose from, and the failures of all clients.
+        self.mechanisms, self.failures = authentication.mechanisms, authentication.failures
 
     @property
     def expects_handshake(self) -> bool:
@@ -294,7 +281,7 @@ class SaslExchange:
 
     def choose(self, mechanism: str, *, by_tokens: bool) -> bool:
         """Begin with a mechanism; False if the gateway does not have it."""
-        if mechanism not in self._all.mechanisms:
+        if mechanism not in self.mechanisms:
             self._all.note("other", "failed")
             return False
         self.mechanism, self.takes_tokens = mechanism, by_tokens

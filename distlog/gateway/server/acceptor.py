@@ -127,7 +127,8 @@ class Acceptor:
 
     async def _connect(self, client: socket.socket, session: ClientSession) -> None:
         """Do TLS's handshake, if there is a context; then asyncio serves the connection."""
-        timeout = {} if self._tls is None else {"ssl_handshake_timeout": self._handshake_s}
+        handshake_s = self._processor.config.authentication_timeout_ms / 1000
+        timeout = {} if self._tls is None else {"ssl_handshake_timeout": handshake_s}
         connection = Connection(self._processor, session)
         try:
             tls = None if self._tls is None else self._tls.current
@@ -143,10 +144,6 @@ class Acceptor:
             if not connection.is_made:
                 self._processor.left(session)
                 client.close()
-
-    @property
-    def _handshake_s(self) -> float:
-        return self._processor.config.authentication_timeout_ms / 1000
 
     def _begin(self, work: Any) -> None:
         task = self._loop.create_task(work)

@@ -247,10 +247,6 @@ class RequestChannel:
         except queue.Empty:
             return True
 
-    def is_free_for(self, share: CpuUse) -> bool:
-        """True if no request waits, and this client leaves room for others."""
-        return not len(self) and self._shares.leaves_room(share)
-
     def used(self, share: CpuUse, used_s: float) -> None:
         """The time of a request of this share that was not queued."""
         with self._shares.lock:
@@ -287,7 +283,7 @@ class KafkaRequestHandlerPool:
     """`size` threads with a `name`, each of which calls `handle` with one request after the other."""
 
     def __init__(self, shares: CpuUses, handle: Callable[[Request], None], size: int, name: str) -> None:
-        self.channel, self._handle = RequestChannel(shares, size), handle
+        self.channel, self._shares, self._handle = RequestChannel(shares, size), shares, handle
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(size)
         ]
@@ -310,7 +306,7 @@ class KafkaRequestHandlerPool:
 
         The caller is the thread of all connections, so `work` must not wait; it returns False for what would have to.
         """
-        if not self.channel.is_free_for(request.share):
+        if len(self.channel) or not self._shares.leaves_room(request.share):
             return False
         begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
         is_handled = _guarded(work, request, failed=True)

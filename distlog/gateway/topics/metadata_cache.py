@@ -114,6 +114,8 @@ class HostedTopic(RefreshingTopic):
         self._gathered = GatheredAppends(self, linger_ms, linger_bytes, self._first)
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
+        #: Lets no append wait for others: the gateway is stopping.
+        self.hurry = self._gathered.hurry
 
     @property
     def facts(self) -> TopicSummary:
@@ -187,10 +189,6 @@ class HostedTopic(RefreshingTopic):
             return result
 
         return dict(zip(markers, in_parallel(end, markers), strict=True))
-
-    def hurry(self) -> None:
-        """Let no append wait for others: the gateway is stopping."""
-        self._gathered.hurry()
 
     def close(self, timeout_s: float | None = None) -> None:
         """Sync everything that was appended, and close the files; wait for each lock for `timeout_s`."""
@@ -287,6 +285,8 @@ class MetadataCache:
         self._loads, self._missing = SharedLoads[HostedTopic](), MissingNames(root.list_folders, self._max_age_ms)
         self._colliding = CollidingNames(root.list_folders, self._max_age_ms)
         self._logs, self._index = OpenPartitionLogs(), TopicIndex(root)
+        #: Flushes logs whose `flush.ms` has passed without an append. The next append raises an error of it.
+        self.flush_due = self._logs.flush_due
         #: Failed batches of producers, which their clients will send again.
         self.failed = FailedBatches()
 
@@ -481,10 +481,6 @@ class MetadataCache:
         """Let no append wait for others: the gateway is stopping."""
         for hosted in self.loaded.values():
             hosted.hurry()
-
-    def flush_due(self) -> None:
-        """Flush logs whose `flush.ms` has passed without an append. The next append raises an error of it."""
-        self._logs.flush_due()
 
     def close(self) -> None:
         """Close all topics, each with a clean shutdown."""

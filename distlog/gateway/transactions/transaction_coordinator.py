@@ -369,6 +369,8 @@ class TransactionServices:
         clock: Callable[[], int],
     ) -> None:
         self._log = TransactionLog(metadata, clock, lambda: groups.partitions)
+        #: The partition of `__transaction_state` that has an id; the compaction of led ones, which raises nothing.
+        self.partition_of, self.compact = self._log.partition_of, self._log.compact
         self.coordination = Coordination[TransactionState](lease, self._log)
         ends = TransactionEnds(metadata, fetches, self._log, clock)
         #: The transactions that this gateway coordinates.
@@ -381,10 +383,6 @@ class TransactionServices:
     def is_loading(self) -> bool:
         """True if partitions that the lease holds are not loaded yet."""
         return self.coordination.is_loading
-
-    def partition_of(self, transactional_id: str) -> int:
-        """The partition of `__transaction_state` that has an id."""
-        return self._log.partition_of(transactional_id)
 
     def start(self) -> None:
         """Load stored states; failures are logged, and tried again."""
@@ -419,10 +417,6 @@ class TransactionServices:
             if not self._has_failed:
                 _log.error("transactions: %s", error, exc_info=not isinstance(error, DistlogError))
             self._has_failed = True
-
-    def compact(self) -> None:
-        """Compact led partitions that have many segments; one caller at a time. Raises nothing."""
-        self._log.compact()
 
     def stop(self) -> None:
         """Stop coordinating."""
