@@ -24,13 +24,15 @@ class DynamicConfigs:
     ) -> None:
         self._quotas, self.groups = quotas, groups
         self._records = RootRecords[_Key, float](metadata, CONFIGS_TOPIC, clock, decode_config, self._set)
-        #: Reads what was changed, by any gateway. Raises DistlogError.
-        self.look = self._records.look
 
     @property
     def limits(self) -> Limits:
         """The quotas as of the last look."""
         return self._quotas.limits
+
+    def look(self) -> None:
+        """Read what was changed, by any gateway. Raises DistlogError."""
+        self._records.look()
 
     def alter_quotas(self, entity: Entity, changes: Changes) -> None:
         """Keep new values; they are durable, and count here, when this returns. Raises DistlogError."""
