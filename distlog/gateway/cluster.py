@@ -240,7 +240,6 @@ def shares(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int
     found, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
         free = [each for each in ids if counts[each] < least + (more > 0)]
-        # one that is alone needs no hash
         best = max(free, key=partial(_weight, topic_id, number)) if len(free) > 1 else free[0]
         more -= counts[best] == least
         counts[best] += 1
