@@ -16,7 +16,7 @@ from distlog import CorruptionError, OffsetOutOfRangeError, SnapshotTooOldError
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.batches.record_encoder import encode
 from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.errors import OutOfOrderSequenceError
+from distlog.core.errors import OutOfOrderSequenceError, RecordTooLargeError
 from distlog.core.log.partition_lock import PageStatus, PartitionLock
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.times import now_ms
@@ -205,9 +205,9 @@ def sends_in_windows(stage: Stage, process: Process, memory: Memory) -> None:
         window = windows.get(memory.name)
         if window is None:
             window = windows[memory.name] = Window(random.randrange(stage.partitions), random.getrandbits(62))
-        topic = stage.open()
-        current = CurrentSnapshot(topic.log, topic.log.load())
         try:
+            topic = stage.open()
+            current = CurrentSnapshot(topic.log, topic.log.load())
             with closing(PartitionLog(topic.handle, window.partition, current)) as log:
                 for _ in range(random.randrange(1, 6)):
                     while window.sent == len(window.batches) or (_has_room(window) and random.random() < 0.7):
@@ -223,6 +223,11 @@ def sends_in_windows(stage: Stage, process: Process, memory: Memory) -> None:
             # what came before was lost: a client begins anew
             if not oracle_of(stage).losses:
                 stage.oracle.says(f"the next batch of {memory.name} is refused")
+            windows.pop(memory.name)
+        except RecordTooLargeError as error:
+            # another process has lowered internal.segment.bytes: the client begins anew with smaller batches
+            if error.details["size"] <= error.details["limit"]:
+                stage.oracle.says(f"a batch of {memory.name} that fits is refused: {error}")
             windows.pop(memory.name)
         except PASSING:
             pass
