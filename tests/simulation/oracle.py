@@ -277,7 +277,8 @@ class Oracle:
 
     def live_between(self, topic_id: str, partition: int, first: int, end: int) -> list[int]:
         """The offsets that readers must get, at least, from `first` to `end`: they are live, and always were."""
-        state = self.states[self.head]
+        # on a disk nobody notes the states
+        state = self.states.get(self.head, TopicState())
         highest = self.highest_starts.get((topic_id, partition), 0)
         if state.topic_id != topic_id or state.dropped or end <= max(first, highest):
             return []
