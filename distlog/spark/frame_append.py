@@ -22,6 +22,7 @@ from distlog.spark.sink import (
     TopicFacts,
     WriteOptions,
     WrittenSegments,
+    check_named,
     commit_written,
     micro_batch,
     partition_column,
@@ -43,6 +44,8 @@ _SCHEMA = "task int, written binary"
 def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffle: bool = False) -> AppendResult:
     """Append rows with the columns of a topic in one commit, from the snapshot that `topic` has."""
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
+    batch = _micro_batch(rows)
+    check_named(batch, options)
     codec_of(topic.config, options.compression)
     check_writable(rows.schema, topic.config)
     facts = TopicFacts.of(snapshot, app_id, batch_id)
@@ -61,7 +64,6 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
             rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
             rows = by_id(rows, topic.partitions, "partition")
         written = written_in_tasks(rows, options, facts)
-    batch = _micro_batch(rows)
     return commit_written(options, facts, written, topic.handle, snapshot, batch=batch)
 
 
@@ -110,8 +112,8 @@ def written_in_tasks(rows: DataFrame, options: WriteOptions, facts: TopicFacts) 
         number = integers([context.partitionId() if context else 0], pa.int32())
         yield from pa.table({"task": number, "written": column_of([pickle.dumps(written)], pa.binary())}).to_batches()
 
-    told = map_in_arrow(rows, write, _SCHEMA)
-    return [pickle.loads(row["written"]) for row in sorted(told.collect(), key=lambda row: int(row["task"]))]
+    results = map_in_arrow(rows, write, _SCHEMA).collect()
+    return [pickle.loads(row["written"]) for row in sorted(results, key=lambda row: int(row["task"]))]
 
 
 def _micro_batch(rows: DataFrame) -> MicroBatch | None:

@@ -274,12 +274,16 @@ def micro_batch(local_property: Callable[[str], str | None]) -> MicroBatch | Non
 
 _log = logging.getLogger(__name__)
 
-#: The error of an append in foreachBatch that Spark could repeat, and nobody could recognize.
-UNNAMED_BATCH = (
-    "nothing was appended: Spark may repeat a batch of foreachBatch, so name it: "
-    'append(df, url, app_id="NAME", batch_id=batch_id), or '
-    'df.write.format("distlog").option("txnAppId", "NAME").option("txnVersion", batch_id)'
-)
+
+def check_named(batch: MicroBatch | None, options: WriteOptions) -> None:
+    """Raise InvalidConfigError for an append in foreachBatch that nobody could recognize if Spark repeated it."""
+    if batch is not None and options.app_id is None:
+        text = (
+            "nothing was appended: Spark may repeat a batch of foreachBatch, so name it: "
+            'append(df, url, app_id="NAME", batch_id=batch_id), or '
+            'df.write.format("distlog").option("txnAppId", "NAME").option("txnVersion", batch_id)'
+        )
+        raise InvalidConfigError(text, query=batch.query_id, batch=batch.batch_id)
 
 
 def commit_segments(
@@ -329,8 +333,7 @@ def commit_written(
     """Append what the tasks of a batch write have `written`, in the order of the tasks, in one commit."""
     segments = [segment for message in written for segment in message.segments]
     batch = next((message.micro_batch for message in written if message.micro_batch), batch)
-    if batch is not None and options.app_id is None:
-        raise InvalidConfigError(UNNAMED_BATCH, query=batch.query_id, batch=batch.batch_id)
+    check_named(batch, options)
     if batch is not None and not segments:
         return replayed(snapshot, options.app_id, options.batch_id) or AppendResult(None)
     return commit_segments(

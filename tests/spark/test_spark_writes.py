@@ -167,3 +167,5 @@ def test_foreachBatch_without_a_name_is_refused(  # noqa: N802 - Spark's name
     with pytest.raises(Exception, match=r'app_id="NAME", batch_id=batch_id.*"txnAppId", "NAME"'):
         run_stream(spark, tmp_path, lambda df, batch: write(df, topic.url))
     assert values(topic) == []
+    if write is append:
+        assert list(tmp_path.glob("clicks/**/*.log")) == [], "it was refused before its tasks ran"

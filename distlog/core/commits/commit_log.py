@@ -169,8 +169,8 @@ class CommitLog:
 
     `clock` gives the time in ms. `random` varies the pauses of `sleep`, in seconds. `monotonic` measures deadlines,
     in seconds. `writer` is stored in each commit as its author. A checkpoint is written after `checkpoint_commits`
-    commits (see `CheckpointWriter`). `defaults` are
-    settings for what a topic does not set itself (`TopicConfig.with_defaults`).
+    commits (see `CheckpointWriter`). `defaults` are settings for what a topic does not set itself
+    (`TopicConfig.with_defaults`).
     """
 
     def __init__(

@@ -82,9 +82,9 @@ class CommitFiles:
         """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
 
         A group is as large as all groups before it together: most often there is just one new commit. The version
-        `known` is known to exist. Raises
-        CorruptMetadataError for a missing version below `known`, or below a commit that was read. With a `group` of
-        one, nothing beyond it is read, so a missing version is the end. `asked` gets the time of the last question.
+        `known` is known to exist. Raises CorruptMetadataError for a missing version below `known`, or below a commit
+        that was read. With a `group` of one, nothing beyond it is read, so a missing version is the end. `asked` gets
+        the time of the last question.
         """
         first = start
         asked = asked or AskedAt()

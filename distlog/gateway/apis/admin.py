@@ -243,17 +243,17 @@ def describe_quorum(request: Request, broker: Broker) -> Fields:
 
 
 APIS = (
-    Api(16, "ListGroups", 0, 5, list_groups, "DESCRIBE of the cluster, else only groups with DESCRIBE are told"),
+    Api(16, "ListGroups", 0, 5, list_groups, "DESCRIBE of the cluster, else only groups with DESCRIBE are listed"),
     Api(15, "DescribeGroups", 0, 5, describe_groups, "DESCRIBE of the group"),
     Api(42, "DeleteGroups", 0, 2, delete_groups, "DELETE of the group"),
-    Api(66, "ListTransactions", 0, 2, list_transactions, "DESCRIBE of the transactional ids that are told"),
+    Api(66, "ListTransactions", 0, 2, list_transactions, "DESCRIBE of each listed transactional id"),
     Api(
         65,
         "DescribeTransactions",
         0,
         0,
         describe_transactions,
-        "DESCRIBE of the transactional id; topics with DESCRIBE are told",
+        "DESCRIBE of the transactional id; only topics with DESCRIBE are listed",
     ),
     Api(61, "DescribeProducers", 0, 0, describe_producers, "READ of the topic"),
     Api(43, "ElectLeaders", 0, 2, elect_leaders, "ALTER of the cluster"),

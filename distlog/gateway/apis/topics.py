@@ -162,7 +162,7 @@ APIS = (
         2,
         7,
         create_topics,
-        "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS to be told its settings",
+        "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS for its settings in the response",
     ),
     Api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic"),
     Api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic"),

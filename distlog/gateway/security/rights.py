@@ -27,7 +27,7 @@ _DENIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a client may do: everything without `lists`. `denials` logs and counts what it asked for in vain.
+    """What a client may do: everything without `lists`. `denials` logs and counts what was denied.
 
     A handler asks before it looks for the resource, so a client without rights does not learn what exists.
     """
