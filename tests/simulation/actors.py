@@ -479,6 +479,8 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
                     }
                 )
             _retain(stage, topic, process)
+        case "retention by age":  # the settings of the topic stay, so that it is known what must not go
+            _retain(stage, topic, process)
         case "manage" if stage.kafka is None:  # what is adopted must not be merged, or it takes nothing more
             LogManager(stage.url.rpartition("/")[0]).run_once()
         case "compact":

@@ -87,7 +87,7 @@ def plan(seed: int) -> DiskPlan:
             config |= {"delete.retention.ms": more.choice((100, 2000, 86_400_000))}
         if has_retention and more.random() < 0.7:
             config |= {"retention.bytes": -1, "retention.ms": more.choice((500, 3000, 60_000))}
-            jobs[jobs.index("delete-records")] = "retention"
+            jobs[-2:] = ["retention by age"] * 2
     rate = random.choice((0.001, 0.003, 0.01))
     return DiskPlan(
         seed=seed,
@@ -135,12 +135,12 @@ class DiskHistory:
             self.oracle = oracle = DiskOracle(world, disk, f"{disk.root}/clicks", delay_s)  # type: ignore[arg-type]
             oracle.flush_messages = int(str(drawn.config["flush.messages"]))
             oracle.is_compacted = "cleanup.policy" in drawn.config
-            oracle.has_retention = "retention" in drawn.jobs
+            oracle.has_retention = any(job.startswith("retention") for job in drawn.jobs)
             oracle.keeps_times = "message.timestamp.type" not in drawn.config
             if "maintainer" not in drawn.words:
                 # who changes settings may let tombstones go at once
                 oracle.tombstones_s = int(str(drawn.config.get("delete.retention.ms", 86_400_000))) / 1000
-            if oracle.has_retention and "delete-records" not in drawn.jobs:
+            if "retention by age" in drawn.jobs:
                 oracle.retention_s = int(str(drawn.config["retention.ms"])) / 1000
             patches.enter_context(heard_by(oracle))
             self.stage = DiskStage(oracle, oracle.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions)
