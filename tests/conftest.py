@@ -17,12 +17,13 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.request import Request, urlopen
 
 import memory_files
 import moto_server
 import pytest
+from addresses import Address, S3Server
 from command_line import CommandLine
 from docs_pages import Reader
 from full_disk import disk as disk
@@ -144,30 +145,6 @@ def copies_of_indexes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
             index_cache, "default_folder", lambda: str(folder) if tempfile.gettempdir() == usual else default()
         )
         yield
-
-
-class Address(NamedTuple):
-    """What `Storage(*address)` and `distlog.open(url, storage_options=options)` take."""
-
-    url: str
-    options: dict[str, Any]
-
-
-class S3Server(NamedTuple):
-    """A running S3 server with a bucket."""
-
-    endpoint: str
-    key: str
-    secret: str
-    bucket: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"endpoint_url": self.endpoint, "key": self.key, "secret": self.secret}
-
-    def address(self) -> Address:
-        """A fresh, empty folder."""
-        return Address(f"s3://{self.bucket}/{uuid.uuid4().hex}", self.options)
 
 
 @pytest.fixture(scope="module")

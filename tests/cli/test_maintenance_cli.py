@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from addresses import Address
 from command_line import CommandLine, Outcome
-from conftest import Address
 from store_clock import TimedStorage
 from topics import Clock, contents, files, named_files, topic_on, values
 

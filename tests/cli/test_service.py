@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import Address
 from command_line import CommandLine
-from conftest import Address
 from forked_programs import Program, command
 from managed import create
 from partition_logs import Process, append, new_topic

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import Address
+from addresses import Address
 from topics import NOW, Clock, contents, topic_on, values
 from two_clocks import MONTH_MS, TwoClocks
 

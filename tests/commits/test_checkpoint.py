@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import Address
+from addresses import Address
 from histories import History, former_file, segment, topic_storage
 
 from distlog.core import paths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Address
+from addresses import Address
 from histories import CONFIG, RunsFirst, append, commit_log, requests
 
 from distlog.core import paths

@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from histories import (
     CONFIG,
     append,

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 
 import distlog
 from distlog.core.commits.commit_log import LOOK_S, CommitLog

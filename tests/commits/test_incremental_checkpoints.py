@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import Address
+from addresses import Address
 from histories import (
     CONFIG,
     Clock,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import golden
 import pytest
+from addresses import Address
 from command_line import CommandLine
-from conftest import Address
 from dumps import Dumped, dumped
 from logs import each_byte_changed
 

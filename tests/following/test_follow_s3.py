@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import Address, S3Server
+from addresses import Address, S3Server
 from fault_proxy import LOSE_REPLY, FaultProxy, answer
 from followers import Time, drained, follow, span
 from topics import topic_on, values

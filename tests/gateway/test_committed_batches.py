@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import Address
 from committed_batches import NOW, Gateway
-from conftest import Address
 from raw_batches import batch, record
 from transacting import seen
 

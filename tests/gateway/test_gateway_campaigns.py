@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Address
+from addresses import Address
 from soak import exactly_once, gateway_kills, hostile_frames, many_gateways
 
 pytest.importorskip("confluent_kafka")

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-from conftest import Address
+from addresses import Address
 from followers import Time
 from forked_programs import command
 from gateways import until

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateway_pairs import address as address
 from gateway_pairs import begin as begin
 from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_syncing

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateway_pairs import SESSION_MS
 from gateways import FETCH, PRODUCE, Wire, fetch_fields, produce_fields, producing, until
 from gateways import lingers as lingers

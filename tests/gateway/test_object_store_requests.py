@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from raw_batches import batch, record
 
 import distlog

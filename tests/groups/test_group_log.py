@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from crc32c import crc32c
 from faulty_storage import FaultyStorage
 from hypothesis import given

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from dying_calls import Died, DyingCalls
 from log_dirs import STAGES, contents, copy_of, golden_of, partition_of, read
 

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Address
+from addresses import Address
 from log_dirs import STAGES, copy_of, golden_of, partition_of, read
 
 import distlog

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Address, S3Server
+from addresses import Address, S3Server
 from log_dirs import contents, copy_of, golden_of, partition_of, read
 
 import distlog

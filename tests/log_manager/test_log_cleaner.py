@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from left_transactions import TIME_MS, left_log_dir, plain
 from managed import MINUTE, Managed, create, done, errors
 from raw_batches import batch, record

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Address
+from addresses import Address
 from histories import requests
 from managed import Managed, create, errors
 from topics import values

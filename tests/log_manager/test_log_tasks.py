@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from conftest import Address
+from addresses import Address
 from managed import Managed, create, done, errors
 from partition_logs import Process, append, new_topic
 from topics import NOW, Clock, contents, files, named_files, values

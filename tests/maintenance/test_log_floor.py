@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from histories import segment
 from vacuuming import World
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import boto3
 import pytest
-from conftest import Address
+from addresses import Address
 from small_segments import topic_of
 from topics import files
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from addresses import Address
 from bundled import bundles, changed, rows, segments
-from conftest import Address
 from histories import segment
 from topics import contents, topic_on
 

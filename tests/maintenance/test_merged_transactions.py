@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from addresses import Address
 from committed_batches import Gateway
-from conftest import Address
 from hypothesis import given
 from hypothesis import strategies as st
 from partition_logs import Process, append, new_topic

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Address
+from addresses import Address
 from store_clock import TimedStorage
 from topics import Clock, topic_on, values
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import Address
 from adopted import adopt_golden, forget_facts, rows
-from conftest import Address
 from rebuilding import (
     BROKER_INTERVAL,
     GOLDEN,

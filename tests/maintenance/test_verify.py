@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import Address
 from adopted import adopt_golden, describe, put, with_indexes
-from conftest import Address
 from golden import partitions
 from hypothesis import given
 from hypothesis import strategies as st

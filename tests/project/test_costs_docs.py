@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from addresses import Address
 from bundled import rows, segments
-from conftest import Address
 from store_clock import TimedStorage
 from topics import NOW, Clock, topic_on
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import Address
 from bundled import bundles, changed, rows, segments
-from conftest import Address
 from topics import NOW, topic_on
 
 from distlog.core.commits.segment_info import OWN_FILE

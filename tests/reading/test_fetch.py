@@ -11,8 +11,8 @@ from typing import Any
 import golden
 import numpy as np
 import pytest
+from addresses import Address
 from adopted import adopt_golden
-from conftest import Address
 from kafka.record import MemoryRecords
 from logs import Log, appended, batches_of, changed, log_of, table
 

@@ -9,8 +9,8 @@ from typing import Any
 import golden
 import pyarrow as pa
 import pytest
+from addresses import Address
 from adopted import Rows, adopt, adopt_golden, rows, with_indexes
-from conftest import Address
 from histories import segment
 from hypothesis import given
 from hypothesis import strategies as st

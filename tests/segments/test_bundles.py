@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import Address
 from bundled import bundles, rows, segments
-from conftest import Address
 from topics import NOW, TINY, contents, files, named_files, topic_on
 
 from distlog.core.arrays import PAGE_BYTES

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from addresses import Address
 from compacting import DAY, NOW, SECRET
-from conftest import Address
 from producers import Producers
 from pyspark.sql import SparkSession
 from raw_batches import batch, record

@@ -6,7 +6,7 @@ One JVM: it is dear.
 from __future__ import annotations
 
 import pytest
-from conftest import S3Server
+from addresses import S3Server
 from secret_uses import Ran, run_with_secrets
 
 import distlog

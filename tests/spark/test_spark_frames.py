@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Address
+from addresses import Address
 from kafka.partitioner.default import murmur2
 from pyspark.sql import DataFrame, SparkSession
 

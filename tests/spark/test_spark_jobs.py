@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import Address
+from addresses import Address
 from job_runs import job as job
 from job_runs import lines_file, ms, records
 from submitted import NO_TOPIC

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from topics import NOW, TINY, named_files

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import Address, S3Server
 from adopted import rows
-from conftest import Address, S3Server
 from log_dirs import copy_of, golden_of
 from partition_logs import Process, append, new_topic
 from planned_reads import (

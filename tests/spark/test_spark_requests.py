@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from conftest import S3Server
+from addresses import S3Server
 from fault_proxy import FaultProxy
 from pyspark.sql import DataFrame, SparkSession
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from conftest import S3Server
+from addresses import S3Server
 from fault_proxy import LOSE_REPLY, FaultProxy
 from kafka.partitioner.default import murmur2
 from planned_writes import KEY_VALUE, commit, of_micro_batch, sent, values, write, writer

@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from conftest import Address, S3Server
+from addresses import Address, S3Server
 from fault_proxy import FaultProxy
 from planned_reads import (
     PARTITIONS,

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 
 import pyarrow
 import pytest
-from conftest import Address
+from addresses import Address
 from submitted import JOBS, command, environment, submit
 
 import distlog

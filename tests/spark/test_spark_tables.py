@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from pyspark.sql import SparkSession
 
 import distlog

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from planned_writes import values
 from pyspark import InheritableThread, TaskContext
 from pyspark.sql import DataFrame, SparkSession

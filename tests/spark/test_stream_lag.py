@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import S3Server
+from addresses import S3Server
 from fault_proxy import FaultProxy
 from pyspark.sql import SparkSession
 from streams import Stream, add_partition, append, delete_before, two_partitions

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import S3Server
 from compacting import CompactedTopic
-from conftest import S3Server
 from fault_proxy import FaultProxy, answer
 from producers import Producers
 from streams import Seconds, Stream, append, two_partitions

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import S3Server
+from addresses import S3Server
 from fault_proxy import FaultProxy, Request
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict

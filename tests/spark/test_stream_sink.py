@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import Address, S3Server
+from addresses import Address, S3Server
 from fault_proxy import LOSE_REPLY, FaultProxy
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Address, S3Server
+from addresses import Address, S3Server
 from store_clock import WRITTEN, TimedStorage
 from topics import Clock, topic_on, values
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import Address
+from addresses import Address
 from every_storage import MIB
 from every_storage import storage as storage
 from hypothesis import given, settings

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Address
+from addresses import Address
 from forked_programs import Program
 
 import distlog

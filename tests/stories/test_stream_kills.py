@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Address
+from addresses import Address
 from soak import streams, streams_on_s3
 from spark_python import forked_python
 

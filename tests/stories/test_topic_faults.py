@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import Address, S3Server
+from addresses import Address, S3Server
 from fault_proxy import CUT, FOREVER, LOSE_REPLY, Fault, FaultProxy, act_but_answer, answer
 from topics import contents, files, named_files, topic_on, values
 

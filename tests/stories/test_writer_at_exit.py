@@ -8,7 +8,7 @@ from pathlib import Path
 
 import forked_programs
 import pytest
-from conftest import Address
+from addresses import Address
 
 import distlog
 

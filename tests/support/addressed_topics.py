@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conftest import Address
+from addresses import Address
 from topics import TINY
 
 import distlog

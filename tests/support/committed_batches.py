@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from conftest import Address
+from addresses import Address
 from raw_batches import batch, record
 
 import distlog

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import Address
+from addresses import Address
 
 import distlog
 from distlog.core.storage.storage import Storage

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateways import Wire, until
 
 import distlog

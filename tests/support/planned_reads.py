@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,

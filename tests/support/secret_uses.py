@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conftest import Address
+from addresses import Address
 from forked_programs import Program, run
 from spark_python import forked_python
 

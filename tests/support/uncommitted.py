@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.storage.storage import Storage

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from conftest import Address
+from addresses import Address
 from logs import whole
 from tiered_buckets import Upload, made_log, put
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import S3Server
+from addresses import S3Server
 from tiered_buckets import DATA, RemotePartitionData, golden_partitions, rows
 
 import distlog

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import Address
+from addresses import Address
 from topics import TINY, contents, files, topic_on, values
 from uncommitted import committed, written
 from uncommitted import local as local

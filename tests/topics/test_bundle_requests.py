@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from addresses import Address
 from bundled import bundles, rows, segments
-from conftest import Address
 from topics import NOW, contents, topic_on
 
 from distlog.core.config import TopicConfig

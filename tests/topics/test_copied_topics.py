@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Address
+from addresses import Address
 from copied_topics import copy_files, copy_folder, move_folder, topic_at
 from topics import NOW, values
 

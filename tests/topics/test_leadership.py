@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import Address
+from addresses import Address
 from topics import contents
 
 import distlog

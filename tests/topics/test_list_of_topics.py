@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 
 import distlog
 from distlog.core import paths

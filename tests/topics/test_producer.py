@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Address
+from addresses import Address
 from faulty_storage import FaultyStorage
 from topics import contents, topic_on
 

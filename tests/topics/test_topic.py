@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from addressed_topics import create, reopened
-from conftest import Address
+from addresses import Address
 from topics import TINY, contents, values
 
 import distlog

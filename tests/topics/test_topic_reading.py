@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from addressed_topics import create
-from conftest import Address
+from addresses import Address
 from topics import NOW, stored, values
 
 import distlog

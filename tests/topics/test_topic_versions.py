@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from addressed_topics import create, reopened
-from conftest import Address
+from addresses import Address
 from topics import NOW, Clock, contents, topic_on, values
 
 import distlog

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateways import API_VERSIONS, Wire
 from gateways import looks_often as looks_often
 

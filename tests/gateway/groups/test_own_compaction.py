@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateways import until
 from kio.schema.errors import ErrorCode
 from test_offsets_topic import key, leading, loaded, stored

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateways import LIST_OFFSETS, PRODUCE, Wire, produce_fields, producing, until
 from gateways import lingers as lingers
 from kio.schema.errors import ErrorCode

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from copied_topics import copy_folder, move_folder, topic_at
 from gateways import METADATA, TOPIC_IDS, Wire, fetching, producing
 from kio.schema.errors import ErrorCode

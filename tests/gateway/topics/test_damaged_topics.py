@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateways import METADATA, NO_WAIT, Wire, fetching, opened, producing, serving
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateways import Wire, producing, serving, until
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record

@@ -10,7 +10,7 @@ from typing import Any
 
 import memory_files
 import pytest
-from conftest import Address
+from addresses import Address
 
 import distlog
 from distlog.core import paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import Address
+from addresses import Address
 from transacting import seen
 from transaction_parts import ID, Parts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateways import Wire
 from kio.schema.errors import ErrorCode
 from transactional_clients import RawProducer

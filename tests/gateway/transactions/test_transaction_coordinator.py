@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateways import lingers as lingers
 from transaction_parts import ID, TIMEOUT_MS, Parts
 

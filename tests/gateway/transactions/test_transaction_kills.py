@@ -10,7 +10,7 @@ from pathlib import Path
 
 import memory_files
 import pytest
-from conftest import Address, S3Server
+from addresses import Address, S3Server
 from searches import stride
 from transaction_parts import ID, Killed, Parts, killed_before
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Address
+from addresses import Address
 from gateway_pairs import address as address
 from gateway_pairs import begin as begin
 from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_syncing
