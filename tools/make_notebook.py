@@ -108,14 +108,14 @@ duckdb.sql("SELECT partition, count(*) AS records, max(timestamp) AS newest FROM
 The same scan as a DataFrame, joined with a table of Spark's. The cell does nothing where Spark is not installed.
 %%code
 try:
-    from distlog.spark import session
+    from distlog.spark import frame, session
 except ModuleNotFoundError as error:
     print(f"left out: {error}")
 else:
     spark = session("notebook", **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
     cities = spark.createDataFrame([("c0", "Bern"), ("c1", "Lyon"), ("c2", "Graz")], "city string, name string")
-    frame = topic.scan(start_time=yesterday).to_spark(spark)
-    city = frame.selectExpr("get_json_object(cast(value AS string), '$.geo.city') AS city")
+    records = frame(spark, topic.scan(start_time=yesterday))
+    city = records.selectExpr("get_json_object(cast(value AS string), '$.geo.city') AS city")
     display(city.join(cities, "city").groupBy("name").count().orderBy("name").toPandas())
 %%text
 ## Maintenance, and time travel

@@ -17,7 +17,17 @@ optional("pyspark", "distlog.spark", extra("spark"))
 import_module("distlog.spark.versions")
 
 if TYPE_CHECKING:
-    from distlog.spark.frames import append, compact, lag, read, rebuild_indexes, register_tables, stream, verify
+    from distlog.spark.frames import (
+        append,
+        compact,
+        frame,
+        lag,
+        read,
+        rebuild_indexes,
+        register_tables,
+        stream,
+        verify,
+    )
     from distlog.spark.spark_session import register, session
     from distlog.spark.tables import to_table
     from distlog.spark.values import decode
@@ -26,6 +36,7 @@ __all__ = [
     "append",
     "compact",
     "decode",
+    "frame",
     "lag",
     "read",
     "rebuild_indexes",
@@ -40,7 +51,7 @@ __all__ = [
 #: The modules of these names. Each is imported when a name of it is first used: Spark's processes of Python, which
 #: need the format alone, begin a tenth of a second sooner.
 _MODULES = {
-    "frames": ("append", "compact", "lag", "read", "rebuild_indexes", "register_tables", "stream", "verify"),
+    "frames": ("append", "compact", "frame", "lag", "read", "rebuild_indexes", "register_tables", "stream", "verify"),
     "spark_session": ("register", "session"),
     "tables": ("to_table",),
     "values": ("decode",),

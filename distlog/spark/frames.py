@@ -32,8 +32,8 @@ from distlog.core.maintenance.rebuild import rebuild_indexes as rebuild_by
 from distlog.core.maintenance.verify import VerifyReport
 from distlog.core.maintenance.verify import verify as verify_by
 from distlog.core.reading import scan_plan
-from distlog.core.reading.scan import names_of
-from distlog.core.reading.slices import OutOfRange, SegmentSlice, first_offsets
+from distlog.core.reading.scan import Scan, names_of
+from distlog.core.reading.slices import OutOfRange, first_offsets
 from distlog.core.reading.time_lookup import EARLIEST, LATEST
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, check_unit, to_ms
@@ -42,7 +42,7 @@ from distlog.core.topics.appendable import ACCEPTED, IGNORED
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.open_topic import topics
 from distlog.core.topics.topic import Topic
-from distlog.core.transactions.open_transactions import Isolation, IsolationLevel
+from distlog.core.transactions.open_transactions import IsolationLevel
 from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
 from distlog.spark.frame_append import OrderBy, append_frame, in_order, order_columns
 from distlog.spark.known_topics import KNOWN_TOPICS
@@ -273,18 +273,17 @@ def _check_session(spark: object) -> None:
         raise InvalidConfigError("the first argument is a SparkSession", got=type(spark).__name__)
 
 
-def of_slices(
-    spark: SparkSession,
-    storage: Storage,
-    prefix: str,
-    slices: Sequence[SegmentSlice],
-    columns: Sequence[str],
-    isolation: Isolation,
-) -> DataFrame:
-    """The records of slices that were planned already, with the columns of Spark's Kafka source for `columns`."""
-    schema = schema_of([SPARK_NAMES.get(name, name) for name in columns], include_headers=True)
-    groups = split(slices, SplitSize(cores(spark)))
-    return read_splits(spark, storage, prefix, schema, [Split(group, isolation) for group in groups])
+def frame(spark: SparkSession, scan: Scan) -> DataFrame:
+    """Return the records of `topic.scan()` as a DataFrame with the columns of Spark's Kafka source.
+
+    Tasks read the records whenever the DataFrame is used, so all executors must reach the topic's storage. Needs
+    pandas.
+    """
+    _check_session(spark)
+    schema = schema_of([SPARK_NAMES.get(name, name) for name in scan.columns], include_headers=True)
+    groups = split(scan.slices, SplitSize(cores(spark)))
+    parts = [Split(group, scan.isolation) for group in groups]
+    return read_splits(spark, scan.reader.storage, scan.reader.topic, schema, parts)
 
 
 _LONGS = ("position", "end_offset", "lag", "lag_bytes")

@@ -179,7 +179,7 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
     }
     assert {name for name in dir(topic.scan()) if not name.startswith("_")} == {
         *("avro", "columns", "count", "head", "json", "plot", "protobuf", "sample", "schema", "tail"),
-        *("to_duckdb", "to_pandas", "to_polars", "to_spark", "to_table"),
+        *("to_duckdb", "to_pandas", "to_polars", "to_table"),
     }
     assert sorted(name for name in dir(distlog) if not name.startswith("_")) == sorted(
         set(distlog.__all__) - {"__version__"}

@@ -124,6 +124,8 @@ def _imports(module: str) -> Iterator[str]:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in modules() else str(node.module)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from (name.value for name in node.args if isinstance(name, ast.Constant))
 
 
 def importers(library: str) -> set[str]:
@@ -134,6 +136,8 @@ def importers(library: str) -> set[str]:
 def test_the_modules_are_found() -> None:
     assert {"distlog", "distlog.core.errors", "distlog.core.kernels.native"} <= modules().keys()
     assert "numba" in set(imports("distlog.core.kernels.native"))
+    # by import_module
+    assert "distlog.spark.versions" in imports("distlog.spark")
 
 
 def test_no_module_imports_a_higher_layer() -> None:

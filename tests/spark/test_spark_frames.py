@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import distlog
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError, TopicNotFoundError
-from distlog.spark import append, read, register, register_tables, stream
+from distlog.spark import append, frame, read, register, register_tables, stream
 from distlog.spark.spark_session import DEFAULTS, default_settings
 
 pytestmark = pytest.mark.spark
@@ -339,8 +339,8 @@ def test_a_read_has_the_active_segments_up_to_their_ends_at_the_call(
 
 def test_a_scan_is_a_frame_with_what_the_scan_has(spark: SparkSession, filled: distlog.Topic) -> None:
     columns = ["offset", "timestamp_type", "value"]
-    frame = filled.scan(partitions=1, start_time=3000, end_time=12_000, columns=columns).to_spark(spark)
-    assert frame.columns == ["offset", "timestampType", "value"]
-    assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(i, 0, b"%d" % i) for i in range(3, 12)]
-    assert filled.scan(partitions=2).to_spark(spark).count() == 0
-    assert filled.scan().to_spark(spark).schema.fieldNames()[-2:] == ["value", "headers"]
+    scanned = frame(spark, filled.scan(partitions=1, start_time=3000, end_time=12_000, columns=columns))
+    assert scanned.columns == ["offset", "timestampType", "value"]
+    assert [tuple(row) for row in scanned.orderBy("offset").collect()] == [(i, 0, b"%d" % i) for i in range(3, 12)]
+    assert frame(spark, filled.scan(partitions=2)).count() == 0
+    assert frame(spark, filled.scan()).schema.fieldNames()[-2:] == ["value", "headers"]

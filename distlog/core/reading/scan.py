@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -249,7 +248,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: The attributes that plots and Spark use. Completion does not offer them.
-_INTERNAL = {"isolation", "max_workers", "slices", "times"}
+_INTERNAL = {"isolation", "max_workers", "reader", "slices", "times"}
 
 
 def check_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -299,7 +298,7 @@ class Scan:
         isolation: Isolation,
         max_workers: int | None = None,
     ) -> None:
-        self._reader, self.slices, self.columns, self.isolation = reader, slices, tuple(columns), isolation
+        self.reader, self.slices, self.columns, self.isolation = reader, slices, tuple(columns), isolation
         self.max_workers = checked_workers(max_workers)
 
     @property
@@ -308,7 +307,7 @@ class Scan:
         return pa.schema([SCHEMA.field(name) for name in self.columns])
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return read(self._reader, self.slices, self.columns, self.isolation, self.max_workers)
+        return read(self.reader, self.slices, self.columns, self.isolation, self.max_workers)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """The records as an Arrow stream, which DuckDB, Polars and others read without a copy."""
@@ -339,17 +338,6 @@ class Scan:
     def to_duckdb(self, connection: Any = None) -> Any:
         """The records as a DuckDB relation, which reads them each time it is used; DuckDB must be installed."""
         return (connection or optional("duckdb", "to_duckdb()", extra("duckdb"))).from_arrow(self)
-
-    def to_spark(self, spark: Any) -> Any:
-        """The records as a DataFrame of a Spark session, with the names and types of Spark's Kafka source.
-
-        Tasks read them when it is used, from the storage, which must be one that all executors reach. PySpark and
-        pandas must be installed.
-        """
-        frames = importlib.import_module("distlog.spark.frames")
-        return frames.of_slices(
-            spark, self._reader.storage, self._reader.topic, self.slices, self.columns, self.isolation
-        )
 
     def json(
         self,
@@ -425,14 +413,14 @@ class Scan:
 
     def head(self, limit: int = 10) -> pa.Table:
         """The first records; a small limit reads little. Raises InvalidConfigError for a negative limit."""
-        batches = first(self._reader, self.slices, self.columns, count_of("limit", limit), self.isolation)
+        batches = first(self.reader, self.slices, self.columns, count_of("limit", limit), self.isolation)
         return pa.Table.from_batches(batches, self.schema)
 
     def tail(self, limit: int = 10) -> pa.Table:
         """The last records, in their order; a small limit reads little. Raises as `head` does."""
         missing, parts = count_of("limit", limit), list[pa.RecordBatch]()
         for window in windows_from_end(self.slices, min(missing, FIRST_OFFSETS)) if missing else ():
-            batches = list(read(self._reader, window, self.columns, self.isolation, max_workers=1))
+            batches = list(read(self.reader, window, self.columns, self.isolation, max_workers=1))
             parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
             if missing <= 0:
                 break
@@ -444,12 +432,12 @@ class Scan:
         Reads what it chooses, and segments whose metadata does not say how many records they have. Raises as `head`.
         """
         most, workers = count_of("limit", limit), self.max_workers
-        sizes = np.array([count(self._reader, [piece], self.isolation, workers) for piece in self.slices], np.int64)
+        sizes = np.array([count(self.reader, [piece], self.isolation, workers) for piece in self.slices], np.int64)
         total = int(sizes.sum())
         chosen = np.sort(np.random.default_rng(seed).choice(total, min(most, total), replace=False))
         pieces, rows = _to_read(self.slices, sizes, chosen)
         begin, parts = 0, list[pa.RecordBatch]()
-        for batch in read(self._reader, pieces, self.columns, self.isolation, workers):
+        for batch in read(self.reader, pieces, self.columns, self.isolation, workers):
             low, high = np.searchsorted(rows, [begin, begin + batch.num_rows])
             parts.append(batch.take(integers(rows[low:high] - begin)))
             begin += batch.num_rows
@@ -465,12 +453,12 @@ class Scan:
         records, segments = counted(int(facts.records.sum()), "record"), counted(len(self.slices), "segment")
         size = size_text(int(facts.bytes.sum()))
         return scan_figure(
-            f"Scan of {self._reader.topic}: at most {records}, about {size} in {segments}", facts, times
+            f"Scan of {self.reader.topic}: at most {records}, about {size} in {segments}", facts, times
         )
 
     def times(self, progress: bool | None = None) -> Iterator[pa.RecordBatch]:
         """Batches with the column `timestamp` alone. `progress` as in `to_table`."""
-        batches = read(self._reader, self.slices, ("timestamp",), self.isolation, self.max_workers)
+        batches = read(self.reader, self.slices, ("timestamp",), self.isolation, self.max_workers)
         return self._watched(batches, progress)
 
     def __len__(self) -> int:
@@ -481,11 +469,11 @@ class Scan:
 
     def count(self) -> int:
         """The number of records; a segment is only read if its metadata does not say how many of them it has."""
-        return count(self._reader, self.slices, self.isolation, self.max_workers)
+        return count(self.reader, self.slices, self.isolation, self.max_workers)
 
     def _needed(self, progress: bool | None) -> Iterator[pa.RecordBatch]:
         columns = list(dict.fromkeys((*self.columns, *NEEDED)))
-        batches = read(self._reader, self.slices, columns, self.isolation, self.max_workers)
+        batches = read(self.reader, self.slices, columns, self.isolation, self.max_workers)
         return self._watched(batches, progress)
 
     def _watched(self, batches: Iterable[pa.RecordBatch], progress: bool | None) -> Iterator[pa.RecordBatch]:
