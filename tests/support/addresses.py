@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Address(NamedTuple):
-    """What `Storage(*address)` and `distlog.open(url, storage_options=options)` take."""
+    """The arguments of `Storage(*address)` and of `distlog.open(url, storage_options=options)`."""
 
     url: str
     options: dict[str, Any]
