@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import itertools
+import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,6 +61,21 @@ def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
     distlog.create(str(tmp_path / "clicks"), partitions=2)
     with serving(tmp_path) as served:
         yield served
+
+
+def counted(gateway: GatewayServer, name: str, **labels: str) -> float:
+    """The value of the metric `distlog_gateway_<name>`, summed over all that have these labels."""
+    values = next(metric.values for metric in gateway.metrics() if metric.name == f"distlog_gateway_{name}")
+    return sum(value for found, value in values if labels.items() <= found.items())
+
+
+def limit_send_buffers(gateway: GatewayServer) -> None:
+    """Have the system buffer few bytes of the responses to new connections, which inherit it from their listener."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
+            is_listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if is_listening and found.getsockname()[1] == gateway.port:
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
 def opened(gateway: GatewayServer, name: str = "clicks") -> Topic:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import serving, until
+from gateways import counted, serving, until
 from kio.schema.errors import ErrorCode
 from users_files import AUTHENTICATE, PASSWORD, SaslWire, users_file
 
@@ -75,15 +75,16 @@ def test_scram_and_known_passwords_do_not_wait_for_guesses(tmp_path: Path, monke
 
 
 def test_the_users_of_an_address_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checks = Checks(monkeypatch)
+    # each counts when it is left to the thread of passwords
+    checks, api = Checks(monkeypatch), "SaslAuthenticate"
     with guarded(tmp_path, "alice", "bob") as gateway, SaslWire(gateway) as bob, ExitStack() as clients:
         checks.is_held = True
         for number in range(20):
             wire = clients.enter_context(SaslWire(gateway))
             send_guess(wire, "alice", f"guess {number}")
-        until(lambda: checks.passwords == ["guess 0"] and len(gateway._passwords) == 19)
+        until(lambda: checks.passwords == ["guess 0"] and counted(gateway, "requests", api=api) == 20)
         sent = send_guess(bob, "bob", PASSWORD)
-        until(lambda: len(gateway._passwords) == 20)
+        until(lambda: counted(gateway, "requests", api=api) == 21)
         checks.is_held = False
         checks.go_on.release()
         assert bob.answer(AUTHENTICATE, 2, sent).error_code is ErrorCode.none
@@ -110,7 +111,7 @@ def test_a_password_is_known_for_a_while_and_as_long_as_the_user_has_it(tmp_path
     assert known.user(alice, users) is not None
     now_s[0] = 601
     assert known.user(alice, users) is None
-    assert PASSWORD not in repr(alice) + repr(known._known)
+    assert PASSWORD not in repr(alice) + repr(vars(known))
 
 
 def test_an_address_that_fails_again_and_again_waits_longer_and_longer() -> None:
@@ -132,7 +133,9 @@ def test_guesses_are_logged_as_a_summary_with_users_and_addresses(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "distlog")
-    with guarded(tmp_path, "alice", failed_authentication_delay_ms=0) as one:
+    now_s, users = [0.0], Authentication(UsersFile(users_file(tmp_path, "alice")))
+    users.failures = FailedLogins(lambda: now_s[0])
+    with serving(tmp_path / "root", authentication=users, failed_authentication_delay_ms=0) as one:
         for number in range(30):
             with SaslWire(one) as wire:
                 wire.log_in("alice", f"guess {number}")
@@ -140,20 +143,12 @@ def test_guesses_are_logged_as_a_summary_with_users_and_addresses(
             wire.log_in("mallory\n", "guess")
         with SaslWire(one) as wire:
             wire.choose("GSSAPI")
-        failures = one._processor.authentication.failures.log  # type: ignore[union-attr]
-        until(lambda: failures.total == 32)
-        now_s = failures._clock_s() + 61
-        failures._clock_s = lambda: now_s
-        failures.log()
+        until(lambda: users.failures.log.total == 32)
+        now_s[0] = 61
+        users.failures.log.log()
         with SaslWire(one) as wire:
             wire.log_in("alice", "guess, too late for the second line")
-        ((_, failed),) = [
-            (labels, value)
-            for metric in one.metrics()
-            if metric.name == "distlog_gateway_authentications"
-            for labels, value in metric.values
-            if labels == {"mechanism": PLAIN, "result": "failed"}
-        ]
+        failed = counted(one, "authentications", mechanism=PLAIN, result="failed")
     lines = [each for each in caplog.messages if "authentication" in each]
     reason = "unknown user, or wrong password"
     assert lines == [

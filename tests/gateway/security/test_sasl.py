@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import API_VERSIONS, FETCH, METADATA, PRODUCE, framed, request, serving, until
+from gateways import API_VERSIONS, FETCH, METADATA, PRODUCE, counted, framed, request, serving, until
 from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from users_files import AUTHENTICATE, HANDSHAKE, PASSWORD, SaslWire, client_first, client_last, users_file
@@ -37,12 +37,6 @@ def guarded(folder: Path, mechanisms: tuple[str, ...] = MECHANISMS, **settings: 
     users = Authentication(UsersFile(users_file(folder, "alice", "bob")), mechanisms)
     with serving(root, authentication=users, **{"failed_authentication_delay_ms": 50, **settings}) as gateway:
         yield gateway
-
-
-def counted(gateway: GatewayServer, name: str, **labels: str) -> float:
-    """The value of a metric."""
-    values = next(one.values for one in gateway.metrics() if one.name == f"distlog_gateway_{name}")
-    return sum(value for found, value in values if labels.items() <= found.items())
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gateways import API_VERSIONS, FETCH, PRODUCE, Wire, fetch_fields, produce_fields, producing, serving, until
+from gateways import (
+    API_VERSIONS,
+    FETCH,
+    PRODUCE,
+    Wire,
+    counted,
+    fetch_fields,
+    produce_fields,
+    producing,
+    serving,
+    until,
+)
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 from tls_certificates import KEY_PASSWORD, Authority, Certificate, TlsWire
@@ -79,7 +90,7 @@ def test_a_fetch_of_a_client_that_is_gone_waits_for_no_records(gateway: GatewayS
             wire.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], max_wait_ms=60_000, min_bytes=1 << 30))
             wire.send(PRODUCE, 9, **fields)
             wire.socket.unwrap()  # type: ignore[attr-defined]
-    until(lambda: gateway._processor.connections == set())
+    until(lambda: gateway.connections == 0)
     with TlsWire(gateway, authority) as wire:
         assert producing(wire, sent).base_offset == first + 3
 
@@ -89,7 +100,7 @@ def test_an_error_of_a_client_without_acks_that_is_gone_is_told_of(
 ) -> None:
     lock, before = (
         FileLock(str(Path(gateway.root) / "clicks" / "clicks-0" / ".lock")),
-        gateway._processor.failures.total,
+        counted(gateway, "connections_hung_up"),
     )
     with TlsWire(gateway, authority) as wire:
         assert producing(wire, batch([record(0)])).error_code is ErrorCode.none
@@ -97,8 +108,8 @@ def test_an_error_of_a_client_without_acks_that_is_gone_is_told_of(
             for topic in ("clicks", "none"):
                 wire.send(PRODUCE, 9, **produce_fields(9, [(topic, 0, batch([record(0)]))], acks=0))
             wire.socket.unwrap()  # type: ignore[attr-defined]
-    until(lambda: gateway._processor.connections == set())
-    until(lambda: gateway._processor.failures.total == before + 1)
+    until(lambda: gateway.connections == 0)
+    until(lambda: counted(gateway, "connections_hung_up") == before + 1)
 
 
 def test_what_is_no_tls_ends_nothing_but_its_connection(gateway: GatewayServer, authority: Authority) -> None:
@@ -111,8 +122,7 @@ def test_what_is_no_tls_ends_nothing_but_its_connection(gateway: GatewayServer, 
                 pass
     with TlsWire(gateway, authority) as wire:
         assert is_well(wire)
-    failed = {one.name: one.values[0][1] for one in gateway.metrics() if "tls" in one.name}
-    assert failed["distlog_gateway_tls_handshakes_failed"] >= 3
+    assert counted(gateway, "tls_handshakes_failed") >= 3
 
 
 def test_the_log_tells_of_clients_whose_settings_are_wrong(
@@ -124,7 +134,7 @@ def test_the_log_tells_of_clients_whose_settings_are_wrong(
         assert is_refused(gateway, authority, None)
         # a probe says nothing, and is not told of
         Wire(gateway).socket.close()
-        until(lambda: gateway._processor.tls_failed == 2)
+        until(lambda: counted(gateway, "tls_handshakes_failed") == 2)
         failed = [each for each in caplog.messages if each.startswith("connections that failed")]
     assert failed == [
         "connections that failed: 1 by a client at 127.0.0.1 (1, last: TLS: PEER_DID_NOT_RETURN_A_CERTIFICATE)"

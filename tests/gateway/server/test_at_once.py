@@ -170,7 +170,7 @@ def test_what_a_client_without_acks_sent_before_it_closed_is_taken_and_then_its_
             wire.send(PRODUCE, 9, **produce_fields(9, [("synced", 0, data(b"%d" % number))], acks=0))
     until(lambda: topic.refresh().end_offsets() == {0: 200})
     assert values(topic) == [b"%d" % number for number in range(200)]
-    until(lambda: len(gateway._processor.connections) == 1)
+    until(lambda: gateway.connections == 1)
 
 
 def test_a_response_does_not_wait_for_the_next_request_where_that_waits(
@@ -186,13 +186,18 @@ def test_a_response_does_not_wait_for_the_next_request_where_that_waits(
 
 
 def test_a_response_goes_out_also_where_the_next_request_gets_none(
-    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayServer, threads: list[str]
 ) -> None:
-    monkeypatch.setattr(gateway._processor, "has_time", lambda: True)
-    with Wire(gateway) as wire:
-        wire.socket.sendall(numbered(0) + numbered(1, acks=0))
-        assert wire.frame()[:4] == bytes(4)
-    assert threads == [NETWORK] * 2
+    def are_handled_at_once() -> bool:
+        threads.clear()
+        with Wire(gateway) as wire:
+            wire.socket.sendall(numbered(0) + numbered(1, acks=0))
+            assert wire.frame()[:4] == bytes(4)
+            until(lambda: len(threads) == 2)
+        return threads == [NETWORK] * 2
+
+    # the network's thread has other work on a busy machine
+    until(are_handled_at_once)
 
 
 def test_while_a_lock_is_held_the_network_s_thread_answers_others(

@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 import tracemalloc
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gateways import (
     NO_WAIT,
     PRODUCE,
     Wire,
+    counted,
     fetch_fields,
     fetching,
     framed,
@@ -34,6 +35,7 @@ from gateways import (
 from gateways import gateway as gateway
 from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
+from open_files import open_below
 from raw_batches import batch, record
 from tls_certificates import Authority
 
@@ -41,14 +43,12 @@ import distlog
 from distlog.core.batches.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from distlog.core.config import TopicConfig
 from distlog.core.errors import RecordTooLargeError
-from distlog.core.log import log_validator
 from distlog.core.log.log_validator import validate
-from distlog.gateway import gateway_server
+from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.security.tls import TlsFiles
-from distlog.gateway.server import connection
 from distlog.gateway.server.connection import ConnectionTimeouts, Processor
 
 LARGE = batch([record(0, 0, None, b"x" * 700_000)])
@@ -58,6 +58,14 @@ def is_well(gateway: GatewayServer) -> bool:
     """Whether another client is served."""
     with Wire(gateway) as wire:
         return bool(wire.ask(API_VERSIONS, 0).error_code is ErrorCode.none)
+
+
+def are_served(gateway: GatewayServer, count: int) -> bool:
+    """Whether so many connections are served at a time."""
+    with ExitStack() as stack, suppress(EOFError, ConnectionError):
+        wires = [stack.enter_context(Wire(gateway)) for _ in range(count)]
+        return all(wire.ask(API_VERSIONS, 0).error_code is ErrorCode.none for wire in wires)
+    return False
 
 
 @pytest.fixture
@@ -77,7 +85,7 @@ def test_lengths_of_requests_that_do_not_come_keep_no_memory_from_large_ones(roo
         assert gateway.connections >= 50
         for wire in hostile:
             wire.socket.close()
-        until(lambda: gateway._processor.memory.used == 0)
+        until(lambda: counted(gateway, "request_memory_bytes") == 0)
 
 
 def test_requests_that_fill_the_memory_and_wait_for_each_other_go_on_one_after_the_other(root: Path) -> None:
@@ -86,7 +94,8 @@ def test_requests_that_fill_the_memory_and_wait_for_each_other_go_on_one_after_t
         wires = [Wire(gateway) for _ in range(8)]
         for wire in wires:
             wire.socket.sendall(frame[:300_000])
-        until(lambda: len(gateway._processor.memory.waiting) >= 4)
+        # each has its first part, and most wait for more
+        until(lambda: counted(gateway, "request_memory_bytes") >= 8 * (64 << 10))
         senders = [threading.Thread(target=wire.socket.sendall, args=(frame[300_000:],)) for wire in wires]
         for sender in senders:
             sender.start()
@@ -95,7 +104,7 @@ def test_requests_that_fill_the_memory_and_wait_for_each_other_go_on_one_after_t
             wire.socket.close()
         for sender in senders:
             sender.join()
-        until(lambda: gateway._processor.memory.used == 0)
+        until(lambda: counted(gateway, "request_memory_bytes") == 0)
 
 
 @pytest.mark.usefixtures("looks_often")
@@ -173,16 +182,14 @@ def test_a_network_of_ipv6_addresses_has_the_connections_of_one_address() -> Non
 
 
 def test_connections_that_come_and_go_at_once_leave_nothing(root: Path) -> None:
-    with serving(root, max_connections=20) as gateway:
+    with serving(root, max_connections=20, max_connections_per_ip=20) as gateway:
         for number in range(300):
             wire = Wire(gateway)
             if number % 3:
                 wire.socket.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER: a reset
             wire.socket.close()
         until(lambda: gateway.connections == 0)
-        until(lambda: not gateway._processor._sessions)
-        assert not gateway._processor._of
-        assert is_well(gateway)
+        until(lambda: are_served(gateway, 20))
 
 
 def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_are_some(
@@ -212,8 +219,7 @@ def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_ar
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_GOODBYE_S", 0.3)
+def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> None:
     authority = Authority(root)
     files = authority.certificate("server")
     tls = TlsFiles(certificate=files.certificate, key=files.key) if with_tls else None
@@ -252,31 +258,29 @@ def test_the_end_is_bounded_when_a_handler_is_not(root: Path, monkeypatch: pytes
     monkeypatch.setitem(APIS, INIT_PRODUCER_ID, APIS[INIT_PRODUCER_ID]._replace(handle=stuck))
     gateway = GatewayServer(str(root), port=0).start()
     with Wire(gateway) as wire:
+        producing(wire, LARGE)
         wire.send(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=NO_WAIT)
         assert waits.wait(120)
-        closed = []
-        close = gateway.broker.metadata.close
-        monkeypatch.setattr(gateway.broker.metadata, "close", lambda: (close(), closed.append(True)))
-        # the handler gets 0.2 s, and all the rest is for closing, which takes long on a busy machine
-        monkeypatch.setattr(gateway_server, "_CLOSING_SHARE", 0.996)
         begun_s = time.monotonic()
-        assert not gateway.stop(timeout_s=50)
-        assert time.monotonic() - begun_s < 50
-        # what was appended is on the device all the same
-        assert closed == [True]
+        assert not gateway.stop(timeout_s=2)
+        # it would wait for 60 s
+        assert time.monotonic() - begun_s < 30
+        # what was appended is on the device all the same; on a busy machine a thread may still be about it
+        until(lambda: not open_below(root / "clicks"))
         assert wire.is_closed
     goes_on.set()
 
 
-def test_the_end_is_bounded_when_the_storage_is_not(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on = threading.Event()
-    gateway = GatewayServer(str(root), port=0).start()
-    monkeypatch.setattr(gateway.broker.metadata, "close", lambda: goes_on.wait(60))
-    begun_s = time.monotonic()
-    assert not gateway.stop(timeout_s=0.2)
-    # it would wait for 60 s
-    assert time.monotonic() - begun_s < 30
-    goes_on.set()
+def test_the_end_is_bounded_when_the_storage_is_not(root: Path) -> None:
+    gateway = GatewayServer(str(root), port=0, settings={"flush.messages": 1000}).start()
+    with Wire(gateway) as wire:
+        producing(wire, LARGE)
+    with FileLock(str(root / "clicks" / "clicks-0" / ".flush")).held():
+        begun_s = time.monotonic()
+        # what is not flushed yet waits for the lock
+        assert not gateway.stop(timeout_s=0.2)
+        assert time.monotonic() - begun_s < 30
+    until(lambda: not open_below(root / "clicks"))
 
 
 def expanding(codec: int, size: int) -> bytes:
@@ -300,7 +304,7 @@ def test_a_batch_that_expands_too_far_is_refused_and_costs_no_memory(gateway: Ga
 def test_a_batch_that_expands_too_far_for_a_small_topic_is_refused(codec: int) -> None:
     config = TopicConfig.parse({"max.message.bytes": "200000"})
     with pytest.raises(RecordTooLargeError, match="expands to more than 32 times"):
-        validate(expanding(codec, log_validator._SMALLEST_LIMIT), config, 0)
+        validate(expanding(codec, 32 << 20), config, 0)
 
 
 def test_a_snappy_batch_has_no_room_for_a_bomb(gateway: GatewayServer) -> None:

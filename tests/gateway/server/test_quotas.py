@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import math
+import time
 import tracemalloc
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import FETCH, PRODUCE, Wire, fetch_fields, produce_fields, producing, serving, until
+from gateways import FETCH, NO_WAIT, PRODUCE, Wire, fetch_fields, framed, produce_fields, producing, request, serving
 from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
@@ -20,7 +21,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.config import GatewayConfig, GroupSettings
 from distlog.gateway.dynamic_configs import DynamicConfigs, decode_config
-from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.group_configs import GroupConfigs
 from distlog.gateway.server.quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, Entity, Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
@@ -213,33 +213,35 @@ def test_quotas_end_also_if_the_record_of_their_end_was_cleaned_away_unseen(root
     assert other.limits == {}
 
 
-def throttled(gateway: GatewayServer) -> bool:
-    """Whether a connection is not read, since its client has used a quota."""
-    return any(each.is_throttled for each in gateway._processor.connections)
+def is_throttled(told: Any, size: int) -> bool:
+    """Whether the response has the throttle time of so many bytes and a quota of 5000 bytes a second."""
+    longest = datetime.timedelta(seconds=math.ceil(1000 * (size / 5000 - 1)) / 1000)
+    return bool(datetime.timedelta(0) < told.throttle_time <= longest)
 
 
 def test_a_producer_above_its_quota_is_told_to_wait_and_is_read_no_further(root: Path) -> None:
     with serving(root) as gateway, Wire(gateway) as wire:
-        gateway._processor.quotas._clock_s = lambda: 0.0
         assert altered(wire, {"user": "ANONYMOUS"}, producer_byte_rate=5000.0) is ErrorCode.none
-        told = wire.ask(PRODUCE, 9, **produce_fields(9, [("clicks", 0, DATA)]))
-        sent = DATA
-        assert told.throttle_time == datetime.timedelta(seconds=math.ceil(1000 * (len(sent) / 5000 - 1)) / 1000)
-        until(lambda: throttled(gateway))
+        told, told_s = wire.ask(PRODUCE, 9, **produce_fields(9, [("clicks", 0, DATA)])), time.monotonic()
+        assert is_throttled(told, len(DATA))
         # it goes on when the time is over
         assert producing(wire, DATA).base_offset == 1
+        assert time.monotonic() - told_s > told.throttle_time.total_seconds() - 0.1
 
 
-def test_a_consumer_above_its_quota_is_told_to_wait(root: Path) -> None:
-    with serving(root) as gateway, Wire(gateway) as wire:
+def test_a_consumer_above_its_quota_is_told_to_wait_and_is_read_no_further(root: Path) -> None:
+    with serving(root) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
         producing(wire, DATA)
         assert altered(wire, {"client-id": "a-test"}, consumer_byte_rate=5000.0) is ErrorCode.none
-        gateway._processor.quotas._clock_s = lambda: 0.0
-        told = wire.ask(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)]))
+        told, told_s = wire.ask(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)])), time.monotonic()
         (sent,) = [each.records for topic in told.responses for each in topic.partitions]
-        assert told.throttle_time == datetime.timedelta(seconds=math.ceil(1000 * (len(sent) / 5000 - 1)) / 1000)
-        until(lambda: throttled(gateway))
-        assert gateway._processor.quotas.wait_s("ANONYMOUS", "another") == 0
+        assert is_throttled(told, len(sent))
+        fetch = request(FETCH, 12, 1, **fetch_fields(12, [("clicks", 0, 0)]))
+        other.socket.sendall(framed(fetch.replace(b"a-test", b"others")))
+        # the quota of others is not used
+        assert other.answer(FETCH, 12, 1).throttle_time == NO_WAIT
+        wire.ask(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)]))
+        assert time.monotonic() - told_s > told.throttle_time.total_seconds() - 0.1
 
 
 def test_the_topic_of_quotas_is_the_gateways_own(root: Path) -> None:

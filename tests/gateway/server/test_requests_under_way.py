@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from addresses import Address
-from gateways import LIST_OFFSETS, PRODUCE, Wire, produce_fields, producing, until
+from gateways import LIST_OFFSETS, PRODUCE, Wire, counted, produce_fields, producing, until
 from gateways import lingers as lingers
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsTopic
@@ -17,12 +17,12 @@ from raw_batches import batch, record
 import distlog
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.gathered_appends import GatheredAppends
-from distlog.gateway.server.connection import _MOST_UNDER_WAY
 
 pytestmark = pytest.mark.usefixtures("lingers")
 
 NEVER_MS = 3_600_000
+#: The most requests of a connection that wait for commits.
+MOST_UNDER_WAY = 256
 
 
 def data(value: bytes = b"v", *, producer: int = -1, sequence: int = -1) -> bytes:
@@ -41,8 +41,9 @@ def started(address: Address, linger_ms: int = NEVER_MS, **settings: Any) -> Gat
     return GatewayServer(address.url, port=0, config=config, storage_options=address.options)
 
 
-def gathered(gateway: GatewayServer, topic: str = "clicks") -> GatheredAppends:
-    return gateway.broker.metadata.topic(topic)._gathered
+def received(gateway: GatewayServer) -> float:
+    """The number of Produce requests whose batch was appended, or waits for a commit."""
+    return counted(gateway, "requests", api="Produce")
 
 
 def sent(wire: Wire, batches: Sequence[bytes], *, acks: int = -1) -> list[int]:
@@ -63,7 +64,7 @@ def opened(address: Address) -> distlog.Topic:
 def test_requests_of_one_connection_are_one_commit_and_answered_in_their_order(address: Address) -> None:
     with started(address) as gateway, Wire(gateway) as wire:
         ids = sent(wire, [data(b"%d" % number) for number in range(20)])
-        until(lambda: len(gathered(gateway)._waiting) == 20)
+        until(lambda: received(gateway) == 20)
         gateway.stop()
         assert [told.base_offset for told in answered(wire, ids)] == [*range(20)]
     assert [row["operation"] for row in opened(address).history().to_pylist()] == ["append", "create"]
@@ -75,10 +76,10 @@ def test_five_batches_of_each_numbered_producer_do_not_wait_for_more(address: Ad
     with started(address) as gateway, Wire(gateway) as one, Wire(gateway) as other:
         ids = sent(one, [data(producer=7, sequence=number) for number in range(4)])
         first_of_other = sent(other, [data(producer=8, sequence=0)])
-        until(lambda: len(gathered(gateway)._waiting) == 5)
+        until(lambda: received(gateway) == 5)
         ids += sent(one, [data(producer=7, sequence=4)])
         # the other one may send more
-        until(lambda: len(gathered(gateway)._waiting) == 6)
+        until(lambda: received(gateway) == 6)
         rest_of_other = sent(other, [data(producer=8, sequence=number) for number in range(1, 5)])
         told = answered(one, ids) + answered(other, first_of_other + rest_of_other)
         assert {each.error_code for each in told} == {ErrorCode.none}
@@ -122,21 +123,21 @@ def test_what_a_client_sent_before_it_went_away_is_committed_and_its_memory_give
     with started(address) as gateway, Wire(gateway) as other:
         with Wire(gateway) as wire:
             sent(wire, [data(b"x" * 100_000) for _ in range(3)])
-            until(lambda: len(gathered(gateway)._waiting) == 3)
-            assert gateway._processor.memory.used > 300_000
+            until(lambda: received(gateway) == 3)
+            assert counted(gateway, "request_memory_bytes") > 300_000
         until(lambda: gateway.connections == 1)
-        gathered(gateway).hurry()
+        gateway.broker.metadata.topic("clicks").hurry()
         assert producing(other, data()).base_offset == 3
-        until(lambda: gateway._processor.memory.used == 0)
+        until(lambda: counted(gateway, "request_memory_bytes") == 0)
 
 
 def test_a_connection_has_only_so_many_requests_under_way(address: Address) -> None:
     with started(address) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
-        sent(wire, [data()] * (_MOST_UNDER_WAY + 50))
-        until(lambda: len(gathered(gateway)._waiting) == _MOST_UNDER_WAY)
+        sent(wire, [data()] * (MOST_UNDER_WAY + 50))
+        until(lambda: received(gateway) == MOST_UNDER_WAY)
         sent(other, [data()])
         # what may come has come by now
-        until(lambda: len(gathered(gateway)._waiting) == _MOST_UNDER_WAY + 1)
+        until(lambda: received(gateway) == MOST_UNDER_WAY + 1)
 
 
 def test_requests_under_way_have_the_memory_of_all_requests_and_no_more(address: Address) -> None:
@@ -145,10 +146,10 @@ def test_requests_under_way_have_the_memory_of_all_requests_and_no_more(address:
         ids, most = sent(wire, [data(b"x" * 60_000)] * 10), 0
         for _ in range(10):
             ids += sent(wire, [data(b"x" * 60_000)] * 30)
-            most = max(most, gateway._processor.memory.used)
+            most = max(most, counted(gateway, "request_memory_bytes"))
         assert [told.base_offset for told in answered(wire, ids)] == [*range(310)]
         assert 0 < most < limit
-        until(lambda: gateway._processor.memory.used == 0)
+        until(lambda: counted(gateway, "request_memory_bytes") == 0)
 
 
 def test_a_topic_whose_thread_could_not_be_started_is_appended_to_when_one_can_be(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import threading
 from pathlib import Path
@@ -14,7 +13,9 @@ from gateways import (
     NO_WAIT,
     PRODUCE,
     Wire,
+    counted,
     framed,
+    limit_send_buffers,
     produce_fields,
     request,
     serving,
@@ -170,7 +171,7 @@ def test_an_honest_client_is_answered_while_others_wait_for_all_handlers(
         strangers = [Wire(gateway) for _ in range(20)]
         for wire in strangers:
             wire.send(METADATA, 9, **ALL_TOPICS)
-        until(lambda: len(gateway._channel) == 19)
+        until(lambda: counted(gateway, "request_queue_size") == 19)
         for number in range(5):
             sent = request(PRODUCE, 9, number, **produce_fields(9, [("clicks", 0, batch([record(0)]))]))
             honest.socket.sendall(framed(sent.replace(b"a-test", b"honest")))
@@ -211,16 +212,12 @@ def test_the_bytes_of_a_response_are_counted_until_they_are_taken(tmp_path: Path
     """Also of a small one, all of which asyncio keeps by then."""
     names = [f"{number:0100d}" for number in range(topics)]
     with serving(tmp_path) as gateway:
+        limit_send_buffers(gateway)
         slow = Wire(gateway, receive_bytes=4096)
-        until(lambda: len(gateway._processor.connections) == 1)
-        (connection,) = gateway._processor.connections
-        # else the system takes so much
-        connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         slow.socket.sendall(framed(metadata_of(names)))
-        until(lambda: connection.is_sending and connection._is_paused)
-        until(lambda: 100 * topics < gateway._processor.memory.used < 150 * topics)
+        until(lambda: 100 * topics < counted(gateway, "request_memory_bytes") < 150 * topics)
         assert len(slow.answer(METADATA, 1, 1).topics) == len(names)
-        until(lambda: gateway._processor.memory.used == 0)
+        until(lambda: counted(gateway, "request_memory_bytes") == 0)
         slow.socket.close()
 
 
