@@ -1,4 +1,4 @@
-"""The input of `distlog append`: lines of some format, from files or a stream, or Parquet files."""
+"""The input of `distlog append`: lines from files or a stream, or Parquet files."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ T = TypeVar("T")
 
 
 class Interrupt:
-    """A `with` block in which SIGINT and SIGTERM end the input. A second one raises KeyboardInterrupt."""
+    """A `with` block in which SIGINT and SIGTERM end the input. A second signal raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.signal = 0
         self._is_waiting = False
 
     def __enter__(self) -> Interrupt:
-        self._before = {
-            number: signal.signal(number, self._take_signal) for number in (signal.SIGINT, signal.SIGTERM)
+        self._handlers = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
         }
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def _take_signal(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
         is_second, self.signal = self.signal != 0, self.signal or number
         if is_second or self._is_waiting:
             raise KeyboardInterrupt
 
     def until(self, source: Iterator[T]) -> Iterator[T]:
-        """The items of `source` until a signal comes; the item under way then is left there."""
+        """Yield the items of `source` until a signal, which discards an unfinished item."""
         while not self.signal:
             try:
                 self._is_waiting = True
@@ -75,34 +75,33 @@ BLOCK_BYTES = 4 << 20
 def blocks(
     file: BinaryIO, size: int = BLOCK_BYTES, wait: Callable[[], float | None] = lambda: None
 ) -> Iterator[bytes | None]:
-    """The file in blocks of whole lines, of about `size` bytes at most; None when nothing came for `wait` seconds."""
-    pieces: list[bytes] = []
+    """Yield whole lines in blocks of about `size` bytes at most, and None after `wait` seconds without input."""
+    fragments: list[bytes] = []
     while (data := _read(file, size, wait())) != b"":
         if data is None:
             yield None
             continue
-        lines, newline, rest = data.rpartition(b"\n")
+        lines, newline, fragment = data.rpartition(b"\n")
         if newline:
-            yield b"".join([*pieces, lines])
-            pieces.clear()
-        if rest:
-            pieces.append(rest)
-    if pieces:
-        yield b"".join(pieces)
+            yield b"".join([*fragments, lines])
+            fragments.clear()
+        if fragment:
+            fragments.append(fragment)
+    if fragments:
+        yield b"".join(fragments)
 
 
 def _read(file: BinaryIO, size: int, seconds: float | None) -> bytes | None:
-    """The bytes that are there, up to `size`, at least one before the file's end; None after `seconds`."""
+    """Read available bytes, up to `size`; none at the end of the file, None after `seconds` without input."""
     if not _is_ready(file, seconds):
         return None
-    pieces = [file.read(size) if _descriptor(file) is None else _read_some(file, size)]
-    while pieces[-1] and (size := size - len(pieces[-1])) > 0 and _is_ready(file, 0):
-        pieces.append(_read_some(file, size))
-    return b"".join(pieces)
+    chunks = [file.read(size) if _descriptor(file) is None else _read_available(file, size)]
+    while chunks[-1] and (size := size - len(chunks[-1])) > 0 and _is_ready(file, 0):
+        chunks.append(_read_available(file, size))
+    return b"".join(chunks)
 
 
-def _read_some(file: BinaryIO, size: int) -> bytes:
-    """The bytes of one read."""
+def _read_available(file: BinaryIO, size: int) -> bytes:
     return file.read1(size) if isinstance(file, io.BufferedReader) else file.read(size)
 
 
@@ -119,7 +118,7 @@ def _is_ready(file: BinaryIO, seconds: float | None) -> bool:
 
 
 def is_readable(descriptor: int, seconds: float | None) -> bool:
-    """True if a read would not wait, now or within so many seconds; None waits for as long as it takes."""
+    """Return whether a read would not wait, now or within `seconds`; None waits without a limit."""
     # not by `select`, which refuses descriptors above 1023
     ready = select.poll()
     ready.register(descriptor, select.POLLIN)
@@ -130,7 +129,7 @@ STANDARD_INPUT = "-"
 
 
 def is_stream(path: str) -> bool:
-    """True for standard input, a pipe or a device, which are read as they come."""
+    """Return whether the path is standard input, a pipe or a device."""
     if path == STANDARD_INPUT:
         return True
     try:
@@ -141,12 +140,12 @@ def is_stream(path: str) -> bool:
 
 
 class StreamReading:
-    """The records of a stream, as it comes; None says that nothing came for a while."""
+    """The records of a stream; None after a time without input."""
 
     def __init__(self, reader: FileReader, path: str, seen: SeenFields, wait: Callable[[], float | None]) -> None:
         form = reader.options.format or TEXT
         if form == PARQUET:
-            raise InvalidConfigError("--format parquet needs a file: its end is read first")
+            raise InvalidConfigError("--format parquet cannot read a stream: use a file")
         self._path, self._wait = path, wait
         self._lines = LineReading(reader, form, seen)
 
@@ -164,44 +163,44 @@ class StreamReading:
                 yield from self._lines.block(Block(position, text), lines)
                 position, lines = position + len(text) + 1, lines + text.count(b"\n") + 1
 
-    def rest(self) -> Iterator[Part]:
-        """The records of the lines that wait for those after them."""
+    def remaining(self) -> Iterator[Part]:
+        """Return the records of the buffered lines."""
         return self._lines.rest()
 
 
 class Source:
-    """The input of a command: files, which are all known before the first is read, and streams, in their order."""
+    """The input of a command in order: files, all listed before the first is read, and streams."""
 
     def __init__(self, reader: FileReader, inputs: Sequence[str]) -> None:
         self._reader, self.seen = reader, SeenFields(reader.options.fields)
         # a stream is a text, files between streams are a list
         self._items = list[str | list[FileSplit]]()
         for are_streams, group in itertools.groupby(inputs, is_stream):
-            given = list(group)
-            self._items += given if are_streams else [reader.splits(reader.files(given), None)]
+            paths = list(group)
+            self._items += paths if are_streams else [reader.splits(reader.files(paths), None)]
         self._readings = list[tuple[list[FileSplit], RunReading]]()
 
     @property
     def has_stream(self) -> bool:
-        """True if some input is a stream."""
+        """Return whether an input is a stream."""
         return any(isinstance(item, str) for item in self._items)
 
     @property
     def shown_size(self) -> int | None:
-        """The bytes to read, for a progress bar; None if they are not known."""
+        """The bytes to read, for a progress bar; None if unknown."""
         splits = [split for item in self._items if not isinstance(item, str) for split in item]
         if self.has_stream or any(split.file.kind.compression for split in splits):
             return None
         return sum(split.length for split in splits)
 
     def batch(self, app_id: str | None, batch_id: str | None) -> tuple[str, BatchId] | None:
-        """The identity of an append that takes place once. Raises InvalidConfigError for a half of it."""
+        """Return the identity of an idempotent append. Raises InvalidConfigError if an option is missing."""
         if app_id is None and batch_id is None:
             return None
         if app_id is None or batch_id is None:
-            raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
+            raise InvalidConfigError("--app-id and --batch-id are needed together")
         if self.has_stream:
-            raise InvalidConfigError("--app-id and --batch-id are for files: a stream has many commits")
+            raise InvalidConfigError("--app-id and --batch-id need files: a stream has many commits")
         return app_id, batch_id
 
     def readings(self, wait: Callable[[], float | None]) -> Iterator[StreamReading | RunReading]:
@@ -215,18 +214,18 @@ class Source:
             yield reading
 
     def without_records(self) -> str | None:
-        """The warning about files that have bytes and no records; None if there are none."""
+        """Return a warning about files that have bytes but no records, if any."""
         names = [name for splits, reading in self._readings for name in files_without_records(splits, reading.report)]
         return warning_of_no_records(names) if names else None
 
 
-#: A stream is committed when it has so many bytes, whatever the time: then its segments have a good size.
+#: A stream is committed at this size before its time, which makes segments of a good size.
 COMMIT_BYTES = 256 << 20
 
 
 @dataclass(slots=True)
 class AppendedInput:
-    """The appended records: the last version, and by partition the first offset and the end of the last commit."""
+    """The appended records: the last version, and by partition the first and the end offset."""
 
     version: int | None = None
     records: int = 0
@@ -236,7 +235,7 @@ class AppendedInput:
 
 
 class Appending:
-    """Commits records `seconds` after the first, or at the end; after an error, only those of a stream."""
+    """Commits records `seconds` after the first, or at the end; after an error, only records of a stream."""
 
     def __init__(
         self,
@@ -254,13 +253,13 @@ class Appending:
         self.appended = AppendedInput()
 
     def wait(self) -> float | None:
-        """The seconds until the next commit, or None if nothing waits for one."""
+        """Return the seconds until the next commit, or None without buffered records."""
         if self._seconds is None or self._transaction is None:
             return None
         return max(0.0, self._due - self._clock())
 
     def append(self, part: Part) -> None:
-        """Take the records of a part. Raises InvalidRecordError with file and line for one that the topic refuses."""
+        """Buffer the records of a part. Raises InvalidRecordError with file and line for a refused record."""
         records = part.records
         self.appended.skipped += part.skipped
         if records.num_rows == 0:
@@ -272,19 +271,19 @@ class Appending:
         try:
             self._transaction.append(records)
         except BaseException as error:
-            # it ended itself, so the records that waited for the commit are not appended
+            # the error aborted the transaction and its buffered records
             self._transaction = None
             if isinstance(error, InvalidRecordError):
                 raise part.located(error) from None
             raise
 
     def commit_if_due(self) -> None:
-        """Commit the waiting records if it is time, or if they are many."""
+        """Commit the buffered records if they are due, or large enough."""
         if self._seconds is not None and (self.wait() == 0 or self._bytes >= COMMIT_BYTES):
             self.commit()
 
     def commit(self) -> None:
-        """Commit the waiting records."""
+        """Commit the buffered records."""
         if self._transaction is None:
             return
         transaction, self._transaction = self._transaction, None
@@ -296,7 +295,7 @@ class Appending:
             self.appended.offsets[number] = self.appended.offsets.get(number, (first, end))[0], end
 
     def abort(self) -> None:
-        """Drop the waiting records."""
+        """Drop the buffered records."""
         if self._transaction is not None:
             self._transaction.abort()
         self._transaction = None

@@ -23,9 +23,9 @@ from distlog.core.topics.open_topic import naming_topics
 
 
 def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
-    """Delete old segments, by retention.ms and retention.bytes.
+    """Delete segments past retention.ms or retention.bytes.
 
-    Vacuum deletes their files later.
+    Vacuum deletes the files later.
     """
     _end(distlog.open(url, storage_options=dict(storage)).retention(dry_run=dry_run), as_json)
 
@@ -38,23 +38,23 @@ def delete_records(
         typer.Option(
             metavar="[PARTITION:]OFFSET",
             parser=usage(arguments.partition_offset),
-            help="Delete the records below this offset; -1 deletes all. May be repeated.",
+            help="Delete the records before this offset; -1 deletes all. May be repeated.",
         ),
     ],
     partition: Annotated[
-        int | None, typer.Option(metavar="N", help="The partition, if --before gives only an offset.")
+        int | None, typer.Option(metavar="N", help="Apply a --before without a partition to partition N.")
     ] = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Delete the records below an offset."""
+    """Delete the records before an offset."""
     starts: dict[int, int] = {}
-    for own, offset in before:
-        number = partition if own is None else own
+    for prefix, offset in before:
+        number = partition if prefix is None else prefix
         if number is None:
             raise typer.BadParameter("write PARTITION:OFFSET, or add --partition", param_hint="--before")
         if number in starts:
-            raise typer.BadParameter(f"partition {number} has two offsets; give one", param_hint="--before")
+            raise typer.BadParameter(f"partition {number} is set twice: set it once", param_hint="--before")
         starts[number] = offset
     _end(distlog.open(url, storage_options=dict(storage)).delete_records(starts), as_json)
 
@@ -69,8 +69,8 @@ def compact(
             min=0,
             metavar="BYTES",
             show_default=False,
-            help="The memory that a merge may hold: with more, fewer requests read small segments. At least what it "
-            "needs, 360 MiB on an object store.",
+            help="Use up to BYTES of memory to merge small segments; more means fewer requests. Default: the "
+            "minimum, 360 MiB on an object store.",
         ),
     ] = 0,
     storage: Storage,
@@ -79,7 +79,7 @@ def compact(
     """Keep the last record of each key, or merge small segments.
 
     If the topic's cleanup.policy contains compact, the last record of each key stays. Otherwise small segments are
-    merged. The exit status is 1 if some partition or some segments cannot be done.
+    merged. The exit status is 1 if a partition or a merge fails.
     """
     _end(distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run, memory=memory), as_json)
 
@@ -89,15 +89,13 @@ def rebuild_index(
     *,
     force: Annotated[
         bool,
-        typer.Option(
-            "--force", help="Also rebuild good indexes that the topic's present settings would make differently."
-        ),
+        typer.Option("--force", help="Also rebuild valid indexes that differ from the topic's current settings."),
     ] = False,
     dry_run: DryRun = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Rebuild bad and missing index files from the logs.
+    """Rebuild bad and missing indexes from the logs.
 
     The exit status is 1 if a log is damaged.
     """
@@ -108,18 +106,18 @@ def rebuild_index(
 
 
 def repair(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
-    """Cut off damage that makes active segments refuse appends.
+    """Truncate damaged active segments.
 
-    No crash makes such damage. The records from the damage on are lost, and their offsets are
-    given again; if there is a copy of the file, bring that back instead.
+    Use it when an active segment refuses appends, which no crash causes. The records after the damage are lost, and
+    their offsets are reused. If you have a copy of the file, restore that instead.
     """
     print_report(distlog.open(url, storage_options=dict(storage)).repair(dry_run=dry_run), as_json=as_json)
 
 
 def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
-    """Check every checksum, record, index entry and commit.
+    """Check every checksum, record, index and commit.
 
-    It changes nothing. The exit status is 1 if something is wrong.
+    Nothing is changed. The exit status is 1 if a check fails.
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("verifying", topic) as progress:
@@ -137,7 +135,7 @@ def _progress(label: str, topic: distlog.Topic) -> Progress:
 
 
 def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
-    """Delete files that no reader or writer can need.
+    """Delete files that nothing refers to.
 
     It also works on a dropped topic.
     """
@@ -154,13 +152,13 @@ def _end(report: Report, as_json: bool) -> None:
 
 
 def check_store(
-    url: Annotated[str, typer.Argument(metavar="URL", help="A folder for topics, as in s3://bucket/logs.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Folder for topics: s3://bucket/logs.")],
     *,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Check that a storage can hold a topic, and how fast it is.
+    """Check that a store can hold topics, and measure it.
 
-    Writers race for one name; ranges, listings, deletes and the clock are tried. The files written are deleted again.
+    It tests conditional writes, ranges, listings, deletes and the clock, and deletes what it writes.
     """
     _end(check(Folder(url, dict(storage)), now_ms, time.monotonic), as_json)

@@ -26,30 +26,30 @@ T = TypeVar("T")
 
 
 def usage(parse: Callable[[S], T]) -> Callable[[S], T]:
-    """Wraps `parse` for typer: its ValueError becomes an error of the command line."""
+    """Wrap `parse` for typer: its ValueError becomes a usage error."""
 
-    def parsed(given: S) -> T:
+    def parsed(text: S) -> T:
         try:
-            return parse(given)
+            return parse(text)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
 
     return parsed
 
 
-def _given_once(pairs: Any) -> Any:
+def _with_unique_names(pairs: Any) -> Any:
     # typer fails at a type with parameters in Python 3.10
-    usage(arguments.given_once)(pairs)
+    usage(arguments.check_unique_names)(pairs)
     return pairs
 
 
-def settings(name: str, about: str, *, twice: bool = False) -> Any:
-    """An option NAME=VALUE that may be repeated; with one name only if it may be given `twice`."""
+def settings(name: str, about: str, *, repeats_names: bool = False) -> Any:
+    """An option NAME=VALUE that may be repeated, with the same name only if `repeats_names`."""
     return typer.Option(
         name,
         metavar="NAME=VALUE",
         parser=usage(arguments.setting),
-        callback=None if twice else _given_once,
+        callback=None if repeats_names else _with_unique_names,
         default_factory=list,
         show_default=False,
         help=f"{about} May be repeated.",
@@ -57,49 +57,51 @@ def settings(name: str, about: str, *, twice: bool = False) -> Any:
 
 
 def time(about: str) -> Any:
-    """An option whose value is a time that a record may have."""
+    """An option whose value is the time of a record."""
     return typer.Option(metavar="TIME", parser=usage(arguments.record_time), help=about)
 
 
 def _topics(incomplete: str) -> list[str]:
-    """Completes the path of a topic on a local disk: topics, and folders that may hold some."""
+    """Complete the local path of a topic: topics, and folders that may hold topics."""
     folder, start = os.path.split(incomplete)
     try:
-        entries = [each for each in os.scandir(folder or ".") if each.name.startswith(start) and each.is_dir()]
+        entries = [entry for entry in os.scandir(folder or ".") if entry.name.startswith(start) and entry.is_dir()]
     except OSError:
         return []
-    paths = [os.path.join(folder, each.name) for each in entries if start or not each.name.startswith(".")]
+    paths = [os.path.join(folder, entry.name) for entry in entries if start or not entry.name.startswith(".")]
     return sorted(path if os.path.isdir(os.path.join(path, COMMITS_DIR)) else f"{path}/" for path in paths)
 
 
 Url = Annotated[
     str,
     typer.Argument(
-        metavar="URL", help="The path or URL of the topic, as in s3://bucket/logs/clicks.", autocompletion=_topics
+        metavar="URL",
+        help="Path or URL of the topic: logs/clicks or s3://bucket/logs/clicks.",
+        autocompletion=_topics,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; only print what would be done.")]
-Storage = Annotated[list[Any], settings("--storage", "A setting of the storage client, as in endpoint_url=URL.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")]
+Storage = Annotated[list[Any], settings("--storage", "Set an option of the storage client: endpoint_url=URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AtVersion = Annotated[
     int | None,
-    typer.Option("--version", metavar="N", parser=usage(arguments.version), help="As it was at version N."),
+    typer.Option("--version", metavar="N", parser=usage(arguments.version), help="Read the topic as of version N."),
 ]
 AtTime = Annotated[
     int | None,
-    typer.Option("--timestamp", metavar="TIME", parser=usage(arguments.time), help="As it was at TIME."),
+    typer.Option("--timestamp", metavar="TIME", parser=usage(arguments.time), help="Read the topic as of TIME."),
 ]
 
 
 def open_at(url: str, version: int | None, timestamp: int | None, storage: list[Any]) -> distlog.Topic:
-    """The topic now, or read-only at a version or a time. Raises BadParameter for both."""
+    """Open the topic now, or read-only as of a version or a time. Raises BadParameter for both."""
     if version is not None and timestamp is not None:
-        raise typer.BadParameter("give a version or a time, not both", param_hint="--timestamp")
+        raise typer.BadParameter("--version and --timestamp cannot be combined", param_hint="--timestamp")
     return distlog.open(url, version, timestamp, dict(storage))
 
 
 class BadLines(str, Enum):
-    """The treatment of a line that is no record."""
+    """The treatment of a line that is not a record."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -124,43 +126,43 @@ class Unit(str, Enum):
     NS = "ns"
 
 
-def _help(name: str, *others: str, **more: Any) -> Any:
-    """The option of this name, as the job describes it too."""
+def _append_option(name: str, *aliases: str, **more: Any) -> Any:
+    """The option of this name, with the help of the job's option."""
     metavar, text = APPEND_HELP[name]
-    return typer.Option(name, *others, metavar=metavar, help=text, **more)
+    return typer.Option(name, *aliases, metavar=metavar, help=text, **more)
 
 
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[FILE]...",
+        metavar="FILE",
         show_default=False,
-        help="Files, folders, patterns like 'logs/*.gz' and URLs like s3://bucket/logs; - or none is standard input.",
+        help="Files, folders, patterns ('logs/*.gz') or URLs. Default, and -: standard input.",
     ),
 ]
-InputFormat = Annotated[Format | None, _help("--format")]
-Key = Annotated[str | None, _help("--key")]
-Value = Annotated[str | None, _help("--value")]
-Timestamp = Annotated[str | None, _help("--timestamp")]
-TimeUnit = Annotated[Unit, _help("--timestamp-unit")]
-Pattern = Annotated[str | None, _help("--pattern")]
-TimeFormat = Annotated[str | None, _help("--time-format")]
-KeySeparator = Annotated[str | None, _help("--key-separator", parser=usage(unescaped))]
-Headers = Annotated[list[Any], settings("--header", APPEND_HELP["--header"].text, twice=True)]
-Partition = Annotated[int | None, _help("--partition", "-p")]
-OnBadLine = Annotated[BadLines, _help("--bad-lines")]
-AppId = Annotated[str | None, _help("--app-id")]
-BatchId = Annotated[str | None, _help("--batch-id")]
-Compression = Annotated[str | None, _help("--compression")]
+InputFormat = Annotated[Format | None, _append_option("--format")]
+Key = Annotated[str | None, _append_option("--key")]
+Value = Annotated[str | None, _append_option("--value")]
+Timestamp = Annotated[str | None, _append_option("--timestamp")]
+TimeUnit = Annotated[Unit, _append_option("--timestamp-unit")]
+Pattern = Annotated[str | None, _append_option("--pattern")]
+TimeFormat = Annotated[str | None, _append_option("--time-format")]
+KeySeparator = Annotated[str | None, _append_option("--key-separator", parser=usage(unescaped))]
+Headers = Annotated[list[Any], settings("--header", APPEND_HELP["--header"].text, repeats_names=True)]
+Partition = Annotated[int | None, _append_option("--partition", "-p")]
+OnBadLine = Annotated[BadLines, _append_option("--bad-lines")]
+AppId = Annotated[str | None, _append_option("--app-id")]
+BatchId = Annotated[str | None, _append_option("--batch-id")]
+Compression = Annotated[str | None, _append_option("--compression")]
 CommitInterval = Annotated[
     float,
-    typer.Option(min=0, metavar="SECONDS", help="How often a stream is committed, which makes it visible."),
+    typer.Option(min=0, metavar="SECONDS", help="Commit a stream every SECONDS."),
 ]
 
 
 Partitions = Annotated[
     list[int] | None,
-    typer.Option("--partition", "-p", metavar="N", help="Only this partition. May be repeated."),
+    typer.Option("--partition", "-p", metavar="N", help="Read only partition N. May be repeated."),
 ]
 StartOffset = Annotated[
     Any,
@@ -169,43 +171,39 @@ StartOffset = Annotated[
         "-o",
         metavar="OFFSET",
         parser=usage(arguments.offset_or_end),
-        help="Start here; -5 is --tail 5. Or earliest; with --follow also latest: only new records.",
+        help="Start at OFFSET: a number, -5 (the same as --tail 5) or earliest; with --follow also latest.",
     ),
 ]
 Tail = Annotated[
     int | None,
     typer.Option("--tail", metavar="N", min=0, help="Start N offsets before the end of each partition."),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=0, metavar="N", help="At most N records.")]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=0, metavar="N", help="Print at most N records.")]
 Since = Annotated[
     int | None,
-    time("Only records at or after TIME: ms since 1970, ISO 8601 (UTC unless it names a zone), now, or -1h."),
+    time("Print records at or after TIME: ms since 1970, ISO 8601 (UTC unless it names a zone), now, or -1h."),
 ]
-Until = Annotated[int | None, time("Only records before TIME.")]
+Until = Annotated[int | None, time("Print records before TIME.")]
 Columns = Annotated[
     Any,
     typer.Option(
         metavar="NAMES",
         parser=usage(lambda names: check_columns(names.split(","))),
-        help="Only these columns, as in offset,value.",
+        help="Print only these columns: offset,value.",
     ),
 ]
 Follow = Annotated[
     bool,
-    typer.Option("--follow", "-f", help="Go on, with the records that come, until Ctrl-C; --since finds the start."),
+    typer.Option("--follow", "-f", help="Print new records too, until Ctrl-C or SIGTERM."),
 ]
 Group = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="Follow from this group's positions, share partitions with its members, and commit."
-    ),
+    typer.Option(metavar="NAME", help="Follow as a member of consumer group NAME, and commit its offsets."),
 ]
 Timeout = Annotated[
-    float | None, typer.Option(min=0, metavar="SECONDS", help="Follow until nothing came for so long.")
+    float | None, typer.Option(min=0, metavar="SECONDS", help="Follow, and stop after SECONDS without new records.")
 ]
-Committed = Annotated[
-    bool, typer.Option("--committed", help="Only records that no open or aborted transaction holds.")
-]
+Committed = Annotated[bool, typer.Option("--committed", help="Skip records of open and aborted transactions.")]
 
 
 _File = str | None
@@ -216,19 +214,17 @@ def _file(about: str) -> typer.models.OptionInfo:
     return option
 
 
-Certfile = Annotated[
-    _File, _file("Speak TLS by this certificate: PEM, with the certificates between it and its root.")
-]
-Keyfile = Annotated[_File, _file("The certificate's key: PEM.")]
-KeyPassword = Annotated[_File, _file("Has the key's password in its first line.")]
-Cafile = Annotated[_File, _file("Check clients' certificates by these authorities: PEM.")]
-Crlfile = Annotated[_File, _file("Refuse clients' certificates that are in these lists of revoked ones: PEM.")]
+Certfile = Annotated[_File, _file("Use TLS with this certificate and its intermediate certificates (PEM).")]
+Keyfile = Annotated[_File, _file("Use this private key of the certificate (PEM).")]
+KeyPassword = Annotated[_File, _file("Read the password of the private key from the first line of FILE.")]
+Cafile = Annotated[_File, _file("Verify client certificates by these authorities (PEM).")]
+Crlfile = Annotated[_File, _file("Reject client certificates that these CRLs revoke (PEM).")]
 ClientAuth = Annotated[
-    str, typer.Option(metavar="|".join(CLIENT_AUTH), help="Whether clients need certificates (ssl.client.auth).")
+    str, typer.Option(metavar="|".join(CLIENT_AUTH), help="Set whether clients need certificates (ssl.client.auth).")
 ]
-SaslUsers = Annotated[_File, _file("Only these users may connect: a file of `distlog users`.")]
+SaslUsers = Annotated[_File, _file("Let only the users in FILE connect; `distlog users` writes it.")]
 SaslMechanisms = Annotated[
-    str, typer.Option(metavar="NAME,NAME", help="How they may authenticate (sasl.enabled.mechanisms).")
+    str, typer.Option(metavar="NAME,NAME", help="Enable these SASL mechanisms (sasl.enabled.mechanisms).")
 ]
 _TLS_BUFFER_BYTES = 32 << 10
 ALL_MECHANISMS = ",".join(MECHANISMS)
@@ -237,29 +233,29 @@ ALL_MECHANISMS = ",".join(MECHANISMS)
 def listener_arguments(
     address: tuple[str, int], tls: TlsFiles | None, users: str | None, names: tuple[str, ...], *, insecure: bool
 ) -> dict[str, Any]:
-    """Settings of a listener by the names of GatewayServer's arguments; raises InvalidConfigError if unsafe."""
+    """Return a listener's settings as arguments of GatewayServer. Raises InvalidConfigError if they are unsafe."""
     host, port = address
     if not insecure and not is_loopback(host):
         if users is None and (tls is None or tls.client_auth != "required"):
             raise InvalidConfigError(
-                "any client that reaches this address could read and write all topics: add --sasl-users, or"
-                " --ssl-client-auth required, or --insecure if that is meant",
+                "any client that reaches this address could read and write all topics: add --sasl-users or"
+                " --ssl-client-auth required, or accept that with --insecure",
                 listen=f"{host}:{port}",
             )
         if tls is None and PLAIN in names:
             raise InvalidConfigError(
-                "passwords of PLAIN could be read on their way: add --ssl-certfile, or"
-                f" --sasl-mechanisms {','.join(each for each in MECHANISMS if each != PLAIN)},"
-                " or --insecure if that is meant",
+                "PLAIN would send passwords unencrypted: add --ssl-certfile or"
+                f" --sasl-mechanisms {','.join(name for name in MECHANISMS if name != PLAIN)},"
+                " or accept that with --insecure",
                 listen=f"{host}:{port}",
             )
     if tls is not None:
-        # takes time to import, which other commands should not
+        # slow to import, so only where TLS needs it
         from asyncio import sslproto
 
-        # of each connection, for good; a record of TLS has 16 KiB
+        # the buffer of a connection for its lifetime; a TLS record has at most 16 KiB
         sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES  # type: ignore[attr-defined]  # of Python 3.11, as the gateway
-        # an error of these files comes before one of the users
+        # an error in these files is reported before one in the users file
         tls.context()
     authentication = None if users is None else Authentication(UsersFile(users), names)
     return {"host": host, "port": port, "tls": tls, "authentication": authentication}
@@ -273,7 +269,7 @@ def tls_files(
     crlfile: str | None,
     client_auth: str,
 ) -> TlsFiles | None:
-    """The files of TLS, or None if there are none. Raises InvalidConfigError for a part of them."""
+    """The files of TLS, or None without any. Raises InvalidConfigError if a required file is missing."""
     if certfile is not None and keyfile is not None:
         return TlsFiles(
             certificate=certfile,
@@ -289,16 +285,16 @@ def tls_files(
 
 
 def mechanisms(text: str) -> tuple[str, ...]:
-    """The names between commas. Raises InvalidConfigError for one that there is not."""
+    """Parse comma-separated SASL mechanisms. Raises InvalidConfigError for an unknown mechanism."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in MECHANISMS:
-            raise InvalidConfigError(f"a mechanism of SASL is one of {', '.join(MECHANISMS)}", found=name)
+            raise InvalidConfigError(f"unknown SASL mechanism: use {', '.join(MECHANISMS)}", mechanism=name)
     return names
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine reaches the address."""
+    """Return whether only this machine reaches the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""The end of a service by a signal, and several processes of one command, which end together."""
+"""Stops a service at a signal, and runs several processes that stop together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from distlog.console.output import DONE, FAILED
+from distlog.console.output import FAILED, SUCCESS
 
 _PARENT_CHECK_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
@@ -36,15 +36,15 @@ def ending_signals() -> Iterator[int]:
 
 
 def fork_processes(count: int) -> int:
-    """Fork `count` processes, and return its number in each; this one exits with them, and ends them."""
-    # where the starter of this process ignores it, the system keeps no exit status
+    """Fork `count` processes and return the number of the process in each; the parent exits with them."""
+    # a parent process may ignore SIGCHLD, which drops exit statuses
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     parent, pids = os.getpid(), list[int]()
     for number in range(count):
         try:
             with warnings.catch_warnings():
-                # the threads of libraries, as OpenBLAS's, survive forks
+                # threads of libraries such as OpenBLAS survive a fork
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
         except OSError:
@@ -61,10 +61,10 @@ def fork_processes(count: int) -> int:
 
 
 def _wait(pids: list[int]) -> int:
-    """The exit status after a signal, or the end of a process, which leaves `pids`."""
+    """Wait for a signal, or for a process to end, which leaves `pids`; returns the exit status."""
     while signal.sigwait(_SIGNALS) == signal.SIGCHLD:
         pid, wait_status = os.waitpid(-1, os.WNOHANG)
-        # none has ended if one was stopped
+        # 0 if a process was only stopped
         if pid:
             number = pids.index(pid)
             status = os.waitstatus_to_exitcode(wait_status)
@@ -72,7 +72,7 @@ def _wait(pids: list[int]) -> int:
             print(f"distlog: process {number} (pid {pid}) {how}; all processes stop", file=sys.stderr, flush=True)
             pids.remove(pid)
             return max(status, FAILED)
-    return DONE
+    return SUCCESS
 
 
 def _end(pids: Sequence[int]) -> None:
@@ -83,7 +83,7 @@ def _end(pids: Sequence[int]) -> None:
 
 
 def _end_after(parent: int) -> None:
-    """End this process by SIGTERM after its parent."""
+    """Send SIGTERM to this process after its parent has ended."""
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_S)
     os.kill(os.getpid(), signal.SIGTERM)

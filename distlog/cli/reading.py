@@ -33,7 +33,7 @@ _FOR_PEOPLE = tuple(name for name in COLUMNS if name != "timestamp_type")
 
 @dataclass(frozen=True, slots=True)
 class Printing:
-    """The columns printed of each batch. `show` gets a batch, and whether it is the first."""
+    """The columns to print. `show` is called with a batch, and whether it is the first."""
 
     columns: Sequence[str]
     show: Callable[[pa.RecordBatch, bool], None]
@@ -45,25 +45,25 @@ RecordFormat = Annotated[
         "--format",
         metavar="FORMAT",
         parser=usage(lambda text: text if text in ("json", "csv") else Conversions.parse(text)),
-        help="json, csv, or a text as in '%k %v\\n', which is not ended by itself: %v %s value, %k key, %p "
-        "partition, %o offset, %T ms since 1970, %h headers, %t topic, %S %K bytes of value and key, %%.",
+        help="Print json, csv, or a text like '%k %v\\n', without adding a newline: %v %s value, %k key, "
+        "%p partition, %o offset, %T ms since 1970, %h headers, %t topic, %S %K bytes of value and key, %%.",
     ),
 ]
 
 
 def printing(
-    topic: str, columns: Sequence[str] | None, chosen: str | Conversions | None, *, as_json: bool
+    topic: str, columns: Sequence[str] | None, record_format: str | Conversions | None, *, as_json: bool
 ) -> Printing:
-    """Choose the printer for records of a topic. Raises InvalidConfigError for choices that do not go together."""
-    if as_json and chosen not in (None, "json"):
-        raise InvalidConfigError("give --json or --format, not both")
-    if isinstance(chosen, Conversions):
+    """Return the printer for records of a topic. Raises InvalidConfigError for options that cannot be combined."""
+    if as_json and record_format not in (None, "json"):
+        raise InvalidConfigError("--json and --format cannot be combined")
+    if isinstance(record_format, Conversions):
         if columns:
-            raise InvalidConfigError("a --format with conversions names its own columns: leave out --columns")
-        return Printing(chosen.columns, lambda batch, _: print_bytes(chosen.texts(batch, topic)))
-    if chosen == "csv":
+            raise InvalidConfigError("--columns cannot be combined with a --format that has conversions")
+        return Printing(record_format.columns, lambda batch, _: print_bytes(record_format.texts(batch, topic)))
+    if record_format == "csv":
         return Printing(columns or _FOR_PEOPLE, lambda batch, first: print_bytes(csv_rows(batch, titles=first)))
-    if as_json or chosen == "json":
+    if as_json or record_format == "json":
         return Printing(columns or COLUMNS, lambda batch, _: print_objects(batch))
     printer = RowPrinter()
     return Printing(columns or _FOR_PEOPLE, lambda batch, _: print_batch(batch, printer))
@@ -90,7 +90,7 @@ class Bounds:
 def batches(
     topic: Topic, partitions: Sequence[int], bounds: Bounds, limit: int | None, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the records within `bounds`, at most `limit` records in all."""
+    """Yield batches of the records within `bounds`, at most `limit` records in total."""
     for partition in partitions:
         topic.check_partition(partition)
     for partition in dict.fromkeys(partitions):
@@ -127,7 +127,7 @@ def followed_batches(
     group: str | None,
     timeout: float | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the records as they come; each is committed to the group when the next one is taken."""
+    """Yield new records in batches; a batch is committed to the group before the next one is read."""
     start: Start | None = {number: bounds.start(topic, number) or 0 for number in range(topic.partitions)}
     if bounds.tail is None:
         start = bounds.offset if bounds.since is None else datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
@@ -150,15 +150,15 @@ def followed_batches(
 
 @contextmanager
 def _ended_by_signal(follower: Follower) -> Iterator[list[int]]:
-    """SIGTERM ends the iteration, so that the group need not wait for the lease; gives the signals that came."""
+    """End the iteration at SIGTERM, so that the group need not wait for the lease; yields the received signals."""
     signals: list[int] = []
 
     def end(number: int, _: object) -> None:
         signals.append(number)
         follower.close()
 
-    before = signal.signal(signal.SIGTERM, end)
+    previous = signal.signal(signal.SIGTERM, end)
     try:
         yield signals
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

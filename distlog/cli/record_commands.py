@@ -14,7 +14,7 @@ from distlog.cli.input import STANDARD_INPUT, AppendedInput, Appending, Interrup
 from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at
 from distlog.cli.reading import RecordFormat, printing
 from distlog.console.arguments import FromEnd
-from distlog.console.output import DONE, FAILED, Summary, print_report
+from distlog.console.output import FAILED, SUCCESS, Summary, print_report
 from distlog.core.config import MAX_INT
 from distlog.core.display import Progress, counted
 from distlog.core.dump.dump import dump as dump_files
@@ -48,10 +48,10 @@ def append(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Append files in one commit, or a stream as it comes.
+    """Append files in one commit, or a stream.
 
-    Files are appended all or none. A stream is committed every few seconds, and also when Ctrl-C or SIGTERM ends it.
-    At a bad line of a stream, the lines before it are appended.
+    Either all files are appended or none. A stream is committed every few seconds, and when Ctrl-C or SIGTERM ends
+    it. At a bad line in a stream, the earlier lines are committed.
     """
     reader = FileReader(
         ReadOptions(
@@ -75,19 +75,19 @@ def append(
     topic = distlog.open(url, storage_options=dict(storage))
     seconds = commit_interval if source.has_stream else None
     with Interrupt() as interrupt, Appending(topic, compression, seconds, time.monotonic, batch) as appending:
-        _take(source, appending, interrupt)
+        _append_until_end(source, appending, interrupt)
     if not interrupt.signal and (warning := source.without_records()):
         print(f"distlog: {warning}", file=sys.stderr)
     _report(appending.appended, interrupt.signal, as_json=as_json)
-    raise typer.Exit(128 + interrupt.signal if interrupt.signal else DONE)
+    raise typer.Exit(128 + interrupt.signal if interrupt.signal else SUCCESS)
 
 
-def _take(source: Source, appending: Appending, interrupt: Interrupt) -> None:
-    """Append the records of the source until it ends, or a signal comes; then those of files are dropped.
+def _append_until_end(source: Source, appending: Appending, interrupt: Interrupt) -> None:
+    """Append the records of the source until its end or a signal, which drops records of files.
 
     Raises InvalidRecordError for a bad line, and for a named field that no line has.
     """
-    is_told = False
+    is_reported = False
     with Progress("appending", total_bytes=source.shown_size) as progress:
         for reading in source.readings(appending.wait):
             for part in interrupt.until(iter(reading)):
@@ -96,14 +96,14 @@ def _take(source: Source, appending: Appending, interrupt: Interrupt) -> None:
                     progress.add(part.records.num_rows, part.size)
                 appending.commit_if_due()
                 # a stream may have no end
-                if appending.appended.records and not is_told and (wrong_name := source.seen.error()):
+                if appending.appended.records and not is_reported and (wrong_name := source.seen.error()):
                     print(f"distlog: so far {wrong_name}", file=sys.stderr, flush=True)
-                    is_told = True
+                    is_reported = True
             if interrupt.signal and not source.has_stream:
                 appending.abort()
                 return
             # a stream that a signal ends may end within a row
-            for part in reading.rest() if isinstance(reading, StreamReading) else ():
+            for part in reading.remaining() if isinstance(reading, StreamReading) else ():
                 appending.append(part)
             if interrupt.signal:
                 return
@@ -116,8 +116,8 @@ def _report(appended: AppendedInput, signal_number: int, *, as_json: bool) -> No
     ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in appended.offsets.items())
     verb = "had appended" if appended.replayed else "appended"
     text = f"{'interrupted: ' if signal_number else ''}{verb} {counted(appended.records, 'record')}{ranges}"
-    text += f"; left out {counted(appended.skipped, 'bad line')}" if appended.skipped else ""
-    facts = {
+    text += f"; skipped {counted(appended.skipped, 'bad line')}" if appended.skipped else ""
+    fields = {
         "version": appended.version,
         "records": appended.records,
         "offsets": appended.offsets,
@@ -125,7 +125,7 @@ def _report(appended: AppendedInput, signal_number: int, *, as_json: bool) -> No
         "skipped": appended.skipped,
         "interrupted": signal_number != 0,
     }
-    print_report(Summary(text, facts), as_json=as_json)
+    print_report(Summary(text, fields), as_json=as_json)
 
 
 def read(
@@ -173,67 +173,68 @@ def read(
         how.show(batch, number == 0)
         if follows:
             sys.stdout.flush()
-    # here an error is told as any other
+    # so that an error of the last write is reported like any other
     sys.stdout.flush()
 
 
 def _check(bounds: reading.Bounds, *, follows: bool, is_old: bool) -> None:
-    """Raise BadParameter for options that do not go together."""
-    if sum(each is not None for each in (bounds.offset, bounds.tail, bounds.since)) > 1:
-        raise typer.BadParameter("give one of --offset, --tail and --since", param_hint="--offset")
+    """Raise BadParameter for options that cannot be combined."""
+    if sum(bound is not None for bound in (bounds.offset, bounds.tail, bounds.since)) > 1:
+        raise typer.BadParameter("--offset, --tail and --since cannot be combined", param_hint="--offset")
     if bounds.until is not None and follows:
-        raise typer.BadParameter("new records have no end in time; leave it out", param_hint="--until")
+        raise typer.BadParameter("cannot be combined with --follow, --group or --timeout", param_hint="--until")
     if bounds.offset == distlog.LATEST and not follows:
-        raise typer.BadParameter("latest needs --follow, which begins there", param_hint="--offset")
+        raise typer.BadParameter("latest needs --follow, --group or --timeout", param_hint="--offset")
     if is_old and follows:
-        raise typer.BadParameter("an old version gets no records: leave out --version", param_hint="--follow")
+        raise typer.BadParameter(
+            "an old version gets no new records: omit --version and --timestamp", param_hint="--follow"
+        )
 
 
 def dump(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             show_default=False,
-            help="Paths or URLs of .log, .index, .timeindex, .txnindex, .snapshot files, leader-epoch-checkpoint.",
+            help="Paths or URLs of .log, .index, .timeindex, .txnindex, .snapshot or leader-epoch-checkpoint files.",
         ),
     ] = None,
     *,
     more_files: Annotated[
         list[str] | None,
-        typer.Option(
-            "--files", metavar="FILE,...", help="The same, as kafka-dump-log takes them, with commas between."
-        ),
+        typer.Option("--files", metavar="FILE,...", help="Dump comma-separated files, as kafka-dump-log does."),
     ] = None,
     print_data_log: Annotated[
-        bool, typer.Option("--print-data-log", help="Print the records, with their keys and payloads.")
+        bool, typer.Option("--print-data-log", help="Print records with keys and payloads.")
     ] = False,
     deep_iteration: Annotated[
-        bool, typer.Option("--deep-iteration", help="Print the records, without keys and payloads.")
+        bool, typer.Option("--deep-iteration", help="Print records without keys and payloads.")
     ] = False,
     skip_record_metadata: Annotated[
-        bool, typer.Option("--skip-record-metadata", help="Print only keys and payloads of records.")
+        bool, typer.Option("--skip-record-metadata", help="Print only the keys and payloads of records.")
     ] = False,
     verify_index_only: Annotated[
         bool,
-        typer.Option("--verify-index-only", help="Compare indexes with their logs, without their entries."),
+        typer.Option("--verify-index-only", help="Compare indexes with their logs, without printing entries."),
     ] = False,
     index_sanity_check: Annotated[
-        bool, typer.Option("--index-sanity-check", help="Check indexes as a broker does when it starts.")
+        bool, typer.Option("--index-sanity-check", help="Check indexes as a broker does at startup.")
     ] = False,
     max_bytes: Annotated[
-        int, typer.Option(min=0, metavar="N", show_default=False, help="Read only the first N bytes of logs.")
+        int, typer.Option(min=0, metavar="N", show_default=False, help="Read only the first N bytes of each log.")
     ] = MAX_INT,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Print the content of Kafka's files, like kafka-dump-log.
+    """Print the contents of Kafka's files.
 
-    With --json each line is an object. Damage in the files goes to standard error, or into objects too.
+    The output is the same as from kafka-dump-log. With --json, each line is an object. Damage is reported on standard
+    error, or in the objects.
     """
     addresses = [*(files or ()), *(file for text in more_files or () for file in text.split(",") if file)]
     if not addresses:
-        raise typer.BadParameter("Missing argument 'FILE', or --files")
+        raise typer.BadParameter("missing argument FILE, or option --files")
     options = DumpOptions(
         print_data_log=print_data_log,
         deep_iteration=deep_iteration,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -28,11 +29,11 @@ from distlog.gateway.security.users_file import check_name, new_secrets, read_us
 
 
 def broker_settings(text: str) -> dict[str, str]:
-    """The settings of the properties file `text`, or of `NAME=VALUE`; ValueError if it is neither."""
+    """Parse a properties file or `NAME=VALUE`. Raises ValueError for other text."""
     if not os.path.isfile(text):
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise ValueError(f"{text!r} is no file; to set one setting, write NAME=VALUE")
+            raise ValueError(f"{text!r} is not a file or NAME=VALUE")
         return {name: value}
     try:
         with open(text, encoding="utf-8") as file:
@@ -48,73 +49,76 @@ BrokerSettings = Annotated[
         parser=usage(broker_settings),
         default_factory=list,
         show_default=False,
-        help="Kafka's broker settings: a server.properties, or one setting. May be repeated; the last counts.",
+        help="Set Kafka broker settings by a server.properties file or NAME=VALUE. May be repeated; the last wins.",
     ),
 ]
 MetricsPort = Annotated[
     int | None,
-    typer.Option(metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus on this port; 0: a free one."),
+    typer.Option(metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics on this port; 0 picks a free one."),
 ]
-MetricsHost = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="Where to serve metrics; by default only this machine reaches them.")
-]
+MetricsHost = Annotated[str, typer.Option(metavar="ADDRESS", help="Serve metrics at this address.")]
 
 
 def run(
     *,
-    root: Annotated[list[str], typer.Option(metavar="URL", help="A folder of topics. May be repeated.")],
+    root: Annotated[
+        list[str], typer.Option(metavar="URL", help="Maintain the topics in this folder. May be repeated.")
+    ],
     config: BrokerSettings,
-    once: Annotated[bool, typer.Option("--once", help="Run each task once, then end.")] = False,
+    is_single: Annotated[bool, typer.Option("--once", help="Run each task once and exit.")] = False,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Maintain all topics below some roots, until SIGTERM.
+    """Maintain all topics in a folder until SIGTERM.
 
-    Retention, compaction, vacuum, flushes and checkpoint files on Kafka's schedule. A failed task is reported, and
-    tried again. With --json each line is an object. With --once the exit status is 1 if anything failed.
+    It runs retention, compaction, vacuum, flushes and checkpoints on Kafka's schedule. A failed task is reported and
+    retried. With --json, each line is an object. With --once, the exit status is 1 if a task failed.
     """
-    settings = {name: value for each in config for name, value in each.items()}
+    settings = dict(ChainMap(*reversed(config)))
     service = Service(root, settings, dict(storage), as_json=as_json)
-    where_metrics = None if metrics_port is None else (metrics_host, metrics_port)
-    raise typer.Exit(service.run_once() if once else service.run(where_metrics))
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    raise typer.Exit(service.run_once() if is_single else service.run(metrics))
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """`HOST:PORT` as a pair; ValueError if it is none."""
+    """Parse `HOST:PORT`. Raises ValueError for other text."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is not HOST:PORT, as 127.0.0.1:9092")
+        raise ValueError(f"{text!r} is not HOST:PORT (127.0.0.1:9092)")
     return host.strip("[]"), int(port)
 
 
 Listen = Annotated[
-    Any, typer.Option(metavar="HOST:PORT", parser=usage(host_and_port), help="Where to listen; port 0: a free one.")
+    Any,
+    typer.Option(
+        metavar="HOST:PORT", parser=usage(host_and_port), help="Listen on this address; port 0 picks a free one."
+    ),
 ]
 Advertised = Annotated[
     Any,
     typer.Option(
         metavar="HOST:PORT",
         parser=usage(host_and_port),
-        help="The address that clients are told to connect to; by default, where they did.",
+        help="Advertise this address to clients. Default: the address that a client connected to.",
     ),
 ]
 
-AutoCreate = Annotated[bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")]
+AutoCreate = Annotated[
+    bool, typer.Option("--auto-create-topics", help="Create a missing topic when a client asks for it.")
+]
 Acls = Annotated[
-    bool, typer.Option("--acls", help="Let ACLs decide about requests; name an administrator by super.users.")
+    bool, typer.Option("--acls", help="Authorize requests by ACLs; name an administrator in super.users.")
 ]
 Maintain = Annotated[
-    bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`; of several gateways, one does.")
+    bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`. Set it on one of several gateways.")
 ]
 
 
 Processes = Annotated[
     int,
-    typer.Option(
-        min=1, max=1000, metavar="N", help="Serve with N processes, at consecutive ports; all stop when one ends."
-    ),
+    typer.Option(min=1, max=1000, metavar="N", help="Run N processes on consecutive ports; all stop when one exits."),
 ]
 
 
@@ -122,23 +126,24 @@ Address = tuple[str, int] | None
 
 
 def address_of(process: int, address: Address) -> Address:
-    """The address of one of several processes: consecutive ports, or a free one for port 0."""
+    """Return the address of a process: consecutive ports, or a free one for port 0."""
     return address and (address[0], address[1] and address[1] + process)
 
 
 def _check_ports(processes: int, *addresses: Address) -> None:
     for address in addresses:
         if address and address[1] + processes - 1 > 65535:
-            raise typer.BadParameter(f"there are not so many ports from {address[1]} on", param_hint="--processes")
+            raise typer.BadParameter(f"not enough ports after {address[1]}", param_hint="--processes")
 
 
 def serve(
     *,
-    root: Annotated[str, typer.Option(metavar="URL", help="The folder of the topics.")],
+    root: Annotated[str, typer.Option(metavar="URL", help="Serve the topics in this folder.")],
     listen: Listen = "127.0.0.1:9092",
     advertised: Advertised = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Accept clients without authentication, and readable PLAIN passwords.")
+        bool,
+        typer.Option("--insecure", help="Allow clients without authentication, and PLAIN passwords without TLS."),
     ] = False,
     ssl_certfile: listener.Certfile = None,
     ssl_keyfile: listener.Keyfile = None,
@@ -150,7 +155,7 @@ def serve(
     sasl_mechanisms: listener.SaslMechanisms = listener.ALL_MECHANISMS,
     processes: Processes = 1,
     linger_ms: Annotated[
-        int, typer.Option(min=0, metavar="MS", help="On an object store, how long an append waits for others.")
+        int, typer.Option(min=0, metavar="MS", help="Wait up to MS to commit appends together, on an object store.")
     ] = 250,
     auto_create: AutoCreate = False,
     acls: Acls = False,
@@ -161,9 +166,10 @@ def serve(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Let Kafka's clients use the topics below a root.
+    """Serve the topics in a folder to Kafka clients.
 
-    It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json lines are objects.
+    It speaks Kafka's protocol and acts as all brokers of a cluster, until SIGTERM. With --json, each line is an
+    object.
     """
     from distlog.cli.services import serve as serve_until_signal
     from distlog.gateway.cluster import Maintenance
@@ -176,8 +182,8 @@ def serve(
     _check_ports(processes, listen, advertised, metrics)
     names = listener.mechanisms(sasl_mechanisms)
     safe = listener.listener_arguments(listen, tls, sasl_users, names, insecure=insecure)
-    settings = {name: value for each in config for name, value in each.items()}
-    # a wrong setting is reported once, not by each process
+    settings = dict(ChainMap(*reversed(config)))
+    # before the fork: a wrong setting is reported once, not by each process
     limits = _config(settings, processes=processes, linger_ms=linger_ms, auto_create=auto_create, acls=acls)
     number = _forked(processes) if processes > 1 else 0
     _check_root(Folder(root, dict(storage)), is_first=not number)
@@ -203,15 +209,15 @@ def _config(
 
 
 def _check_root(root: Folder, *, is_first: bool) -> None:
-    """Report a new root, which may be a typing error. Raises TopicNotFoundError for a topic."""
+    """Report a new root, which may be a typo. Raises TopicNotFoundError for a topic."""
     check_root(root)
-    # a file in its place is an error with a better message
+    # the gateway reports a file at this path better
     if is_first and root.is_local and not os.path.exists(os.path.normpath(root.local_path(""))):
-        print(f"distlog: {output.text(root.url)} does not exist; it is created as a new root", file=sys.stderr)
+        print(f"distlog: {output.text(root.url)} does not exist: creating it as a new root", file=sys.stderr)
 
 
 def _forked(processes: int) -> int:
-    """The number of this process among several, which share what is loaded before."""
+    """Fork processes that share loaded code; returns the number of this process."""
     from distlog.gateway.gateway_server import warm_up
 
     warm_up()
@@ -220,21 +226,21 @@ def _forked(processes: int) -> int:
 
 
 def users(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The file of users; --set makes it if there is none.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File of users; --set creates it.")],
     *,
     name: Annotated[
-        str | None, typer.Option("--set", metavar="NAME", help="Add a user, or give one another password.")
+        str | None, typer.Option("--set", metavar="NAME", help="Add a user, or change the password.")
     ] = None,
-    delete: Annotated[str | None, typer.Option(metavar="NAME", help="Delete a user, and disconnect it.")] = None,
+    delete: Annotated[str | None, typer.Option(metavar="NAME", help="Delete a user and disconnect it.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show and change the users of a gateway.
 
-    A password is asked for twice, or is the line on standard input. Only hashes of it are kept. A gateway sees a
+    The password comes from a prompt, or from a line on standard input. Only hashes are stored. A gateway applies a
     change within a second.
     """
     if name is not None and delete is not None:
-        raise typer.BadParameter("give --set or --delete, not both", param_hint="--delete")
+        raise typer.BadParameter("cannot be combined with --set", param_hint="--delete")
     if name is not None:
         secrets = new_secrets(_password(check_name(name)), os.urandom)
         write_users(file, lambda users: users.with_user(name, secrets))
@@ -249,25 +255,24 @@ def users(
 
 
 def _password(name: str) -> str:
-    """The password, from a terminal without echo, or from standard input. Raises InvalidConfigError."""
+    """Read a password from a terminal without echo, or from standard input. Raises InvalidConfigError."""
     if sys.stdin.isatty():
         password = getpass.getpass(f"password of {name}: ")
         if getpass.getpass("again: ") != password:
-            raise InvalidConfigError("the two passwords differ")
+            raise InvalidConfigError("the passwords differ")
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if not password:
-        raise InvalidConfigError("a password must not be empty")
+        raise InvalidConfigError("the password is empty")
     if "\0" in password:
-        raise InvalidConfigError("a password must not have the character 0: SASL could not send it")
+        raise InvalidConfigError("the password contains NUL, which SASL cannot send")
     return password
 
 
 def warmup(*, as_json: Json = False) -> None:
     """Compile distlog's kernels ahead of time.
 
-    It takes about 15 seconds of CPU time: after an installation, or when you build a container image. The code is
-    kept in NUMBA_CACHE_DIR if that is set, else next to the library, in the user's cache folder, or in the temporary
-    folder.
+    It takes about 15 seconds of CPU. Run it after installing, or while building a container image. The code is stored
+    in NUMBA_CACHE_DIR if set, else next to the library, in the user's cache folder, or in the temporary folder.
     """
     print_report(warm_up(), as_json=as_json)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from distlog.cli.input import is_readable
 from distlog.cli.processes import ending_signals
-from distlog.console.output import DONE, FAILED, StatusLine, Summary, print_report
+from distlog.console.output import FAILED, SUCCESS, StatusLine, Summary, print_report
 from distlog.console.streams import drop_what_cannot_be_written
 from distlog.core.display import counted, size_text
 from distlog.core.errors import StorageError
@@ -44,13 +44,13 @@ def raise_open_files() -> int:
 
 
 def end(status: int) -> NoReturn:
-    """End the process at once, when all is told and on the device: to take Python down costs the CPU a second."""
+    """Flush the output and exit with `os._exit`: interpreter shutdown takes a second of CPU."""
     drop_what_cannot_be_written()
     os._exit(status)
 
 
 def keep_what_is_loaded() -> None:
-    """Collect garbage from now on, but never among what a service has loaded."""
+    """Enable garbage collection, but exclude the objects that a service has loaded."""
     gc.freeze()
     gc.enable()
 
@@ -77,7 +77,7 @@ class Service:
         text = "\n".join([*(str(run) for run in self._runs if says_something(run)), self._status()])
         runs = [run.to_dict() for run in self._runs]
         print_report(Summary(text, {"ok": ok, "runs": runs}), as_json=self._as_json)
-        return DONE if ok else FAILED
+        return SUCCESS if ok else FAILED
 
     def run(self, metrics_at: tuple[str, int] | None = None) -> int:
         """Run the tasks until SIGTERM or SIGINT, and serve metrics at an address. Returns the exit status."""
@@ -91,9 +91,9 @@ class Service:
             self._line.clear()
             self._event("stopped", "stopped" if finished else "stopped; a task was abandoned", finished=finished)
             if not finished:
-                end(DONE)
+                end(SUCCESS)
         drop_what_cannot_be_written()
-        return DONE
+        return SUCCESS
 
     def _print_run(self, run: TaskRun) -> None:
         if self._keeps_runs:
@@ -101,12 +101,12 @@ class Service:
         elif says_something(run):
             self._event("run", str(run), **run.to_dict())
 
-    def _event(self, name: str, text: str, **facts: object) -> None:
+    def _event(self, name: str, text: str, **fields: object) -> None:
         shown = f"{text}: {', '.join(self._manager.roots)}" if name == "started" else text
-        print_event(self._line, name, shown, facts, as_json=self._as_json)
+        print_event(self._line, name, shown, fields, as_json=self._as_json)
 
     def _status(self) -> str:
-        """The manager's topics, and the tasks that fail."""
+        """Return the number of topics and the failing tasks."""
         values = {metric.name: [value for _, value in metric.values] for metric in self._manager.metrics()}
         sizes = values["distlog_log_size_bytes"]
         text = f"{counted(int(sum(values['distlog_topics'])), 'topic')}, {counted(len(sizes), 'partition')}"
@@ -124,7 +124,7 @@ class Service:
 
 
 def says_something(run: TaskRun) -> bool:
-    """True if a run did something, or failed."""
+    """Return whether a run did something, or failed."""
     return bool(run.errors) or any(run.done.values())
 
 
@@ -137,7 +137,7 @@ def _served(where: tuple[str, int] | None, metrics: Callable[[], list[Metric]]) 
     return nullcontext(None) if where is None else metrics_server(where[1], metrics, where[0])
 
 
-#: How long a thread may compute before another one gets its turn; Python's own value is 5 ms.
+#: How long a thread may compute before another thread runs; Python's default is 5 ms.
 _TURN_S = 0.0005
 
 
@@ -162,7 +162,7 @@ def serve(
     logger.addHandler(line)
     try:
         with _served(metrics_at, measured) as port, ending_signals() as signalled:
-            # its threads take turns; one that computes must not make each step of the others wait for 5 ms
+            # a thread that computes must not delay each step of another thread by 5 ms
             sys.setswitchinterval(_TURN_S)
             # the start waits for the storage most of the time
             warming = begin(warm_up)
@@ -170,8 +170,8 @@ def serve(
             def joined() -> None:
                 warming.wait()
                 keep_what_is_loaded()
-                facts = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
-                print_event(line, "started", f"serving {gateway.root} at {gateway.address}", facts, as_json=as_json)
+                fields = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
+                print_event(line, "started", f"serving {gateway.root} at {gateway.address}", fields, as_json=as_json)
 
             gateway.start(joined, lambda: is_readable(signalled, 0))
             # its tasks print lines, so after this: the first line is the address
@@ -185,7 +185,7 @@ def serve(
             print_event(line, "stopped", text, {**identity, "finished": finished}, as_json=as_json)
     finally:
         logger.removeHandler(line)
-    end(DONE)
+    end(SUCCESS)
 
 
 def _print_run(line: StatusLine, as_json: bool, run: TaskRun) -> None:
@@ -193,10 +193,10 @@ def _print_run(line: StatusLine, as_json: bool, run: TaskRun) -> None:
         print_event(line, "run", str(run), run.to_dict(), as_json=as_json)
 
 
-def print_event(line: StatusLine, name: str, text: str, facts: Mapping[str, Any], *, as_json: bool) -> None:
+def print_event(line: StatusLine, name: str, text: str, fields: Mapping[str, Any], *, as_json: bool) -> None:
     """Print an event of a gateway: the text, or a JSON object."""
     if as_json:
-        line.print_json({"event": name, **facts})
+        line.print_json({"event": name, **fields})
     else:
         line.print(text)
 
@@ -220,17 +220,17 @@ def metrics_server(port: int, metrics: Callable[[], list[Metric]], host: str = "
 
 
 class _Collector:
-    """The collector that prometheus-client asks at each request."""
+    """The collector that prometheus-client calls at each request."""
 
     def __init__(self, metrics: Callable[[], list[Metric]]) -> None:
         self._metrics = metrics
 
     def describe(self) -> Iterable[PrometheusMetric]:
-        """Nothing: the metrics come with the first runs of the tasks."""
+        """Return nothing: metrics exist after the first runs of the tasks."""
         return ()
 
     def collect(self) -> Iterator[PrometheusMetric]:
-        """The metrics as they are now."""
+        """Yield the current metrics."""
         from prometheus_client import Metric as PrometheusMetric
 
         for metric in self._metrics():

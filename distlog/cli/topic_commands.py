@@ -25,9 +25,9 @@ _COMMIT_COLUMNS = ("version", "timestamp", "operation", "records_added", "segmen
 def create(
     url: Url,
     *,
-    partitions: Annotated[int, typer.Option(min=1, metavar="N", help="The number of partitions.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, metavar="N", help="Create N partitions.")] = 1,
     config: Annotated[
-        list[Any], settings("--config", "A setting of the topic by Kafka's name, as in retention.ms=604800000.")
+        list[Any], settings("--config", "Set a topic setting by Kafka's name: retention.ms=604800000.")
     ],
     storage: Storage,
     as_json: Json = False,
@@ -38,12 +38,12 @@ def create(
     except distlog.InvalidTopicError as error:
         raise typer.BadParameter(str(error), param_hint="URL") from None
     text = f"created {topic.url} with {counted(partitions, 'partition')}"
-    facts = {"url": topic.url, "version": topic.version, "partitions": topic.partitions}
-    print_report(Summary(text, facts), as_json=as_json)
+    fields = {"url": topic.url, "version": topic.version, "partitions": topic.partitions}
+    print_report(Summary(text, fields), as_json=as_json)
 
 
 def _of_a_version(summary: Callable[[distlog.Topic], Summary]) -> Callable[..., None]:
-    """The command that prints the `summary` of a topic, as it is now or was at a version or a time."""
+    """Make the command that prints the `summary` of a topic now, or as of a version or a time."""
 
     def command(
         url: Url, *, version: AtVersion = None, timestamp: AtTime = None, storage: Storage, as_json: Json = False
@@ -56,9 +56,9 @@ def _of_a_version(summary: Callable[[distlog.Topic], Summary]) -> Callable[..., 
 
 @_of_a_version
 def describe(topic: distlog.Topic) -> Summary:
-    """Show the partitions and the settings.
+    """Show partitions and settings.
 
-    It shows only settings that differ from their defaults; with --json, all settings.
+    Only settings that differ from their defaults are shown; with --json, all settings.
     """
     partitions = [
         {
@@ -72,14 +72,14 @@ def describe(topic: distlog.Topic) -> Summary:
     ]
     lines = [f"{topic.name} version {topic.version} at {topic.url}"]
     lines += [f"{name}={value}" for name, value in topic.config.overrides().items()]
-    facts = {"url": topic.url, "name": topic.name, "topic_id": topic.snapshot.topic_id, "version": topic.version}
-    facts |= {"partitions": partitions, "config": topic.config.all()}
-    return Summary("\n".join(lines), facts, partitions)
+    fields = {"url": topic.url, "name": topic.name, "topic_id": topic.snapshot.topic_id, "version": topic.version}
+    fields |= {"partitions": partitions, "config": topic.config.all()}
+    return Summary("\n".join(lines), fields, partitions)
 
 
 @_of_a_version
 def segments(topic: distlog.Topic) -> Summary:
-    """List the live segments, by partition and offset."""
+    """List the segments."""
     rows = output.rows_of(topic.segments().to_table())
     return Summary("", {"segments": rows}, rows, _SEGMENT_COLUMNS)
 
@@ -87,7 +87,7 @@ def segments(topic: distlog.Topic) -> Summary:
 def history(
     url: Url,
     *,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N commits.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Print only the newest N commits.")] = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +105,7 @@ def offsets(
         typer.Option(
             metavar="TIME",
             parser=usage(arguments.time_or_special),
-            help="The first offset at or after TIME: ms since 1970, ISO 8601, now, -1h, earliest, latest or "
+            help="Find the first offset at or after TIME: ms since 1970, ISO 8601, now, -1h, earliest, latest or "
             "max-timestamp.",
         ),
     ] = None,
@@ -114,9 +114,9 @@ def offsets(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Show where partitions begin and end, or offsets of a time."""
+    """Show start and end offsets, or find the offsets of a time."""
     topic = open_at(url, version, timestamp, storage)
-    rows = _bounds(topic) if time is None else _at(topic, time)
+    rows = _bounds(topic) if time is None else _offsets_of_time(topic, time)
     print_report(Summary("", {"partitions": rows}, rows), as_json=as_json)
 
 
@@ -128,24 +128,26 @@ def _bounds(topic: distlog.Topic) -> list[dict[str, Any]]:
     ]
 
 
-def _at(topic: distlog.Topic, time: int) -> list[dict[str, Any]]:
+def _offsets_of_time(topic: distlog.Topic, time: int) -> list[dict[str, Any]]:
     rows = []
-    for number, place in topic.offsets_for_times(time).items():
-        offset, timestamp = (place[0], output.Milliseconds(place[1])) if place else (None, None)
+    for number, position in topic.offsets_for_times(time).items():
+        offset, timestamp = (position[0], output.Milliseconds(position[1])) if position else (None, None)
         rows.append({"partition": number, "offset": offset, "timestamp": timestamp})
     return rows
 
 
 def list_topics(
-    root: Annotated[str, typer.Argument(metavar="ROOT", help="The folder of the topics, as in s3://bucket/logs.")],
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT", help="Folder that holds the topics: logs or s3://bucket/logs.")
+    ],
     *,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """List the topics right below a folder.
+    """List the topics in a folder.
 
-    The exit status is 1 if some topic cannot be opened; its error is on standard error, or in the JSON. So is a line
-    for each topic that is a copy of another one's folder, and has its id.
+    The exit status is 1 if a topic cannot be opened; the error goes to standard error, or into the JSON. So does a
+    warning about a copied topic that has the id of its original.
     """
     errors: dict[str, distlog.DistlogError] = {}
     with warnings.catch_warnings():
@@ -155,7 +157,7 @@ def list_topics(
     if not rows and not errors:
         _check_root(root, dict(storage))
     if not rows and not errors and not as_json:
-        print(f"distlog: there is no topic right below {root}", file=sys.stderr)
+        print(f"distlog: no topics in {root}", file=sys.stderr)
     damaged = {name: str(error) for name, error in sorted(errors.items())}
     report = Summary("", {"topics": rows, "errors": damaged, "copies": copies, "ok": not errors}, rows)
     print_report(report, as_json=as_json)
@@ -165,10 +167,10 @@ def list_topics(
 
 
 def _check_root(root: str, storage: dict[str, Any]) -> None:
-    """Raise TopicNotFoundError for what was hardly meant as the folder of topics."""
+    """Raise TopicNotFoundError for a missing folder, or the folder of a topic."""
     folder = Folder(root, storage)
     if not folder.is_there():
-        raise distlog.TopicNotFoundError("nothing is here: check the address", root=root)
+        raise distlog.TopicNotFoundError("the folder does not exist: check the address", root=root)
     check_root(folder)
 
 
@@ -188,35 +190,39 @@ def alter(
     url: Url,
     *,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", metavar="N", min=1, help="Have N partitions, more than now.")
+        int | None,
+        typer.Option("--partitions", metavar="N", min=1, help="Grow to N partitions; the number cannot shrink."),
     ] = None,
-    config: Annotated[list[Any], settings("--config", "A setting by Kafka's name, as in retention.ms=604800000.")],
+    config: Annotated[
+        list[Any], settings("--config", "Set a topic setting by Kafka's name: retention.ms=604800000.")
+    ],
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to its default. May be repeated.")
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Reset NAME to its default. May be repeated.")
     ] = None,
     new_id: Annotated[
         bool,
-        typer.Option("--new-id", help="Have a new topic id, as a copy of a topic's folder must in the same root."),
+        typer.Option("--new-id", help="Assign a new topic id, for a copied folder in the same root."),
     ] = False,
     seal: Annotated[
-        bool, typer.Option("--seal", help="Seal the active segments, as before a copy to an object store.")
+        bool, typer.Option("--seal", help="Seal the active segments, as before copying a topic to an object store.")
     ] = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Change settings, the number of partitions, and the id.
+    """Change settings, add partitions, or assign an id.
 
-    The partitions are one commit, the settings another, the id a third. With more partitions, keys go to other ones
-    than before; a key's older records stay where they are. With a new id, all that have the topic open must open it
-    again, as after a drop; groups keep their positions.
+    Partitions, settings and id are separate commits. More partitions send keys to different partitions; older records
+    stay in theirs. After --new-id, programs must open the topic again; consumer groups keep their offsets.
     """
     changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
     if not changes and partitions is None and not (new_id or seal):
-        raise typer.BadParameter("give a change, as in --config retention.ms=-1", param_hint="--config")
-    if both := {name for name, _ in config}.intersection(unset or ()):
-        raise typer.BadParameter(f"set or unset {min(both)}, not both", param_hint="--unset")
+        raise typer.BadParameter(
+            "nothing to change: add an option, as in --config retention.ms=-1", param_hint="--config"
+        )
+    if conflicts := {name for name, _ in config}.intersection(unset or ()):
+        raise typer.BadParameter(f"{min(conflicts)} is also set by --config", param_hint="--unset")
     topic = distlog.open(url, storage_options=dict(storage))
-    # a wrong setting is an error before the first commit
+    # a wrong setting must fail before the first commit
     topic.config.changed(changes)
     if partitions is not None:
         topic.create_partitions(partitions)
@@ -231,36 +237,36 @@ def alter(
     lines += [f"{name}={topic.config.all().get(name, 'default')}" for name in changes]
     lines += [f"partitions={topic.partitions}"] if partitions is not None else []
     lines += [f"topic_id={topic_id}"] if new_id else []
-    facts = {
+    fields = {
         "url": topic.url,
         "topic_id": topic_id,
         "version": topic.version,
         "config": topic.config.overrides(),
         "partitions": topic.partitions,
     }
-    print_report(Summary("\n".join(lines), facts), as_json=as_json)
+    print_report(Summary("\n".join(lines), fields), as_json=as_json)
 
 
 def drop(
     url: Url,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """End a topic.
+    """Delete a topic.
 
-    Vacuum deletes its files when file.delete.delay.ms has passed. An active segment that is damaged is cut first, as
-    `distlog repair` does, and that is logged.
+    Vacuum deletes the files after file.delete.delay.ms. A damaged active segment is truncated first, as by `distlog
+    repair`, and logged.
     """
     if as_json and not yes:
-        raise typer.BadParameter("give it with --json, which does not ask", param_hint="--yes")
+        raise typer.BadParameter("required with --json, which cannot ask for confirmation", param_hint="--yes")
     topic = distlog.open(url, storage_options=dict(storage))
     if not yes:
         print(f"drop {topic.url} with {counted(topic.partitions, 'partition')}? [y/N]: ", end="", file=sys.stderr)
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise distlog.DistlogError("nothing is dropped: answer y, or give --yes", url=topic.url)
+            raise distlog.DistlogError("not dropped: answer y, or add --yes", url=topic.url)
     topic.drop()
     print_report(Summary(f"dropped {topic.url}", {"url": topic.url, "dropped": True}), as_json=as_json)
 
@@ -270,16 +276,18 @@ def restore(
     *,
     version: Annotated[
         int,
-        typer.Option("--version", metavar="N", parser=usage(arguments.version), help="The version to go back to."),
+        typer.Option(
+            "--version", metavar="N", parser=usage(arguments.version), help="Restore the records of version N."
+        ),
     ],
     dry_run: DryRun = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Bring back the records of an earlier version.
+    """Restore deleted records.
 
-    One commit takes back the changes that retention, delete-records and compact made since. Later records stay.
-    Records whose files vacuum has deleted are not brought back.
+    One commit reverts what retention, delete-records and compact removed since --version. Newer records stay. Records
+    whose files vacuum has deleted cannot be restored.
     """
     topic = distlog.open(url, storage_options=dict(storage))
     print_report(topic.restore(version, dry_run=dry_run), as_json=as_json)
@@ -288,48 +296,49 @@ def restore(
 def groups(
     url: Url,
     *,
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="Only this group.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Show or change only this group.")] = None,
     reset: Annotated[
         Any,
         typer.Option(
             metavar="WHERE",
             parser=usage(arguments.start),
-            help="Set its positions: earliest, latest, a time in ISO 8601, now, -1h, an offset, or 0:10,1:7.",
+            help="Set the committed offsets: earliest, latest, an ISO 8601 time, now, -1h, an offset, or 0:10,1:7.",
         ),
     ] = None,
     from_kafka: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help="Set its positions to the positions of this group of Kafka's clients."),
+        typer.Option(metavar="GROUP", help="Copy the committed offsets of this group of Kafka clients."),
     ] = None,
     to_kafka: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help="Commit its positions for this group of Kafka's clients."),
+        typer.Option(metavar="GROUP", help="Copy the committed offsets to this group of Kafka clients."),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Forget its positions.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the group and its committed offsets.")] = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Show the positions of groups of followers, or change them.
+    """Show, reset or delete consumer groups.
 
-    A group's members lose their partitions by a change. Live members join again; so end them before a --delete.
-    --from-kafka and --to-kafka refuse to set the positions of a group with members, and --to-kafka works while no
-    gateway runs.
+    A change takes the partitions from the group's members, which rejoin; so stop them before --delete. --from-kafka
+    and --to-kafka fail if the changed group has members. Stop the gateway before --to-kafka.
     """
     changes = [reset is not None, from_kafka is not None, to_kafka is not None, delete]
     if any(changes) and group is None:
-        raise typer.BadParameter("name the group", param_hint="--group")
+        raise typer.BadParameter("required with --reset, --from-kafka, --to-kafka and --delete", param_hint="--group")
     if sum(changes) > 1:
-        raise typer.BadParameter("give one change, not several", param_hint="--group")
+        raise typer.BadParameter(
+            "--reset, --from-kafka, --to-kafka and --delete cannot be combined", param_hint="--group"
+        )
     topic = distlog.open(url, storage_options=dict(storage))
     if group is not None and (reset is not None or from_kafka is not None):
         topic.reset_group(group, reset, kafka=from_kafka)
     rows = [row for row in output.rows_of(topic.groups()) if group in (None, row["group"])]
     if group is not None and not rows:
-        raise distlog.GroupNotFoundError("there is no such group", group=group)
+        raise distlog.GroupNotFoundError("consumer group not found", group=group)
     if to_kafka is not None:
         _commit_for_kafka(topic, to_kafka, {row["partition"]: row["position"] for row in rows})
         report = {"group": group, "kafka_group": to_kafka, "positions": rows}
-        print_report(Summary(f"committed the positions of {group} for {to_kafka}", report), as_json=as_json)
+        print_report(Summary(f"committed the offsets of {group} for {to_kafka}", report), as_json=as_json)
         return
     if group is not None and delete:
         topic.delete_group(group)
@@ -342,16 +351,16 @@ def _commit_for_kafka(topic: distlog.Topic, kafka: str, positions: Mapping[int, 
     # it needs kio, and the other commands here do not
     from distlog.gateway.groups.committed_offsets import commit_positions
 
-    known = {number: at for number, at in positions.items() if at is not None}
-    commit_positions(topic.storage, kafka, known, since_ms=topic.snapshot.replaced_ms)
+    committed = {number: offset for number, offset in positions.items() if offset is not None}
+    commit_positions(topic.storage, kafka, committed, since_ms=topic.snapshot.replaced_ms)
 
 
 def adopt(
     directories: Annotated[
         list[str],
         typer.Argument(
-            metavar="DIRECTORY...",
-            help="The log directories of stopped brokers, or partitions' folders of one topic.",
+            metavar="DIRECTORY",
+            help="Log directories of stopped brokers, or partition folders of one topic.",
         ),
     ],
     url: Annotated[
@@ -359,24 +368,24 @@ def adopt(
         typer.Option(
             "--to",
             metavar="URL",
-            help="Copy: log directories' topics to folders in URL, partitions' folders to the topic URL.",
+            help="Copy to URL: the topics of log directories into folders there, partition folders as the topic URL. "
+            "Default: import without a copy, from one directory.",
         ),
     ] = None,
     *,
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="NAME", help="Only this topic. May be repeated.")
+        list[str] | None, typer.Option("--topic", metavar="NAME", help="Import only this topic. May be repeated.")
     ] = None,
     config: Annotated[
-        list[Any], settings("--config", "A setting of the topics by Kafka's name, as in cleanup.policy=compact.")
+        list[Any], settings("--config", "Set a setting of the topics by Kafka's name: cleanup.policy=compact.")
     ],
     dry_run: DryRun = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Make topics of the log directories of Kafka brokers.
+    """Import Kafka log directories as topics.
 
-    Without --to it is done in place, with one directory. Topics of an earlier adoption get the new records. The exit
-    status is 1 if some topic cannot be adopted.
+    Run it again to import new records. The exit status is 1 if a topic cannot be imported.
     """
     report = distlog.adopt(
         directories, url, topics=topics, config=dict(config), dry_run=dry_run, storage_options=dict(storage)
@@ -388,18 +397,19 @@ def adopt(
 def export(
     url: Url,
     log_dir: Annotated[
-        str, typer.Argument(metavar="LOG_DIR", help="The log directory of a stopped broker, or a new folder.")
+        str, typer.Argument(metavar="LOG_DIR", help="Log directory of a stopped broker, or a new folder.")
     ],
     *,
     partitions: Annotated[
-        list[int] | None, typer.Option("--partition", metavar="N", help="Only this partition. May be repeated.")
+        list[int] | None,
+        typer.Option("--partition", metavar="N", help="Export only this partition. May be repeated."),
     ] = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Write a topic as files that a Kafka broker opens.
+    """Write a topic as a Kafka log directory.
 
-    Exporting again adds the new records.
+    Run it again to export new records.
     """
     topic = distlog.open(url, storage_options=dict(storage))
     print_report(topic.export(log_dir, partitions), as_json=as_json)
@@ -408,7 +418,7 @@ def export(
 def transactions(
     url: Url,
     *,
-    hanging: Annotated[bool, typer.Option("--hanging", help="Only transactions that will never end.")] = False,
+    hanging: Annotated[bool, typer.Option("--hanging", help="List only transactions that will never end.")] = False,
     producers: Annotated[
         bool, typer.Option("--producers", help="List the producers of each partition instead.")
     ] = False,
@@ -417,22 +427,22 @@ def transactions(
         typer.Option(
             metavar="PARTITION:OFFSET",
             parser=usage(arguments.partition_offset),
-            help="Abort the transaction that is open from this offset on. May be repeated.",
+            help="Abort the transaction that starts at this offset. May be repeated.",
         ),
     ] = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """List open transactions of a topic, or abort hanging ones.
+    """List open transactions, or abort hanging ones.
 
-    Readers of committed records wait before an open transaction. One whose coordinator lives is not aborted.
+    Readers of committed records wait for open transactions. A transaction with a live coordinator cannot be aborted.
     """
     topic = distlog.open(url, storage_options=dict(storage))
     if abort and (hanging or producers):
-        raise typer.BadParameter("give it alone", param_hint="--abort")
+        raise typer.BadParameter("cannot be combined with --hanging or --producers", param_hint="--abort")
     if abort:
         aborted = [topic.abort_transaction(_partition(number), offset).to_dict() for number, offset in abort]
-        lines = [f"aborted {each['producer_id']} at {each['partition']}:{each['start_offset']}" for each in aborted]
+        lines = [f"aborted {row['producer_id']} at {row['partition']}:{row['start_offset']}" for row in aborted]
         print_report(Summary("\n".join(lines), {"aborted": aborted}), as_json=as_json)
         return
     if producers:

@@ -1,4 +1,4 @@
-"""The texts of the options of an append of files, for the command and the job."""
+"""The help of the options that append files, for the command and the job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class OptionHelp(NamedTuple):
-    """The placeholder of an option's value, None where the values are listed, and the meaning of the option."""
+    """The placeholder of an option's value, None for a list of choices, and the option's help."""
 
     metavar: str | None
     text: str
@@ -17,24 +17,24 @@ class OptionHelp(NamedTuple):
 APPEND_HELP: Mapping[str, OptionHelp] = {
     "--format": OptionHelp(
         None,
-        "text: a line is a value. jsonl: a line is an object. csv: the first line has names. parquet. records: as "
-        "read --json prints them. By default each file's content and name decide; a stream is text.",
+        "Read text (a line is a value), jsonl, csv (the first line has names), parquet, or records as read --json "
+        "prints them. Default: detected from each file's contents and name; text for a stream.",
     ),
-    "--key": OptionHelp("FIELD", "The field that is the key."),
-    "--value": OptionHelp("FIELD", "The field that is the value; by default all of the line."),
-    "--timestamp": OptionHelp("FIELD", "The field of the time: a number since 1970, or ISO 8601."),
-    "--timestamp-unit": OptionHelp(None, "The unit of times that are numbers."),
+    "--key": OptionHelp("FIELD", "Take the key from FIELD."),
+    "--value": OptionHelp("FIELD", "Take the value from FIELD. Default: the whole line or row."),
+    "--timestamp": OptionHelp("FIELD", "Take the time from FIELD: a number since 1970, or ISO 8601. Default: now."),
+    "--timestamp-unit": OptionHelp(None, "Set the unit of numeric times."),
     "--pattern": OptionHelp(
-        "REGEX", "A regular expression of Python for lines of text, with groups named key, value or timestamp."
+        "REGEX", "Parse lines of text by a Python regular expression with groups named key, value or timestamp."
     ),
-    "--time-format": OptionHelp("FORMAT", "The form of times, as for Python's strptime: '%d/%b/%Y:%H:%M:%S %z'."),
-    "--key-separator": OptionHelp("TEXT", r"The separator of key and value in a line of text; \t is a tab."),
-    "--header": OptionHelp("NAME=VALUE", "A header that each record gets."),
-    "--partition": OptionHelp("N", "The partition of all records. By default each record's field or key decides."),
-    "--bad-lines": OptionHelp(None, "At a line that is no record fail, or leave it out and count it."),
-    "--app-id": OptionHelp("ID", "With --batch-id: append this batch of this application once, however often run."),
-    "--batch-id": OptionHelp("ID", "With --app-id: the batch's number or name."),
+    "--time-format": OptionHelp("FORMAT", "Parse times by a strptime format: '%d/%b/%Y:%H:%M:%S %z'."),
+    "--key-separator": OptionHelp("TEXT", r"Split lines of text into key and value at TEXT; \t is a tab."),
+    "--header": OptionHelp("NAME=VALUE", "Add a header to every record."),
+    "--partition": OptionHelp("N", "Append to partition N. Default: by each record's partition field or key."),
+    "--bad-lines": OptionHelp(None, "Fail at a line that is not a record, or skip and count it."),
+    "--app-id": OptionHelp("ID", "With --batch-id: append this batch only once, even if the command runs again."),
+    "--batch-id": OptionHelp("ID", "With --app-id: set the number or name of the batch."),
     "--compression": OptionHelp(
-        "CODEC", "none, gzip, snappy, lz4 or zstd; used if the topic's compression.type is producer."
+        "CODEC", "Compress with none, gzip, snappy, lz4 or zstd, if the topic's compression.type is producer."
     ),
 }

@@ -12,7 +12,7 @@ _PARTITION_OFFSET = re.compile(r"(?:([0-9]{1,9}):)?(-1|[0-9]{1,18})")
 _AGO = re.compile(r"-([0-9]{1,9})([smhd])")
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 #: The ways to write a time.
-_TIMES = "write a date as 2026-01-31, a time as 2026-01-31T12:00Z, now, -1h, or milliseconds since 1970"
+_TIMES = "write 2026-01-31, 2026-01-31T12:00Z, now, -1h or milliseconds since 1970"
 _SPECIAL_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
 
 
@@ -24,24 +24,24 @@ def setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def given_once(pairs: Iterable[tuple[str, str]]) -> None:
-    """Raise ValueError for a name that several pairs have, of which only one could count."""
+def check_unique_names(pairs: Iterable[tuple[str, str]]) -> None:
+    """Raise ValueError for a name in several pairs."""
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{name} is given {names.count(name)} times: give it once")
+            raise ValueError(f"{name} is set {names.count(name)} times: set it once")
 
 
 def partition_offset(text: str) -> tuple[int | None, int]:
     """`PARTITION:OFFSET` as a pair; for an offset alone the partition is None. The offset -1 is the log end."""
     match = _PARTITION_OFFSET.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is neither an offset like 100 nor PARTITION:OFFSET like 0:100")
+        raise ValueError(f"{text!r} is not an offset (100) or PARTITION:OFFSET (0:100)")
     return None if match[1] is None else int(match[1]), int(match[2])
 
 
 def time(text: str, clock: Callable[[], int] = now_ms, *, up: bool = False) -> int:
-    """Milliseconds since 1970, from digits, ISO 8601 (no zone means UTC), `now`, or a time ago like `-90s`."""
+    """Parse milliseconds since 1970, from digits, ISO 8601 (no zone means UTC), `now`, or an age like `-90s`."""
     if text == "now":
         return clock()
     if ago := _AGO.fullmatch(text):
@@ -49,14 +49,14 @@ def time(text: str, clock: Callable[[], int] = now_ms, *, up: bool = False) -> i
     try:
         return to_ms(text, up=up)
     except ValueError:
-        raise ValueError(f"{text!r} is no time: {_TIMES}") from None
+        raise ValueError(f"{text!r} is not a time: {_TIMES}") from None
 
 
 def record_time(text: str) -> int:
     """A time that a record may have: not before 1970."""
     milliseconds = time(text, up=True)
     if milliseconds < 0:
-        raise ValueError(f"{text!r} is before 1970; give a later time")
+        raise ValueError(f"{text!r} is before 1970: use a later time")
     return milliseconds
 
 
@@ -67,29 +67,31 @@ def time_or_special(text: str) -> int:
     try:
         return time(text, up=True)
     except ValueError as error:
-        raise ValueError(f"{error}; or {', '.join(_SPECIAL_TIMES)}") from None
+        raise ValueError(f"{error}, or {', '.join(_SPECIAL_TIMES)}") from None
 
 
 class FromEnd(int):
-    """So many offsets before the end of a partition."""
+    """A number of offsets before the end of a partition."""
 
 
 def offset_or_end(text: str) -> int | FromEnd:
     """An offset, one from the end like `-5`, or the number that stands for `earliest` or `latest`."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
-    number = _number_or(text.removeprefix("-"), f"{text!r} is none of an offset like 100 or -5, earliest, and latest")
+    number = _number_or(
+        text.removeprefix("-"), f"{text!r} is not an offset (100, or -5 from the end), earliest or latest"
+    )
     return FromEnd(number) if text.startswith("-") else number
 
 
 def version(text: str) -> int:
     """A topic's version: a number from 0."""
-    return _number_or(text, f"{text!r} is no version: `distlog history` lists them")
+    return _number_or(text, f"{text!r} is not a version: `distlog history` lists the versions")
 
 
 def count(text: str) -> int:
     """A number from 0."""
-    return _number_or(text, f"{text!r} is not a number from 0")
+    return _number_or(text, f"{text!r} is not a number (0 or more)")
 
 
 def start(text: str) -> int | str | dict[int, int]:
@@ -102,8 +104,8 @@ def start(text: str) -> int | str | dict[int, int]:
         return iso(record_time(text))
     except ValueError:
         raise ValueError(
-            f"{text!r} is none of an offset like 10, offsets like 0:10,1:7, earliest, latest, a time in ISO 8601 "
-            "from 1970 on, now, and -1h"
+            f"{text!r} is not an offset (10), offsets by partition (0:10,1:7), earliest, latest, an ISO 8601 time "
+            "since 1970, now or -1h"
         ) from None
 
 
@@ -112,7 +114,7 @@ def partitions(text: str) -> list[int]:
     try:
         return [_number(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"{text!r} is not a list of partitions like 0,1") from None
+        raise ValueError(f"{text!r} is not a list of partitions (0,1)") from None
 
 
 def offsets(text: str) -> int | dict[int, int]:
@@ -123,7 +125,7 @@ def offsets(text: str) -> int | dict[int, int]:
         pairs = [part.split(":") for part in text.split(",")]
         return {_number(partition): _number(offset) for partition, offset in pairs}
     except ValueError:
-        raise ValueError(f"{text!r} is neither an offset like 10 nor offsets by partition like 0:10,1:7") from None
+        raise ValueError(f"{text!r} is not an offset (10) or offsets by partition (0:10,1:7)") from None
 
 
 def _number_or(text: str, problem: str) -> int:

@@ -79,8 +79,8 @@ class RowPrinter:
     """Prints rows that come batch by batch: one table on a terminal, else a title line and a line each."""
 
     def __init__(self) -> None:
-        self.is_begun = False
-        #: Of a table's columns: none becomes narrower, so that the rows of all batches are aligned.
+        self.is_started = False
+        #: Column widths of a table. They never shrink, so that the rows of all batches are aligned.
         self._widths = dict[str, int]()
 
     def print(self, rows: Sequence[Row], names: Sequence[str]) -> None:
@@ -89,9 +89,9 @@ class RowPrinter:
             for start in range(0, len(rows), _TABLE_ROWS):
                 self._print_table(rows[start : start + _TABLE_ROWS], names)
             return
-        if not self.is_begun and names:
+        if not self.is_started and names:
             _print_lines(["\t".join(names)])
-        self.is_begun = True
+        self.is_started = True
         _print_lines("\t".join([text(row[name]) for name in names]) for row in rows)
 
     def _print_table(self, rows: Sequence[Row], names: Sequence[str]) -> None:
@@ -100,8 +100,8 @@ class RowPrinter:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, show_header=not self.is_begun)
-        self.is_begun = True
+        table = Table(box=None, pad_edge=False, show_header=not self.is_started)
+        self.is_started = True
         columns = {name: [text(row[name]) for row in rows] for name in names}
         for name, cells in columns.items():
             self._widths[name] = max(self._widths.get(name, cell_len(name)), *map(cell_len, cells))
@@ -131,13 +131,13 @@ def _print_lines(lines: Iterable[str]) -> None:
 # by SIGINT (Ctrl-C) or SIGTERM.
 
 
-DONE, FAILED, WRONG_USAGE = 0, 1, 2
+SUCCESS, FAILED, WRONG_USAGE = 0, 1, 2
 #: 128 and the number of SIGINT or SIGTERM, as shells have it.
 INTERRUPTED, TERMINATED = 130, 143
 
 
 class Report(Protocol):
-    """The result of a command: `str` gives a text for people. `ok` among the facts may be false."""
+    """The result of a command: `str` gives a text for people. Its fields may have a false `ok`."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -156,7 +156,7 @@ class Summary:
     """A report made by its caller. People see its text and the columns `names` (default: all) of `rows`."""
 
     text: str
-    facts: Mapping[str, Any]
+    fields: Mapping[str, Any]
     rows: Sequence[Row] = ()
     names: Sequence[str] | None = None
 
@@ -164,8 +164,8 @@ class Summary:
         return self.text
 
     def to_dict(self) -> dict[str, Any]:
-        """The facts."""
-        return dict(self.facts)
+        """Return the fields."""
+        return dict(self.fields)
 
 
 def print_report(report: Report, *, as_json: bool) -> None:
@@ -184,7 +184,7 @@ def print_report(report: Report, *, as_json: bool) -> None:
 
 def status_of(report: Report) -> int:
     """The exit status after a report."""
-    return DONE if report.to_dict().get("ok", True) else FAILED
+    return SUCCESS if report.to_dict().get("ok", True) else FAILED
 
 
 def fail(program: str, error: Exception, reason: str | None = None, *, as_json: bool = False) -> int:
@@ -212,7 +212,7 @@ class StatusLine(logging.Handler):
         self.is_visible = sys.stderr.isatty()
 
     def draw(self) -> None:
-        """Show the status as it is now."""
+        """Show the current status."""
         if self.is_visible:
             with self._writing():
                 sys.stderr.write(f"\r{text(self._status())}\x1b[K")

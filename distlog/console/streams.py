@@ -24,8 +24,8 @@ def write_whole() -> None:
         stream = getattr(sys, name)
         # a stream that a caller has put there is the caller's, who may close it
         if stream is getattr(sys, f"__{name}__") and isinstance(getattr(stream, "buffer", None), io.RawIOBase):
-            whole = open(stream.fileno(), "w", 1, stream.encoding, stream.errors, closefd=False)  # noqa: SIM115
-            setattr(sys, name, whole)
+            unbuffered = open(stream.fileno(), "w", 1, stream.encoding, stream.errors, closefd=False)  # noqa: SIM115
+            setattr(sys, name, unbuffered)
 
 
 def escape_what_cannot_be_encoded() -> None:

@@ -1,4 +1,4 @@
-"""Append files to a topic, in the order in which they are given, and by path."""
+"""Append files to a topic, in the order of the arguments and by path."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from distlog.jobs.job import add_settings, argument, job_parser, run_job
 from distlog.spark.file_append import FilesResult, append_files
 from distlog.spark.sink import WriteOptions, parse_batch_id
 
-#: What options take that is not any text.
-_TAKEN: Mapping[str, Mapping[str, Any]] = {
+#: The arguments of argparse for options that do not take any text.
+_OPTION_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "--format": {"choices": FORMATS},
     "--timestamp-unit": {"choices": TIME_UNITS, "default": "ms"},
     "--key-separator": {"type": argument(unescaped)},
@@ -40,76 +40,79 @@ _TAKEN: Mapping[str, Mapping[str, Any]] = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser(__file__, __doc__)
-    help = "file, folder, pattern or URL; may be repeated"
+    help = "append a file, folder, pattern or URL; may be repeated"
     parser.add_argument("--input", required=True, action="append", metavar="PATH", help=help)
     for name, (metavar, text) in APPEND_HELP.items():
         if name == "--header":
-            add_settings(parser, name, text, twice=True)
+            add_settings(parser, name, text, repeats_names=True)
             continue
         placeholder: Mapping[str, Any] = {"metavar": metavar} if metavar else {}
-        # argparse fills in what stands after a percent sign
-        parser.add_argument(name, help=text.replace("%", "%%"), **placeholder, **_TAKEN.get(name, {}))
+        # argparse formats percent signs
+        parser.add_argument(name, help=text.replace("%", "%%"), **placeholder, **_OPTION_ARGUMENTS.get(name, {}))
     parser.add_argument("--create", action="store_true", help="create the topic if it does not exist")
-    parser.add_argument(
-        "--partitions", type=int, metavar="N", help="with --create: number of partitions (default: 1)"
+    parser.add_argument("--partitions", type=int, metavar="N", help="with --create: create N partitions (default: 1)")
+    add_settings(
+        parser, "--config", "with --create: set a topic setting, as in retention.ms=604800000; may be repeated"
     )
-    add_settings(parser, "--config", "with --create: a setting, as in retention.ms=604800000; may be repeated")
     return parser
 
 
-def append_inputs(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
-    """Append the files that the arguments name, all in one commit. With --create, create the topic first."""
+def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
+    """Append the files in one commit, and create the topic first with --create."""
     started = time.monotonic()
-    options = read_options(chosen)
-    if (chosen.app_id is None) != (chosen.batch_id is None):
-        raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
-    if not chosen.create and (chosen.config or chosen.partitions is not None):
-        raise InvalidConfigError("--partitions and --config need --create; `distlog alter` changes a topic")
-    batch_id = check_batch(chosen.app_id, chosen.batch_id)
-    storage = dict(chosen.storage)
-    reader = FileReader(options, InputStorage(input_settings(spark, chosen.input, storage)))
-    files = reader.files(chosen.input)
+    reader_options = read_options(options)
+    if (options.app_id is None) != (options.batch_id is None):
+        raise InvalidConfigError("--app-id and --batch-id are needed together")
+    if not options.create and (options.config or options.partitions is not None):
+        raise InvalidConfigError("--partitions and --config need --create: use `distlog alter` to change a topic")
+    batch_id = check_batch(options.app_id, options.batch_id)
+    storage = dict(options.storage)
+    reader = FileReader(reader_options, InputStorage(input_settings(spark, options.input, storage)))
+    files = reader.files(options.input)
     # before any task starts, and before a topic is created
     reader.check_first_files(files)
-    if chosen.create:
-        topic = open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage)
+    if options.create:
+        topic = open_or_create(options.topic, options.partitions, dict(options.config), storage)
     else:
-        topic = open_topic(chosen.topic, storage_options=storage)
+        topic = open_topic(options.topic, storage_options=storage)
     write = WriteOptions(
-        topic.storage, chosen.app_id, None if batch_id is None else parse_batch_id(str(batch_id)), chosen.compression
+        topic.storage,
+        options.app_id,
+        None if batch_id is None else parse_batch_id(str(batch_id)),
+        options.compression,
     )
     result = append_files(spark, topic, reader, files, write)
     if result.without_records:
         print(f"append.py: {warning_of_no_records(result.without_records)}", file=sys.stderr)
-    return _summary(chosen.topic, result, time.monotonic() - started)
+    return _summary(options.topic, result, time.monotonic() - started)
 
 
-def read_options(chosen: argparse.Namespace) -> ReadOptions:
-    """The options of the reader. Raises InvalidConfigError for arguments that cannot be meant."""
+def read_options(options: argparse.Namespace) -> ReadOptions:
+    """Return the options of the reader. Raises InvalidConfigError for options that cannot be combined."""
     return ReadOptions(
-        format=chosen.format,
-        key=chosen.key,
-        value=chosen.value,
-        timestamp=chosen.timestamp,
-        timestamp_unit=chosen.timestamp_unit,
-        key_separator=chosen.key_separator,
-        pattern=chosen.pattern,
-        time_format=chosen.time_format,
-        headers=tuple(chosen.header),
-        partition=chosen.partition,
-        bad_lines=chosen.bad_lines,
+        format=options.format,
+        key=options.key,
+        value=options.value,
+        timestamp=options.timestamp,
+        timestamp_unit=options.timestamp_unit,
+        key_separator=options.key_separator,
+        pattern=options.pattern,
+        time_format=options.time_format,
+        headers=tuple(options.header),
+        partition=options.partition,
+        bad_lines=options.bad_lines,
         now_ms=now_ms(),
     )
 
 
-# Hadoop's settings of its client of S3, and the settings of fsspec's.
+# Hadoop's settings of its S3 client, by the options of fsspec's client.
 _HADOOP = "spark.hadoop.fs.s3a."
 _S3A_SCHEMES = ("s3a://", "s3n://")
 
 
 def input_settings(spark: SparkSession, inputs: Sequence[str], storage: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the client that reads the inputs: for s3a:// those that Spark has for Hadoop go first."""
-    if not any(given.lower().startswith(_S3A_SCHEMES) for given in inputs):
+    """Return the options of the client that reads the inputs; for s3a://, Spark's Hadoop settings take precedence."""
+    if not any(path.lower().startswith(_S3A_SCHEMES) for path in inputs):
         return dict(storage)
 
     def hadoop(name: str) -> str | None:
@@ -119,20 +122,20 @@ def input_settings(spark: SparkSession, inputs: Sequence[str], storage: Mapping[
     if endpoint and "://" not in endpoint:
         is_plain = (hadoop("connection.ssl.enabled") or "true").lower() == "false"
         endpoint = f"{'http' if is_plain else 'https'}://{endpoint}"
-    found: dict[str, Any] = {
+    hadoop_options: dict[str, Any] = {
         "endpoint_url": endpoint,
         "key": hadoop("access.key"),
         "secret": hadoop("secret.key"),
         "token": hadoop("session.token"),
         "client_kwargs": {"region_name": region} if region else None,
     }
-    return {**storage, **{name: value for name, value in found.items() if value}}
+    return {**storage, **{name: value for name, value in hadoop_options.items() if value}}
 
 
 def _summary(url: str, result: FilesResult, seconds: float) -> Summary:
     appended, skipped = result.appended, result.skipped
     records = appended.record_count
-    facts: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "topic": url,
         "version": appended.version,
         "records": records,
@@ -148,8 +151,8 @@ def _summary(url: str, result: FilesResult, seconds: float) -> Summary:
         f"partition {number}: offsets {first} to {end}" for number, (first, end) in sorted(appended.offsets.items())
     ]
     if skipped:
-        lines.append(f"left out {counted(skipped, 'bad line')}")
-    return Summary("\n".join(lines), facts)
+        lines.append(f"skipped {counted(skipped, 'bad line')}")
+    return Summary("\n".join(lines), fields)
 
 
 parser = _parser()

@@ -10,15 +10,15 @@ from distlog.jobs.maintenance import compaction_parser, run_maintenance
 from distlog.spark.frames import compact
 
 
-def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
+def compact_topic(url: str, options: argparse.Namespace) -> CompactReport:
     """Compact a topic, or merge its small segments, by Spark tasks."""
     return compact(
         job_session("compact"),
         url,
-        dry_run=chosen.dry_run,
-        dedupe_buffer_bytes=chosen.dedupe_buffer_size,
-        memory=chosen.memory,
-        storage_options=dict(chosen.storage),
+        dry_run=options.dry_run,
+        dedupe_buffer_bytes=options.dedupe_buffer_size,
+        memory=options.memory,
+        storage_options=dict(options.storage),
     )
 
 

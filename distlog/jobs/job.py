@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from distlog.console import arguments
-from distlog.console.output import DONE, FAILED, INTERRUPTED, Summary, fail, print_report
+from distlog.console.output import FAILED, INTERRUPTED, SUCCESS, Summary, fail, print_report
 from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, show_warnings, write_whole
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.spark_session import default_settings, session
@@ -65,7 +65,7 @@ class JobParser(argparse.ArgumentParser):
 def job_parser(file: str, description: str | None) -> argparse.ArgumentParser:
     """The parser of the job in `file`, with the arguments of every job: --topic, --storage and --json."""
     parser = JobParser(file, description)
-    parser.add_argument("--topic", required=True, metavar="URL", help="the path or URL of the topic")
+    parser.add_argument("--topic", required=True, metavar="URL", help="path or URL of the topic")
     add_shared_arguments(parser)
     return parser
 
@@ -73,29 +73,29 @@ def job_parser(file: str, description: str | None) -> argparse.ArgumentParser:
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that every job takes, for a topic or a root: --json and --storage."""
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    add_settings(parser, "--storage", "a setting of the storage client, as in endpoint_url=URL; may be repeated")
+    add_settings(parser, "--storage", "set an option of the storage client, as in endpoint_url=URL; may be repeated")
 
 
-def add_settings(parser: argparse.ArgumentParser, name: str, about: str, *, twice: bool = False) -> None:
-    """Add an argument NAME=VALUE that may be repeated, with other names, or `twice` with the same ones too."""
-    parse, action = argument(arguments.setting), "append" if twice else _Setting
+def add_settings(parser: argparse.ArgumentParser, name: str, about: str, *, repeats_names: bool = False) -> None:
+    """Add an option NAME=VALUE that may be repeated, with the same name only if `repeats_names`."""
+    parse, action = argument(arguments.setting), "append" if repeats_names else _Setting
     parser.add_argument(name, action=action, default=[], type=parse, metavar="NAME=VALUE", help=about)
 
 
 class _Setting(argparse.Action):
-    """Gathers the settings of a command line, each of which is given once."""
+    """Collects the settings of a command line, whose names must differ."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
         pairs = [*getattr(namespace, self.dest), values]
         try:
-            arguments.given_once(pairs)
+            arguments.check_unique_names(pairs)
         except ValueError as error:
             raise argparse.ArgumentError(self, str(error)) from None
         setattr(namespace, self.dest, pairs)
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Wraps `parse` for argparse: its ValueError becomes an error of the command line."""
+    """Wrap `parse` for argparse: its ValueError becomes a usage error."""
 
     def parsed(text: str) -> T:
         try:
@@ -109,53 +109,52 @@ def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
 def run_job(
     parser: argparse.ArgumentParser,
     work: Callable[[SparkSession, argparse.Namespace], Summary],
-    given: Sequence[str] | None = None,
+    argv: Sequence[str] | None = None,
 ) -> int:
     """Parse the arguments, do the work in a session, print its summary. Returns the exit status."""
 
-    def run(chosen: argparse.Namespace) -> int:
-        print_report(work(job_session(parser.prog), chosen), as_json=chosen.json)
-        return DONE
+    def run(options: argparse.Namespace) -> int:
+        print_report(work(job_session(parser.prog), options), as_json=options.json)
+        return SUCCESS
 
-    return exit_status(parser, run, given)
+    return exit_status(parser, run, argv)
 
 
 def exit_status(
-    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], given: Sequence[str] | None
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], argv: Sequence[str] | None
 ) -> int:
     """Parse the arguments and run a job, which returns its status."""
-    if given is None:
-        # a program of its own: none of what is imported will be garbage, and the last looks would take a third of the
-        # CPU of a job without Spark
+    if argv is None:
+        # a program, not a call: the scan of all imported objects at exit would take a third of the CPU
         gc.freeze()
-        given = sys.argv[1:]
+        argv = sys.argv[1:]
     open_closed_streams()
     write_whole()
     escape_what_cannot_be_encoded()
     show_warnings(parser.prog)
-    # py4j logs stacks by the root logger itself: of an interrupt, and of a JVM that is gone, which it raises as well
+    # py4j logs a traceback at an interrupt and at a lost JVM, and raises both anyway
     logging.getLogger().addFilter(_is_news)
     try:
         with redirect_stderr(_JvmErrors(sys.stderr) if "PYSPARK_GATEWAY_PORT" in os.environ else sys.stderr):
             try:
-                return run(parser.parse_args(given))
+                return run(parser.parse_args(argv))
             except Exception as error:
-                return INTERRUPTED if _follows_an_interrupt(error) else _status_after(error, parser.prog, given)
+                return INTERRUPTED if _follows_an_interrupt(error) else _status_after(error, parser.prog, argv)
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def _follows_an_interrupt(error: BaseException | None) -> bool:
-    """True if an interrupt led to it: py4j fails to close the connection that it is still opening."""
+    """Return whether an interrupt caused the error: py4j fails to close a connection that it is still opening."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
-def _status_after(error: Exception, program: str, given: Sequence[str]) -> int:
+def _status_after(error: Exception, program: str, argv: Sequence[str]) -> int:
     if isinstance(error, BrokenPipeError) and _nobody_reads():
         return FAILED
-    return fail(program, error, reason(error), as_json="--json" in given)
+    return fail(program, error, reason(error), as_json="--json" in argv)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -163,7 +162,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _nobody_reads() -> bool:
-    """True if it is standard output that is closed; Python flushes it once more at its end, which then works."""
+    """Return whether standard output is closed, and replace it, since Python flushes it at exit."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     is_closed = any(event & select.POLLERR for _, event in output.poll(0))
@@ -172,8 +171,8 @@ def _nobody_reads() -> bool:
     return is_closed
 
 
-#: The loggers of Spark that print the stack of a failed task or query, of which the job prints the reason. What a
-#: cluster says, as of executors that do not start, is logged.
+#: Spark's loggers that print the stack of a failed task or query, whose reason the job prints. Other warnings of a
+#: cluster, such as executors that do not start, are still logged.
 _FAILED_WORK = (
     "org.apache.spark.api.python",
     "org.apache.spark.executor",
@@ -184,19 +183,19 @@ _FAILED_WORK = (
 
 
 def job_session(name: str) -> SparkSession:
-    """The session of a job. Where its user chose no log level, the job's last line says why it failed."""
+    """Return the session of a job, without the stacks of failed work unless the user has set a log level."""
     is_ours = "spark.log.level" in default_settings()
     spark = session(name)
     for logger in _FAILED_WORK if is_ours else ():
         jvm: Any = SparkContext._jvm
         log4j = jvm.org.apache.logging.log4j
-        # not before the session, which loads a configuration
+        # after the session, which loads a configuration
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
     return spark
 
 
 def reason(error: BaseException) -> str:
-    """The reason of a failure, on one line. From Spark's long stack traces it takes the innermost exception."""
+    """Return the reason of a failure on one line, from the innermost exception of Spark's stack traces."""
     text = str(error)
     if "Cannot call methods on a stopped SparkContext" in text:
         return "Spark ended the application: the lines above say why"
@@ -205,6 +204,6 @@ def reason(error: BaseException) -> str:
             last = messages[-1]
             return last if isinstance(last, str) else ": ".join(last)
     head = re.split(r"JVM stacktrace|\n\s+at ", text)[0]
-    # of Java's exceptions the last is the first that was raised
+    # the last cause of a Java exception was raised first
     causes = _CAUSES.findall(text)[-1:]
     return " ".join(" ".join([head, *causes]).split()) or type(error).__name__

@@ -12,20 +12,20 @@ from distlog.jobs.retention import retain
 from distlog.jobs.vacuum import vacuum_topic
 
 
-def maintain_topic(url: str, chosen: argparse.Namespace) -> Summary:
-    """Do all maintenance that a topic's config asks for.
+def maintain_topic(url: str, options: argparse.Namespace) -> Summary:
+    """Do all maintenance that a topic's config requires.
 
     Retention comes first, so that no segment is compacted that retention deletes. Vacuum comes last, and deletes the
     files of segments that were removed more than `file.delete.delay.ms` ago. A dropped topic is only vacuumed.
     """
     try:
-        reports: dict[str, Report] = {"retention": retain(url, chosen), "compact": compact_topic(url, chosen)}
+        reports: dict[str, Report] = {"retention": retain(url, options), "compact": compact_topic(url, options)}
     except TopicNotFoundError:
         reports = {}
-    reports["vacuum"] = vacuum_topic(url, chosen)
-    facts = {name: report.to_dict() for name, report in reports.items()}
-    is_ok = all(each.get("ok", True) for each in facts.values())
-    return Summary("; ".join(map(str, reports.values())), {**facts, "ok": is_ok})
+    reports["vacuum"] = vacuum_topic(url, options)
+    fields = {name: report.to_dict() for name, report in reports.items()}
+    is_ok = all(report.get("ok", True) for report in fields.values())
+    return Summary("; ".join(map(str, reports.values())), {**fields, "ok": is_ok})
 
 
 parser = compaction_parser(__file__, __doc__)

@@ -1,6 +1,6 @@
-"""The frame of all maintenance jobs: the topic, or all below a root, a report of each, and the exit status.
+"""The frame of all maintenance jobs: the topics, their reports and the exit status.
 
-Topics are done one after the other. A failure in one topic does not stop the others.
+Topics are maintained one after the other. A failure in one topic does not stop the next.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from distlog.console.output import DONE, FAILED, Report, Summary, fail, print_report, status_of
+from distlog.console.output import FAILED, SUCCESS, Report, Summary, fail, print_report, status_of
 from distlog.core.display import counted
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
@@ -31,10 +31,10 @@ def maintenance_parser(file: str, description: str | None, *, read_only: bool = 
     """A parser with the arguments of maintenance jobs: --topic or --root, --storage, --json, and --dry-run."""
     parser = JobParser(file, description)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--topic", metavar="URL", help="the path or URL of the topic")
-    where.add_argument("--root", metavar="URL", help="a folder: all topics right below it")
+    where.add_argument("--topic", metavar="URL", help="path or URL of the topic")
+    where.add_argument("--root", metavar="URL", help="maintain all topics in this folder")
     if not read_only:
-        parser.add_argument("--dry-run", action="store_true", help="change nothing; only print what would be done")
+        parser.add_argument("--dry-run", action="store_true", help="print what would change, and change nothing")
     add_shared_arguments(parser)
     return parser
 
@@ -47,14 +47,14 @@ def compaction_parser(file: str, description: str | None) -> argparse.ArgumentPa
         type=argument(_size),
         default=DEDUPE_BUFFER_BYTES,
         metavar="BYTES",
-        help="memory of a task for keys, in bytes; tasks share a partition with more keys (default: %(default)s)",
+        help="use up to BYTES of memory for keys in a task; tasks share larger partitions (default: %(default)s)",
     )
     parser.add_argument(
         "--memory",
         type=argument(_size),
         default=MERGE_MEMORY_BYTES,
         metavar="BYTES",
-        help="memory of a task that merges small segments, in bytes (default: %(default)s)",
+        help="use up to BYTES of memory in a task that merges small segments (default: %(default)s)",
     )
     return parser
 
@@ -65,40 +65,40 @@ def _size(text: str) -> int:
     return int(text)
 
 
-def run_maintenance(parser: argparse.ArgumentParser, work: Work, given: Sequence[str] | None = None) -> int:
-    """Parse the arguments, do the work on each topic and print its report. Returns the exit status."""
-    return exit_status(parser, partial(_run, parser.prog, work), given)
+def run_maintenance(parser: argparse.ArgumentParser, work: Work, argv: Sequence[str] | None = None) -> int:
+    """Parse the arguments, maintain each topic and print its report. Returns the exit status."""
+    return exit_status(parser, partial(_run, parser.prog, work), argv)
 
 
-def _run(prog: str, work: Work, chosen: argparse.Namespace) -> int:
+def _run(prog: str, work: Work, options: argparse.Namespace) -> int:
     started = time.monotonic()
-    urls = [chosen.topic] if chosen.topic else _below(chosen.root, dict(chosen.storage))
-    done = [one for url in urls if (one := _maintain(prog, url, work, chosen))]
-    failed = sum(status != DONE for _, status in done)
-    if chosen.root or chosen.json:
+    urls = [options.topic] if options.topic else _below(options.root, dict(options.storage))
+    results = [result for url in urls if (result := _maintain(prog, url, work, options))]
+    failed = sum(status != SUCCESS for _, status in results)
+    if options.root or options.json:
         seconds = time.monotonic() - started
-        facts = {"topics": [facts for facts, _ in done], "failed": failed, "seconds": round(seconds, 3)}
-        text = f"{counted(len(done), 'topic')} in {seconds:.1f} s, {failed:,} failed"
-        print_report(Summary(text, facts), as_json=chosen.json)
-    return done[0][1] if chosen.topic else FAILED if failed else DONE
+        fields = {"topics": [topic for topic, _ in results], "failed": failed, "seconds": round(seconds, 3)}
+        text = f"{counted(len(results), 'topic')} in {seconds:.1f} s, {failed:,} failed"
+        print_report(Summary(text, fields), as_json=options.json)
+    return results[0][1] if options.topic else FAILED if failed else SUCCESS
 
 
 def _below(root: str, storage: dict[str, str]) -> list[str]:
     urls = [topic.url for topic in find_topics(Storage(root, storage))]
     if not urls:
-        raise TopicNotFoundError("there is no topic right below the root: check the address", root=root)
+        raise TopicNotFoundError("the root has no topics: check the address", root=root)
     return urls
 
 
-def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> tuple[dict[str, Any], int] | None:
-    """Do the work on one topic and print its report; returns its facts and status, None for a dropped topic."""
+def _maintain(prog: str, url: str, work: Work, options: argparse.Namespace) -> tuple[dict[str, Any], int] | None:
+    """Maintain a topic and print its report; returns its fields and status, None for a dropped topic."""
     try:
-        report = work(url, chosen)
+        report = work(url, options)
     except Exception as error:
-        if chosen.root and isinstance(error, TopicNotFoundError):
+        if options.root and isinstance(error, TopicNotFoundError):
             return None
         return {"topic": url, "error": reason(error)}, fail(f"{prog}: {url}", error, reason(error))
-    facts = {"topic": url, **report.to_dict()}
-    if not chosen.json:
-        print_report(Summary(f"{url}: {report}", facts), as_json=False)
-    return facts, status_of(report)
+    fields = {"topic": url, **report.to_dict()}
+    if not options.json:
+        print_report(Summary(f"{url}: {report}", fields), as_json=False)
+    return fields, status_of(report)

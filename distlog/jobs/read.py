@@ -18,42 +18,42 @@ from distlog.core.errors import InvalidConfigError
 from distlog.jobs.job import argument, job_parser, run_job
 from distlog.spark.frames import read
 
-#: How many records are printed if no limit is given: enough to see what the topic holds.
+#: How many records are printed without a limit.
 CONSOLE_LIMIT = 20
 
 
-def read_topic(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
-    """Read the records that the arguments name, and print them or write them to files."""
+def read_topic(spark: SparkSession, options: argparse.Namespace) -> Summary:
+    """Read records, and print them or write them to files."""
     started = time.monotonic()
-    if chosen.format and not chosen.output:
+    if options.format and not options.output:
         raise InvalidConfigError("--format needs --output")
     rows = read(
         spark,
-        chosen.topic,
-        start=chosen.start,
-        end=chosen.end,
-        start_time=chosen.since,
-        end_time=chosen.until,
-        partitions=chosen.partitions,
+        options.topic,
+        start=options.start,
+        end=options.end,
+        start_time=options.since,
+        end_time=options.until,
+        partitions=options.partitions,
         include_headers=True,
-        limit=chosen.limit if chosen.output or chosen.limit is not None else CONSOLE_LIMIT,
-        storage_options=dict(chosen.storage),
+        limit=options.limit if options.output or options.limit is not None else CONSOLE_LIMIT,
+        storage_options=dict(options.storage),
     ).drop("topic")
-    count = _write(rows, chosen) if chosen.output else _print(rows, as_json=chosen.json)
+    count = _write(rows, options) if options.output else _print(rows, as_json=options.json)
     seconds = time.monotonic() - started
-    place = chosen.output or "the console"
-    facts = {"topic": chosen.topic, "records": count, "output": chosen.output, "seconds": round(seconds, 3)}
-    return Summary(f"read {counted(count, 'record')} of {chosen.topic} to {place} in {seconds:.1f} s", facts)
+    destination = options.output or "the console"
+    fields = {"topic": options.topic, "records": count, "output": options.output, "seconds": round(seconds, 3)}
+    return Summary(f"read {counted(count, 'record')} of {options.topic} to {destination} in {seconds:.1f} s", fields)
 
 
-def _write(rows: DataFrame, chosen: argparse.Namespace) -> int:
-    seen = Observation("rows")
-    watched = rows.observe(seen, F.count(F.lit(1)).alias("records"))
-    if chosen.format == "json":
-        watched.select(json_line()).write.text(chosen.output)
+def _write(rows: DataFrame, options: argparse.Namespace) -> int:
+    observation = Observation("rows")
+    watched = rows.observe(observation, F.count(F.lit(1)).alias("records"))
+    if options.format == "json":
+        watched.select(json_line()).write.text(options.output)
     else:
-        watched.write.parquet(chosen.output)
-    return int(seen.get["records"])
+        watched.write.parquet(options.output)
+    return int(observation.get["records"])
 
 
 def _print(rows: DataFrame, *, as_json: bool) -> int:
@@ -81,8 +81,8 @@ def json_line() -> Column:
     It is an expression of Spark, not the kernel of `lines`, since Spark's plan writes it where the records are: no
     worker of Python is started, and no record crosses to one.
     """
-    header = F.transform(
-        "headers", lambda each: _object({"key": _json_text(each["key"]), "value": _json_bytes(each["value"])})
+    headers = F.transform(
+        "headers", lambda header: _object({"key": _json_text(header["key"]), "value": _json_bytes(header["value"])})
     )
     return _object(
         {
@@ -92,15 +92,15 @@ def json_line() -> Column:
             "timestamp_type": F.col("timestampType").cast("string"),
             "key": _json_bytes(F.col("key")),
             "value": _json_bytes(F.col("value")),
-            "headers": F.concat(F.lit("["), F.concat_ws(", ", header), F.lit("]")),
+            "headers": F.concat(F.lit("["), F.concat_ws(", ", headers), F.lit("]")),
         }
     ).alias("value")
 
 
 def _object(members: Mapping[str, Column]) -> Column:
-    pieces = [piece for name, value in members.items() for piece in (F.lit(f', "{name}": '), value)]
-    pieces[0] = F.lit(f'{{"{next(iter(members))}": ')
-    return F.concat(*pieces, F.lit("}"))
+    columns = [column for name, value in members.items() for column in (F.lit(f', "{name}": '), value)]
+    columns[0] = F.lit(f'{{"{next(iter(members))}": ')
+    return F.concat(*columns, F.lit("}"))
 
 
 def _json_bytes(column: Column) -> Column:
@@ -117,33 +117,38 @@ def _json_text(column: Column) -> Column:
 
 
 parser = job_parser(__file__, __doc__)
-parser.add_argument("--partitions", type=argument(arguments.partitions), metavar="0,1", help="only these partitions")
+parser.add_argument(
+    "--partitions", type=argument(arguments.partitions), metavar="0,1", help="read only these partitions"
+)
 start = parser.add_mutually_exclusive_group()
 start.add_argument(
     "--start",
     type=argument(arguments.offsets),
     metavar="OFFSETS",
-    help="first offset: 10 for all partitions, or 0:10,1:7 by partition",
+    help="start at this offset: 10 for all partitions, or 0:10,1:7 by partition",
 )
 start.add_argument(
     "--since",
     type=argument(arguments.record_time),
     metavar="TIME",
-    help="only records at or after TIME: ms since 1970, ISO 8601, now, or -1h",
+    help="read records at or after TIME: ms since 1970, ISO 8601, now, or -1h",
 )
 end = parser.add_mutually_exclusive_group()
 end.add_argument(
-    "--end", type=argument(arguments.offsets), metavar="OFFSETS", help="end offset, which is not read; as for --start"
+    "--end",
+    type=argument(arguments.offsets),
+    metavar="OFFSETS",
+    help="end before this offset, in the form of --start",
 )
-end.add_argument("--until", type=argument(arguments.record_time), metavar="TIME", help="only records before TIME")
+end.add_argument("--until", type=argument(arguments.record_time), metavar="TIME", help="read records before TIME")
 parser.add_argument(
     "--limit",
     type=argument(arguments.count),
     metavar="N",
-    help=f"at most N records; by default {CONSOLE_LIMIT} on the console, all with --output",
+    help=f"read at most N records (default: {CONSOLE_LIMIT} on the console, all with --output)",
 )
 parser.add_argument("--output", metavar="PATH", help="write files to this new folder instead of the console")
-parser.add_argument("--format", choices=("parquet", "json"), help="format of the files; by default parquet")
+parser.add_argument("--format", choices=("parquet", "json"), help="set the format of the files (default: parquet)")
 
 main = partial(run_job, parser, read_topic)
 

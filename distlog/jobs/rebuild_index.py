@@ -1,4 +1,4 @@
-"""Rebuild bad and missing index files from the logs."""
+"""Rebuild bad and missing indexes from the logs."""
 
 import argparse
 import sys
@@ -10,13 +10,13 @@ from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 from distlog.spark.frames import rebuild_indexes
 
 
-def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
+def rebuild_topic(url: str, options: argparse.Namespace) -> RebuildReport:
     return rebuild_indexes(
         job_session("rebuild_index"),
         url,
-        force=chosen.force,
-        dry_run=chosen.dry_run,
-        storage_options=dict(chosen.storage),
+        force=options.force,
+        dry_run=options.dry_run,
+        storage_options=dict(options.storage),
     )
 
 
@@ -24,7 +24,7 @@ parser = maintenance_parser(__file__, __doc__)
 parser.add_argument(
     "--force",
     action="store_true",
-    help="also rebuild good indexes that the topic's present settings would make differently",
+    help="also rebuild valid indexes that differ from the topic's current settings",
 )
 main = partial(run_maintenance, parser, rebuild_topic)
 

@@ -1,4 +1,4 @@
-"""Delete old segments, by each topic's retention.ms and retention.bytes."""
+"""Delete segments past retention.ms or retention.bytes."""
 
 import argparse
 import sys
@@ -9,8 +9,8 @@ from distlog.core.topics.open_topic import open as open_topic
 from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 
 
-def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
-    return open_topic(url, storage_options=dict(chosen.storage)).retention(dry_run=chosen.dry_run)
+def retain(url: str, options: argparse.Namespace) -> RetentionReport:
+    return open_topic(url, storage_options=dict(options.storage)).retention(dry_run=options.dry_run)
 
 
 parser = maintenance_parser(__file__, __doc__)

@@ -1,4 +1,4 @@
-"""Delete the files that no reader or writer can need."""
+"""Delete files that nothing refers to."""
 
 import argparse
 import sys
@@ -10,10 +10,10 @@ from distlog.core.topic_handle import topic_log
 from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 
 
-def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:
-    """Delete the files that no reader or writer can need, also of a dropped topic."""
-    storage = Storage(url, dict(chosen.storage))
-    return vacuum(storage, topic_log(storage), dry_run=chosen.dry_run)
+def vacuum_topic(url: str, options: argparse.Namespace) -> VacuumReport:
+    """Delete files that nothing refers to, also of a dropped topic."""
+    storage = Storage(url, dict(options.storage))
+    return vacuum(storage, topic_log(storage), dry_run=options.dry_run)
 
 
 parser = maintenance_parser(__file__, __doc__)

@@ -10,8 +10,8 @@ from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 from distlog.spark.frames import verify
 
 
-def verify_topic(url: str, chosen: argparse.Namespace) -> VerifyReport:
-    return verify(job_session("verify"), url, storage_options=dict(chosen.storage))
+def verify_topic(url: str, options: argparse.Namespace) -> VerifyReport:
+    return verify(job_session("verify"), url, storage_options=dict(options.storage))
 
 
 parser = maintenance_parser(__file__, __doc__, read_only=True)

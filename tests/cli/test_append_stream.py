@@ -81,7 +81,7 @@ def test_a_record_that_the_topic_refuses_leaves_what_was_committed(cli: CommandL
 
 def test_bad_lines_are_left_out_and_counted(cli: CommandLine, topic: distlog.Topic) -> None:
     given = ("append", "--format", "records", "--bad-lines", "skip")
-    assert cli.ok(*given, stdin=b'{"value": "a"}\n[\n').out.endswith("[0, 1); left out 1 bad line\n")
+    assert cli.ok(*given, stdin=b'{"value": "a"}\n[\n').out.endswith("[0, 1); skipped 1 bad line\n")
     assert cli.ok(*given, "--json", stdin=b"[\n").json["skipped"] == 1
 
 

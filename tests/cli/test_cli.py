@@ -116,15 +116,15 @@ def test_a_missing_topic_is_a_failure(cli: CommandLine) -> None:
     [
         (["create", "--config", "retention.ms"], "NAME=VALUE"),
         (["create", "--partitions", "0"], "--partitions"),
-        (["read", "--since", "yesterday"], "no time: write a date as 2026-01-31, "),
+        (["read", "--since", "yesterday"], "not a time: write 2026-01-31, "),
         (["read", "--until", "1969-12-31"], "before 1970"),
-        (["offsets", "--time", "newest"], "milliseconds since 1970; or earliest, latest, max-timestamp"),
+        (["offsets", "--time", "newest"], "milliseconds since 1970, or earliest, latest, max-timestamp"),
         (["read", "--columns", "offset,size"], "no column size"),
         (["read", "--offset", "1", "--since", "1"], "--offset"),
         (["append", "--format", "jsonl", "--key-separator", ":"], "--key-separator"),
         (["append", "--format", "xml"], "--format"),
         (["append", "--key", "user"], "a line of text has no fields"),
-        (["append", "--format", "parquet"], "needs a file"),
+        (["append", "--format", "parquet"], "use a file"),
         (["compress"], "compress"),
     ],
 )

@@ -203,7 +203,7 @@ def test_a_time_ago_counts_from_now() -> None:
     assert arguments.time("-2d", lambda: 3 * 86_400_000) == 86_400_000
     assert arguments.time("now", lambda: 7) == 7
     for wrong in ("-1w", "1h", "-h", "soon"):
-        with pytest.raises(ValueError, match="is no time: write a date as 2026-01-31, a time as"):
+        with pytest.raises(ValueError, match="is not a time: write 2026-01-31, 2026"):
             arguments.time(wrong)
 
 

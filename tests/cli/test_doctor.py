@@ -121,7 +121,7 @@ def test_java_is_not_asked_with_the_options_of_variables_which_it_would_repeat(
     for name in ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"):
         monkeypatch.setenv(name, "-Dpassword=s3cret")
     row = rows(cli, status=1)["Java"]
-    assert ("does not tell its version" in row["found"], "s3cret" in row["found"]) == (True, False)
+    assert ("does not print its version" in row["found"], "s3cret" in row["found"]) == (True, False)
 
 
 def test_a_java_that_does_not_answer_is_told(
@@ -131,7 +131,7 @@ def test_a_java_that_does_not_answer_is_told(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setattr("distlog.cli.doctor._TIMEOUT_S", 0.25)
     found = rows(cli, status=1)
-    assert found["Java"]["found"].endswith("does not tell its version: no answer in 0.25 s")
+    assert found["Java"]["found"].endswith("does not print its version: no answer in 0.25 s")
 
 
 def test_without_java_spark_is_told_to_have_none(
@@ -167,7 +167,7 @@ def test_a_python_of_spark_without_distlog_is_named(cli: CommandLine, spark: Non
     )
     assert f"PYSPARK_PYTHON={sys.executable}" in row["advice"]
     python.unlink()
-    assert "does not work" in look(cli)["found"]
+    assert "which Spark would run, fails" in look(cli)["found"]
 
 
 #: An editable install as setuptools makes it: a finder knows the module, and no folder of sys.path has it.
@@ -195,7 +195,7 @@ def test_an_editable_install_that_spark_cannot_see_is_told_of(cli: CommandLine, 
     program(python, f'exec {sys.executable} -S -E {finder} "$@"')
     row = look(cli)
     assert (row["status"], str(LIBRARY / "pyspark_distlog.py") in row["found"]) == ("warning", True)
-    assert row["advice"].startswith("distlog.spark.register(spark)")
+    assert row["advice"].startswith("call distlog.spark.register(spark)")
 
 
 @pytest.mark.parametrize("name", ["pyspark_broken", "distlog.spark"])
@@ -236,7 +236,7 @@ def test_few_open_files_are_a_warning(cli: CommandLine) -> None:
         row = rows(cli)["open files"]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert (row["status"], row["found"][:4]) == ("warning", "512,")
+    assert (row["status"], row["found"][:4]) == ("warning", "512;")
 
 
 @pytest.mark.parametrize(("name", "check"), [("f_bavail", "space"), ("f_favail", "inodes")])
@@ -306,7 +306,7 @@ def bare(tmp_path: Path) -> Any:
 @pytest.mark.long
 def test_it_works_without_java_pyspark_and_s3fs(bare: Any) -> None:
     found = bare("s3://bucket/logs")
-    assert [(found[name]["status"], "Spark alone needs" in found[name]["found"]) for name in ("Java", "PySpark")] == [
+    assert [(found[name]["status"], "only Spark needs" in found[name]["found"]) for name in ("Java", "PySpark")] == [
         ("ok", True),
         ("ok", True),
     ]

@@ -91,7 +91,7 @@ def test_a_command_line_that_is_wrong_is_told_on_one_line_and_as_json(cli: Comma
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_help_is_0(cli: CommandLine, name: str) -> None:
-    assert cli.bare(name, "--help").status == output.DONE
+    assert cli.bare(name, "--help").status == output.SUCCESS
 
 
 @pytest.mark.parametrize("name", sorted(set(GIVEN) - MAKERS))
@@ -195,7 +195,7 @@ def test_a_file_of_a_gateway_that_is_missing_or_bad_is_1(
 
 def test_a_user_that_there_is_not_is_1(cli: CommandLine, tmp_path: Path) -> None:
     users = str(tmp_path / "users.json")
-    assert cli.bare("users", users, "--set", "alice", stdin=b"secret\n").status == output.DONE
+    assert cli.bare("users", users, "--set", "alice", stdin=b"secret\n").status == output.SUCCESS
     outcome = cli.bare("users", users, "--delete", "bob")
     assert (outcome.status, outcome.err) == (output.FAILED, "distlog: there is no such user (user=bob)\n")
 
@@ -206,7 +206,7 @@ def test_a_name_that_no_topic_can_have_is_2(cli: CommandLine) -> None:
 
 def test_the_table_of_the_page_has_these() -> None:
     statuses = [row[0] for row in table(read("docs/command-line.md"), "## Exit status")]
-    named = (output.DONE, output.FAILED, output.WRONG_USAGE, output.INTERRUPTED, output.TERMINATED)
+    named = (output.SUCCESS, output.FAILED, output.WRONG_USAGE, output.INTERRUPTED, output.TERMINATED)
     assert statuses == [str(each) for each in named]
     # the generated page has them in its first lines
     assert re.findall(r"\d+", command_page.text().partition("exit-status)")[2].partition("\n\n")[0]) == statuses

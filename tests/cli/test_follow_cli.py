@@ -99,14 +99,14 @@ def test_positions_go_to_a_group_of_kafkas_clients_and_back(filled: CommandLine)
     pytest.importorskip("kio")
     filled.ok("groups", "--group", "jobs", "--reset", "1")
     assert (
-        filled.ok("groups", "--group", "jobs", "--to-kafka", "web").out == "committed the positions of jobs for web\n"
+        filled.ok("groups", "--group", "jobs", "--to-kafka", "web").out == "committed the offsets of jobs for web\n"
     )
     (row,) = filled.ok("groups", "--group", "back", "--from-kafka", "web", "--json").json["groups"]
     assert row["position"] == 1
     outcome = filled("groups", "--group", "back", "--from-kafka", "no")
     assert (outcome.status, "no position" in outcome.err) == (1, True)
     outcome = filled("groups", "--group", "no", "--to-kafka", "web")
-    assert (outcome.status, "no such group" in outcome.err) == (1, True)
+    assert (outcome.status, "consumer group not found" in outcome.err) == (1, True)
 
 
 def test_positions_that_go_to_kafka_by_a_clock_behind_that_of_a_topic_made_anew_count(
@@ -138,7 +138,7 @@ def test_groups_are_shown_reset_and_deleted(filled: CommandLine) -> None:
         assert row["position"] == 5
     assert filled.ok("groups", "--group", "jobs", "--delete").out == "deleted jobs\n"
     outcome = filled("groups", "--group", "jobs")
-    assert (outcome.status, "no such group" in outcome.err) == (1, True)
+    assert (outcome.status, "consumer group not found" in outcome.err) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,12 @@ def test_another_address_than_loopback_needs_a_flag(serve: Any, address: str) ->
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        (["--sasl-users", "USERS"], "passwords of PLAIN could be read on their way"),
+        (["--sasl-users", "USERS"], "PLAIN would send passwords unencrypted"),
         (["--ssl-certfile", "CERT", "--ssl-keyfile", "KEY"], "any client that reaches this address"),
         (["--sasl-mechanisms", "SCRAM-SHA-256"], "any client that reaches this address"),
         (["--ssl-certfile", "CERT"], "TLS needs --ssl-certfile and --ssl-keyfile"),
         (["--ssl-client-auth", "required"], "TLS needs --ssl-certfile and --ssl-keyfile"),
-        (["--sasl-users", "USERS", "--sasl-mechanisms", "GSSAPI"], "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        (["--sasl-users", "USERS", "--sasl-mechanisms", "GSSAPI"], "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
         # these are let through, and fail later
         (["--sasl-users", "USERS", "--sasl-mechanisms", "SCRAM-SHA-256,SCRAM-SHA-512"], "the file of users"),
         (["--sasl-users", "USERS", "--ssl-certfile", "CERT", "--ssl-keyfile", "KEY"], "cannot use the certificate"),
@@ -171,7 +171,7 @@ def test_a_new_root_is_reported_as_it_may_be_a_typing_error(serve: Any, tmp_path
             root = str(tmp_path / name)
             ended = serve(f"127.0.0.1:{taken.getsockname()[1]}", "--root", root)
             assert ended.status == 1
-            assert (f"distlog: {root} does not exist; it is created as a new root\n" in ended.err) is is_reported
+            assert (f"distlog: {root} does not exist: creating it as a new root\n" in ended.err) is is_reported
 
 
 def test_a_folder_that_cannot_be_is_an_error(serve: Any, tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ def test_settings_come_from_a_file_and_from_arguments_of_which_the_last_counts(
     ("arguments", "message"),
     [
         ((), "Missing option '--root'"),
-        (("--root", "x", "--config", "no-such-file"), "is no file; to set one setting, write NAME=VALUE"),
+        (("--root", "x", "--config", "no-such-file"), "is not a file or NAME=VALUE"),
         (("--root", "x", "--config", "log.retention.hour=1"), "did you mean log.retention.hours?"),
         (("--root", "x", "--config", "log.retention.ms=0"), "log.retention.ms must be -1"),
         (("--root", "s3://key:secret@bucket"), "credentials"),

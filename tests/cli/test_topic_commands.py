@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +15,8 @@ from command_line import CommandLine
 from forked_programs import command
 
 import distlog
+from distlog.cli.app import COMMANDS
+from distlog.cli.app import command as command_of
 from distlog.console import output
 from distlog.core import paths
 
@@ -36,7 +40,7 @@ def test_list_says_so_where_there_is_no_topic(cli: CommandLine, tmp_path: Path) 
     (tmp_path / "empty").mkdir()
     # a store of objects has no folders, so there every one of them is there
     for empty in (str(tmp_path / "empty"), "memory://new"):
-        assert cli.bare("list", empty) == (0, "", f"distlog: there is no topic right below {empty}\n")
+        assert cli.bare("list", empty) == (0, "", f"distlog: no topics in {empty}\n")
         assert cli.bare("list", empty, "--json") == (
             0,
             '{"topics": [], "errors": {}, "copies": {}, "ok": true}\n',
@@ -59,7 +63,11 @@ def test_list_shows_the_topics_beside_a_damaged_one_and_its_error(cli: CommandLi
 
 def test_list_of_a_folder_that_is_not_there_fails(cli: CommandLine, tmp_path: Path) -> None:
     wrong = str(tmp_path / "lgos")
-    assert cli.bare("list", wrong) == (1, "", f"distlog: nothing is here: check the address (root={wrong})\n")
+    assert cli.bare("list", wrong) == (
+        1,
+        "",
+        f"distlog: the folder does not exist: check the address (root={wrong})\n",
+    )
 
 
 def test_list_of_a_topic_names_the_mistake(cli: CommandLine, tmp_path: Path) -> None:
@@ -73,7 +81,7 @@ def test_a_setting_that_is_given_twice_is_refused(cli: CommandLine, options: tup
     done = cli("create", *options, options[0], options[1].replace("=1", "=2"))
     name = options[1].partition("=")[0]
     assert (done.status, done.out) == (2, "")
-    assert f"{name} is given 2 times: give it once" in done.err
+    assert f"{name} is set 2 times: set it once" in done.err
 
 
 def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
@@ -84,7 +92,7 @@ def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
     assert distlog.open(cli.url).config.overrides() == {"retention.ms": "-1"}
     assert cli("alter").status == cli("alter", "--config", "retention.msx=1").status == 2
     both = cli("alter", "--config", "retention.ms=5", "--unset", "retention.ms")
-    assert (both.status, "set or unset retention.ms, not both" in both.err) == (2, True)
+    assert (both.status, "retention.ms is also set by --config" in both.err) == (2, True)
 
 
 def test_alter_gives_a_topic_more_partitions(cli: CommandLine) -> None:
@@ -109,7 +117,7 @@ def test_drop_asks_first(cli: CommandLine) -> None:
     cli.ok("create")
     question = f"drop {cli.url} with 1 partition? [y/N]: "
     for answer in (b"n\n", b"", b"yesterday\n"):
-        refused = f"{question}distlog: nothing is dropped: answer y, or give --yes (url={cli.url})\n"
+        refused = f"{question}distlog: not dropped: answer y, or add --yes (url={cli.url})\n"
         assert cli("drop", stdin=answer) == (1, "", refused)
     assert distlog.open(cli.url).version == 0
     assert cli("drop", stdin=b"Yes\n") == (0, f"dropped {cli.url}\n", question)
@@ -178,9 +186,20 @@ def test_a_failure_is_one_line_and_with_json_also_an_object(cli: CommandLine) ->
 def test_the_version_and_short_help_are_there(cli: CommandLine) -> None:
     assert cli.bare("--version").out == f"distlog {distlog.__version__}\n"
     assert "Usage" in cli.bare("read", "-h").out
-    whole = cli.bare("--help").out
-    assert "--install-completion" in whole
-    assert "..." not in whole.split("Commands:")[1]  # every command is described in full
+    text = cli.bare("--help").out
+    assert "--install-completion" in text
+    panels = text.partition("\n\nTopics:\n")[2]
+    assert re.findall(r"^  ([\w-]+)  ", panels, re.MULTILINE) == [*COMMANDS]
+    assert "..." not in panels  # every command is described in full
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_ends_with_an_example_that_it_accepts(cli: CommandLine, name: str) -> None:
+    usage, *_, title, example = cli.bare(name, "--help").out.splitlines()
+    assert (title, re.search(r"[{}]|\[\[|\.{3}.*\.{3}|<", usage)) == ("  Example:", None)
+    program, *words = shlex.split(example)
+    assert (program, words[0]) == ("distlog", name)
+    command_of(name).make_context(name, words[1:])
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
@@ -297,10 +316,10 @@ def test_an_offset_of_a_time_is_that_of_the_version(old: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--version", "1", "--timestamp", "now"], "a version or a time, not both"),
-        (["--version", "1", "--follow"], "an old version gets no records"),
-        (["--version", "x"], "`distlog history` lists them"),
-        (["--timestamp", "soon"], "is no time: write a date"),
+        (["--version", "1", "--timestamp", "now"], "--version and --timestamp cannot be combined"),
+        (["--version", "1", "--follow"], "an old version gets no new records"),
+        (["--version", "x"], "`distlog history` lists the versions"),
+        (["--timestamp", "soon"], "is not a time: write 2026-01-31"),
     ],
 )
 def test_what_does_not_go_together_is_a_wrong_command_line(old: CommandLine, options: list[str], words: str) -> None:

@@ -178,6 +178,6 @@ def test_two_passwords_that_differ_make_no_user(tmp_path: Path, monkeypatch: pyt
     answers = iter([PASSWORD, "another"])
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(getpass, "getpass", lambda _: next(answers))
-    with pytest.raises(InvalidConfigError, match="the two passwords differ"):
+    with pytest.raises(InvalidConfigError, match="the passwords differ"):
         service_commands.users(str(tmp_path / "users.json"), name="alice")
     assert list(tmp_path.iterdir()) == []

@@ -59,10 +59,10 @@ def test_only_the_columns_that_are_shown_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("lines", "none of json, csv"),
-        ("", "none of json, csv"),
-        ("%q", "unknown conversion %q; there are %v"),
-        ("%v%", "ends with %"),
+        ("lines", "is not json, csv"),
+        ("", "is not json, csv"),
+        ("%q", "unknown conversion %q: use %v"),
+        ("%v%", "ends with a single %"),
         ("%v\\", "ends with"),
         (r"%v\q", r"unknown escape \\q"),
         (r"%v\x4", r"unknown escape \\x"),

@@ -162,7 +162,7 @@ def test_groups_are_a_table_and_can_be_deleted(topic: Topic, time: Time) -> None
     assert [row["member"] is None for row in table] == [True, True, True, False]
     topic.delete_group("g")
     assert set(topic.groups()["group"].to_pylist()) == {"é/2"}
-    with pytest.raises(GroupNotFoundError, match="no such group"):
+    with pytest.raises(GroupNotFoundError, match="group not found"):
         topic.delete_group("g")
     with joined(topic, time) as follower:
         assert len(drained(follower)) == 14

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distlog.console.output import DONE, FAILED, INTERRUPTED, WRONG_USAGE
+from distlog.console.output import FAILED, INTERRUPTED, SUCCESS, WRONG_USAGE
 from tools.spark_versions import VERSIONS, table_of
 
 pytest.importorskip("pyspark")
@@ -42,7 +42,7 @@ def test_all_jobs_are_named_and_are_programs_for_spark_submit_too() -> None:
 
 def test_the_statuses_are_those_of_the_jobs() -> None:
     rows = re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)
-    assert list(map(int, rows)) == [DONE, FAILED, WRONG_USAGE, INTERRUPTED]
+    assert list(map(int, rows)) == [SUCCESS, FAILED, WRONG_USAGE, INTERRUPTED]
 
 
 def test_the_table_of_versions_has_what_is_tried_and_the_requirement_has_its_versions() -> None:

@@ -159,7 +159,7 @@ def command(*arguments: object, **options: Any) -> Program:
     """The command `distlog`, as `python -m distlog`."""
     from distlog.cli.app import COMMANDS
 
-    modules = {f"distlog.cli.{function.split('.')[0]}" for function, _ in COMMANDS.values()}
+    modules = {f"distlog.cli.{text.function.split('.')[0]}" for text in COMMANDS.values()}
     gateway = [GATEWAY] if arguments[0] == "serve" else []
     return Program("distlog", *arguments, module=True, imports=[*sorted(modules), *gateway], **options)
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from inspect import cleandoc
 from typing import Any
 
 from distlog.cli.app import COMMANDS, command
 from tools.pages.markdown import code, table
 
-#: What the framework says of an argument's type, behind its name.
-_KIND = re.compile(r" <(str|path)>$")
-_NO_BRACES = str.maketrans("", "", "{}")
-
 _HEAD = """# Commands
 
 The [extra](../index.md#install) `cli` brings the command `distlog`. [The command line](../command-line.md) has the
-formats of its output, and what the [exit statuses](../command-line.md#exit-status) 0, 1, 2, 130 and 143 mean.
+formats of its output, and the [exit statuses](../command-line.md#exit-status) 0, 1, 2, 130 and 143.
 
 `distlog --install-completion` sets up tab completion. Credentials come from the environment, as
 [S3 and other stores](../s3.md#credentials) says.
@@ -36,9 +31,9 @@ def commands() -> dict[str, Any]:
 
 def _section(name: str, command: Any) -> str:
     context = command.make_context(f"distlog {name}", [], resilient_parsing=True)
-    pieces = command.collect_usage_pieces(context)
-    usage = " ".join([f"distlog {name}", *pieces]).translate(_NO_BRACES).replace("[[", "[").replace("]]", "]")
-    records = [each.get_help_record(context) for each in command.params]
-    rows = [[code(_KIND.sub("", names)), meaning] for names, meaning in filter(None, records)]
-    parts = [f"## distlog {name}", f"```\n{usage}\n```", cleandoc(command.help or "")]
-    return "\n\n".join([*parts, table(["argument or option", "meaning"], rows)])
+    usage = " ".join([f"distlog {name}", *command.collect_usage_pieces(context)])
+    rows = [*command.help_rows(context, "argument"), *command.help_rows(context, "option")[:-1]]
+    cells = [[code(names), meaning] for names, meaning in rows]
+    example = f"```sh\ndistlog {name} {COMMANDS[name].example}\n```"
+    parts = [f"## distlog {name}", f"```\n{usage}\n```", cleandoc(command.help or ""), example]
+    return "\n\n".join([*parts, table(["argument or option", "meaning"], cells)])

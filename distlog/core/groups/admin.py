@@ -99,7 +99,7 @@ def delete(log: GroupLog) -> None:
 
     def plan(state: GroupState) -> GroupState:
         if not state.exists:
-            raise GroupNotFoundError("there is no such group", group=log.group)
+            raise GroupNotFoundError("consumer group not found", group=log.group)
         return dataclasses.replace(state, partitions=0, members=(), owners={}, positions={})
 
     log.commit(before, plan)
