@@ -25,27 +25,24 @@ def overview() -> str:
 
 
 def around() -> str:
-    """Who reads and writes the topics below a root: programs by themselves, Kafka's clients through the gateway."""
-    drawing = Drawing(600, 326, "Programs open topics by themselves; Kafka's clients go through a gateway")
-    programs = {
-        "Python, notebooks": "Arrow, pandas, DuckDB",
-        "Spark": "jobs, streams",
-        "the command distlog": "append, read, maintain",
-    }
-    for number, (name, does) in enumerate(programs.items()):
-        drawing.box(8, 24 + 76 * number, 160, 56, f"{name}\n~{does}")
-        drawing.arrow((168, 52 + 76 * number), (386, 52 + 76 * number))
-    drawing.box(8, 252, 160, 56, "Kafka's clients\n~in any language")
-    drawing.box(200, 252, 156, 56, "distlog serve\n~gateway, one or many", "hot")
-    drawing.arrow((168, 280), (198, 280))
-    drawing.arrow((356, 280), (386, 280))
-    drawing.rectangle(388, 12, 204, 302, "ground axis", 8)
-    drawing.text(402, 38, "a folder or a bucket", "small muted")
-    drawing.box(400, 52, 180, 56, "clicks/\n~commits, segments, indexes", "file")
-    drawing.box(400, 122, 180, 56, "orders/\n~compacted by key", "file")
-    drawing.box(400, 192, 180, 56, "__consumer_offsets/\n~positions of Kafka's groups", "file")
-    drawing.text(402, 282, "the bytes are Kafka's:", "small muted")
-    drawing.text(402, 300, "a broker's log dir, both ways", "small muted")
+    """Programs on the left, a topic's folder on the right; Kafka clients go through the gateway."""
+    drawing = Drawing(600, 304, "Programs read and write a topic's files; Kafka clients connect through a gateway")
+    programs = {"Python": "Arrow, pandas, DuckDB", "Spark": "jobs and streams", "Shell": "the distlog command"}
+    for number, (name, interface) in enumerate(programs.items()):
+        drawing.box(8, 14 + 72 * number, 154, 56, f"{name}\n~{interface}")
+        drawing.arrow((162, 42 + 72 * number), (356, 42 + 72 * number))
+    drawing.box(8, 230, 154, 56, "Kafka clients\n~any language")
+    drawing.box(192, 230, 134, 56, "Gateway\n~optional, stateless", "hot")
+    drawing.arrow((162, 258), (190, 258))
+    drawing.arrow((326, 258), (356, 258))
+    drawing.rectangle(358, 8, 234, 288, "ground axis", 8)
+    drawing.text(372, 34, "logs/clicks", "code")
+    drawing.text(578, 34, "folder or bucket", "small muted", "end")
+    drawing.box(370, 48, 210, 68, "_commits/\n~commit log: one small file\n~per atomic append", "new")
+    drawing.box(
+        370, 128, 210, 68, "clicks-0/  clicks-1/  ...\n~segments and indexes\n~in Kafka's file formats", "file"
+    )
+    drawing.box(370, 208, 210, 68, "_groups/\n~members and offsets\n~of consumer groups", "file")
     return drawing.svg()
 
 
