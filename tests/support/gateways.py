@@ -66,16 +66,16 @@ def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
 def counted(gateway: GatewayServer, name: str, **labels: str) -> float:
     """The value of the metric `distlog_gateway_<name>`, summed over all that have these labels."""
     values = next(metric.values for metric in gateway.metrics() if metric.name == f"distlog_gateway_{name}")
-    return sum(value for found, value in values if labels.items() <= found.items())
+    return sum(value for actual, value in values if labels.items() <= actual.items())
 
 
 def limit_send_buffers(gateway: GatewayServer) -> None:
     """Have the system buffer few bytes of the responses to new connections, which inherit it from their listener."""
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
-            is_listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            if is_listening and found.getsockname()[1] == gateway.port:
-                found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as listener:
+            is_listening = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if is_listening and listener.getsockname()[1] == gateway.port:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
 def opened(gateway: GatewayServer, name: str = "clicks") -> Topic:
@@ -150,8 +150,8 @@ class Wire:
         schema: Any = load_response_schema(api_key, version)
         header, size = entity_reader(schema.__header_schema__)(frame, 0)
         assert header.correlation_id == correlation_id
-        body, rest = entity_reader(schema)(frame, size)
-        assert size + rest == len(frame)
+        body, body_size = entity_reader(schema)(frame, size)
+        assert size + body_size == len(frame)
         return body
 
     def frame(self) -> bytes:
@@ -159,14 +159,14 @@ class Wire:
         return self.take(int.from_bytes(self.take(4), "big"))
 
     def take(self, size: int) -> bytes:
-        """So many bytes; EOFError if the connection is closed before."""
-        taken = b""
-        while len(taken) < size:
-            part = self.socket.recv(size - len(taken))
+        """Return `size` bytes; raises EOFError if the connection closes earlier."""
+        received = b""
+        while len(received) < size:
+            part = self.socket.recv(size - len(received))
             if not part:
                 raise EOFError
-            taken += part
-        return taken
+            received += part
+        return received
 
     @property
     def is_closed(self) -> bool:

@@ -196,7 +196,7 @@ def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_ar
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    others, fillers = [socket.socket() for _ in range(3)], list[int]()
+    occupied, fillers = [socket.socket() for _ in range(3)], list[int]()
     with serving(root) as gateway, Wire(gateway) as before:
         assert before.ask(API_VERSIONS, 0).error_code is ErrorCode.none
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
@@ -204,7 +204,7 @@ def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_ar
             with suppress(OSError):
                 while True:
                     fillers.append(os.dup(0))
-            for other in others:
+            for other in occupied:
                 other.connect(("127.0.0.1", gateway.port))
             until(lambda: "cannot accept a connection: Too many open files" in caplog.text)
             assert before.ask(API_VERSIONS, 0).error_code is ErrorCode.none
@@ -212,7 +212,7 @@ def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_ar
             for filler in fillers:
                 os.close(filler)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for other in others:
+        for other in occupied:
             other.sendall(framed(request(API_VERSIONS, 0, 1)))
             assert other.recv(4)
             other.close()
@@ -240,10 +240,10 @@ def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> N
         secure = [context.wrap_socket(wire.socket, server_hostname="127.0.0.1") for wire in wires[:4]]
         wires[5].socket.sendall(b"\x16\x03\x01")
         assert secure
-    begun_s = time.monotonic()
+    start_s = time.monotonic()
     # one client would have it wait for 60 s, and it would give up on others after three quarters of what it may take
     assert gateway.stop(timeout_s=40)
-    assert time.monotonic() - begun_s < 30
+    assert time.monotonic() - start_s < 30
     for wire in wires:
         wire.socket.close()
 

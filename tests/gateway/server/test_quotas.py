@@ -189,7 +189,7 @@ def test_quotas_that_cannot_be_are_refused(root: Path) -> None:
 
 @pytest.mark.usefixtures("looks_often")
 def test_another_gateway_of_the_root_has_the_same_quotas(root: Path) -> None:
-    with serving(root) as one, serving(root) as other, Wire(one) as wire, Wire(other) as second:
+    with serving(root) as first, serving(root) as other, Wire(first) as wire, Wire(other) as second:
         assert altered(wire, {"user": "alice"}, producer_byte_rate=1000.0) is ErrorCode.none
         assert described(second) == [({"user": "alice"}, {"producer_byte_rate": 1000.0})]
         assert altered(second, {"user": "alice"}, producer_byte_rate=None) is ErrorCode.none
