@@ -1,4 +1,4 @@
-"""The arguments and results of kernels that write and read records: numba knows named tuples, no class."""
+"""The arguments and results of kernels that write and read records: numba supports named tuples, but no classes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 
 
 class BatchLimits(NamedTuple):
-    """The most bytes of records in a batch of several records, and in any batch; and the ms in its time window."""
+    """The most bytes of records in a batch of several records, and in any batch; the ms in its time window."""
 
     limit: int
     largest: int
@@ -43,7 +43,7 @@ class Slices(NamedTuple):
     """Byte strings in a buffer, one slot each; `offsets` has one item more, and its first is 0.
 
     `offsets` (Arrow's) are as if the strings stood back to back; `valid` is False for null. The strings are either
-    copied to `copies`, which has room for as many bytes as the sections have, or found at `positions` of the buffer.
+    copied to `copies`, which has room for all bytes of the sections, or located at `positions` of the buffer.
     """
 
     offsets: np.ndarray
@@ -52,7 +52,7 @@ class Slices(NamedTuple):
     positions: np.ndarray
 
 
-class HeaderPlaces(NamedTuple):
+class HeaderPositions(NamedTuple):
     """The `records` that have headers, and the `positions` of their numbers; the record count follows the last."""
 
     records: np.ndarray
@@ -60,7 +60,7 @@ class HeaderPlaces(NamedTuple):
 
 
 class ScannedFields(NamedTuple):
-    """The fields of a record and where they are. A size below 0 means null; the header count is at `headers_at`."""
+    """The fields of a record and their positions. A negative size means null; the header count is at `headers_at`."""
 
     end: int
     offset_delta: int
@@ -91,16 +91,16 @@ class ScanProgress(NamedTuple):
 
 
 class TimeBounds(NamedTuple):
-    """The smallest and the largest timestamp (ms) that a record may have; -1, which is none, is always allowed."""
+    """The smallest and the largest allowed timestamp (ms); -1, no timestamp, is always allowed."""
 
     oldest: int
     newest: int
 
 
 class CheckedRecords(NamedTuple):
-    """The end of a check: its status, the record at which it ended, and the facts of the records before it.
+    """The end of a check: its status, the record at which it ended, and a summary of the records before it.
 
-    `newest_record` is the first one with the largest timestamp. `refused` counts records that the log does not take.
+    `newest_record` is the first record with the largest timestamp. `refused` counts records that the log refuses.
     """
 
     status: int

@@ -14,8 +14,8 @@ from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
 from distlog.core.batches.record_decoder import decode
 from distlog.core.config import MIN_LONG
 from distlog.core.kernels.record_scan import (
-    FOUND,
-    FOUND_HEADER,
+    HEADER_LOCATION,
+    LOCATION,
     NOT_APPEND_TIME,
     UNSURE,
     find_batch,
@@ -105,7 +105,7 @@ def random_batch(pick: random.Random) -> bytes:
 
 def records_of(data: Any, start: int = 0, oldest: int = MIN_LONG, room: int = 9, end: int | None = None) -> Any:
     array, (header,) = byte_array(data), read_headers(data)
-    found, times = np.zeros(room, FOUND), (int(header["base_timestamp"]), NOT_APPEND_TIME)
+    found, times = np.zeros(room, LOCATION), (int(header["base_timestamp"]), NOT_APPEND_TIME)
     counts = (int(header["record_count"]), int(header["last_offset_delta"]))
     stop = array.size if end is None else end
     count = find_records(array, HEADER_SIZE, stop, *counts, *times, start, oldest, found)
@@ -114,7 +114,7 @@ def records_of(data: Any, start: int = 0, oldest: int = MIN_LONG, room: int = 9,
 
 def _row(data: np.ndarray, delta: int, time: int, *places: int) -> dict[str, Any]:
     key_at, key_size, value_at, value_size, headers_at, count = places
-    headers = np.zeros(count, FOUND_HEADER)
+    headers = np.zeros(count, HEADER_LOCATION)
     find_headers(data, headers_at, headers)
     pairs = [(_text(data, *row[:2]), _text(data, *row[2:])) for row in headers.tolist()]
     return {

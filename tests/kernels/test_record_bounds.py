@@ -76,8 +76,8 @@ import ctypes, mmap, random, struct, sys
 import numpy as np
 from raw_batches import batch, record
 
-from distlog.core.kernels.record_scan import FOUND
-from distlog.core.kernels.record_scan import FOUND_HEADER
+from distlog.core.kernels.record_scan import LOCATION
+from distlog.core.kernels.record_scan import HEADER_LOCATION
 from distlog.core.kernels.record_scan import find_batch
 from distlog.core.kernels.record_scan import find_headers
 from distlog.core.kernels.record_scan import find_records
@@ -110,10 +110,10 @@ for _ in range(int(sys.argv[1])):
     if not 0 <= position < view.size:
         continue
     size, count = (struct.unpack_from(">i", data, position + at)[0] for at in (8, 57))
-    found = np.zeros(pick.randrange(1, 4), FOUND)
+    found = np.zeros(pick.randrange(1, 4), LOCATION)
     records = find_records(view, position + 61, position + 12 + size, count, 2, 0, -(2**63), 0, -(2**63), found)
     for row in found[: max(records, 0)]:
-        find_headers(view, row["headers_at"], np.zeros(row["headers"], FOUND_HEADER))
+        find_headers(view, row["headers_at"], np.zeros(row["headers"], HEADER_LOCATION))
 print(*seen.values())
 """
 
@@ -141,12 +141,12 @@ from distlog.core.batches.record_decoder import open_sections
 from distlog.core.batches.record_batch import Source
 from distlog.core.arrays import byte_array
 from distlog.core.kernels.keys import count_keys
-from distlog.core.kernels.keys import place_keys
+from distlog.core.kernels.keys import scatter_keys
 from distlog.core.maintenance.record_keys import hash_keys
 from distlog.core.kernels.keys import set_bits
 from distlog.core.kernels.keys import unset_bits
 from distlog.core.maintenance.record_keys import OffsetMap
-from distlog.core.kernels.record_write import KEPT
+from distlog.core.kernels.record_write import RETAINED
 from distlog.core.kernels.record_write import RECORD_GROWTH
 from distlog.core.kernels.record_write import choose_records
 from distlog.core.kernels.record_write import copy_slices
@@ -194,7 +194,7 @@ for _ in range(int(sys.argv[1])):
     hashes = hash_keys(opened, fields.key.positions[:records], fields.key.offsets[: records + 1], bytes(16))
     rows, counts = at_end("rows", 3 * records, np.int64).reshape(-1, 3), np.zeros(6, np.int64)
     count_keys(hashes, keyed, offsets, records // 2, counts)
-    place_keys(hashes, keyed, offsets, records // 2, np.cumsum(counts) - counts, rows)
+    scatter_keys(hashes, keyed, offsets, records // 2, np.cumsum(counts) - counts, rows)
     superseded = OffsetMap(2 * records + 2).take(rows)
     bits, unset = at_end("bits", (records + 7) // 8, np.uint8), at_end("unset", records, np.bool_)
     bits[:] = 0
@@ -202,7 +202,7 @@ for _ in range(int(sys.argv[1])):
     unset_bits(bits, 0, offsets, unset)
     assert sorted(superseded) == np.flatnonzero(~unset).tolist()
 
-    keep, kept = at_end("keep", records, np.bool_), at_end("kept", len(sections), KEPT)
+    keep, kept = at_end("keep", records, np.bool_), at_end("kept", len(sections), RETAINED)
     flags = np.zeros(len(sections), bool)
     choose_records(sections["emitted"].copy(), flags, flags, records, unset, keyed, valued, offsets, timestamps,
                    keep, kept)

@@ -29,7 +29,7 @@ from distlog.core.batches.record_batch import (
 )
 from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernel_tuples import HeaderPlaces, Slices
+from distlog.core.kernel_tuples import HeaderPositions, Slices
 from distlog.core.kernels import record_scan
 from distlog.core.kernels.batch_scan import CODEC_MASK, HEADER_SIZE, LEGACY_ENTRY_SIZES
 from distlog.core.kernels.legacy_scan import scan_entries
@@ -56,7 +56,7 @@ class RecordFields:
     timestamps: np.ndarray
     key: Slices
     value: Slices
-    headed: HeaderPlaces
+    headed: HeaderPositions
 
     @classmethod
     def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
@@ -67,7 +67,7 @@ class RecordFields:
             new_array(size, np.int64),
             _allocate(size, copied_bytes) if "key" in columns else _allocate(0, 0),
             _allocate(size, copied_bytes) if "value" in columns else _allocate(0, 0),
-            HeaderPlaces(new_array(places, np.int64), new_array(places, np.int64)),
+            HeaderPositions(new_array(places, np.int64), new_array(places, np.int64)),
         )
 
     def to_arrow(self, name: str, count: int) -> pa.Array:
@@ -77,7 +77,7 @@ class RecordFields:
         return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
 
 
-def headers_to_arrow(data: np.ndarray, headed: HeaderPlaces, count: int, header_count: int, room: int) -> pa.Array:
+def headers_to_arrow(data: np.ndarray, headed: HeaderPositions, count: int, header_count: int, room: int) -> pa.Array:
     """The headers of the first `count` records, at most `header_count`, as a column; sections have `room` bytes."""
     if not header_count:
         return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])

@@ -9,7 +9,7 @@ from distlog.core.kernels.native import fill_kernel, inlined, int_at, put_int_at
 
 LOG_OVERHEAD = 12
 HEADER_SIZE = 61
-#: Where the bytes begin that the checksum of a batch of format 2 covers.
+#: Where the bytes start that the checksum of a batch of format 2 covers.
 CRC_START = 21
 SMALLEST_PREFIX = 17
 SMALLEST_LENGTH = 14
@@ -43,7 +43,7 @@ BATCH = np.dtype(
 
 @fill_kernel
 def count_batches(data: np.ndarray, start: int, end: int) -> tuple[int, int, int]:
-    """Walk the whole batches in [start, end): (status, position of the end or the bad batch, batches before it)."""
+    """Walk the complete batches in [start, end): (status, position of the end or the bad batch, earlier batches)."""
     position = start
     count = 0
     while end - position >= SMALLEST_PREFIX:
@@ -65,7 +65,7 @@ def count_batches(data: np.ndarray, start: int, end: int) -> tuple[int, int, int
 
 @fill_kernel
 def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int, int]:
-    """Fill `batches`, as many as `count_batches` found: (status, index of the bad one); a wrapper has count -1."""
+    """Fill `batches`, as many as `count_batches` found: (status, index of the bad batch); a wrapper has count -1."""
     position = start
     for index in range(batches.size):
         row = batches[index]
@@ -123,7 +123,7 @@ def _smallest(magic: int) -> int:
 
 @fill_kernel
 def count_frames(data: np.ndarray) -> tuple[int, int, int]:
-    """Walk the whole batches of `data`: (status, position of the end or of the bad one, batches before it)."""
+    """Walk the complete batches of `data`: (status, position of the end or the bad batch, earlier batches)."""
     position = 0
     count = 0
     while data.size - position >= SMALLEST_PREFIX:
@@ -149,26 +149,26 @@ def read_frames(data: np.ndarray, batches: np.ndarray) -> None:
         position += row["size"]
 
 
-#: The facts of a run of batches of one file: its first offset (in a segment with gaps, a lower bound of it; -1:
-#: not known); where the segment ends; whether the segment has no gaps; whether the file ends with the run.
+#: A run of batches of one file: its first offset (in a segment with gaps a lower bound; -1: unknown); where the
+#: segment ends; whether the segment has no gaps; whether the file ends with the run.
 RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", np.int64), ("ends_file", np.int64)])
 
 
 @fill_kernel
 def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) -> int:
-    """The first misplaced one of `batches` (BATCH rows), or -1; `owner` has the row in `runs` of each batch."""
+    """Return the first misplaced row of `batches` (BATCH), or -1; `owner` has the row in `runs` of each batch."""
     # in a run batches follow each other, without a gap where the segment is dense, and nothing follows its end
     last = -1
     for row in range(batches.size):
         run = runs[owner[row]]
         opens = row == 0 or owner[row] != owner[row - 1]
         closes = run["ends_file"] and (row + 1 == batches.size or owner[row] != owner[row + 1])
-        # no offset exceeds the largest int64: subtract one on both sides, since adding one could overflow
-        before, end = run["first_offset"] - 1 if opens else last, run["end_offset"] - 1
-        previous = batches[row]["base_offset"] - 1
+        # compare offsets minus one: adding one could overflow
+        expected, end = run["first_offset"] - 1 if opens else last, run["end_offset"] - 1
+        actual = batches[row]["base_offset"] - 1
         last = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
-        exact = run["dense"] and before >= -1
-        if previous < before or (exact and previous != before):
+        exact = run["dense"] and expected >= -1
+        if actual < expected or (exact and actual != expected):
             return row
         if last > end or (not closes and last == end):
             return row
@@ -191,45 +191,45 @@ def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarra
     return count
 
 
-#: The faults of batches: none, they are not all of their bytes, they are not of format 2 or have attributes that are
-#: refused, or their offsets do not count from 0 on.
+#: The faults of batches: none; they do not fill their bytes; they have another format than 2, or refused attributes;
+#: their offsets do not count from 0.
 ALL_FINE, NOT_ALL, BAD_FORMAT, UNFIT_OFFSETS = range(4)
 
 _FORMAT = 2
 
 
 @fill_kernel
-def look_at_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, int, int, int, bool]:
-    """The fault of `batches` (BATCH rows) that should fill `size` bytes, with offsets from 0 on.
+def inspect_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, int, int, int, bool]:
+    """Check that `batches` (BATCH rows) fill `size` bytes, with offsets from 0 and without the attributes `refused`.
 
-    `refused` are attribute bits that none may have. Then the size of the largest one, the offset behind them, the
-    largest timestamp, and whether any has a producer id; there must be one batch.
+    Returns the fault, the size of the largest batch, the next offset, the largest timestamp, and whether any batch
+    has a producer id. `batches` must not be empty.
     """
-    verdict = ALL_FINE
+    fault = ALL_FINE
     position = 0
     end_offset = 0
     largest = 0
     newest = batches[0]["max_timestamp"]
-    of_producers = False
+    has_producers = False
     for row in range(batches.size):
         batch = batches[row]
         if batch["position"] != position or not HEADER_SIZE <= batch["size"] <= size - position:
-            return NOT_ALL, largest, end_offset, newest, of_producers
+            return NOT_ALL, largest, end_offset, newest, has_producers
         if batch["magic"] != _FORMAT or batch["attributes"] & refused:
-            verdict = BAD_FORMAT
-        elif batch["base_offset"] != end_offset and verdict == ALL_FINE:
-            verdict = UNFIT_OFFSETS
+            fault = BAD_FORMAT
+        elif batch["base_offset"] != end_offset and fault == ALL_FINE:
+            fault = UNFIT_OFFSETS
         position += batch["size"]
         end_offset = batch["base_offset"] + batch["last_offset_delta"] + 1
         largest = max(largest, batch["size"])
         newest = max(newest, batch["max_timestamp"])
-        of_producers |= batch["producer_id"] >= 0
-    return (verdict if position == size else NOT_ALL), largest, end_offset, newest, of_producers
+        has_producers |= batch["producer_id"] >= 0
+    return (fault if position == size else NOT_ALL), largest, end_offset, newest, has_producers
 
 
 @fill_kernel
 def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved: np.ndarray) -> None:
-    """Fill `moved` with `batches`, which `look_at_batches` checked, with offsets from `first_offset` on."""
+    """Fill `moved` with `batches`, which `inspect_batches` checked, at offsets from `first_offset`."""
     for row in range(batches.size):
         moved[row] = batches[row]
         base_offset = batches[row]["base_offset"] + first_offset

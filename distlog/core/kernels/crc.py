@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli, RFC 3720) of many ranges in one call, of a whole from its parts, and of batches."""
+"""CRC-32C (Castagnoli, RFC 3720) of many ranges in one call, of joined ranges, and of batches."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from distlog.core.kernels.native import (
     word_at,
 )
 
-# CRC-32C uses the instruction of the processor if it has one: three ranges side by side, since a step takes three
-# cycles but one can begin in each cycle (a method of Intel's). That gives 21 GB/s, the same as the library, for
-# data in the cache, and nine tenths of the library's 17 GB/s for other data. Elsewhere it uses tables, sixteen
-# bytes a step (Intel's slicing-by-16). That is ten times slower per byte, but a call of the library costs as much
-# as some hundred bytes.
+# CRC-32C uses the instruction of the processor if there is one: three ranges at a time, since a step takes three
+# cycles but a step can start in every cycle (Intel's method). That is as fast as the library for data in the cache
+# (21 GB/s), and nine tenths as fast for other data. Otherwise it uses tables, sixteen bytes a step (Intel's
+# slicing-by-16): ten times slower per byte, but a call of the library costs as much as some hundred bytes.
 
 
 _POLYNOMIAL = 0x82F63B78
@@ -31,12 +30,12 @@ _ONES = 0xFFFFFFFF
 NO_BYTES = 0
 #: The number of bytes in the length of a part.
 _LENGTH_BYTES = 4
-#: The size of each of the three ranges: long ranges first, then short ones for the rest.
+#: The size of each of the three ranges: long ranges first, then short ranges.
 _LONG_LANE, _SHORT_LANE = 1 << 12, 1 << 9
 
 
 def crc_tables(polynomial: int) -> np.ndarray:
-    """Row k, 0 to 15: the checksum of each byte value when k zero bytes follow it, for a polynomial of 32 bits."""
+    """Return row k, 0 to 15: the checksum of each byte value followed by k zero bytes, for a 32-bit polynomial."""
     rows = np.zeros((16, 256), np.int64)
     first = np.arange(256)
     for _ in range(8):
@@ -50,18 +49,18 @@ def crc_tables(polynomial: int) -> np.ndarray:
 _TABLES = crc_tables(_POLYNOMIAL)
 
 
-def _product(left: Any, right: Any) -> Any:
-    # Product of two polynomials, modulo that of the checksum; in Python both may be arrays of them.
-    product = 0 * right
+def _product(first: Any, second: Any) -> Any:
+    # The product of two polynomials modulo the polynomial of the checksum; in Python both may be arrays.
+    product = 0 * second
     for bit in range(32):
-        product ^= right * (left >> (31 - bit) & 1)
-        right = right >> 1 ^ _POLYNOMIAL * (right & 1)
+        product ^= second * (first >> (31 - bit) & 1)
+        second = second >> 1 ^ _POLYNOMIAL * (second & 1)
     return product
 
 
 def _powers() -> np.ndarray:
     """Entry [k, n]: x to the power of 8 times n times 256^k, modulo the polynomial, bits reversed."""
-    # x^8, since x^0 is the highest bit; each one is the square of the one before
+    # x^8, since x^0 is the highest bit; the next is always the square of the last
     squares = [1 << 31 - 8]
     while len(squares) < 8 * _LENGTH_BYTES:
         squares.append(_product(squares[-1], squares[-1]))
@@ -71,14 +70,14 @@ def _powers() -> np.ndarray:
     return powers
 
 
-def _behind(lane: int) -> np.ndarray:
-    """Row k: the checksum for each of the 256 values of byte k of a checksum when 2^lane zero bytes follow."""
-    power, each = int(_POWERS[lane // 8, 1 << lane % 8]), np.arange(256)
-    return np.stack([_product(power, each << 8 * row) for row in range(4)])
+def _tables_after_zeros(lane: int) -> np.ndarray:
+    """Return row k: the checksum for each value of byte k of a checksum, followed by 2^lane zero bytes."""
+    power, byte_values = int(_POWERS[lane // 8, 1 << lane % 8]), np.arange(256)
+    return np.stack([_product(power, byte_values << 8 * row) for row in range(4)])
 
 
 _POWERS = _powers()
-_BEHIND_LONG, _BEHIND_SHORT = _behind(12), _behind(9)
+_LONG_ZEROS, _SHORT_ZEROS = _tables_after_zeros(12), _tables_after_zeros(9)
 
 
 _product_called = called(_product)
@@ -119,9 +118,9 @@ def _with_bytes(tables: np.ndarray, crc: int, data: np.ndarray, position: int, e
 
 
 @inlined
-def crc_of_tables(tables: np.ndarray, before: int, data: np.ndarray, start: int, end: int) -> int:
-    """The checksum after data[start:end], by its `crc_tables`; bounds are not checked."""
-    crc = before ^ _ONES
+def crc_of_tables(tables: np.ndarray, initial: int, data: np.ndarray, start: int, end: int) -> int:
+    """Return the checksum after data[start:end], by its `crc_tables`; bounds are not checked."""
+    crc = initial ^ _ONES
     position = start
     while end - position >= 16:
         crc = _step(tables, word_at(data, position) ^ crc, 8) ^ _step(tables, word_at(data, position + 8), 0)
@@ -130,42 +129,42 @@ def crc_of_tables(tables: np.ndarray, before: int, data: np.ndarray, start: int,
 
 
 @called
-def crc_by_tables(before: int, data: np.ndarray, start: int, end: int) -> int:
-    """CRC-32C as `crc_of_tables` gives it."""
-    return crc_of_tables(_TABLES, before, data, start, end)
+def crc_by_tables(initial: int, data: np.ndarray, start: int, end: int) -> int:
+    """Same as `crc_of_tables`, for CRC-32C."""
+    return crc_of_tables(_TABLES, initial, data, start, end)
 
 
 @inlined
-def _moved(behind: np.ndarray, crc: int) -> int:
-    high: int = behind[2, crc >> 16 & 0xFF] ^ behind[3, crc >> 24 & 0xFF]
-    low: int = behind[0, crc & 0xFF] ^ behind[1, crc >> 8 & 0xFF]
+def _moved(zeros_tables: np.ndarray, crc: int) -> int:
+    high: int = zeros_tables[2, crc >> 16 & 0xFF] ^ zeros_tables[3, crc >> 24 & 0xFF]
+    low: int = zeros_tables[0, crc & 0xFF] ^ zeros_tables[1, crc >> 8 & 0xFF]
     return low ^ high
 
 
 @called
 def _side_by_side(
-    crc: int, data: np.ndarray, position: int, end: int, lane: int, behind: np.ndarray
+    crc: int, data: np.ndarray, position: int, end: int, lane: int, zeros_tables: np.ndarray
 ) -> tuple[int, int]:
-    # Takes three ranges of `lane` bytes at a time: returns (the register, the position of the rest).
+    # Reads three ranges of `lane` bytes at a time: (the register, the position of the unread bytes).
     while end - position >= 3 * lane:
         second = 0
         third = 0
-        for at in range(position, position + lane, 8):
-            crc = crc_of_word(crc, word_at(data, at))
-            second = crc_of_word(second, word_at(data, at + lane))
-            third = crc_of_word(third, word_at(data, at + 2 * lane))
-        crc = _moved(behind, _moved(behind, crc) ^ second) ^ third
+        for offset in range(position, position + lane, 8):
+            crc = crc_of_word(crc, word_at(data, offset))
+            second = crc_of_word(second, word_at(data, offset + lane))
+            third = crc_of_word(third, word_at(data, offset + 2 * lane))
+        crc = _moved(zeros_tables, _moved(zeros_tables, crc) ^ second) ^ third
         position += 3 * lane
     return crc, position
 
 
 @called
-def crc_by_instruction(before: int, data: np.ndarray, start: int, end: int) -> int:
-    """The same result as `crc_by_tables`."""
-    crc, position = before ^ _ONES, start
+def crc_by_instruction(initial: int, data: np.ndarray, start: int, end: int) -> int:
+    """Same as `crc_by_tables`."""
+    crc, position = initial ^ _ONES, start
     if end - position >= 3 * _SHORT_LANE:
-        crc, position = _side_by_side(crc, data, position, end, _LONG_LANE, _BEHIND_LONG)
-        crc, position = _side_by_side(crc, data, position, end, _SHORT_LANE, _BEHIND_SHORT)
+        crc, position = _side_by_side(crc, data, position, end, _LONG_LANE, _LONG_ZEROS)
+        crc, position = _side_by_side(crc, data, position, end, _SHORT_LANE, _SHORT_ZEROS)
     while end - position >= 8:
         crc = crc_of_word(crc, word_at(data, position))
         position += 8
@@ -175,13 +174,13 @@ def crc_by_instruction(before: int, data: np.ndarray, start: int, end: int) -> i
     return crc ^ _ONES
 
 
-#: `crc32c_of(before, data, start, end)`: CRC-32C by the faster of both ways.
+#: `crc32c_of(initial, data, start, end)`: CRC-32C, by the faster method.
 crc32c_of = crc_by_instruction if HAS_INSTRUCTION else crc_by_tables
 
 
 @fill_kernel
 def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_from: int) -> int:
-    """The first of `batches` (format 2, sizes below `below`, none beyond `data`) with a wrong checksum, or -1."""
+    """Return the first of `batches` (format 2, below `below` bytes, within `data`) with a wrong checksum, or -1."""
     for row in range(batches.size):
         batch = batches[row]
         if batch["magic"] == 2 and batch["size"] < below:
@@ -193,14 +192,14 @@ def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_fr
 
 @fill_kernel
 def crcs_of_slices(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, crcs: np.ndarray) -> None:
-    """Put the checksum of each slice [start, end) of `data` into `crcs`; none may reach beyond `data`."""
+    """Put the checksum of each slice [start, end) of `data` into `crcs`; all must be within `data`."""
     for row in range(starts.size):
         crcs[row] = crc32c_of(NO_BYTES, data, starts[row], ends[row])
 
 
 @fill_kernel
 def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at: int) -> None:
-    """Put the checksum of each of `batches` (format 2, none beyond `data`) into its row, and into `data`."""
+    """Put the checksum of each of `batches` (format 2, all within `data`) into its row, and into `data`."""
     for row in range(batches.size):
         start = batches[row]["position"]
         crc = crc32c_of(NO_BYTES, data, start + checked_from, start + batches[row]["size"])
@@ -209,17 +208,16 @@ def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at:
 
 
 @inlined
-def crc_with_batch(before: int, data: np.ndarray, batch: np.void, checked_from: int, joined_from: int) -> int:
-    """The checksum after `batch` (a BATCH row), when `before` is the checksum of the bytes before it.
+def crc_with_batch(initial: int, data: np.ndarray, batch: np.void, checked_from: int, joined_from: int) -> int:
+    """Return the checksum after `batch` (a BATCH row within `data`), from the checksum `initial` before it.
 
-    Of a batch of format 2 and at least `joined_from` bytes only the first `checked_from` are read, since its own
-    checksum, which must be right, tells the rest. They are joined as in zlib's `crc32_combine`: the first times a
-    power of x, plus the second. The batch must not reach beyond `data`.
+    For a batch of format 2 and at least `joined_from` bytes, reads only the first `checked_from` bytes and joins them
+    with the batch's own checksum, which must be right, as in zlib's `crc32_combine`.
     """
     start = batch["position"]
     if batch["magic"] != 2 or batch["size"] < joined_from:
-        return crc32c_of(before, data, start, start + batch["size"])
-    crc = crc32c_of(before, data, start, start + checked_from)
+        return crc32c_of(initial, data, start, start + batch["size"])
+    crc = crc32c_of(initial, data, start, start + checked_from)
     joined: int = _with_zeros(crc, batch["size"] - checked_from) ^ batch["crc"]
     return joined
 
@@ -234,7 +232,7 @@ def _crc32(data: np.ndarray, start: int, end: int) -> int:
 
 @fill_kernel
 def find_valid(data: np.ndarray, batches: np.ndarray, checked_from: int, legacy_from: int, valid: np.ndarray) -> None:
-    """Set for each of `batches` (none beyond `data`) whether its checksum is right."""
+    """Set for each of `batches` (all within `data`) whether its checksum is right."""
     for row in range(batches.size):
         batch = batches[row]
         start = batch["position"]
@@ -247,21 +245,21 @@ def find_valid(data: np.ndarray, batches: np.ndarray, checked_from: int, legacy_
 
 
 def crcs_of_rows(rows: np.ndarray) -> np.ndarray:
-    """The checksum of each row, int64; rows are of a dtype of a few bytes."""
+    """Return the checksum of each row, int64; rows have a dtype of a few bytes."""
     columns = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
     checksums = np.full(len(rows), _ONES)
     for byte in columns.T:
         checksums = _TABLES[0][(checksums ^ byte) & 0xFF] ^ (checksums >> 8)
-    made: np.ndarray = checksums ^ _ONES
-    return made
+    result: np.ndarray = checksums ^ _ONES
+    return result
 
 
 def crcs_joined(firsts: np.ndarray, lasts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The checksum of two parts of each row, from those of the parts and the sizes of the last ones."""
+    """Return the checksum of two joined parts per row, from their checksums and the size of the second."""
     joined = firsts
     for row in range(_LENGTH_BYTES):
         digits = sizes >> 8 * row & 0xFF
         if digits.any():
             joined = _product(_POWERS[row][digits], joined)
-    whole: np.ndarray = joined ^ lasts
-    return whole
+    result: np.ndarray = joined ^ lasts
+    return result

@@ -9,18 +9,18 @@ import numpy as np
 from distlog.core.kernels.batch_scan import HEADER_SIZE, LOG_OVERHEAD
 from distlog.core.kernels.native import COMPILED, fill_kernel, int_at, pointer_to, read_at
 
-#: What is read from a header on: the headers of small batches come together.
+#: The bytes of one read from a header: it holds several headers of small batches.
 WINDOW_BYTES = 4096
 _NONE = -1, -1, -1
 
 
 @fill_kernel
 def _find_batches(
-    file: int, part: tuple[int, int], segment: tuple[int, int, bool], wanted: tuple[int, int, int], window: np.ndarray
+    file: int, part: tuple[int, int], segment: tuple[int, int, bool], target: tuple[int, int, int], window: np.ndarray
 ) -> tuple[int, int, int]:
     position, log_end = part
     following, segment_end, is_dense = segment
-    first_offset, end_offset, room = wanted
+    first_offset, end_offset, room = target
     begin = end = next_offset = -1
     window_begin = window_end = position
     while position < log_end and (begin < 0 or position - begin < room):
@@ -31,10 +31,10 @@ def _find_batches(
             )
             if window_end - position < HEADER_SIZE:
                 return _NONE
-        at = position - window_begin
-        base_offset, last_offset_delta = int_at(window, at, 8), int_at(window, at + 23, 4)
-        size, record_count = LOG_OVERHEAD + int_at(window, at + 8, 4), int_at(window, at + 57, 4)
-        if int_at(window, at + 16, 1) != 2 or not HEADER_SIZE <= size <= log_end - position:
+        header = position - window_begin
+        base_offset, last_offset_delta = int_at(window, header, 8), int_at(window, header + 23, 4)
+        size, record_count = LOG_OVERHEAD + int_at(window, header + 8, 4), int_at(window, header + 57, 4)
+        if int_at(window, header + 16, 1) != 2 or not HEADER_SIZE <= size <= log_end - position:
             return _NONE
         if base_offset < max(following, 0) or last_offset_delta < 0 or record_count < 0:
             return _NONE
@@ -55,16 +55,15 @@ def _find_batches(
 
 
 def _find_none(
-    file: int, part: tuple[int, int], segment: tuple[int, int, bool], wanted: tuple[int, int, int], window: np.ndarray
+    file: int, part: tuple[int, int], segment: tuple[int, int, bool], target: tuple[int, int, int], window: np.ndarray
 ) -> tuple[int, int, int]:
     return _NONE
 
 
 #: `find_batches(file, (position, log_end), (following, segment_end, is_dense), (first_offset, end_offset, room),
-#: window)`: where the batches of an open log begin and end that hold offsets from `first_offset` on, below
-#: `end_offset`: as many as fit into `room` bytes, but at least one; and the offset behind them. A batch begins at
-#: `position`, at the offset `following`; if that is -1, not behind `first_offset`. The segment ends below the offset
-#: `segment_end`, and before `log_end`; if it `is_dense`, its offsets have no gaps. All are -1 if there are none, if a
-#: header is not what it should be, or for batches of formats 0 and 1. `window` has WINDOW_BYTES. Without a compiler
-#: it finds none.
+#: window)`: the start and end of the batches of an open log with offsets in [`first_offset`, `end_offset`), as many
+#: as fit into `room` bytes but at least one; and the next offset. A batch starts at `position`, at the offset
+#: `following`, or if that is -1, at most at `first_offset`. The segment ends before the offset `segment_end` and the
+#: position `log_end`; if it `is_dense`, its offsets have no gaps. All are -1 if there are no batches, after a bad
+#: header, and for batches of formats 0 and 1. `window` has WINDOW_BYTES. Without a compiler it finds none.
 find_batches: Any = _find_batches if COMPILED else _find_none

@@ -21,7 +21,7 @@ STATE_SIZE = 5
 
 @inlined
 def add_batch(size: int, last_offset: int, max_timestamp: int, interval: int, state: np.ndarray) -> tuple[bool, bool]:
-    """Take the next batch: whether it gets an offset entry, and whether a time entry (MAX_TIMESTAMP, MAX_OFFSET)."""
+    """Add the next batch: whether it gets an offset entry, and whether a time entry (MAX_TIMESTAMP, MAX_OFFSET)."""
     if max_timestamp > state[MAX_TIMESTAMP]:
         state[MAX_TIMESTAMP] = max_timestamp
         state[MAX_OFFSET] = last_offset
@@ -38,22 +38,21 @@ def add_batch(size: int, last_offset: int, max_timestamp: int, interval: int, st
 
 @fill_kernel
 def count_until_full(
-    sizes: np.ndarray, max_timestamps: np.ndarray, interval: int, state: np.ndarray, left: np.ndarray
+    sizes: np.ndarray, max_timestamps: np.ndarray, interval: int, state: np.ndarray, room: np.ndarray
 ) -> int:
-    """The number of batches, at least one, that fit in an index with `left` entries; changes `left` and `state`."""
+    """Return how many batches, at least one, fit in an index with `room` entries; changes `room` and `state`."""
     for row in range(sizes.size):
-        if state[BATCHES] > 0 and (left[0] <= 0 or left[1] <= 0):
+        if state[BATCHES] > 0 and (room[0] <= 0 or room[1] <= 0):
             return row
         offset_due, time_due = add_batch(sizes[row], 0, max_timestamps[row], interval, state)
-        left[0] -= offset_due
-        left[1] -= time_due
+        room[0] -= offset_due
+        room[1] -= time_due
     return sizes.size
 
 
 # A *column* is one field of every entry, given as three integers: `stride`, the size of an entry; `start`, the
-# place of the field in it; `width`, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most
-# lookups are near the end, so the last 8192 bytes are searched first, and the pages that such a lookup touches stay
-# hot.
+# position of the field in it; `width`, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most
+# lookups are near the end, so the last 8192 bytes are searched first, and their pages stay hot.
 #
 # Bytes that are not ordered give a wrong slot. It is still between -1 and the last slot, and its key is not above
 # the target: no input makes a kernel read outside the array.
@@ -75,9 +74,9 @@ def read_int(data: Bytes, position: int, width: int) -> int:
 @kernel
 def _word(data: Bytes, position: int) -> int:
     # Unrolled, with indexes that cannot be negative, so that the compiler makes it one load and one byte swap.
-    at = np.uintp(position)
-    high = (np.int64(np.int8(data[at])) << 24) | (np.int64(data[at + np.uintp(1)]) << 16)
-    return int(high | (np.int64(data[at + np.uintp(2)]) << 8) | np.int64(data[at + np.uintp(3)]))
+    index = np.uintp(position)
+    high = (np.int64(np.int8(data[index])) << 24) | (np.int64(data[index + np.uintp(1)]) << 16)
+    return int(high | (np.int64(data[index + np.uintp(2)]) << 8) | np.int64(data[index + np.uintp(3)]))
 
 
 @kernel
@@ -108,8 +107,8 @@ def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int)
     slot = floor_slot(data, entries, target, stride, 0, width)
     if slot < 0:
         return slot, 0, 0
-    at = slot * stride
-    return slot, read_int(data, at, width), read_int(data, at + width, 4)
+    position = slot * stride
+    return slot, read_int(data, position, width), read_int(data, position + width, 4)
 
 
 @kernel

@@ -74,8 +74,8 @@ def _part_of_word(data: np.ndarray, position: int, size: int) -> int:
 def _siphash(data: np.ndarray, position: int, size: int, first: int, second: int) -> tuple[int, int]:
     state = first ^ _START_0, second ^ _START_1 ^ _LONG, first ^ _START_2, second ^ _START_3
     tail = position + (size & -8)
-    for at in range(position, tail, 8):
-        state = _with_word(state, word_at(data, at))
+    for index in range(position, tail, 8):
+        state = _with_word(state, word_at(data, index))
     state = _with_word(state, wrapped((size & 0xFF) << 56) | _part_of_word(data, tail, size & 7))
     v0, v1, v2, v3 = state
     v0, v1, v2, v3 = _finished((v0, v1, v2 ^ _FIRST_WORD, v3))
@@ -84,8 +84,8 @@ def _siphash(data: np.ndarray, position: int, size: int, first: int, second: int
     return result, v0 ^ v1 ^ v2 ^ v3
 
 
-# A key belongs to one bucket. One word of its hash decides the bucket, the other one the place in an offset map:
-# the same word for both would fill the map's slots in clusters.
+# A key belongs to one bucket. One word of its hash selects the bucket, the second word the slot in an offset map:
+# with the same word for both, the map would fill in clusters.
 
 
 ROW_WORDS = 3
@@ -93,25 +93,25 @@ ROW_BYTES = 8 * ROW_WORDS
 
 
 @inlined
-def _place(second: int, offset: int, start_offset: int, buckets: int) -> int:
+def _bucket(second: int, offset: int, start_offset: int, buckets: int) -> int:
     """The bucket of a key by the second word of its hash; plus `buckets` if `offset` is below `start_offset`."""
-    bucket = (second >> 32 & 0xFFFFFFFF) * buckets >> 32
-    return bucket if offset >= start_offset else bucket + buckets
+    number = (second >> 32 & 0xFFFFFFFF) * buckets >> 32
+    return number if offset >= start_offset else number + buckets
 
 
 @fill_kernel
 def count_keys(
     hashes: np.ndarray, keyed: np.ndarray, offsets: np.ndarray, start_offset: int, counts: np.ndarray
 ) -> None:
-    """Add to `counts`, two per bucket, the number of records with a key that `_place` puts at each place."""
+    """Add to `counts`, two per bucket, the number of records with a key that `_bucket` puts there."""
     buckets = counts.size // 2
     for row in range(offsets.size):
         if keyed[row]:
-            counts[_place(hashes[row, 1], offsets[row], start_offset, buckets)] += 1
+            counts[_bucket(hashes[row, 1], offsets[row], start_offset, buckets)] += 1
 
 
 @fill_kernel
-def place_keys(
+def scatter_keys(
     hashes: np.ndarray,
     keyed: np.ndarray,
     offsets: np.ndarray,
@@ -119,32 +119,32 @@ def place_keys(
     positions: np.ndarray,
     rows: np.ndarray,
 ) -> None:
-    """Write the rows of records with a key, each at the position of its place, and move that position on."""
+    """Write the rows of records with a key at the position of their bucket, and advance that position."""
     buckets = positions.size // 2
     for row in range(offsets.size):
         if keyed[row]:
-            place = _place(hashes[row, 1], offsets[row], start_offset, buckets)
-            at = positions[place]
-            rows[at, 0] = hashes[row, 0]
-            rows[at, 1] = hashes[row, 1]
-            rows[at, 2] = offsets[row]
-            positions[place] = at + 1
+            bucket = _bucket(hashes[row, 1], offsets[row], start_offset, buckets)
+            target = positions[bucket]
+            rows[target, 0] = hashes[row, 0]
+            rows[target, 1] = hashes[row, 1]
+            rows[target, 2] = offsets[row]
+            positions[bucket] = target + 1
 
 
 @fill_kernel
 def set_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray) -> None:
-    """Put `offsets` into the set."""
+    """Add `offsets` to the set."""
     for row in range(offsets.size):
-        at = offsets[row] - base_offset
-        bits[at >> 3] |= np.uint8(1 << (at & 7))
+        bit = offsets[row] - base_offset
+        bits[bit >> 3] |= np.uint8(1 << (bit & 7))
 
 
 @fill_kernel
 def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, unset: np.ndarray) -> None:
     """Write to `unset`, for each of `offsets`, whether it is not in the set."""
     for row in range(offsets.size):
-        at = offsets[row] - base_offset
-        unset[row] = bits[at >> 3] >> (at & 7) & 1 == 0
+        bit = offsets[row] - base_offset
+        unset[row] = bits[bit >> 3] >> (bit & 7) & 1 == 0
 
 
 # Open addressing with linear probing over one flat array; a slot is the two words of the hash, and the offset plus
@@ -152,24 +152,24 @@ def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, unset: n
 
 
 SLOT_WORDS = 3
-#: How many records ahead a slot is fetched: memory takes about as long as that many searches.
-_AHEAD = 16
+#: A slot is fetched this many records early: memory takes as long as about that many searches.
+_PREFETCH_ROWS = 16
 
 
 @inlined
 def _home(slots: int, first: int) -> int:
-    """The slot at which the search begins for a hash with the first word `first`."""
+    """Return the first slot to search for a hash with the first word `first`."""
     return (first >> 32 & 0xFFFFFFFF) * slots >> 32
 
 
 @inlined
 def _find(table: np.ndarray, slots: int, first: int, second: int) -> int:
-    """The position of the slot that holds the hash, else of the empty slot where it belongs; one is always empty."""
+    """Return the position of the slot that holds the hash, else of the empty slot where it belongs."""
     slot = _home(slots, first)
     while True:
-        at = slot * SLOT_WORDS
-        if table[at + 2] == 0 or (table[at] == first and table[at + 1] == second):
-            return at
+        position = slot * SLOT_WORDS
+        if table[position + 2] == 0 or (table[position] == first and table[position + 1] == second):
+            return position
         slot = slot + 1 if slot + 1 < slots else 0
 
 
@@ -183,55 +183,55 @@ def put_all(
     valid: np.ndarray,
     offsets: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Note records until the map holds `limit` keys: (records taken, keys in the map, last offset put or -1)."""
+    """Add records until the map holds `limit` keys: (records added, keys in the map, last offset added or -1)."""
     latest = -1
     for row in range(offsets.size):
-        if row + _AHEAD < offsets.size:
-            prefetch(table, _home(slots, hashes[row + _AHEAD, 0]) * SLOT_WORDS)
+        if row + _PREFETCH_ROWS < offsets.size:
+            prefetch(table, _home(slots, hashes[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
         if not valid[row]:
             continue
         if size >= limit:
             return row, size, latest
-        at = _find(table, slots, hashes[row, 0], hashes[row, 1])
-        if table[at + 2] == 0:
-            table[at] = hashes[row, 0]
-            table[at + 1] = hashes[row, 1]
+        position = _find(table, slots, hashes[row, 0], hashes[row, 1])
+        if table[position + 2] == 0:
+            table[position] = hashes[row, 0]
+            table[position + 1] = hashes[row, 1]
             size += 1
         latest = offsets[row]
-        table[at + 2] = latest + 1
+        table[position + 2] = latest + 1
     return offsets.size, size, latest
 
 
 @fill_kernel
-def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, found: np.ndarray) -> None:
-    """Write the last offset of each key to `found`, or -1 for a key that is not in the map."""
-    for row in range(found.size):
-        if row + _AHEAD < found.size:
-            prefetch(table, _home(slots, hashes[row + _AHEAD, 0]) * SLOT_WORDS)
-        found[row] = table[_find(table, slots, hashes[row, 0], hashes[row, 1]) + 2] - 1
+def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, last_offsets: np.ndarray) -> None:
+    """Write the last offset of each key to `last_offsets`, or -1 for a key that is not in the map."""
+    for row in range(last_offsets.size):
+        if row + _PREFETCH_ROWS < last_offsets.size:
+            prefetch(table, _home(slots, hashes[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
+        last_offsets[row] = table[_find(table, slots, hashes[row, 0], hashes[row, 1]) + 2] - 1
 
 
 @fill_kernel
-def take_all(
+def put_rows(
     table: np.ndarray, slots: int, limit: int, size: int, rows: np.ndarray, superseded: np.ndarray
 ) -> tuple[int, int]:
-    """Note `rows`; a key's lower offset goes to `superseded`. Returns how many (-1: full), and keys in the map."""
+    """Add `rows`; a key's lower offset goes to `superseded`. Returns their number (-1: full), and keys in the map."""
     count = 0
     for row in range(superseded.size):
-        if row + _AHEAD < superseded.size:
-            prefetch(table, _home(slots, rows[row + _AHEAD, 0]) * SLOT_WORDS)
-        at = _find(table, slots, rows[row, 0], rows[row, 1])
-        noted, offset = table[at + 2] - 1, rows[row, 2]
-        if noted < 0:
+        if row + _PREFETCH_ROWS < superseded.size:
+            prefetch(table, _home(slots, rows[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
+        position = _find(table, slots, rows[row, 0], rows[row, 1])
+        known_offset, offset = table[position + 2] - 1, rows[row, 2]
+        if known_offset < 0:
             if size >= limit:
                 return -1, size
-            table[at] = rows[row, 0]
-            table[at + 1] = rows[row, 1]
+            table[position] = rows[row, 0]
+            table[position + 1] = rows[row, 1]
             size += 1
-        elif noted != offset:
-            superseded[count] = min(noted, offset)
+        elif known_offset != offset:
+            superseded[count] = min(known_offset, offset)
             count += 1
-        table[at + 2] = max(noted, offset) + 1
+        table[position + 2] = max(known_offset, offset) + 1
     return count, size
 
 
@@ -240,8 +240,8 @@ def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded:
     """Write to `superseded` the offsets of `rows` whose key has a later offset in the map; returns their number."""
     count = 0
     for row in range(superseded.size):
-        if row + _AHEAD < superseded.size:
-            prefetch(table, _home(slots, rows[row + _AHEAD, 0]) * SLOT_WORDS)
+        if row + _PREFETCH_ROWS < superseded.size:
+            prefetch(table, _home(slots, rows[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
         if table[_find(table, slots, rows[row, 0], rows[row, 1]) + 2] - 1 > rows[row, 2]:
             superseded[count] = rows[row, 2]
             count += 1
@@ -256,7 +256,7 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
-#: About how many bytes a record takes in a batch beyond its key and value.
+#: About how many bytes a record has in a batch besides its key and value.
 RECORD_OVERHEAD = 8
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
@@ -277,13 +277,13 @@ def murmur2(data: Bytes, start: int, end: int) -> int:
     """Kafka's murmur2 of `data[start:end]` as an unsigned 32-bit number; the caller checks the bounds."""
     words_end = end - ((end - start) & 3)
     value = _SEED ^ (end - start)
-    for at in range(start, words_end, 4):
-        word = half_word_at(data, at) * _MULTIPLIER & _MASK
+    for index in range(start, words_end, 4):
+        word = half_word_at(data, index) * _MULTIPLIER & _MASK
         word = (word ^ (word >> 24)) * _MULTIPLIER & _MASK
         value = (value * _MULTIPLIER & _MASK) ^ word
     if words_end < end:
-        for at in range(words_end, end):
-            value ^= item_at(data, at) << (8 * (at - words_end))
+        for index in range(words_end, end):
+            value ^= item_at(data, index) << (8 * (index - words_end))
         value = value * _MULTIPLIER & _MASK
     value = (value ^ (value >> 13)) * _MULTIPLIER & _MASK
     return value ^ (value >> 15)
@@ -325,7 +325,7 @@ def assign(
 
 @fill_kernel
 def group(partitions: Ints, order: Longs, counts: Longs, following: Longs) -> int:
-    """Write row numbers to `order`, by partition, and `counts`, zeros before; returns the first bad row, or -1."""
+    """Write row numbers to `order`, by partition, and count them in `counts`; returns the first bad row, or -1."""
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):
             return row

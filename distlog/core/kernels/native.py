@@ -1,4 +1,4 @@
-"""The tools of the loops in `distlog.core.kernels`: the only module that imports numba."""
+"""Decorators and intrinsics of the kernels: the only module that imports numba."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def _operation(
 # Without SSE 4.2 HAS_INSTRUCTION is False, and nothing may call `crc_of_word`.
 
 
-def _is_there() -> bool:
-    # Ask for numba's target, which is also its key for cached code, not for the features of this processor.
+def _has_crc_instruction() -> bool:
+    # The features of numba's target, which is part of the key of cached code; not of this processor.
     config: Any = numba.config
     host_features: Any = get_host_cpu_features
     features = host_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
     return COMPILED and "+sse4.2" in features.split(",")
 
 
-HAS_INSTRUCTION = _is_there()
+HAS_INSTRUCTION = _has_crc_instruction()
 
 
 @_operation()
@@ -66,12 +66,12 @@ def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
 
 _log = logging.getLogger("distlog")
 _warn_once = remember(_log.warning)
-#: Compilations that take longer together are logged.
-_WORTH_A_LINE_S = 1.0
+#: Longer compilations are logged.
+_LOGGED_FROM_S = 1.0
 
 
 class _Sources:
-    """What numba's cache asks of a kernel: its code is of use until any source of kernels changes."""
+    """Locates a kernel for numba's cache: its code is valid until any source of kernels changes."""
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._line = function.__code__.co_firstlineno
@@ -79,7 +79,7 @@ class _Sources:
     from_function = classmethod(lambda cls, function, file: cls(function, file))
 
     def get_cache_path(self) -> str:
-        """No path: _KernelCache has the folders."""
+        """Return no path: _KernelCache has the folders."""
         return ""
 
     def ensure_cache_path(self) -> None:
@@ -111,7 +111,7 @@ class _KernelCache(FunctionCache):
         folders = code_folders(config.CACHE_DIR)
         #: By folder: the index of its code of this kernel.
         self.indexes: dict[Path, Any] = {folder: _index(folder, name) for folder in folders}
-        self._begun = 0.0
+        self._started_s = 0.0
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The code for a signature, or None."""
@@ -120,20 +120,20 @@ class _KernelCache(FunctionCache):
             if not folder.is_dir() or not _is_trusted(folder):
                 continue
             try:
-                found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-                if found is not None:
-                    return found
+                overload = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+                if overload is not None:
+                    return overload
             except (OSError, MemoryError):
                 pass
             except Exception:  # a power loss may leave files empty or torn, since numba does not sync them
                 with suppress(OSError):
                     index.flush()
-        self._begun = time.monotonic()
+        self._started_s = time.monotonic()
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save code, if a folder can be written."""
-        _KernelCache._spent_s += time.monotonic() - self._begun
+        _KernelCache._spent_s += time.monotonic() - self._started_s
         for folder, index in self.indexes.items():
             self._cache_file = index
             if not _is_trusted(folder):
@@ -141,12 +141,12 @@ class _KernelCache(FunctionCache):
             with suppress(Exception):
                 folder.mkdir(0o755, parents=True, exist_ok=True)
                 super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-                if self._spent_s > _WORTH_A_LINE_S:
-                    _warn_once("compiling distlog's kernels, once for this version: the code is kept in %s", folder)
+                if self._spent_s > _LOGGED_FROM_S:
+                    _warn_once("compiling distlog's kernels, once for this version; cached in %s", folder)
                 return
         _warn_once(
-            "compiling distlog's kernels takes some seconds in each process, since no folder for the code can be "
-            "written: set NUMBA_CACHE_DIR to a folder of your own"
+            "distlog's kernels are compiled again in each process, since no folder for the code can be written: set "
+            "NUMBA_CACHE_DIR to a writable folder"
         )
 
 
@@ -159,8 +159,8 @@ def _is_trusted(folder: Path) -> bool:
     reason = distrust(folder)
     if reason is not None:
         _warn_once(
-            "code of distlog's kernels is not kept in %s, since other users could run code with it: %s; set "
-            "NUMBA_CACHE_DIR to a folder that you alone may write",
+            "distlog's kernels are not cached in %s, where other users could replace the code: %s; set "
+            "NUMBA_CACHE_DIR to a folder that only you can write",
             folder,
             reason,
         )
@@ -173,7 +173,7 @@ _caches: list[_KernelCache] = []
 
 @dataclass(frozen=True, slots=True)
 class KeptCode:
-    """The folder of compiled code, and how many kernels have some there; else the `reasons` against each folder."""
+    """The folder of compiled code and the number of kernels in it, or the `reasons` against each folder."""
 
     folder: Path | None
     kernels: int
@@ -182,7 +182,7 @@ class KeptCode:
 
 
 def kept_code() -> KeptCode:
-    """The state of kept code now."""
+    """Return the current state of the compiled code."""
     config: Any = numba.config
     reasons = []
     for folder in code_folders(config.CACHE_DIR):
@@ -203,8 +203,8 @@ def _has_code(folder: Path, cache: _KernelCache) -> bool:
 
 def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
     """Compile, or load code, in a thread that no signal interrupts: Ctrl-C would leave LLVM's lock held."""
-    # what holds the lock waits for what it calls: a function of the user that is compiled with a kernel in it, or
-    # that a signal's handler interrupts in its compilation
+    # the holder of the lock may wait for this call: a user's function that is compiled with a kernel in it, or
+    # whose compilation a signal handler interrupts
     is_held: Any = global_compiler_lock.is_locked
     if threading.current_thread() is not threading.main_thread() or is_held():
         return compile_here(signature)
@@ -223,24 +223,24 @@ def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
         threading.Thread(target=compile_there, name="distlog-compiler").start()
     except RuntimeError:  # there can be no more threads, or the interpreter is ending
         return compile_here(signature)
-    # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
+    # with a timeout: Ctrl-C cannot interrupt a plain wait where a library restarts waits, as polars does
     while not over.acquire(timeout=threading.TIMEOUT_MAX):
         pass
-    found, error = results[0]
+    overload, error = results[0]
     if error is not None:
         raise error
-    return found
+    return overload
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Numba then counts no references to arrays when one function passes them to the next. Nothing calls a kernel from C.
+# Without reference counts when a function passes arrays to another. Nothing calls a kernel from C.
 _UNCOUNTED: Any = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
-#: Parts are called by kernels alone, so their code needs no way in from Python.
+#: Only kernels call parts, so their code needs no Python wrapper.
 _PART: Any = {**_UNCOUNTED, "no_cpython_wrapper": True}
 
-# A fork waits until no thread loads or compiles a kernel. Otherwise the child would find numba's lock held forever,
-# since it does not have the thread that holds it, and the state that the lock guards half changed.
+# A fork waits until no thread loads or compiles a kernel. Otherwise numba's lock would stay locked in the child,
+# which lacks the thread that holds it.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,
@@ -249,32 +249,32 @@ os.register_at_fork(
 
 
 def kernel(function: F) -> F:
-    """Compile `function` on first call, to run without the interpreter lock; the code is kept, if it can be."""
-    return _kept(function, nogil=True)
+    """Compile `function` on the first call, to run without the interpreter lock; the code is cached if possible."""
+    return _with_cache(function, nogil=True)
 
 
 def fill_kernel(function: F) -> F:
-    """A kernel that creates no array: numba counts no references then, which are dearer than a varint."""
-    return _kept(function, **_UNCOUNTED)
+    """Same as `kernel`, for a function that creates no array, so that numba counts no references."""
+    return _with_cache(function, **_UNCOUNTED)
 
 
 class _PartCode(JITCodeLibrary):
-    """The code of a part, which LLVM takes into kernels: no machine code of its own, and no optimisation."""
+    """The code of a part, which LLVM inlines into kernels: it is not optimized, and has no machine code."""
 
     def _optimize_final_module(self) -> None:
-        """Leave the part as it is: the kernel's turn comes later."""
+        """Leave the part unoptimized: LLVM optimizes the kernel later."""
 
     def _finalize_final_module(self) -> None:
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        """No address: there is no machine code."""
+        """Return no address: there is no machine code."""
         self._ensure_finalized()  # type: ignore[no-untyped-call]
         return 0
 
     @property
     def codegen(self) -> _PartCode:
-        """This object, since numba sets the function's environment by it, which would be in the machine code."""
+        """Return this object, by which numba sets an environment for machine code."""
         return self
 
     def set_env(self, name: str, environment: Any) -> None:
@@ -282,7 +282,7 @@ class _PartCode(JITCodeLibrary):
 
 
 class _PartCompiler(Compiler):
-    """Numba's compiler, with the code of a part for the result."""
+    """Numba's compiler, whose result is the code of a part."""
 
     def define_pipelines(self) -> Any:
         """Numba's own."""
@@ -293,26 +293,26 @@ class _PartCompiler(Compiler):
 
 
 class _Part:
-    """A function that kernels call: its code has no way in from Python, and none that runs without them."""
+    """A function that only kernels can call."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         self.compiled = numba.njit(pipeline_class=_PartCompiler, **_PART, **options)(function)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Refuse, since the code would crash: in Python wrap the part in a kernel."""
-        raise NotImplementedError(f"{self.compiled.__name__} is called by kernels alone")
+        """Raise NotImplementedError, since the code would crash: wrap the part in a kernel."""
+        raise NotImplementedError(f"only kernels can call {self.compiled.__name__}")
 
 
 class _PartType(types.Dispatcher):
-    """A part, as a caller's code sees it: one compilation serves all literals, each of which numba gives a type."""
+    """The type of a part: one compilation serves all literals, although numba gives each literal a type."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        """The types of a call, as numba finds them, if each literal were a variable."""
+        """Return the types of a call, with literals as variables."""
         plain: Any = types.unliteral
         return super().get_call_type(context, tuple(map(plain, args)), {name: plain(kws[name]) for name in kws})
 
 
-# a value of nothing, as numba's own dispatchers are
+# without a value, like numba's own dispatchers
 register_model(_PartType)(models.OpaqueModel)
 
 
@@ -322,16 +322,16 @@ def _type_of_part(part: _Part, context: Any) -> Any:
 
 
 def inlined(function: F) -> F:
-    """A part of fill kernels, merged into each by LLVM; each costs some 30 ms to compile, so prefer few."""
+    """Make a part of fill kernels that LLVM inlines into each; a part takes about 30 ms to compile, so prefer few."""
     return cast(F, _Part(function, forceinline=True)) if COMPILED else function
 
 
 def called(function: F) -> F:
-    """A part as `inlined`, but LLVM has one copy of it in a kernel: for what is long, or seldom runs."""
+    """Same as `inlined`, but with one copy per kernel: for long code, or code that seldom runs."""
     return cast(F, _Part(function)) if COMPILED else function
 
 
-def _kept(function: F, **options: Any) -> F:
+def _with_cache(function: F, **options: Any) -> F:
     compiled: Any = numba.njit(**options)(function)
     if COMPILED:
         compiled._cache = _KernelCache(function)
@@ -340,10 +340,9 @@ def _kept(function: F, **options: Any) -> F:
     return cast(F, compiled)
 
 
-# Numba tests every index for a negative value, which counts from the end; that took a seventh of a scan of records.
-# Nothing is checked here: the calling kernel must have compared its positions with the end it was given. Arrays
-# must be contiguous; a kernel that is given others is not compiled. With NUMBA_DISABLE_JIT=1 plain Python takes
-# over, so that kernels run, slowly, without a compiler; Python does check.
+# Numba tests every index for a negative value, which took a seventh of a scan of records. These operations check
+# nothing: the calling kernel must compare its positions with the end of the data. Arrays must be contiguous; other
+# arrays fail to compile. With NUMBA_DISABLE_JIT=1 kernels run slowly as plain Python, which does check.
 
 
 def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
@@ -353,9 +352,9 @@ def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
 
 
 def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
-    """The address of an item, for intrinsics."""
+    """Return the address of an item, for intrinsics."""
     if array_type.layout != "C":
-        raise TypeError("kernels take contiguous arrays")
+        raise TypeError("kernels need contiguous arrays")
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [position])
 
 
@@ -471,7 +470,7 @@ def copy_bytes(typing_context: Any, target: Any, to: Any, source: Any, start: An
 
 @_operation(lambda word: (word & -word).bit_length() - 1 if word else 64)
 def low_zeros(typing_context: Any, word: Any) -> Any:
-    """The number of zero bits below the lowest bit that is set; 64 if none is."""
+    """Return the number of zero bits below the lowest set bit; 64 if no bit is set."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], cgutils.false_bit)
@@ -481,7 +480,7 @@ def low_zeros(typing_context: Any, word: Any) -> Any:
 
 @_operation(lambda data, index: None)
 def prefetch(typing_context: Any, data: Any, index: Any) -> Any:
-    """Begin to fetch an item that will be needed soon; any index is safe. Python has no prefetch."""
+    """Prefetch an item; any index is safe."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)

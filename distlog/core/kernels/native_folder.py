@@ -1,4 +1,4 @@
-"""The folders for the machine code of kernels, and which of them are trusted."""
+"""The folders for the machine code of kernels, and whether a folder is trusted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIBRARY = Path(__file__).parents[2]
 
 @remember
 def sources_digest() -> str:
-    """The digest of all sources of kernels: one has code of other files inlined, for which numba does not look."""
+    """Return the digest of all sources of kernels, since a kernel inlines code of other files, unnoticed by numba."""
     sources = [file for file in files("distlog.core.kernels").iterdir() if file.name.endswith(".py")]
     sources.append(files("distlog.core") / "kernel_tuples.py")
     digest = hashlib.sha256()
@@ -28,17 +28,17 @@ def sources_digest() -> str:
     return digest.hexdigest()
 
 
-def code_folders(chosen: str) -> Iterator[Path]:
-    """The folders that may keep code, the best first; `chosen` is where the user wants it, or empty."""
+def code_folders(preferred: str) -> Iterator[Path]:
+    """Yield the folders that may store code, the best first; `preferred` is the user's choice, or empty."""
     name = f"kernels-{VERSION}"
-    if chosen:
-        yield Path(chosen).absolute() / name
+    if preferred:
+        yield Path(preferred).absolute() / name
     if _LIBRARY.exists():  # not in an archive
         yield Path(__file__).parent / "__pycache__"
     caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     if caches.is_absolute():
         yield caches / "distlog" / name
-    with suppress(OSError):  # nothing temporary can be written, as on a full disk
+    with suppress(OSError):  # no temporary folder can be written, as on a full disk
         yield Path(tempfile.gettempdir()) / f"distlog-kernels-{os.geteuid()}" / name
 
 
@@ -57,13 +57,13 @@ def distrust(folder: Path, library: Path = _LIBRARY) -> str | None:
                 if _may_others_write(status, is_parent=path in above):
                     return f"other users may write {path}"
     except OSError as error:
-        return f"{folder} cannot be looked at: {error.strerror}"
+        return f"{folder} cannot be inspected: {error.strerror}"
     return None
 
 
 def _may_others_write(status: os.stat_result, *, is_parent: bool) -> bool:
     if stat.S_ISLNK(status.st_mode) or (is_parent and status.st_mode & stat.S_ISVTX):
-        return False  # as in /tmp: users cannot rename or replace other users' files
+        return False  # as in /tmp: users cannot rename or replace files of other users
     # a user's own group has the number of the user
     is_own_group = status.st_gid in (0, status.st_uid)
     return bool(status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not is_own_group))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.config import MAX_LONG
-from distlog.core.kernel_tuples import CheckedRecords, HeaderPlaces, ScannedFields, ScanProgress, Slices, TimeBounds
+from distlog.core.kernel_tuples import (
+    CheckedRecords,
+    HeaderPositions,
+    ScannedFields,
+    ScanProgress,
+    Slices,
+    TimeBounds,
+)
 from distlog.core.kernels.batch_scan import CRC_START, HEADER_SIZE, LOG_OVERHEAD
 from distlog.core.kernels.crc import NO_BYTES, crc32c_of
 from distlog.core.kernels.native import (
@@ -19,18 +26,17 @@ from distlog.core.kernels.native import (
     word_at,
 )
 
-# A reader returns `(value, next position)` and never touches a byte at or after `end`. A value that is cut off, or
-# longer than 5 (VARINT) or 10 (VARLONG) bytes, gives `end + 1` as the next position; so does every read from there
-# on. A kernel may thus read a chain of fields and compare once, at the end of the chain.
+# A reader returns `(value, next position)` and never reads a byte at or after `end`. A value that is cut off, or
+# longer than 5 (VARINT) or 10 (VARLONG) bytes, gives `end + 1` as the next position, and so do all later reads. A
+# kernel may thus read a chain of fields and compare once, at the end of the chain.
 #
-# A reader that is not careful reads values of up to four bytes alone. It is for kernels that read again, carefully,
-# when it fails, and that ensure SLACK bytes after `end`: it reads eight bytes, wherever `end` is.
+# A reader that is not careful reads only values of up to four bytes. It is for kernels that read again, carefully,
+# when it fails, and that ensure SLACK bytes after `end`: it always reads eight bytes.
 
 
-#: A chain of up to eight such reads that begins at `end` or before reads fewer bytes than this after `end`.
+#: A chain of up to eight of these reads that starts at `end` or before reads fewer bytes than this after `end`.
 SLACK = 64
-#: The most bytes of a 32-bit integer, and of a 64-bit one. Of a fifth byte of the first, as in Kafka, bits beyond the
-#: 32nd are dropped.
+#: The most bytes of a 32-bit and of a 64-bit integer. As in Kafka, bits past the 32nd in a fifth byte are dropped.
 VARINT, VARLONG = 5, 10
 
 
@@ -52,7 +58,7 @@ def _read_bytewise(data: np.ndarray, position: int, end: int, longest: int) -> t
 
 @inlined
 def read_number(data: np.ndarray, position: int, end: int, longest: int, careful: bool) -> tuple[int, int]:
-    """Read a VARINT or VARLONG of at most `longest` bytes (four unless `careful`); a bad one ends beyond `end`."""
+    """Read a VARINT or VARLONG of at most `longest` bytes (four unless `careful`); a bad value ends after `end`."""
     if careful and position + 8 > end:
         return _read_bytewise(data, position, end, longest)
     word = word_at(data, position)
@@ -73,15 +79,15 @@ def read_number(data: np.ndarray, position: int, end: int, longest: int, careful
 
 @inlined
 def varlong_size(value: int) -> int:
-    """The number of bytes that `value` takes; the same for a varint that holds it."""
-    rest = (value << 1) ^ (value >> 63)
-    if rest & ~0x7F == 0:
+    """Return the number of bytes of `value`, as a varlong or a varint."""
+    zigzag = (value << 1) ^ (value >> 63)
+    if zigzag & ~0x7F == 0:
         return 1
-    if rest & ~0x3FFF == 0:
+    if zigzag & ~0x3FFF == 0:
         return 2
     size = 1
-    while rest & ~0x7F:
-        rest = rest >> 7 & 0x1FFFFFFFFFFFFFF
+    while zigzag & ~0x7F:
+        zigzag = zigzag >> 7 & 0x1FFFFFFFFFFFFFF
         size += 1
     return size
 
@@ -89,19 +95,19 @@ def varlong_size(value: int) -> int:
 @inlined
 def write_varlong(target: np.ndarray, position: int, value: int) -> int:
     """Write `value` and return the next position; a varint that holds it has the same bytes."""
-    rest = (value << 1) ^ (value >> 63)
-    if rest & ~0x7F == 0:
-        put_at(target, position, rest)
+    zigzag = (value << 1) ^ (value >> 63)
+    if zigzag & ~0x7F == 0:
+        put_at(target, position, zigzag)
         return position + 1
-    if rest & ~0x3FFF == 0:
-        put_at(target, position, rest & 0x7F | 0x80)
-        put_at(target, position + 1, rest >> 7)
+    if zigzag & ~0x3FFF == 0:
+        put_at(target, position, zigzag & 0x7F | 0x80)
+        put_at(target, position + 1, zigzag >> 7)
         return position + 2
-    while rest & ~0x7F:
-        put_at(target, position, rest & 0x7F | 0x80)
-        rest = rest >> 7 & 0x1FFFFFFFFFFFFFF
+    while zigzag & ~0x7F:
+        put_at(target, position, zigzag & 0x7F | 0x80)
+        zigzag = zigzag >> 7 & 0x1FFFFFFFFFFFFFF
         position += 1
-    put_at(target, position, rest)
+    put_at(target, position, zigzag)
     return position + 1
 
 
@@ -110,7 +116,7 @@ _LIMIT = MAX_LONG // 1000
 
 @fill_kernel
 def to_microseconds(milliseconds: np.ndarray, microseconds: np.ndarray) -> bool:
-    """Fill `microseconds` with the same times; returns whether all of them fit into 64 bits."""
+    """Fill `microseconds` with the same times; returns whether all fit into 64 bits."""
     fitting = True
     for index in range(milliseconds.size):
         fitting &= -_LIMIT <= milliseconds[index] <= _LIMIT
@@ -131,9 +137,8 @@ def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position
     return total + length
 
 
-# Records are first read quickly, with integers of up to four bytes and without checking for each whether the data
-# ends. From the first record of a section that does not end well, they are read carefully; only that finds the
-# fault.
+# Records are first read quickly, with integers of up to four bytes and few bounds checks. From the first record of a
+# section that fails, they are read carefully, which finds the fault.
 
 
 SMALLEST_RECORD = 7
@@ -142,8 +147,8 @@ CHECKED = -1
 
 OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END, BAD_CRC = range(9)
 
-#: The records of one batch: bytes [start, end), fields of its header, and which offsets are wanted. The scan writes
-#: how many records it `emitted`, with how many headers. `append_time` is the timestamp of every record, or
+#: The records of one batch: bytes [start, end), fields of its header, and the offsets to emit. The scan writes the
+#: number of `emitted` records and of their headers. `append_time` is the timestamp of every record, or
 #: NOT_APPEND_TIME. `crc` is the checksum that the batch must have, its header included, or CHECKED.
 SECTION = np.dtype(
     [
@@ -179,30 +184,30 @@ def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful
 
 @inlined
 def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, ScannedFields]:
-    """The status of the record at `position`, in a section up to `end`, and the record."""
+    """Read the record at `position` in a section up to `end`; returns its status and fields."""
     nothing = ScannedFields(0, 0, 0, 0, 0, 0, 0, 0, 0)
     size, body = read_number(data, position, end, VARINT, careful)
     if size < 1 or size > end - body:
         return BAD_LENGTH, nothing
     record_end = body + size
-    timestamp_delta, at = read_number(data, body + 1, end, VARLONG, careful)
-    offset_delta, at = read_number(data, at, end, VARINT, careful)
-    key_size, key_at = read_number(data, at, end, VARINT, careful)
+    timestamp_delta, next_field = read_number(data, body + 1, end, VARLONG, careful)
+    offset_delta, next_field = read_number(data, next_field, end, VARINT, careful)
+    key_size, key_at = read_number(data, next_field, end, VARINT, careful)
     if key_size > record_end - key_at:
         return BAD_KEY, nothing
     value_size, value_at = read_number(data, key_at + max(key_size, 0), end, VARINT, careful)
     if value_size > record_end - value_at:
         return BAD_VALUE, nothing
     headers_at = value_at + max(value_size, 0)
-    headers, at = read_number(data, headers_at, end, VARINT, careful)
+    headers, next_field = read_number(data, headers_at, end, VARINT, careful)
     if headers:
-        if headers < 0 or headers > record_end - at:
+        if headers < 0 or headers > record_end - next_field:
             return BAD_HEADERS, nothing
-        at = _skip_headers(data, at, record_end, headers, careful)
+        next_field = _skip_headers(data, next_field, record_end, headers, careful)
     record = ScannedFields(
         record_end, offset_delta, timestamp_delta, key_at, key_size, value_at, value_size, headers_at, headers
     )
-    return OK if at == record_end else BAD_BODY, record
+    return OK if next_field == record_end else BAD_BODY, record
 
 
 @inlined
@@ -213,12 +218,12 @@ def _scan_section(
     timestamps: np.ndarray,
     key: Slices,
     value: Slices,
-    headed: HeaderPlaces,
+    headed: HeaderPositions,
     progress: ScanProgress,
     careful: bool,
 ) -> tuple[int, ScanProgress]:
-    """Continue the scan of a section: (status, progress). It stops before a record that cannot be read."""
-    number, position, previous, emitted, key_bytes, value_bytes, places, headers = progress
+    """Continue the scan of a section, up to a bad record: (status, progress)."""
+    number, position, previous, emitted, key_bytes, value_bytes, headed_records, headers = progress
     status = OK
     end, count = section["end"], section["record_count"]
     # Locals: numba reads array items again after each write to any other array.
@@ -246,12 +251,12 @@ def _scan_section(
         if record.headers:
             headers += record.headers
             if headed.records.size:
-                headed.records[places], headed.positions[places] = emitted, record.headers_at
-                places += 1
+                headed.records[headed_records], headed.positions[headed_records] = emitted, record.headers_at
+                headed_records += 1
         emitted += 1
     if number == count and position != end:
         status = BAD_END
-    return status, ScanProgress(number, position, previous, emitted, key_bytes, value_bytes, places, headers)
+    return status, ScanProgress(number, position, previous, emitted, key_bytes, value_bytes, headed_records, headers)
 
 
 @fill_kernel
@@ -262,7 +267,7 @@ def scan_records(
     timestamps: np.ndarray,
     key: Slices,
     value: Slices,
-    headed: HeaderPlaces,
+    headed: HeaderPositions,
 ) -> tuple[int, int, int]:
     """Scan all `sections` (SECTION rows) into arrays with room for them: (status, section, emitted or bad record)."""
     progress = ScanProgress(0, 0, -1, 0, 0, 0, 0, 0)
@@ -270,13 +275,13 @@ def scan_records(
     for index in range(sections.size):
         section = sections[index]
         if section["crc"] != CHECKED:
-            # batch by batch, since the scan then finds the bytes in the cache
+            # batch by batch, so that the scan finds the bytes in the cache
             crc = crc32c_of(NO_BYTES, data, section["start"] - HEADER_SIZE + CRC_START, section["end"])
             if crc != section["crc"]:
                 return BAD_CRC, index, 0
-        before = progress.records
+        first_record = progress.records
         progress = ScanProgress(
-            0, section["start"], -1, before, progress.key_bytes, progress.value_bytes, progress.headed, 0
+            0, section["start"], -1, first_record, progress.key_bytes, progress.value_bytes, progress.headed, 0
         )
         status = BAD_END
         if section["end"] + SLACK <= data.size:
@@ -287,24 +292,24 @@ def scan_records(
             headed.records[progress.headed] = progress.records
         if status != OK:
             return status, index, progress.number
-        section["emitted"], section["header_count"] = progress.records - before, progress.section_headers
+        section["emitted"], section["header_count"] = progress.records - first_record, progress.section_headers
     return OK, sections.size, progress.records
 
 
 @fill_kernel
 def locate_headers(
-    data: np.ndarray, headed: HeaderPlaces, count: int, header_offsets: np.ndarray, key: Slices, value: Slices
+    data: np.ndarray, headed: HeaderPositions, count: int, header_offsets: np.ndarray, key: Slices, value: Slices
 ) -> None:
     """Find the headers of the first `count` records, as listed in `headed`; `scan_records` has checked them."""
     key_bytes = 0
     value_bytes = 0
-    place = 0
+    row = 0
     first = 0
     for record in range(count):
         header_offsets[record] = first
-        if headed.records[place] != record:
+        if headed.records[row] != record:
             continue
-        headers, position = read_number(data, headed.positions[place], data.size, VARINT, True)
+        headers, position = read_number(data, headed.positions[row], data.size, VARINT, True)
         for header in range(first, first + headers):
             size, position = read_number(data, position, data.size, VARINT, True)
             key_bytes = put_slice(key, header, key_bytes, data, position, size)
@@ -312,11 +317,11 @@ def locate_headers(
             value_bytes = put_slice(value, header, value_bytes, data, position, size)
             position += max(size, 0)
         first += headers
-        place += 1
+        row += 1
     header_offsets[count] = first
 
 
-#: The verdicts of the checks on each record: fine, or the fault for which a log does not take it.
+#: The verdict on a record: fine, or why a log refuses it.
 FINE, NO_KEY, BAD_TIME = range(3)
 
 
@@ -330,12 +335,12 @@ def check_records(
     needs_keys: bool,
     verdicts: np.ndarray,
 ) -> CheckedRecords:
-    """Check the records in data[start:end], as many as `verdicts` has items, whose offsets must be 0, 1, 2 and so on.
+    """Check the records in data[start:end], as many as `verdicts` has items, whose offsets must be 0, 1, 2, ...
 
-    Fills `verdicts` with one of FINE, NO_KEY and BAD_TIME for each. The status is one of `record_scan`. No record is
-    older than the smallest timestamp; it is the base timestamp only if the first record has that.
+    Fills `verdicts` with FINE, NO_KEY or BAD_TIME. The smallest timestamp is a lower bound, and equals the base
+    timestamp only if the first record has that timestamp.
     """
-    position, refused, is_of_first = start, 0, True
+    position, refused, first_has_base_time = start, 0, True
     newest_record, newest, oldest = 0, -(2**63), 2**63 - 1
     for number in range(verdicts.size):
         status, record = read_record(data, position, end, True)
@@ -348,7 +353,7 @@ def check_records(
             newest_record, newest = number, timestamp
         oldest = min(oldest, timestamp)
         if number == 0:
-            is_of_first = timestamp == base_timestamp
+            first_has_base_time = timestamp == base_timestamp
         verdict = FINE
         if needs_keys and record.key_size < 0:
             verdict = NO_KEY
@@ -358,19 +363,19 @@ def check_records(
         refused += verdict != FINE
         position = record.end
     status = OK if position == end else BAD_END
-    if oldest == base_timestamp and oldest >= 0 and not is_of_first:
+    if oldest == base_timestamp and oldest >= 0 and not first_has_base_time:
         oldest -= 1
     return CheckedRecords(status, verdicts.size, newest_record, newest, oldest, refused)
 
 
-# Only batches of format 2 are walked. Errors are not described: a reader of the whole file does that.
+# These kernels read only format 2, and do not describe errors: a reader of the whole file does that.
 
 
-#: Neither a position nor a count: the bytes are not as they should be, or not of format 2.
+#: Returned instead of a position or a count: the bytes are damaged, or not of format 2.
 UNSURE = -1
 
-#: A record that was found: where its bytes are (a size below 0 means null), and where its number of headers is.
-FOUND = np.dtype(
+#: The location of a record: the positions and sizes of its bytes (negative: null), and of its number of headers.
+LOCATION = np.dtype(
     [
         ("offset_delta", np.int64),
         ("timestamp", np.int64),
@@ -383,15 +388,15 @@ FOUND = np.dtype(
     ]
 )
 
-#: The bytes of one header of a record.
-FOUND_HEADER = np.dtype(
+#: The location of a header of a record.
+HEADER_LOCATION = np.dtype(
     [("key_at", np.int64), ("key_size", np.int64), ("value_at", np.int64), ("value_size", np.int64)]
 )
 
 
 @inlined
 def _size_of(data: np.ndarray, position: int, end: int) -> int:
-    """The size of the batch at `position`, or 0 if no whole batch of format 2 is there before `end`."""
+    """Return the size of the batch at `position`, or 0 without a complete batch of format 2 before `end`."""
     if end - position < HEADER_SIZE or int_at(data, position + 16, 1) != 2:
         return 0
     size = LOG_OVERHEAD + int_at(data, position + 8, 4)
@@ -402,11 +407,11 @@ def _size_of(data: np.ndarray, position: int, end: int) -> int:
 def find_batch(
     data: np.ndarray, position: int, end: int, following: int, dense: bool, end_offset: int, offset: int
 ) -> int:
-    """The position of the first batch, from `position` on, that does not end below `offset`; `end` if there is none.
+    """Return the position of the first batch from `position` that does not end before `offset`, or `end`.
 
-    All offsets are stored offsets. Returns UNSURE when the skipped batches, the found one and the beginning of the
-    next do not follow each other as in `first_misplaced`. They go from the offset `following`, or, if that is
-    -1, from an offset not above `offset`, to `end_offset`, where the file ends.
+    All offsets are stored offsets. Returns UNSURE if the batches up to the next header do not follow each other as in
+    `first_misplaced`. They start at the offset `following`, or if that is -1, at most at `offset`, and the file ends
+    at `end_offset`.
     """
     while position < end:
         size = _size_of(data, position, end)
@@ -430,8 +435,8 @@ def find_batch(
         elif last >= offset:
             if _size_of(data, position + size, end) == 0:
                 return UNSURE
-            behind = int_at(data, position + size, 8)
-            if behind <= last or (dense and behind != last + 1):
+            next_offset = int_at(data, position + size, 8)
+            if next_offset <= last or (dense and next_offset != last + 1):
                 return UNSURE
         if last >= offset:
             return position
@@ -451,16 +456,16 @@ def find_records(
     append_time: int,
     start_delta: int,
     oldest: int,
-    found: np.ndarray,
+    locations: np.ndarray,
 ) -> int:
-    """Fill `found` with the first of `count` records from `start_delta` and `oldest` on; returns how many."""
+    """Fill `locations` with the first of `count` records from `start_delta` and `oldest`; returns their number."""
     previous = -1
     records = 0
     for _ in range(count):
         size, body = read_number(data, position, end, VARINT, True)
-        timestamp_delta, at = read_number(data, body + 1, end, VARLONG, True)
-        delta, at = read_number(data, at, end, VARINT, True)
-        if at > body + size or delta <= previous or delta > last_offset_delta:
+        timestamp_delta, next_field = read_number(data, body + 1, end, VARLONG, True)
+        delta, next_field = read_number(data, next_field, end, VARINT, True)
+        if next_field > body + size or delta <= previous or delta > last_offset_delta:
             return UNSURE
         previous = delta
         timestamp = base_timestamp + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
@@ -468,25 +473,25 @@ def find_records(
             status, record = read_record(data, position, end, True)
             if status != OK:
                 return UNSURE
-            row = found[records]
+            row = locations[records]
             row["offset_delta"] = delta
             row["timestamp"] = timestamp
             row["key_at"], row["key_size"] = record.key_at, record.key_size
             row["value_at"], row["value_size"] = record.value_at, record.value_size
             row["headers_at"], row["headers"] = record.headers_at, record.headers
             records += 1
-            if records == found.size:
+            if records == locations.size:
                 return records
         position = body + size
     return records if position == end else UNSURE
 
 
 @fill_kernel
-def find_headers(data: np.ndarray, position: int, found: np.ndarray) -> None:
-    """Fill `found` (FOUND_HEADER rows) with the headers whose number is at `position`; a scan has checked them."""
+def find_headers(data: np.ndarray, position: int, locations: np.ndarray) -> None:
+    """Fill `locations` (HEADER_LOCATION) with the headers whose number is at `position`; a scan has checked them."""
     _, position = read_number(data, position, data.size, VARINT, True)
-    for number in range(found.size):
-        row = found[number]
+    for number in range(locations.size):
+        row = locations[number]
         size, position = read_number(data, position, data.size, VARINT, True)
         row["key_at"], row["key_size"] = position, size
         size, position = read_number(data, position + size, data.size, VARINT, True)

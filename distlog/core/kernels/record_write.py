@@ -14,12 +14,12 @@ from distlog.core.kernels.record_scan import VARINT, VARLONG, read_number, varlo
 # HeaderColumn.
 
 
-#: The time until which the first batch takes records: `append_records` then moves it.
+#: The initial `until` of the first batch, which `append_records` moves.
 NO_LIMIT = -1
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
 
-#: An unfinished batch: where its header will begin, which record is its first, how many records it has, their bytes,
-#: the first, smallest and largest timestamp, and the first record that has the largest.
+#: An unfinished batch: the position of its header, its first record, the number and bytes of its records, the first,
+#: smallest and largest timestamp, and the first record with the largest.
 DRAFT = np.dtype(
     [
         ("position", np.int64),
@@ -34,8 +34,8 @@ DRAFT = np.dtype(
 )
 
 
-#: The rows of one partition are far apart, so they are fetched this many rows ahead: 40 instead of 180 ns a row.
-_AHEAD = 16
+#: The rows of a partition are far apart, so they are fetched this many rows early: 40 instead of 180 ns a row.
+_PREFETCH_ROWS = 16
 
 
 @inlined
@@ -53,7 +53,7 @@ def _slice_size(length: int) -> int:
 
 @inlined
 def _headers_size(headers: HeaderColumn | None, row: int) -> int:
-    """The size of a record's headers and their count, or -1 if the key of one is null."""
+    """Return the size of a record's headers and their count, or -1 if a key is null."""
     if headers is None:
         return 1
     first, end = item_at(headers.firsts, row), item_at(headers.ends, row)
@@ -115,7 +115,7 @@ def _prefetch_row(key: ByteColumn, value: ByteColumn, rows: np.ndarray, index: i
 
 @inlined
 def _close_draft(drafts: np.ndarray, last: int, position: int, count: int, used: int) -> None:
-    """End the open batch at `position`, where the next one begins."""
+    """End the open batch at `position`, where the next batch starts."""
     drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
     drafts[last + 1]["position"] = position
     drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
@@ -134,14 +134,14 @@ def _append_up_to(
     until: int,
 ) -> tuple[int, int, int, int, int]:
     (timestamps, key, value, headers), (limit, largest, window) = columns, limits
-    status, taken, end = OK, first, 0
+    status, next_row, end = OK, first, 0
     count, used = drafts[last]["record_count"], drafts[last]["record_bytes"]
     base, newest = drafts[last]["base_timestamp"], drafts[last]["max_timestamp"]
     oldest = drafts[last]["min_timestamp"]
     position = drafts[last]["position"] + HEADER_SIZE + used
-    while taken < stop:
-        row = item_at(rows, taken)
-        _prefetch_row(key, value, rows, taken + _AHEAD)
+    while next_row < stop:
+        row = item_at(rows, next_row)
+        _prefetch_row(key, value, rows, next_row + _PREFETCH_ROWS)
         timestamp = item_at(timestamps, row)
         key_length, value_length, headers_size = _length(key, row), _length(value, row), _headers_size(headers, row)
         fields_size = _slice_size(key_length) + _slice_size(value_length) + headers_size
@@ -152,17 +152,17 @@ def _append_up_to(
             break
         delta = timestamp - base if count else 0
         size = 1 + varlong_size(delta) + varlong_size(count) + fields_size
-        whole = varlong_size(size) + size
-        if count and (used + whole > limit or count == MAX_INT or timestamp > until >= 0):
+        record_size = varlong_size(size) + size
+        if count and (used + record_size > limit or count == MAX_INT or timestamp > until >= 0):
             if last + 1 == drafts.size:
                 status = FULL
                 break
             _close_draft(drafts, last, position, count, used)
             position, last, count, used = position + HEADER_SIZE, last + 1, 0, 0
             continue
-        end = position + whole
-        if whole > largest or end > target.size:
-            status = OVERSIZED if whole > largest else FULL
+        end = position + record_size
+        if record_size > largest or end > target.size:
+            status = OVERSIZED if record_size > largest else FULL
             break
         if timestamp > until:
             until = min(timestamp, MAX_LONG - window) + window
@@ -175,9 +175,9 @@ def _append_up_to(
             oldest = drafts[last]["min_timestamp"] = timestamp
         position = _write_start(target, position, size, delta, count)
         position = _write_fields(target, position, columns, row, key_length, value_length)
-        count, used, taken = count + 1, used + whole, taken + 1
+        count, used, next_row = count + 1, used + record_size, next_row + 1
     drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-    return status, taken, last, end, until
+    return status, next_row, last, end, until
 
 
 @fill_kernel
@@ -191,12 +191,12 @@ def append_records(
     limits: BatchLimits,
     until: int,
 ) -> tuple[int, int, int, int, int]:
-    """Write the records of `rows[first:]` to the end of `target`: (status, rows taken, last draft, end, until).
+    """Write the records of `rows[first:]` to the end of `target`: (status, rows written, last draft, end, until).
 
-    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`. A batch holds at least one
-    record. It ends before its records would pass `limit` bytes, and before a record newer than `until`; `until` then
-    moves to `window` ms after that record. FULL: the next record, which would end at `end`, has no room in `target`
-    or in `drafts`. OVERSIZED: its bytes alone are more than `largest`.
+    `drafts` (DRAFT rows) describes the batches in `target` up to the open batch, `last`. A batch holds at least one
+    record. It ends before its records would exceed `limit` bytes, and before a record newer than `until`, which then
+    moves to `window` ms after that record. FULL: the next record, which would end at `end`, does not fit into
+    `target` or `drafts`. OVERSIZED: the record is larger than `largest`.
     """
     return _append_up_to(target, drafts, last, first, rows.size, rows, columns, limits, until)
 
@@ -210,7 +210,7 @@ def append_groups(
     columns: Columns,
     limits: BatchLimits,
 ) -> int:
-    """Write `rows`, `counts` in each batch; returns how many: less where one batch or `target` is too small."""
+    """Write `rows`, `counts` in each batch; returns the number of batches, fewer if one or `target` is too small."""
     first = 0
     for group in range(counts.size):
         stop = first + counts[group]
@@ -222,12 +222,12 @@ def append_groups(
     return counts.size
 
 
-#: How many bytes a record can grow by, when the bases of its timestamp and of its offset change.
+#: The bytes by which a record can grow when the base of its timestamp or offset changes.
 RECORD_GROWTH = 17
 
-#: The kept records of a batch: their number, the number of tombstones among them, the first timestamp, the largest
-#: timestamp and the first record that has it. `first_record` counts the records of the batches before.
-KEPT = np.dtype(
+#: The retained records of a batch: their number, the number of tombstones, the first and the largest timestamp, and
+#: the first record with the largest. `first_record` counts the records of earlier batches.
+RETAINED = np.dtype(
     [
         ("first_record", np.int64),
         ("records", np.int64),
@@ -251,18 +251,18 @@ def choose_records(
     offsets: np.ndarray,
     timestamps: np.ndarray,
     keep: np.ndarray,
-    kept: np.ndarray,
+    retained: np.ndarray,
 ) -> int:
-    """Fill `keep`, per record, and `kept` (KEPT rows), per batch; returns how many records lacked a key.
+    """Fill `keep`, per record, and `retained` (RETAINED rows), per batch; returns how many records lack a key.
 
-    A batch is given by its number of records (`counts`), whether all of them stay (`untouched`) and whether its
-    tombstones have `expired`. In the other batches a record stays when its offset is above `latest_offset`. It also
-    stays when it is `current`, the last of its key, and has a value or is a tombstone that has not expired.
+    `counts` has the number of records per batch, `untouched` whether all stay, `expired` whether the tombstones have
+    expired. In other batches, a record stays if its offset is above `latest_offset`, or if it is `current`, the last
+    of its key, and has a value or is a tombstone that has not expired.
     """
     unkeyed = 0
     record = 0
     for batch in range(counts.size):
-        row = kept[batch]
+        row = retained[batch]
         row["first_record"] = record
         row["records"] = 0
         row["tombstones"] = 0
@@ -300,33 +300,33 @@ def rewrite_records(
     target: np.ndarray,
     ends: np.ndarray,
 ) -> None:
-    """Write the kept records of `sections` to `target`, section after section, and where each ends to `ends`.
+    """Write the retained records of `sections` to `target`, section after section, and the section ends to `ends`.
 
-    Their times and offsets become relative to `base_timestamps` and `base_offsets`, which are given per section; all
-    else is copied. `keep` and `timestamps` are per record; the first one of each section is in `first_records`. The
-    records were scanned before, so their bounds are known to be right.
+    Times and offsets become relative to the sections' `base_timestamps` and `base_offsets`; other fields are copied.
+    `keep` and `timestamps` are per record; `first_records` has the first record of each section. A scan has checked
+    the bounds of the records.
     """
     position = 0
     for number in range(sections.size):
-        at, end = sections[number]["start"], sections[number]["end"]
+        source_position, end = sections[number]["start"], sections[number]["end"]
         moved = sections[number]["base_offset"] - base_offsets[number]
         base_timestamp = base_timestamps[number]
         first = first_records[number]
         for index in range(first, first + sections[number]["record_count"]):
-            size, body = read_number(data, at, end, VARINT, True)
-            at = body + size
+            size, body = read_number(data, source_position, end, VARINT, True)
+            source_position = body + size
             if not keep[index]:
                 continue
-            _, rest = read_number(data, body + 1, end, VARLONG, True)
-            offset_delta, rest = read_number(data, rest, end, VARINT, True)
+            _, fields = read_number(data, body + 1, end, VARLONG, True)
+            offset_delta, fields = read_number(data, fields, end, VARINT, True)
             offset_delta += moved
             delta = timestamps[index] - base_timestamp
-            size = 1 + varlong_size(delta) + varlong_size(offset_delta) + at - rest
+            size = 1 + varlong_size(delta) + varlong_size(offset_delta) + source_position - fields
             position = write_varlong(target, position, size)
             put_at(target, position, item_at(data, body))
             position = write_varlong(target, write_varlong(target, position + 1, delta), offset_delta)
-            copy_bytes(target, position, data, rest, at - rest)
-            position += at - rest
+            copy_bytes(target, position, data, fields, source_position - fields)
+            position += source_position - fields
         ends[number] = position
 
 
@@ -338,6 +338,6 @@ def copy_slices(
     source_positions: np.ndarray,
     sizes: np.ndarray,
 ) -> None:
-    """Copy slices of `source` to places in `target`."""
+    """Copy slices of `source` to positions in `target`."""
     for index in range(sizes.size):
         copy_bytes(target, target_positions[index], source, source_positions[index], sizes[index])

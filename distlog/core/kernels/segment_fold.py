@@ -1,4 +1,4 @@
-"""Updates the facts of a segment with its next batches, and makes the index entries that these get."""
+"""Updates the numbers of a segment with its next batches, and makes their index entries."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from distlog.core.kernels.crc import crc_with_batch
 from distlog.core.kernels.index import LAST_ENTRY_TIMESTAMP, MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
 from distlog.core.kernels.native import fill_kernel, inlined, put_int_at
 
-#: The numbers of a segment that follow the STATE_SIZE numbers of the index rule, an int64 each. Numbers that are not
-#: used here come after them. MAX_OFFSET is relative to BASE_OFFSET.
+#: The numbers of a segment, int64, after the STATE_SIZE numbers of the index rule and before numbers that are not
+#: used here. MAX_OFFSET is relative to BASE_OFFSET.
 (
     BASE_OFFSET,
     NEXT_OFFSET,
@@ -29,18 +29,18 @@ from distlog.core.kernels.native import fill_kernel, inlined, put_int_at
     CRC,
 ) = range(STATE_SIZE, STATE_SIZE + 14)
 
-#: The flags of PRODUCER_BITS: a batch is of a transaction or ends one; a batch has a producer id.
+#: The flags of PRODUCER_BITS: a batch is part of a transaction or ends it; a batch has a producer id.
 TRANSACTIONS, PRODUCERS = 1, 2
 
-#: How a fold ends: all is well, the bytes are not the batches', a batch begins at too low an offset, or is at
-#: offsets or a position that an index cannot hold.
+#: The status of a fold: success; batches do not fill the bytes; a batch starts at too low an offset; an index cannot
+#: hold the offsets or the position of a batch.
 OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 
 #: The bytes of an entry of the offset index, and of the time index.
 OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 
 _UNKNOWN = -1
-#: From this size of a batch on, it takes longer to read it than to join its checksum.
+#: Reading a batch from this size takes longer than joining its checksum.
 _JOINED_FROM = 4096
 
 
@@ -68,7 +68,7 @@ def _check(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, in
 
 @inlined
 def _begin(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
-    # The base timestamp of such a batch is not the one that readers see, or it is a delete horizon.
+    # The base timestamp of an unusual batch is not the one that readers get, or it is a delete horizon.
     unusual = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
     numbers[FIRST_TIMESTAMP] = max(batch["max_timestamp"] if unusual else batch["base_timestamp"], _UNKNOWN)
     numbers[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
@@ -79,7 +79,7 @@ def _begin(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
 @inlined
 def _pass(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     attributes = batch["attributes"]
-    # a control batch has no codec, whatever the topic's codec is; nor has a batch that compaction emptied
+    # control batches, and batches that compaction emptied, have no codec
     if batch["record_count"] > 0 and attributes & CONTROL == 0:
         numbers[CODECS] |= 1 << (attributes & CODEC_MASK)
     if attributes & (TRANSACTIONAL | CONTROL):
@@ -107,11 +107,11 @@ def _add(
     time_entries: np.ndarray,
     time_count: int,
 ) -> tuple[int, int]:
-    # Add a batch, with the first record of the largest timestamp at `newest_offset`; returns how many entries then.
+    # Add a batch, with the first record of the largest timestamp at `newest_offset`; returns the numbers of entries.
     if numbers[POSITION] == 0:
         _begin(numbers, batch, oldest)
     elif oldest == numbers[FIRST_TIMESTAMP] and oldest < numbers[MIN_TIMESTAMP]:
-        # the first batch's base timestamp is that of no record, so it must not look like a time that was found
+        # no record has the first batch's base timestamp, so the minimum must differ from it
         oldest -= 1
     numbers[MIN_TIMESTAMP] = max(min(numbers[MIN_TIMESTAMP], oldest), _UNKNOWN)
     if batch["max_timestamp"] > numbers[MAX_TIMESTAMP]:
@@ -146,12 +146,12 @@ def fold_batches(
     offset_entries: np.ndarray,
     time_entries: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Update `numbers` with `batches` (BATCH rows), which fill `data`: (OK, and how many offset and time entries).
+    """Update `numbers` with `batches` (BATCH rows), which fill `data`: (OK, number of offset and of time entries).
 
-    With another status, the second item is the row that caused it, and nothing was changed. `newest_offsets`, of each
-    batch's first record with the largest timestamp, and `min_timestamps` may be empty. They are then taken from
-    headers that leave no doubt, and are unknown (-1) otherwise. `offset_entries` and `time_entries` are bytes with
-    room for one entry per batch. The checksums in the batches must be right.
+    With another status, the second item is the bad row, and nothing was changed. `newest_offsets`, of each batch's
+    first record with the largest timestamp, and `min_timestamps` may be empty: then unambiguous headers give them,
+    and they are otherwise unknown (-1). `offset_entries` and `time_entries` are bytes with room for an entry per
+    batch. The checksums in the batches must be right.
     """
     status, row = _check(numbers, batches, data.size)
     if status != OK:
@@ -160,11 +160,11 @@ def fold_batches(
     time_count = 0
     for row in range(batches.size):
         batch = batches[row]
-        # all records of such a batch have its largest timestamp
+        # true if all records of the batch have its largest timestamp
         is_of_one_time = batch["record_count"] <= 1 or batch["attributes"] & APPEND_TIME != 0
         by_header = batch["max_timestamp"] if is_of_one_time else _UNKNOWN
         oldest = min_timestamps[row] if min_timestamps.size else by_header
-        # the offset of the batch's only record, if compaction has removed no other
+        # the offset of the batch's only record, if compaction has removed none
         is_only = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
         only_offset = batch["base_offset"] if is_only else _UNKNOWN
         newest = newest_offsets[row] if newest_offsets.size else only_offset
@@ -197,20 +197,19 @@ def fold_segments(
     time_entries: np.ndarray,
     entry_counts: np.ndarray,
 ) -> int:
-    """Fold `batches` (BATCH rows), which fill `data`, as `fold_batches` and a seal do; -1, or the row that cannot be.
+    """Fold `batches` (BATCH rows), which fill `data`, as `fold_batches` and a seal do; returns -1, or the bad row.
 
-    Each segment has the next so many of them as `counts` says, at least one, and begins as `empty` says. Fills
-    `numbers`, a row for each segment, without the offset of the largest timestamp; the entries of all segments one
-    behind the other, with room for one for each batch and segment; and how many offset and time entries each has.
-    `state` is as long as `empty`, for the segment at work.
+    A segment has the next `counts` batches, at least one, and starts with the numbers of `empty`. Fills `numbers`, a
+    row per segment, without the offset of the largest timestamp; the entries of all segments in a row, with room for
+    one per batch and segment; and the numbers of offset and time entries per segment. `state` has the size of `empty`.
     """
     row = 0
     position = 0
     offset_count = 0
     time_count = 0
     for segment in range(counts.size):
-        for place in range(empty.size):
-            state[place] = empty[place]
+        for index in range(empty.size):
+            state[index] = empty[index]
         first_offset = offset_count
         first_time = time_count
         end = row + counts[segment]
@@ -238,8 +237,8 @@ def fold_segments(
         if state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]:
             _put_time(state, time_entries, time_count)
             time_count += 1
-        for place in range(empty.size):
-            numbers[segment, place] = state[place]
+        for index in range(empty.size):
+            numbers[segment, index] = state[index]
         entry_counts[segment, 0] = offset_count - first_offset
         entry_counts[segment, 1] = time_count - first_time
     return -1 if position == data.size else row

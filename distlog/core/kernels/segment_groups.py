@@ -8,30 +8,30 @@ from distlog.core.config import MAX_INT
 from distlog.core.kernels.native import fill_kernel, inlined
 
 #: The limits of a plan, an int64 each. A group fits into `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than
-#: `INDEX_ENTRIES` entries, of which there is at most one for `INTERVAL_BYTES`. It is worth it with `GROWTH` times the
-#: bytes of its largest segment, or `LARGE_GROWTH` if it has more than `LARGE_BYTES` and more may still join it.
+#: `INDEX_ENTRIES` entries, at most one per `INTERVAL_BYTES`. It is worth merging with `GROWTH` times the bytes of its
+#: largest segment, or `LARGE_GROWTH` if it has more than `LARGE_BYTES` and may still grow.
 SEGMENT_BYTES, SEGMENT_MS, INDEX_ENTRIES, INTERVAL_BYTES, GROWTH, LARGE_GROWTH, LARGE_BYTES = range(7)
 
 
 @inlined
-def _worth(
+def _add_groups(
     sizes: np.ndarray,
     start: int,
     end: int,
     may_grow: bool,
     limits: np.ndarray,
     waiting: np.ndarray,
-    found: np.ndarray,
+    groups: np.ndarray,
     count: int,
 ) -> int:
-    # Put the groups of [start, end) that are worth it into `found` behind the first `count`; returns how many then.
+    # Append the groups of [start, end) that are worth merging to the `count` groups; returns their new number.
     waiting[0, 0] = start
     waiting[0, 1] = end
-    left = 1
-    while left > 0:
-        left -= 1
-        first = waiting[left, 0]
-        last = waiting[left, 1]
+    pending = 1
+    while pending > 0:
+        pending -= 1
+        first = waiting[pending, 0]
+        last = waiting[pending, 1]
         if last - first < 2:
             continue
         total = 0
@@ -42,16 +42,16 @@ def _worth(
                 middle = row
         growth = limits[LARGE_GROWTH] if may_grow and total > limits[LARGE_BYTES] else limits[GROWTH]
         if growth * sizes[middle] <= total:
-            found[count, 0] = first
-            found[count, 1] = last
+            groups[count, 0] = first
+            groups[count, 1] = last
             count += 1
             continue
-        # the segments before the largest come first, and what is behind it, which may grow, waits
-        waiting[left, 0] = middle + 1
-        waiting[left, 1] = last
-        waiting[left + 1, 0] = first
-        waiting[left + 1, 1] = middle
-        left += 2
+        # first the segments before the largest; the segments after it, which may grow, wait
+        waiting[pending, 0] = middle + 1
+        waiting[pending, 1] = last
+        waiting[pending + 1, 0] = first
+        waiting[pending + 1, 1] = middle
+        pending += 2
     return count
 
 
@@ -67,9 +67,9 @@ def find_groups(
     floors: np.ndarray,
     limits: np.ndarray,
     waiting: np.ndarray,
-    found: np.ndarray,
+    groups: np.ndarray,
 ) -> int:
-    """Fill `found` with the first and end rows of each group worth merging; returns how many there are."""
+    """Fill `groups` with the first and end rows of each group worth merging; returns their number."""
     count = 0
     start = -1
     base = 0
@@ -79,7 +79,7 @@ def find_groups(
     held = 0
     for row in range(owners.size):
         if start >= 0 and owners[row] != owners[row - 1]:
-            count = _worth(sizes, start, row, True, limits, waiting, found, count)
+            count = _add_groups(sizes, start, row, True, limits, waiting, groups, count)
             start = -1
         if next_offsets[row] <= floors[owners[row]]:
             continue
@@ -98,7 +98,7 @@ def find_groups(
             ):
                 size = more
             else:
-                count = _worth(sizes, start, row, False, limits, waiting, found, count)
+                count = _add_groups(sizes, start, row, False, limits, waiting, groups, count)
                 start = -1
         if start < 0 and fits:
             start = row
@@ -108,5 +108,5 @@ def find_groups(
             latest_ms = newest_ms[row]
             held = records[row]
     if start >= 0:
-        count = _worth(sizes, start, owners.size, True, limits, waiting, found, count)
+        count = _add_groups(sizes, start, owners.size, True, limits, waiting, groups, count)
     return count

@@ -34,7 +34,7 @@ from distlog.core.errors import (
 )
 from distlog.core.indexes.offset_and_time_index import TIME_ENTRY
 from distlog.core.kernel_tuples import CheckedRecords, TimeBounds
-from distlog.core.kernels.batch_scan import ALL_FINE, BAD_FORMAT, NOT_ALL, look_at_batches
+from distlog.core.kernels.batch_scan import ALL_FINE, BAD_FORMAT, NOT_ALL, inspect_batches
 from distlog.core.kernels.record_scan import BAD_TIME, FINE, NO_KEY, OK, SMALLEST_RECORD, check_records
 from distlog.core.segments.segment_writer import RollTime, codec_of, compression_level, time_span
 
@@ -294,7 +294,7 @@ def look_at(
     """Check all batches that are to be appended; returns their end, largest timestamp, and if a producer has any."""
     if not len(rows):
         raise InvalidRecordError("there is no batch to append")
-    verdict, largest, end, newest, of_producers = look_at_batches(
+    verdict, largest, end, newest, of_producers = inspect_batches(
         rows, size, 0 if in_transaction else TRANSACTIONAL | CONTROL
     )
     check_size(largest, config)

@@ -24,7 +24,7 @@ from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.errors import StorageError
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.kernels.record_write import KEPT, choose_records
+from distlog.core.kernels.record_write import RETAINED, choose_records
 from distlog.core.maintenance import record_keys
 from distlog.core.maintenance.cleaning_plan import (
     MOST_SEGMENTS,
@@ -280,11 +280,11 @@ class BatchFilter:
         scanned: record_keys.ScannedRecords | None,
     ) -> _Choice:
         """Decide on `batches`; `read` are the numbers of those whose records were scanned."""
-        kept = np.zeros(len(batches), KEPT)
+        kept = np.zeros(len(batches), RETAINED)
         keep, unkeyed = np.empty(0, bool), 0
         if scanned is not None:
             keep = np.empty(scanned.count, bool)
-            chosen = np.empty(len(read), KEPT)
+            chosen = np.empty(len(read), RETAINED)
             unkeyed = choose_records(
                 scanned.sections["emitted"].copy(),
                 outcomes.control[read],
@@ -343,7 +343,7 @@ class _BatchOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Per batch: its new header, what is kept (KEPT), and whether it is copied, rewritten, emptied, or dropped."""
+    """Per batch: its new header, what stays (RETAINED), and whether it is copied, rewritten, emptied or dropped."""
 
     headers: np.ndarray
     kept: np.ndarray

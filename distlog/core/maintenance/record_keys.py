@@ -29,10 +29,10 @@ from distlog.core.kernels.keys import (
     find_superseded,
     get_all,
     hash_all,
-    place_keys,
     put_all,
+    put_rows,
+    scatter_keys,
     set_bits,
-    take_all,
     unset_bits,
 )
 from distlog.core.kernels.record_write import RECORD_GROWTH, rewrite_records
@@ -117,7 +117,7 @@ class OffsetMap:
         InvalidConfigError when there is no room for a key.
         """
         superseded = np.empty(len(rows), np.int64)
-        count, self.size = take_all(self._table, self.slots, self._limit, self.size, rows, superseded)
+        count, self.size = put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
         if count < 0:
             raise InvalidConfigError(
                 "more keys than there is room for: give compaction more memory", slots=self.slots
@@ -547,7 +547,7 @@ def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: in
     ends = np.cumsum(counts)
     positions, rows = ends - counts, np.empty((int(ends[-1]), ROW_WORDS), np.int64)
     for part in parts:
-        place_keys(part.hashes, part.keyed, part.offsets, start_offset, positions, rows)
+        scatter_keys(part.hashes, part.keyed, part.offsets, start_offset, positions, rows)
     targets = np.flatnonzero(counts)
     return Blobs(targets, ends[targets] * ROW_WORDS, rows.ravel())
 

@@ -33,8 +33,8 @@ from distlog.core.errors import CorruptionError
 from distlog.core.indexes.offset_and_time_index import TimestampOffset
 from distlog.core.kernels.batch_scan import CODEC_MASK, LOG_OVERHEAD
 from distlog.core.kernels.record_scan import (
-    FOUND,
-    FOUND_HEADER,
+    HEADER_LOCATION,
+    LOCATION,
     NOT_APPEND_TIME,
     find_batch,
     find_headers,
@@ -183,7 +183,7 @@ def _records(
         data, start, end = byte_array(view), 0, len(view)
     by_append_time = batch.attributes & APPEND_TIME != 0
     append_time = batch.max_timestamp if by_append_time else NOT_APPEND_TIME
-    places = np.empty(room, FOUND)
+    places = np.empty(room, LOCATION)
     first = max(stored_offset - batch.base_offset, 0)
     times = (batch.base_timestamp, append_time)
     count = find_records(data, start, end, batch.record_count, batch.last_offset_delta, *times, first, oldest, places)
@@ -202,7 +202,7 @@ def _records(
 
 
 def _headers(view: memoryview, data: npt.NDArray[np.uint8], position: int, count: int) -> Headers:
-    places = np.empty(count, FOUND_HEADER)
+    places = np.empty(count, HEADER_LOCATION)
     find_headers(data, position, places)
     return [
         (str(view[key_at : key_at + key_size], "utf-8", "replace"), _bytes(view, value_at, value_size))
