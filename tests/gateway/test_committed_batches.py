@@ -112,7 +112,7 @@ def test_what_retention_deleted_of_an_open_transaction_blocks_nobody(two: tuple[
     # it knows of the transactions what it has read, another one nothing
     one.end(7, is_committed=False)
     other.end(8, is_committed=True)
-    third = Gateway(one._address)
+    third = Gateway(one.address)
     third.end(8, is_committed=True)
     third.close()
     assert seen(topic)[0] == [b"plain"]
@@ -121,7 +121,7 @@ def test_what_retention_deleted_of_an_open_transaction_blocks_nobody(two: tuple[
 def test_a_gateway_that_begins_knows_what_has_been_open_for_long(two: tuple[Gateway, Gateway]) -> None:
     one, _ = two
     one.send(7, b"a")
-    later = Gateway(one._address)
+    later = Gateway(one.address)
     later.now_ms = NOW + HOUR_MS
     later.send(8, b"b")
     assert stable(one.topic())[0] == 0
@@ -143,7 +143,7 @@ def test_a_job_that_wrote_for_long_hides_nothing_that_was_sent_before_its_commit
     an_hour_ago = TopicHandle.of(topic.storage, topic.name, topic.handle.log, lambda: one.now_ms - HOUR_MS)
     Topic(an_hour_ago, topic.refresh().snapshot).append([{"value": b"by a job"}], partition=0)
     # the client did not get the answer, and asks another gateway
-    later = Gateway(one._address)
+    later = Gateway(one.address)
     later.now_ms = one.now_ms
     assert later.send(7, b"a") == 0
     later.close()
@@ -157,7 +157,7 @@ def test_a_gateway_that_has_read_but_the_end_marker_of_a_transaction_takes_the_p
     one.now_ms = NOW + HOUR_MS // 5
     one.end(7, is_committed=True)
     # from here on it does not read what is older than 15 minutes
-    later = Gateway(one._address)
+    later = Gateway(one.address)
     later.now_ms = NOW + HOUR_MS // 3
     later.send(7, b"b", sequence=1)
     later.end(7, is_committed=True)
@@ -206,7 +206,7 @@ def test_what_retention_and_merging_took_away_is_known_all_the_same(two: tuple[G
     topic.refresh().compact()
     topic.delete_records({0: 6})
     topic.retention()
-    later = Gateway(two[0]._address)
+    later = Gateway(two[0].address)
     assert [sent(later, number) for number in (3, 5, 6)] == [3, 5, 6]
     before = topic.refresh().version
     topic.delete_records({0: 7})

@@ -13,7 +13,7 @@ from gateway_pairs import address as address
 from gateway_pairs import begin as begin
 from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_syncing
 from gateway_pairs import until_soon as until_soon
-from gateways import METADATA, Wire, until
+from gateways import METADATA, Wire, removed, until
 from kio.schema.errors import ErrorCode
 
 from distlog.core.consumer_offsets import offsets_partition
@@ -104,6 +104,9 @@ def test_a_gateway_sends_members_of_other_gateways_groups_away(begin: Any) -> No
         beat = {"group_id": group, "generation_id": 1, "member_id": "a", "group_instance_id": None}
         assert wrong.ask(HEARTBEAT, 4, **beat).error_code is ErrorCode.not_coordinator
         assert right.ask(HEARTBEAT, 4, **beat).error_code is ErrorCode.unknown_member_id
+        # Java's admin client asks again then; an error of a member it gives to its user
+        told = removed(wrong, group)
+        assert (told.error_code, told.members) == (ErrorCode.not_coordinator, ())
         described = [
             wire.ask(DESCRIBE_GROUPS, 4, groups=(group,), include_authorized_operations=False).groups[0]
             for wire in (right, wrong)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+import select
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from addresses import Address
 from gateway_pairs import SESSION_MS
-from gateways import FETCH, PRODUCE, Wire, fetch_fields, produce_fields, producing, until
+from gateways import FETCH, PRODUCE, Wire, counted, fetch_fields, produce_fields, producing, until
 from gateways import lingers as lingers
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
@@ -57,8 +57,7 @@ def test_requests_of_many_connections_are_one_commit(address: Address) -> None:
             wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", number % 3, data(b"%d" % number))]))
             for number, wire in enumerate(wires)
         ]
-        appends = gateway.broker.metadata.topic("clicks")._gathered
-        until(lambda: len(appends._waiting) == 6)
+        until(lambda: counted(gateway, "requests", api="Produce") == 6)
         # the end of the gateway commits what waits, and answers it
         gateway.stop()
         told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
@@ -101,9 +100,8 @@ def test_a_batch_behind_a_pause_does_not_linger(address: Address) -> None:
         assert [each.base_offset for each in told.responses[0].partition_responses] == [0, 0, 0]
         # the next one does: nobody paused
         asked = other.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data())]))
-        appends = gateway.broker.metadata.topic("clicks")._gathered
-        until(lambda: len(appends._waiting) == 1)
-        assert appends._due_s > time.monotonic() + 3000
+        until(lambda: counted(gateway, "requests", api="Produce") == 2)
+        assert not select.select([other.socket], [], [], 0.2)[0]
         gateway.stop()
         assert other.answer(PRODUCE, 9, asked).responses[0].partition_responses[0].base_offset == 1
     # the partitions of a request are one commit
@@ -158,7 +156,7 @@ def test_a_batch_that_is_sent_again_before_its_commit_is_there_once(address: Add
         wires = [Wire(gateway) for _ in range(2)]
         fields = produce_fields(9, [("clicks", 0, data(producer=7, sequence=0))])
         asked = [wire.send(PRODUCE, 9, **fields) for wire in wires]
-        until(lambda: len(gateway.broker.metadata.topic("clicks")._gathered._waiting) == 2)
+        until(lambda: counted(gateway, "requests", api="Produce") == 2)
         gateway.stop()
         told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
     assert [each.responses[0].partition_responses[0].base_offset for each in told] == [0, 0]
@@ -208,7 +206,7 @@ def test_a_batch_without_a_producer_before_it_does_not_hide_that_a_batch_is_sent
         wires, asked = [Wire(gateway) for _ in range(2)], []
         for wire, sent in zip(wires, (data(), data(producer=7, sequence=0)), strict=True):
             asked.append(wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, sent)])))
-            until(lambda: len(gateway.broker.metadata.topic("clicks")._gathered._waiting) == len(asked))
+            until(lambda: counted(gateway, "requests", api="Produce") == len(asked))
         gateway.stop()
         told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
     assert [each.responses[0].partition_responses[0].base_offset for each in told] == [1, 0]

@@ -27,7 +27,7 @@ class Gateway:
     """What one gateway appends to the topic `clicks` below an address; `now_ms` is its time."""
 
     def __init__(self, address: Address) -> None:
-        self._address, self.now_ms = address, NOW
+        self.address, self.now_ms = address, NOW
         config = GatewayConfig(linger_ms=1, metadata_max_age_ms=0)
         storage = Storage(address.url, address.options)
         self._metadata = MetadataCache(storage, {}, lambda: self.now_ms, config)
@@ -64,4 +64,4 @@ class Gateway:
 
     def topic(self) -> Topic:
         """The topic, as a program opens it."""
-        return distlog.open(f"{self._address.url}/clicks", storage_options=self._address.options)
+        return distlog.open(f"{self.address.url}/clicks", storage_options=self.address.options)

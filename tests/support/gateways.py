@@ -27,6 +27,7 @@ from distlog.gateway.protocol.messages import Pieces, message_writer, request_sc
 from distlog.gateway.server import acceptor
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 22
+LEAVE_GROUP = 13
 #: The version of Produce and Fetch from which on topics have their ids.
 TOPIC_IDS = 13
 NO_WAIT = datetime.timedelta(0)
@@ -67,6 +68,14 @@ def counted(gateway: GatewayServer, name: str, **labels: str) -> float:
     """The value of the metric `distlog_gateway_<name>`, summed over all that have these labels."""
     values = next(metric.values for metric in gateway.metrics() if metric.name == f"distlog_gateway_{name}")
     return sum(value for actual, value in values if labels.items() <= actual.items())
+
+
+def removed(wire: Wire, group: str) -> Any:
+    """What a request that removes a static member of a group is told."""
+    from importlib import import_module
+
+    member = import_module("kio.schema.leave_group.v4.request").MemberIdentity(member_id="", group_instance_id="one")
+    return wire.ask(LEAVE_GROUP, 4, group_id=group, members=(member,))
 
 
 def limit_send_buffers(gateway: GatewayServer) -> None:

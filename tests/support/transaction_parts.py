@@ -48,13 +48,21 @@ class Killed(BaseException):
 class Parts:
     """The parts of a gateway over `root`; time is what `now_ms` says."""
 
-    def __init__(self, root: Path | Address, together: list[Parts] | None = None, *, port: int = 9092) -> None:
+    def __init__(
+        self,
+        root: Path | Address,
+        together: list[Parts] | None = None,
+        *,
+        port: int = 9092,
+        retention_ms: int = 1 << 40,
+        **settings: Any,
+    ) -> None:
         self.root, self.now_ms, self._port = root, NOW, port
         self.address = root if isinstance(root, Address) else Address(str(root), {})
         # those that were killed; in this process, their files would stay open
-        self._all: list[Parts] = together if together is not None else []
-        self._all.append(self)
-        config = GatewayConfig(linger_ms=1, metadata_max_age_ms=0)
+        self.together: list[Parts] = together if together is not None else []
+        self.together.append(self)
+        config = GatewayConfig(**{"linger_ms": 1, "metadata_max_age_ms": 0, **settings})
         metadata = MetadataCache(Storage(*self.address), {}, lambda: self.now_ms, config)
         fetches = DelayedFetches(lambda request: None, 1000)
         appends = DelayedAppends(lambda request: None)
@@ -64,7 +72,7 @@ class Parts:
         lease.be_at("127.0.0.1", port, "a")
         self._store = OffsetsTopic(self.address.url, linger_ms=0, storage_options=self.address.options)
         topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, list)
-        self.groups = GroupServices(self._store, lease, GroupSettings(), topics, retention_ms=1 << 40)
+        self.groups = GroupServices(self._store, lease, GroupSettings(), topics, retention_ms=retention_ms)
         self.services = TransactionServices(metadata, fetches, lease, self.groups, lambda: self.now_ms)
         memory = FetchMemory(1 << 20)
         quotas = DynamicConfigs(metadata, Quotas(lambda: 0.0), self.groups.configs, lambda: self.now_ms)
@@ -84,7 +92,7 @@ class Parts:
         self.groups.join()
         self.groups.start()
         self.load()
-        self._sequences: dict[tuple[ProducerId, str, int], int] = {}
+        self.sequences: dict[tuple[ProducerId, str, int], int] = {}
 
     def load(self) -> None:
         """Load and unload transactions as the lease says."""
@@ -100,7 +108,7 @@ class Parts:
     def send(self, producer: ProducerId, value: bytes, topic: str = "clicks", number: int = 0) -> None:
         """Append a record of the producer's transaction."""
         key = producer, topic, number
-        sequence = self._sequences[key] = self._sequences.get(key, -1) + 1
+        sequence = self.sequences[key] = self.sequences.get(key, -1) + 1
         numbers = (producer.id, producer.epoch, sequence)
         data = batch([record(0, 0, b"k", value)], attributes=TRANSACTIONAL, producer=numbers)
         fence = self.services.fence(ID, producer, (topic, number))
@@ -138,12 +146,12 @@ class Parts:
         """Another gateway, over what the first one left."""
         self.services.stop()
         self.lease.sync = _dead  # type: ignore[method-assign]
-        after = Parts(self.root, self._all, port=self._port)
+        after = Parts(self.root, self.together, port=self._port)
         after.now_ms = self.now_ms
         return after
 
     def close(self) -> None:
-        for parts in self._all:
+        for parts in self.together:
             parts.services.stop()
             parts.groups.stop()
             parts.broker.metadata.close()

@@ -17,13 +17,11 @@ from raw_batches import batch, record
 import distlog
 from distlog.core.errors import TopicNotFoundError
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.groups.classic_group import GroupRefusedError
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")
 
 DATA = batch([record(0), record(1)])
-LEAVE_GROUP = 13
 
 
 @pytest.fixture
@@ -308,20 +306,3 @@ def test_what_is_asked_for_again_and_again_is_told_once(gateway: GatewayServer) 
         (of_topic,) = wire.ask(61, 0, topics=partitions).topics
         assert [each.partition_index for each in of_topic.partitions] == [0, 1]
         assert len(wire.ask(9, 8, groups=groups, require_stable=False).groups) == 1
-
-
-@pytest.mark.parametrize("code", [ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress])
-def test_the_removal_of_members_is_refused_as_a_whole_by_a_gateway_without_their_group(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
-) -> None:
-    """Java's admin client asks again then; an error of a member it gives to its user."""
-
-    def refuse(name: str) -> None:
-        raise GroupRefusedError(code)
-
-    monkeypatch.setattr(gateway._groups._registry, "check", refuse)
-    schema = import_module("kio.schema.leave_group.v4.request")
-    member = schema.MemberIdentity(member_id="", group_instance_id="one")
-    with Wire(gateway) as wire:
-        told = wire.ask(LEAVE_GROUP, 4, group_id="billing", members=(member,))
-    assert (told.error_code, told.members) == (code, ())

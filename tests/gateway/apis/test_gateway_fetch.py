@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from gateways import FETCH, LIST_OFFSETS, Wire, fetch_fields, fetching, opened, producing, serving, until
+from gateways import FETCH, LIST_OFFSETS, Wire, counted, fetch_fields, fetching, opened, producing, serving, until
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
@@ -166,7 +166,7 @@ def test_records_that_slow_clients_do_not_take_are_bounded(tmp_path: Path) -> No
         fields = fetch_fields(12, [("clicks", 0, 0)], partition_max_bytes=8 << 20)
         for wire in slow:
             wire.send(FETCH, 12, **fields)
-        until(lambda: gateway._requests._count["Fetch"] == len(slow))
+        until(lambda: counted(gateway, "requests", api="Fetch") == len(slow))
         # the more they have, the less one more of them gets: there is something left for others
         assert len(fetching(producer, 0).records) > 900_000
         assert gateway.broker.fetch_memory.used <= 8 * len(large)

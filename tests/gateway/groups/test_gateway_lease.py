@@ -7,8 +7,10 @@ import itertools
 import pytest
 from followers import Time
 
+from distlog.core.groups.group_log import GroupLog
+from distlog.core.groups.membership import FREQUENT, Membership
 from distlog.core.storage.storage import Storage
-from distlog.gateway.cluster import GatewayLease, Node, advertised, shares, this_machine
+from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID, GatewayLease, Node, advertised, shares, this_machine
 
 LEASE_S = 9.0
 PARTITIONS = 10
@@ -160,12 +162,11 @@ def test_living_gateways_at_one_address_do_not_put_each_other_out_again_and_agai
     # as containers with the same name
     one, two = gateways.begin(9092), gateways.begin(9092)
     gateways.go_on(one, two)
-    members = one._log.load().members
-    assert len(members) == 2
-    joins = one._member.joins, two._member.joins
+    terms, held = (one.term, two.term), (one.held_partitions, two.held_partitions)
+    assert [len(numbers) for numbers in held] == [PARTITIONS // 2] * 2
     gateways.go_on(one, two, seconds=10 * LEASE_S)
-    assert (one._member.joins, two._member.joins) == joins == (2, 1)
-    assert {each.id for each in one._log.load().members} == {each.id for each in members}
+    assert (one.term, two.term) == terms
+    assert (one.held_partitions, two.held_partitions) == held
 
 
 def test_clients_are_not_sent_to_a_loopback_address_of_another_machine(gateways: Gateways) -> None:
@@ -179,11 +180,9 @@ def test_clients_are_not_sent_to_a_loopback_address_of_another_machine(gateways:
 
 
 def test_a_name_that_is_no_gateways_is_left_out(gateways: Gateways) -> None:
-    from distlog.core.groups.membership import FREQUENT, Membership
-
     lease = gateways.begin(9092)
     other = Membership(
-        lease._log,
+        GroupLog(gateways.root, ROOT_ID, GATEWAYS_GROUP, clock=gateways.time),
         lambda _: "a follower",
         None,
         LEASE_S,

@@ -27,6 +27,8 @@ from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import ClientSession, Request
 from distlog.gateway.topics.topic_index import TopicSummary
 
+JOIN = Join(rebalance_timeout_ms=60_000, session_timeout_ms=10_000, protocol_type="consumer", protocols=RANGE)
+
 
 def no_topics() -> SubscribedTopics:
     return SubscribedTopics(lambda name: TopicSummary(name, "", 0), list)
@@ -34,24 +36,22 @@ def no_topics() -> SubscribedTopics:
 
 def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store, lease = OffsetsTopic(str(tmp_path), linger_ms=0), GatewayLease(Storage(str(tmp_path)), None, 9.0)
-    services = GroupServices(store, lease, GroupSettings(), no_topics(), retention_ms=1000)
-    looks = []
+    settings, told = GroupSettings(initial_rebalance_delay_ms=10), list[ErrorCode]()
+    services = GroupServices(store, lease, settings, no_topics(), retention_ms=1000)
 
-    def expire() -> None:
-        looks.append(1)
-        services._wake.set()
-        if len(looks) == 1:
-            raise RuntimeError("a mistake of ours")
+    def fails(reply: object) -> None:
+        raise RuntimeError("a mistake of ours")
 
-    services._registry.expire = expire  # type: ignore[method-assign]
     services.join()
     services.start()
     try:
-        until(lambda: len(looks) > 1)
+        # the timer answers it
+        services.members.join("first", JOIN, fails)
+        until(lambda: "a mistake of ours" in caplog.text)
+        services.members.join("second", JOIN, lambda reply: told.append(reply.error))
+        until(lambda: told == [ErrorCode.none])
     finally:
-        services._registry.expire = lambda: None  # type: ignore[method-assign]
         services.stop()
-    assert "a mistake of ours" in caplog.text
 
 
 def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
@@ -84,11 +84,10 @@ def test_a_group_begins_while_unused_positions_are_forgotten(tmp_path: Path, mon
 
     monkeypatch.setattr(CommittedOffsets, "expire", expire)
     monkeypatch.setattr(gateway_server, "_EXPIRY_MS", 10)
-    request = Join(rebalance_timeout_ms=60_000, session_timeout_ms=10_000, protocol_type="consumer", protocols=RANGE)
     with serving(tmp_path, groups=GroupSettings(initial_rebalance_delay_ms=10)) as gateway:
         try:
             assert begun.wait(300)
-            gateway.broker.groups.members.join(GROUP, request, lambda reply: told.append(reply.error))
+            gateway.broker.groups.members.join(GROUP, JOIN, lambda reply: told.append(reply.error))
             until(lambda: told == [ErrorCode.none])
         finally:
             goes_on.set()

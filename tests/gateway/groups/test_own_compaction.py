@@ -111,6 +111,9 @@ def test_a_gateway_does_it_by_itself(memory_url: Address, monkeypatch: pytest.Mo
     monkeypatch.setattr(gateway_server, "PERIOD_MS", 10)
     config = GatewayConfig(linger_ms=1)
     with GatewayServer(memory_url.url, port=0, config=config) as gateway:
-        until(lambda: not gateway._groups.coordination.is_loading)
-        commit(gateway._groups._store, range(LEAST))
+        groups, told = gateway.broker.groups, list[ErrorCode]()
+        until(lambda: not groups.coordination.is_loading)
+        for offset in range(LEAST):
+            groups.offsets.commit("billing", {("clicks", 0): Position(offset)}, told.append)
+            until(lambda: len(told) == offset + 1)  # noqa: B023 - it is called in this turn
         until(lambda: segments(memory_url) == 1)

@@ -7,21 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import transaction_parts
 from consumer_groups import GROUP, Client, Gateway, stable
 from consumer_members import ConsumerGateway
-from gateways import Wire
-from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from waiting import until
 
-import distlog
 from distlog.core.consumer_offsets import Position
-from distlog.gateway.gateway_server import GatewayServer
+from distlog.core.storage.storage import Storage
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.delayed_operations import DelayedFetches
 from distlog.gateway.groups.classic_group import GroupRefusedError
-from distlog.gateway.transactions.transaction_log import TransactionRefusedError
-
-HEARTBEAT, SYNC_GROUP = 12, 14
+from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.transactions.transaction_coordinator import TransactionCoordinator, TransactionEnds
+from distlog.gateway.transactions.transaction_log import TransactionLog, TransactionRefusedError
 
 
 class Loader:
@@ -118,34 +116,22 @@ def test_a_member_of_the_newer_protocol_is_sent_to_the_coordinator_too() -> None
 
 
 def test_a_producer_whose_transaction_is_unloaded_meanwhile_is_sent_to_the_coordinator(tmp_path: Path) -> None:
-    distlog.create(str(tmp_path / "clicks"), 1)
-    parts = transaction_parts.Parts(tmp_path)
-    producer, checks = parts.begin(), list[str]()
+    metadata = MetadataCache(Storage(str(tmp_path)), {}, lambda: 0, GatewayConfig())
+    log, checks = TransactionLog(metadata, lambda: 0, lambda: 1), list[str]()
+    log.begin([0])
 
     def check(id_: str) -> None:
         checks.append(id_)
-        if len(checks) > 1:
+        # both checks of the call before have passed, and the first one of this call
+        if len(checks) == 3:
+            coordinator.unload(lambda id_: True)
+        elif len(checks) > 3:
             raise TransactionRefusedError(ErrorCode.not_coordinator)
-        parts.coordinator.unload(lambda id_: True)
 
-    parts.coordinator._check = check  # type: ignore[method-assign]
+    ends = TransactionEnds(metadata, DelayedFetches(lambda request: None, 1000), log, lambda: 0)
+    coordinator = TransactionCoordinator(log, ends, lambda: 0, lambda: 7, check)
+    producer = coordinator.begin_producer("payments", 60_000)
     with pytest.raises(TransactionRefusedError) as refused:
-        parts.coordinator.add_partitions(transaction_parts.ID, producer, [("clicks", 0)])
+        coordinator.add_partitions("payments", producer, [("clicks", 0)])
     assert refused.value.code is ErrorCode.not_coordinator
-    parts.close()
-
-
-def test_a_member_goes_on_or_joins_again_while_its_group_is_loaded(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Java's consumers fail if they are told at SyncGroup that it is loaded; a broker has no error for heartbeats."""
-
-    def refuse(name: str) -> None:
-        raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
-
-    monkeypatch.setattr(gateway._groups._registry, "check", refuse)
-    ids = {"group_id": GROUP, "generation_id": 1, "member_id": "a", "group_instance_id": None}
-    with Wire(gateway) as wire:
-        assert wire.ask(HEARTBEAT, 4, **ids).error_code is ErrorCode.none
-        told = wire.ask(SYNC_GROUP, 5, **ids, protocol_type=None, protocol_name=None, assignments=())
-    assert (told.error_code, told.assignment) == (ErrorCode.rebalance_in_progress, b"")
+    metadata.close()

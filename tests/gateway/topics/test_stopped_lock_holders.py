@@ -22,10 +22,12 @@ from gateways import (
     METADATA,
     PRODUCE,
     Wire,
+    counted,
     fetching,
     opened,
     produce_fields,
     producing,
+    removed,
     serving,
     until,
 )
@@ -54,6 +56,7 @@ with lock.held():
 """
 DATA = batch([record(value=b"v")])
 VERSION = 9
+HEARTBEAT, SYNC_GROUP = 12, 14
 FINE = ErrorCode.none
 
 
@@ -235,11 +238,10 @@ def test_changes_of_a_topic_that_stands_still_hold_up_no_other_request(
     with ExitStack() as stack, Wire(served) as other:
         other.socket.settimeout(45)
         with stopped_holder(tmp_path / "clicks" / "clicks-0"):
-            channel = served._channels[key]
             for _ in range(3):
                 stack.enter_context(Wire(served)).send(key, version, **fields)
             # one client has half of these threads: two requests wait for the lock, and the third for a thread
-            until(lambda: len(channel) == 1 and max(channel._queue._running.values(), default=0) == 2)
+            until(lambda: counted(served, "request_queue_size") == 1)
             topics = other.ask(METADATA, 4, topics=None, allow_auto_topic_creation=False).topics
             assert "other" in {topic.name for topic in topics}
             assert fetching(other, 0, topic="other").records is not None
@@ -305,6 +307,13 @@ def test_a_gateway_that_begins_coordinates_all_groups_but_those_whose_partition_
         until(lambda: code_of_commit(wire, ask_commit(wire, "early", 2)) is FINE)
         assert code_of_commit(wire, ask_commit(wire, "waits", 2)) is loading
         assert (position(wire, group="early"), position(wire, group="waits")) == (2, loading)
+        told = removed(wire, "waits")
+        assert (told.error_code, told.members) == (loading, ())
+        # Java's consumers fail if they are told at SyncGroup that it is loaded; a broker has no error for heartbeats
+        ids = {"group_id": "waits", "generation_id": 1, "member_id": "a", "group_instance_id": None}
+        assert wire.ask(HEARTBEAT, 4, **ids).error_code is FINE
+        told = wire.ask(SYNC_GROUP, 5, **ids, protocol_type=None, protocol_name=None, assignments=())
+        assert (told.error_code, told.assignment) == (ErrorCode.rebalance_in_progress, b"")
     with serving(tmp_path) as served, Wire(served) as wire:
         until(lambda: position(wire, group="waits") == 1)
 

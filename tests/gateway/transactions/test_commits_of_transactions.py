@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from addresses import Address
-from transaction_parts import ID, Parts
+from transaction_parts import ID, NOW, TIMEOUT_MS, Parts
 
 import distlog
-from distlog.core.transaction_state import TransactionStatus
+from distlog.core.transaction_state import ProducerId, TransactionState, TransactionStatus
+from distlog.gateway.transactions.transaction_log import TransactionLog
 
 PLACES = [(topic, number) for topic in ("clicks", "views") for number in range(3)]
 STATES = "__transaction_state"
@@ -20,8 +21,9 @@ def parts(memory_url: Address) -> Iterator[Parts]:
     """A gateway whose topic of states has no commit that nobody waits for, unless another one comes."""
     for name, partitions in (("clicks", 3), ("views", 3), (STATES, 1), ("__consumer_offsets", 1)):
         distlog.create(f"{memory_url.url}/{name}", partitions)
-    made = Parts(memory_url)
-    made.broker.metadata.fresh_topic(STATES)._gathered._linger_s = 3600.0
+    made = Parts(memory_url, linger_ms=3_600_000)
+    for name in ("clicks", "views"):
+        made.broker.metadata.fresh_topic(name).hurry()
     yield made
     made.close()
 
@@ -65,10 +67,13 @@ def test_who_takes_over_ends_again_what_was_not_kept_to_be_complete(parts: Parts
 
 
 def test_partitions_are_given_up_when_what_nobody_waits_for_is_kept(parts: Parts) -> None:
-    producer = parts.begin()
-    parts.coordinator.add_partitions(ID, producer, PLACES)
-    parts.coordinator.end(ID, producer, is_committed=True)
+    log = TransactionLog(parts.broker.metadata, lambda: NOW, lambda: 1)
+    log.begin([0])
+    begun = TransactionState(transactional_id=ID, producer=ProducerId(7, 0), timeout_ms=TIMEOUT_MS, updated_ms=NOW)
+    decided = begun.with_partitions(frozenset(PLACES), NOW).decided(NOW, is_committed=True)
+    log.write(decided)
+    log.write(decided.completed(NOW), is_durable=False)
+    assert [state.status for state in log.load([0])] == [TransactionStatus.PREPARE_COMMIT]
     parts.broker.metadata.fresh_topic(STATES).hurry()
-    parts.services._log.settle()
-    (state,) = parts.services._log.load([0])
-    assert state.status is TransactionStatus.COMPLETE_COMMIT
+    log.settle()
+    assert [state.status for state in log.load([0])] == [TransactionStatus.COMPLETE_COMMIT]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import until
 from kio.schema.errors import ErrorCode
 from transaction_parts import GROUP, ID, Parts
 
@@ -74,9 +73,11 @@ def test_an_end_that_comes_while_groups_are_loaded_is_told_when_they_are(
 
     def loading(store: OffsetsTopic, partitions: Collection[int]) -> Any:
         found = list(load(store, partitions))
-        parts.coordinator.end(ID, producer, is_committed=True)
+        begun = parts.together[-1]
+        begun.load()
+        begun.coordinator.end(ID, producer, is_committed=True)
         try:
-            parts.groups.offsets.commit_in_transaction(GROUP, {("clicks", 1): Position(1)}, producer.id, never)
+            begun.groups.offsets.commit_in_transaction(GROUP, {("clicks", 1): Position(1)}, producer.id, never)
         except GroupRefusedError as error:
             refused.append(error.code)
         return found
@@ -85,8 +86,6 @@ def test_an_end_that_comes_while_groups_are_loaded_is_told_when_they_are(
         raise AssertionError("nothing is appended while groups are loaded")
 
     monkeypatch.setattr(OffsetsTopic, "load", loading)
-    coordination = parts.groups.coordination
-    coordination._unload(set(coordination.loaded), parts.groups._registry)
-    until(lambda: not coordination.is_loading)
+    after = parts.killed()
     assert refused[:1] == [ErrorCode.coordinator_load_in_progress]
-    assert fetched(parts) == 7
+    assert fetched(after) == 7

@@ -17,8 +17,7 @@ def two(memory_url: Address) -> Iterator[tuple[Parts, Parts]]:
     """A coordinator that looks at topics once in an hour, and a gateway that takes batches."""
     for name in ("clicks", "__transaction_state", "__consumer_offsets"):
         distlog.create(f"{memory_url.url}/{name}")
-    parts = Parts(memory_url), Parts(memory_url, port=9093)
-    parts[0].broker.metadata._max_age_ms = 3_600_000
+    parts = Parts(memory_url, metadata_max_age_ms=3_600_000), Parts(memory_url, port=9093)
     assert parts[0].broker.metadata.fresh_topic("clicks").topic.partitions == 1
     yield parts
     for each in parts:

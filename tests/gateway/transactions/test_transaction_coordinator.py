@@ -162,14 +162,14 @@ def test_an_id_whose_first_record_cannot_be_kept_is_forgotten(
         with pytest.raises(StorageError):
             in_place.begin()
         in_place.coordinator.tick()
-    assert not in_place.coordinator._transactions
+    assert in_place.coordinator.states() == []
     assert in_place.begin().epoch == 0
 
 
 def test_a_producer_that_lives_goes_on_at_the_next_gateway(parts: Parts) -> None:
     producer = opened(parts)
     after = parts.killed()
-    after._sequences = parts._sequences
+    after.sequences = parts.sequences
     after.send(producer, b"c")
     after.coordinator.end(ID, producer, is_committed=True)
     assert after.seen() == ([b"a", b"c"], [b"b"], None)
@@ -241,9 +241,8 @@ def test_an_id_that_nobody_uses_is_forgotten(parts: Parts) -> None:
 def test_when_its_epochs_are_used_up_a_producer_gets_another_id(parts: Parts) -> None:
     first = parts.begin()
     (state,) = parts.coordinator.states([ID])
-    held = parts.coordinator._transactions[ID]
-    held.state = state.begun_again(ProducerId(first.id, LAST_EPOCH), TIMEOUT_MS, parts.now_ms, -1)
     last = ProducerId(first.id, LAST_EPOCH)
+    parts.coordinator.load([state.begun_again(last, TIMEOUT_MS, parts.now_ms, -1)])
     parts.coordinator.add_partitions(ID, last, [("clicks", 0)])
     parts.send(last, b"a")
     # the abort of the next one takes the very last epoch

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from consumer_groups import Gateway
 from gateways import Wire, until
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
@@ -101,14 +103,17 @@ def test_a_position_that_is_committed_behind_that_of_a_transaction_counts_howeve
     assert fetched(after.killed()) == 4
 
 
-def test_a_commit_that_is_on_its_way_makes_a_transaction_wait(parts: Parts) -> None:
-    producer = parts.begin()
-    with parts.groups._registry.opened(GROUP, make=True) as group:
-        group.positions.begin_storing([("clicks", 0)])
-        with pytest.raises(GroupRefusedError, match="coordinator_load_in_progress"):
-            parts.commit_offset(producer, 7)
-        group.positions.end_storing([("clicks", 0)])
-    parts.commit_offset(producer, 7)
+def test_a_commit_that_is_on_its_way_makes_a_transaction_wait() -> None:
+    gateway, told, appended = Gateway(), list[ErrorCode](), list[object]()
+    gateway.store.held = True
+    gateway.offsets.commit(GROUP, {("clicks", 0): Position(3)}, told.append)
+    in_transaction = partial(gateway.offsets.commit_in_transaction, GROUP, {("clicks", 0): Position(7)}, 1)
+    with pytest.raises(GroupRefusedError, match="coordinator_load_in_progress"):
+        in_transaction(appended.append)
+    assert (told, appended) == ([], [])
+    gateway.store.release()
+    in_transaction(appended.append)
+    assert (told, len(appended)) == ([FINE], 1)
 
 
 def test_a_group_that_is_deleted_takes_what_transactions_brought_with_it(parts: Parts) -> None:
@@ -142,15 +147,18 @@ def test_a_client_asks_again_for_a_position_whose_transaction_the_storage_does_n
     assert "to read ends of transactions failed: the storage does not answer" in caplog.messages
 
 
-def test_positions_that_wait_do_not_expire(parts: Parts) -> None:
+def test_positions_that_wait_do_not_expire(tmp_path: Path) -> None:
+    for name in ("clicks", "__transaction_state", "__consumer_offsets"):
+        distlog.create(str(tmp_path / name))
+    parts = Parts(tmp_path, retention_ms=0)
     commit(parts, 3)
     producer = parts.begin()
     parts.commit_offset(producer, 7)
-    parts.groups.offsets._retention_ms = 0
     parts.groups.offsets.expire()
     assert fetched(parts, stable=True) is UNSTABLE
     parts.coordinator.end(ID, producer, is_committed=True)
     assert fetched(parts) == 7
+    parts.close()
 
 
 def test_who_leads_the_positions_no_more_appends_none(gateway: GatewayServer) -> None:

@@ -18,8 +18,10 @@ from transactional_clients import RawProducer, position
 
 import distlog
 from distlog.core.errors import StorageError
+from distlog.core.times import now_ms
+from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.transactions.transaction_coordinator import TransactionEnds
-from distlog.gateway.transactions.transaction_log import TransactionRefusedError
+from distlog.gateway.transactions.transaction_log import TransactionLog, TransactionRefusedError
 
 FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
 
@@ -75,14 +77,14 @@ def test_another_gateway_finishes_what_was_decided_and_the_producer_goes_on_ther
     with Wire(one) as wire, Wire(two) as elsewhere:
         producer = ProducerOfTwo(wire, elsewhere, id_, group)
         producer.init()
-        end = TransactionEnds.end
+        end = HostedTopic.end_transaction
 
-        def failing(ends: TransactionEnds, decided: Any, timeout_s: float) -> None:
-            if ends is one._transactions.coordinator._ends:
+        def failing(hosted: HostedTopic, *given: Any, **named: Any) -> Any:
+            if hosted in one.broker.metadata.loaded.values():
                 raise StorageError("no answer")
-            end(ends, decided, timeout_s)
+            return end(hosted, *given, **named)
 
-        monkeypatch.setattr(TransactionEnds, "end", failing)
+        monkeypatch.setattr(HostedTopic, "end_transaction", failing)
         assert producer.commit(5) == [FINE] * 5
         assert (values(address), position(elsewhere, group=group, stable=True)) == ([], UNSTABLE)
         one.stop()
@@ -117,8 +119,10 @@ def test_a_coordinator_that_lost_its_lease_and_does_not_know_decides_and_ends_no
         following.add(("clicks", 0))
         following.send(b"c")
         # it has the decision of the transaction before in memory
-        (state,) = one._transactions.coordinator.states([id_])
-        one._transactions.coordinator._ends.end(state.decided(0, is_committed=True))
+        (state,) = one.broker.transactions.coordinator.states([id_])
+        log = TransactionLog(one.broker.metadata, now_ms, lambda: 50)
+        ends = TransactionEnds(one.broker.metadata, one.broker.fetches, log, now_ms)
+        ends.end(state.decided(0, is_committed=True))
         assert following.end(committed=False) is FINE
         assert values(address) == []
 
@@ -159,4 +163,4 @@ def test_transactions_are_listed_by_the_gateway_that_coordinates_them(begin: Any
         listed = [each.ask(66, 0, state_filters=(), producer_id_filters=()) for each in (wire, elsewhere)]
         assert [[each.transactional_id for each in told.transaction_states] for told in listed] == [[id_], []]
         with pytest.raises(TransactionRefusedError, match="not_coordinator"):
-            two._transactions.coordinator.states([id_])
+            two.broker.transactions.coordinator.states([id_])
