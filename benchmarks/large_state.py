@@ -28,6 +28,7 @@ from distlog.core.arrays import booleans, integers, texts
 from distlog.core.commits import checkpoint, producer_table, segment_table, transaction_table
 from distlog.core.commits.actions import SetTransaction
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
@@ -128,7 +129,9 @@ def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/clicks", PARTITIONS)
     before = dataclasses.replace(topic.snapshot, version=CHECKPOINT_COMMITS - 1, timestamp_ms=_NOW)
     # with this commit the library writes a checkpoint
-    topic.log.commit(CASES[name](before, rows), "append", lambda _: [SetTransaction("another", 0, {}, in_order=True)])
+    with CommitRace(topic.log, CASES[name](before, rows), "append") as race:
+        for _ in race:
+            race.put([SetTransaction("another", 0, {}, in_order=True)])
     topic.log.checkpoints.wait()
     base = topic.log.checkpoints.base
     if base is None:

@@ -26,6 +26,7 @@ from benchmarks.topics import table
 from distlog.core import paths
 from distlog.core.batches.record_batch import check_crcs, read_headers
 from distlog.core.commits.actions import Add
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.maintenance.retention import plan_retention
@@ -73,8 +74,10 @@ def _topic_without_data(url: str, segments: int) -> Topic:
         Path(url, paths.segment_file(topic.name, one.partition, one.stem, ".log")).touch()
     for start in range(0, segments, _SEGMENTS_PER_COMMIT):
         actions = [Add(one) for one in made[start : start + _SEGMENTS_PER_COMMIT]]
-        _, after = topic.log.commit(topic.snapshot, "append", lambda _, actions=actions: actions)
-        topic.advance(after)
+        with CommitRace(topic.log, topic.snapshot, "append") as race:
+            for _ in race:
+                race.put(actions)
+        topic.advance(race.after)
     return topic
 
 

@@ -24,6 +24,7 @@ from benchmarks.topics import table
 from distlog.core.commits.actions import Add, SetTransaction
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionInfo
 from distlog.core.config import TopicConfig
@@ -107,7 +108,9 @@ class _Grown:
         )
         before = _with_batches(self._log.create(1, TopicConfig()), commits - 1)
         actions = [Add(described(0, 0, _NOW, _NOW)), SetTransaction("query", commits, {0: (0, 10)}, in_order=True)]
-        self._log.commit(before, "append", lambda _: actions)
+        with CommitRace(self._log, before, "append") as race:
+            for _ in race:
+                race.put(actions)
         self._snapshot = self._log.load()
         if self._snapshot.version != commits:
             raise AssertionError("the topic is not as old as it should be")

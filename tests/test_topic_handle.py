@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from random import Random
 
+from commits import put_commit
 from topics import NOW, Clock, topic_on, values
 
 from distlog.core.storage.storage import Storage
@@ -33,7 +34,7 @@ def test_a_pickled_handle_commits_by_its_own_clock(tmp_path: Path) -> None:
     handle = handle_of(tmp_path)
     later = dataclasses.replace(handle, clock=Clock(NOW + 1000))
     copy = pickle.loads(pickle.dumps(later))
-    commit, _ = copy.log.commit(copy.log.load(), "config", lambda _: [])
+    commit, _ = put_commit(copy.log, copy.log.load(), "config", lambda _: [])
     assert commit.timestamp_ms == NOW + 1000
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.commits.actions import LEADER_APP, Action, SetTransaction
-from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.actions import LEADER_APP, SetTransaction
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LeaderFencedError
-from distlog.core.log.sealed_commit import wait_for_appends
+from distlog.core.log.active_seals import wait_for_appends
 from distlog.core.maintenance.cleaning_plan import first_dirty_offset
 from distlog.core.maintenance.compaction import compact
 from distlog.core.topic_handle import TopicHandle, topic_log
@@ -42,23 +43,20 @@ class Leadership:
     def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
         """Lead partitions, in one commit; when this returns, no other process appends to them as their leader.
 
-        `may_lead` is called before each try, and may raise. Raises the errors of `CommitLog.commit`; LockHeldError
+        `may_lead` is called before each try, and may raise. Raises the errors of `CommitRace`; LockHeldError
         if a stopped process holds a partition's lock, and then none of them is led.
         """
-        new_epochs: dict[int, int] = {}
-
-        def plan(snapshot: Snapshot) -> list[Action]:
-            may_lead()
-            new_epochs.update({number: _epoch(snapshot, number) + 1 for number in partitions})
-            return [SetTransaction(_app_id(number), epoch, {}, in_order=True) for number, epoch in new_epochs.items()]
-
         if not partitions:
             return
-        _, after = self._handle.log.commit(self._current.refresh(), "lead", plan)
-        self._current.advance(after)
+        with CommitRace(self._handle.log, self._current.refresh(), "lead") as race:
+            for head in race:
+                may_lead()
+                epochs = {number: _epoch(head, number) + 1 for number in partitions}
+                race.put([SetTransaction(_app_id(n), epoch, {}, in_order=True) for n, epoch in epochs.items()])
+        self._current.advance(race.after)
         if self._handle.storage.is_local_disk:
-            wait_for_appends(self._handle, after, partitions, _LOCK_WAIT_S)
-        self._epochs = {**self._epochs, **new_epochs}
+            wait_for_appends(self._handle, race.after, partitions, _LOCK_WAIT_S)
+        self._epochs = {**self._epochs, **epochs}
 
     def end(self, partitions: Collection[int]) -> None:
         """Append nothing more to these partitions."""
@@ -151,7 +149,7 @@ class _LeaderCommits(CommitDestination):
             segments,
             read_version=read_version,
             written_by=appender.config,
-            check=lambda snapshot: self._leadership.check(snapshot, partitions),
+            fence=lambda snapshot: self._leadership.check(snapshot, partitions),
         )
         self._current.advance(after)
         return result

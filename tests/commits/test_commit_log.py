@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from addresses import Address
+from commits import put_commit
 from histories import CONFIG, RunsFirst, append, commit_log, requests
 
 from distlog.core import paths
@@ -109,7 +110,7 @@ def test_the_first_new_commit_of_a_topic_that_is_known_is_taken_for_the_head_if_
 
 def test_a_drop_is_not_taken_for_the_head_however_recent(storage: Storage, log: CommitLog) -> None:
     known = log.create(1, CONFIG)
-    log.commit(known, "drop", lambda _: [Drop()])
+    put_commit(log, known, "drop", lambda _: [Drop()])
     anew = log.create(2, CONFIG)
     assert log.load(known=known, recent_ms=10_000) == anew
 
@@ -127,7 +128,7 @@ def test_a_topic_that_is_known_and_was_dropped_is_gone_and_made_anew_it_is_anoth
     storage: Storage, log: CommitLog
 ) -> None:
     known = append(log, log.create(1, CONFIG), 3)
-    log.commit(known, "drop", lambda _: [Drop()])
+    put_commit(log, known, "drop", lambda _: [Drop()])
     with pytest.raises(TopicNotFoundError):
         log.load(known=known)
     anew = log.create(2, CONFIG)
@@ -168,7 +169,7 @@ def test_a_topic_of_few_commits_may_have_checkpoints_or_none_or_be_dropped(stora
     # the checkpoint, its commit and two others
     assert requests(storage, lambda: log.load(few=True)) == (4, 0, 1)
     assert log.load(few=True) == head
-    log.commit(head, "drop", lambda _: [Drop()])
+    put_commit(log, head, "drop", lambda _: [Drop()])
     finds_none()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from addresses import Address
+from commits import put_commit
 from histories import (
     CONFIG,
     append,
@@ -69,7 +70,7 @@ def test_more_batch_ids_than_a_checkpoint_holds_make_an_open_read_commits(
     snapshot = log.create(1, CONFIG)
     for number in range(60):
         batch = SetTransaction("job", hashlib.sha256(b"%d" % number).hexdigest(), {})
-        _, snapshot = log.commit(snapshot, "append", lambda _, batch=batch: [batch])
+        _, snapshot = put_commit(log, snapshot, "append", lambda _, batch=batch: [batch])
     assert 5 in checkpoints(storage)
     assert checkpoints(storage)[-1] < 40
     assert "too large for a checkpoint" in caplog.text
@@ -133,7 +134,7 @@ def test_opening_a_large_topic_makes_no_object_per_segment(
     def add_many(snapshot: Snapshot) -> list[Action]:
         return [Add(segment(0, base, 1)) for base in range(2_000)]
 
-    _, snapshot = log.commit(log.create(1, CONFIG), "append", add_many)
+    _, snapshot = put_commit(log, log.create(1, CONFIG), "append", add_many)
     snapshot = append(commit_log(storage, checkpoint_commits=1), snapshot)
     made = 0
     make = SegmentInfo.__init__

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from commits import put_commit
 from histories import (
     CONFIG,
     Clock,
@@ -28,7 +29,7 @@ from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 def test_a_commit_says_what_was_done_by_whom_and_when(storage: Storage) -> None:
     log = commit_log(storage, Clock(5_000), writer="distlog 1.0 somewhere")
-    commit, snapshot = log.commit(log.create(1, CONFIG), "append", appending())
+    commit, snapshot = put_commit(log, log.create(1, CONFIG), "append", appending())
     assert commit is not None
     assert (commit.version, commit.operation, commit.writer) == (1, "append", "distlog 1.0 somewhere")
     assert (snapshot.version, snapshot.commit_id, snapshot.timestamp_ms) == (1, commit.id, 5_001)
@@ -37,8 +38,8 @@ def test_a_commit_says_what_was_done_by_whom_and_when(storage: Storage) -> None:
 
 def test_a_commit_says_which_write_it_comes_from(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
-    _, head = log.commit(created, "append", appending(), write_id="a write")
-    log.commit(head, "append", appending())
+    _, head = put_commit(log, created, "append", appending(), write_id="a write")
+    put_commit(log, head, "append", appending())
     named, unnamed = log.commits(1, 3)
     assert (named.write_id, named.writer) == ("a write", unnamed.writer)
     assert unnamed.write_id is None
@@ -47,8 +48,8 @@ def test_a_commit_says_which_write_it_comes_from(storage: Storage, log: CommitLo
 
 def test_a_plan_with_nothing_to_do_commits_nothing(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
-    assert requests(storage, lambda: log.commit(created, "append", lambda snapshot: None)) == (0, 0, 0)
-    assert log.commit(created, "append", lambda snapshot: None) == (None, created)
+    assert requests(storage, lambda: put_commit(log, created, "append", lambda snapshot: None)) == (0, 0, 0)
+    assert put_commit(log, created, "append", lambda snapshot: None) == (None, created)
 
 
 def test_who_loses_a_race_plans_again_on_what_won(storage: Storage, log: CommitLog) -> None:
@@ -60,7 +61,7 @@ def test_who_loses_a_race_plans_again_on_what_won(storage: Storage, log: CommitL
         seen.append(snapshot.version)
         return appending(0, 5)(snapshot)
 
-    commit, snapshot = log.commit(created, "append", plan)
+    commit, snapshot = put_commit(log, created, "append", plan)
     assert seen == [0, 3]
     assert commit is not None
     assert commit.version == 4
@@ -79,11 +80,11 @@ def test_a_plan_that_is_no_longer_applicable_says_so_after_a_lost_race(storage: 
             raise CommitConflictError("an input was removed")
         return [Remove(0, oldest.stem), Add(segment(0, 0, 10))]
 
-    commit_log(storage).commit(
-        snapshot, "retention", lambda current: [Remove(0, oldest.stem), SetLogStartOffset(0, 10)]
+    put_commit(
+        commit_log(storage), snapshot, "retention", lambda current: [Remove(0, oldest.stem), SetLogStartOffset(0, 10)]
     )
     with pytest.raises(CommitConflictError, match="an input was removed"):
-        log.commit(snapshot, "compact", compact)
+        put_commit(log, snapshot, "compact", compact)
     assert log.load().version == 3
 
 
@@ -97,16 +98,16 @@ def test_a_plan_that_breaks_an_invariant_is_never_written(storage: Storage, log:
         [SetTransaction("", 1, {})],
     ):
         with pytest.raises(CommitConflictError, match="nothing was committed"):
-            log.commit(snapshot, "append", lambda current, wrong=wrong: wrong)
+            put_commit(log, snapshot, "append", lambda current, wrong=wrong: wrong)
     assert log.load() == snapshot
 
 
 def test_a_batch_is_committed_once_however_often_it_is_tried(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
-    first, snapshot = log.commit(created, "append", appending(batch=("app", 7)))
+    first, snapshot = put_commit(log, created, "append", appending(batch=("app", 7)))
     assert first is not None
     for stale in (created, snapshot):
-        again, head = commit_log(storage).commit(stale, "append", appending(batch=("app", 7)))
+        again, head = put_commit(commit_log(storage), stale, "append", appending(batch=("app", 7)))
         assert again is None
         found = head.transaction("app", 7)
         assert found is not None
@@ -120,27 +121,27 @@ def test_settings_that_two_change_at_once_are_both_kept(storage: Storage, log: C
         return lambda snapshot: [SetConfig(snapshot.config.changed(changes).overrides())]
 
     created = log.create(1, TopicConfig())
-    log.commit(created, "config", setting(retention_ms="1"))
-    commit_log(storage).commit(created, "config", setting(segment_ms="2"))
+    put_commit(log, created, "config", setting(retention_ms="1"))
+    put_commit(commit_log(storage), created, "config", setting(segment_ms="2"))
     assert log.load().config.overrides() == {"retention.ms": "1", "segment.ms": "2"}
 
 
 def test_files_begun_below_the_gc_floor_must_be_written_again(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
-    _, floor = log.commit(append(log, created, 2), "gc", lambda snapshot: [GcFloor(2)])
+    _, floor = put_commit(log, append(log, created, 2), "gc", lambda snapshot: [GcFloor(2)])
     for stale in (created, floor):
         with pytest.raises(TransactionTooOldError, match=r"write them again.*read_version=0 gc_floor=2"):
-            log.commit(stale, "append", appending())
+            put_commit(log, stale, "append", appending())
         with pytest.raises(TransactionTooOldError):
-            log.commit(stale, "append", lambda snapshot: [], read_version=1)
+            put_commit(log, stale, "append", lambda snapshot: [], read_version=1)
     assert log.load() == floor
-    log.commit(floor, "append", lambda snapshot: [Add(segment(0, 20, read_version=2))], read_version=2)
+    put_commit(log, floor, "append", lambda snapshot: [Add(segment(0, 20, read_version=2))], read_version=2)
 
 
 def test_a_segment_may_be_replaced_in_place_below_the_gc_floor(log: CommitLog) -> None:
-    _, floor = log.commit(append(log, log.create(1, CONFIG), 2), "gc", lambda snapshot: [GcFloor(2)])
+    _, floor = put_commit(log, append(log, log.create(1, CONFIG), 2), "gc", lambda snapshot: [GcFloor(2)])
     info = floor.partitions[0].segments[0]
-    commit, _ = log.commit(floor, "rebuild", lambda snapshot: [Remove(0, info.stem), Add(info)])
+    commit, _ = put_commit(log, floor, "rebuild", lambda snapshot: [Remove(0, info.stem), Add(info)])
     assert commit is not None
 
 
@@ -163,7 +164,7 @@ def test_the_deadline_ends_a_race_that_is_never_won(storage: Storage) -> None:
         return appending()(snapshot)
 
     with pytest.raises(CommitConflictError, match="deadline"):
-        log.commit(created, "append", plan, timeout_s=100)
+        put_commit(log, created, "append", plan, timeout_s=100)
     assert log.load().version == len(pauses) + 1
     assert 2 <= len(pauses) <= 10
     assert all(0 <= pause <= 0.05 for pause in pauses)
@@ -176,7 +177,7 @@ def test_maintenance_lets_appends_go_first(storage: Storage) -> None:
     created = log.create(1, CONFIG)
     for rival in range(20):
         append(commit_log(storage), created)
-        log.commit(created, "compact", lambda snapshot: [])
+        put_commit(log, created, "compact", lambda snapshot: [])
         assert len(pauses) == rival + 1
     assert max(pauses) > 0.3
 
@@ -199,6 +200,6 @@ def test_a_commit_that_is_too_large_is_refused_and_puts_nothing(storage: Storage
     batches = [SetTransaction("x" * 1000, number, {}) for number in range(66_000)]
     before = storage.counters.puts
     with pytest.raises(CommitConflictError, match="several") as caught:
-        log.commit(snapshot, "append", lambda _: batches)
+        put_commit(log, snapshot, "append", lambda _: batches)
     assert caught.value.details["size"] > MAX_CONDITIONAL_BYTES
     assert (storage.counters.puts, log.load()) == (before, snapshot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from commits import put_commit
 from histories import (
     CONFIG,
     Clock,
@@ -61,7 +62,7 @@ def test_history_begins_at_a_floor_that_rises_while_it_is_read(
 ) -> None:
     log = commit_log(storage, checkpoint_commits=1)
     before = append(log, append(log, append(log, log.create(1, CONFIG))))
-    log.commit(before, "gc", lambda _: [GcFloor(2), LogFloor(2)])
+    put_commit(log, before, "gc", lambda _: [GcFloor(2), LogFloor(2)])
     storage.delete([paths.commit_file(version) for version in (0, 1)])
     heads = iter([before])
     load = log.load
@@ -138,7 +139,7 @@ def test_two_drops_are_one(storage: Storage, log: CommitLog) -> None:
 
 def test_the_files_of_a_dropped_topic_can_be_collected(storage: Storage, log: CommitLog) -> None:
     dropped = drop(log, append(log, log.create(1, CONFIG)))
-    _, collected = log.commit(dropped, "gc", lambda snapshot: [GcFloor(2)])
+    _, collected = put_commit(log, dropped, "gc", lambda snapshot: [GcFloor(2)])
     assert (collected.gc_floor, collected.dropped) == (2, True)
     with pytest.raises(CommitConflictError, match="dropped"):
-        log.commit(collected, "append", lambda snapshot: [Add(segment(0, 0, read_version=3))])
+        put_commit(log, collected, "append", lambda snapshot: [Add(segment(0, 0, read_version=3))])

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 from addresses import Address
+from commits import put_commit
 
 import distlog
-from distlog.core.commits.commit_log import LOOK_S, CommitLog
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.topic_existence import CHECK_S
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, TopicNotFoundError
 from distlog.core.storage.storage import Storage
@@ -36,10 +38,10 @@ def nothing(_: Any) -> list[Any]:
 
 def test_a_commit_into_a_folder_that_was_deleted_is_refused_on_a_disk(tmp_path: Path) -> None:
     log = logged(Storage(tmp_path / "t"), [0.0])
-    _, snapshot = log.commit(log.create(1, TopicConfig()), "config", nothing)
+    _, snapshot = put_commit(log, log.create(1, TopicConfig()), "config", nothing)
     shutil.rmtree(tmp_path / "t")
     with pytest.raises(TopicNotFoundError, match="deleted"):
-        log.commit(snapshot, "config", nothing)
+        put_commit(log, snapshot, "config", nothing)
     assert not list(tmp_path.rglob("*.json"))
     with pytest.raises(TopicNotFoundError, match="deleted"):
         log.refresh(snapshot)
@@ -85,14 +87,14 @@ def test_on_an_object_store_one_looks_now_and_then_and_at_what_was_there_before(
     counters = storage.counters
     for _ in range(3):
         puts, gets = counters.puts, counters.gets
-        _, snapshot = log.commit(snapshot, "config", nothing)
+        _, snapshot = put_commit(log, snapshot, "config", nothing)
         assert (counters.puts - puts, counters.gets - gets) == (1, 0)
     storage.delete([each.name for each in storage.list("_commits")])
-    _, snapshot = log.commit(snapshot, "config", nothing)
-    now_s[0] += LOOK_S
+    _, snapshot = put_commit(log, snapshot, "config", nothing)
+    now_s[0] += CHECK_S
     # its own last commit is there: it is those before that are missing
     with pytest.raises(TopicNotFoundError, match="deleted"):
-        log.commit(snapshot, "config", nothing)
+        put_commit(log, snapshot, "config", nothing)
     with pytest.raises(TopicNotFoundError, match="deleted"):
         log.refresh(snapshot)
 
@@ -100,14 +102,14 @@ def test_on_an_object_store_one_looks_now_and_then_and_at_what_was_there_before(
 def test_on_an_object_store_a_look_sees_that_a_topic_was_made_anew(memory_url: Address) -> None:
     now_s, storage = [0.0], Storage(f"{memory_url.url}/t")
     log = logged(storage, now_s)
-    _, old = log.commit(log.create(1, TopicConfig()), "config", nothing)
+    _, old = put_commit(log, log.create(1, TopicConfig()), "config", nothing)
     storage.delete([each.name for each in storage.list("_commits")])
     other = logged(storage, now_s)
-    _, new = other.commit(other.create(1, TopicConfig()), "config", nothing)
-    now_s[0] += LOOK_S
+    _, new = put_commit(other, other.create(1, TopicConfig()), "config", nothing)
+    now_s[0] += CHECK_S
     for _ in range(2):
         with pytest.raises(CommitConflictError, match="dropped"):
-            log.commit(old, "config", nothing)
+            put_commit(log, old, "config", nothing)
     with pytest.raises(TopicNotFoundError, match="dropped"):
         log.refresh(old)
     assert other.load().version == new.version

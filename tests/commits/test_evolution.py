@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from commits import put_commit
 from crc32c import crc32c
 from histories import CONFIG, append, commit_log, forged, segment
 from topics import TINY, contents, topic_on, values
@@ -133,7 +134,7 @@ def test_a_feature_that_writers_must_know_stops_them_by_name_and_readers_read_on
     assert contents(newest) == {0: [b"v%d" % n for n in range(5)]}
     before = storage.counters.puts
     for change in (
-        lambda: newest.log.commit(newest.snapshot, "append", lambda _: [Add(segment(0, 5))]),
+        lambda: put_commit(newest.log, newest.snapshot, "append", lambda _: [Add(segment(0, 5))]),
         lambda: newest.alter_config({"segment.ms": 9}),
         newest.drop,
     ):
@@ -144,7 +145,7 @@ def test_a_feature_that_writers_must_know_stops_them_by_name_and_readers_read_on
 
 def test_a_dropped_topic_of_a_newer_library_is_not_created_again(storage: Storage) -> None:
     log = commit_log(storage)
-    _, dropped = log.commit(log.create(1, CONFIG), "drop", lambda _: [Drop()])
+    _, dropped = put_commit(log, log.create(1, CONFIG), "drop", lambda _: [Drop()])
     forged(storage, dropped, requires={"writer": ["row-tracking"]}, actions=[{"gc_floor": {"version": 0}}])
     before = storage.counters.puts
     with pytest.raises(UnsupportedVersionError, match=r"row-tracking.*upgrade to write"):

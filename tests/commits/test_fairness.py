@@ -10,14 +10,15 @@ from functools import partial
 from typing import Any
 
 import pytest
+from commits import put_commit
 from histories import CONFIG, appending
 from simulation.object_store import ObjectStore, connected
 from simulation.world import World
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, SetLogStartOffset
+from distlog.core.commits.backoff import LONGEST_TURN_S, PAUSE_S, RaceBackoff
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.commit_race import LONGEST_TURN_S, PAUSE_S, CommitRetries
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.storage.storage import Storage
@@ -59,7 +60,7 @@ def race(writers: int, commits: int, seed: int) -> Outcome:
                 world.pause(latency(world.random, True) + latency(world.random, True))
                 snapshot = logs[number].refresh(snapshot)
                 start = world.now
-                commit, snapshot = logs[number].commit(snapshot, "append", cheap)
+                commit, snapshot = put_commit(logs[number], snapshot, "append", cheap)
                 assert commit is not None
                 took.append(world.now - start)
                 ends.append(world.now)
@@ -107,7 +108,7 @@ class Waits:
     def __init__(self, operation: str = "append", timeout_s: float = 100) -> None:
         self.now, self.pauses = 0.0, list[float]()
         source = random.Random(1)
-        self._race = CommitRetries(operation, timeout_s, clock=lambda: self.now, sleep=self._sleep, random=source)
+        self._race = RaceBackoff(operation, timeout_s, clock=lambda: self.now, sleep=self._sleep, random=source)
 
     def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -115,7 +116,7 @@ class Waits:
 
     def lose(self, log: CommitLog, snapshot: Snapshot, waited_s: float, after_s: float = 1) -> float:
         """Lose `after_s` to a commit whose writer tried for `waited_s`; how long the wait is then."""
-        commit, _ = log.commit(snapshot, "append", appending())
+        commit, _ = put_commit(log, snapshot, "append", appending())
         assert commit is not None
         self.now += after_s
         self._race.lost_to(dataclasses.replace(commit, waited_ms=int(waited_s * 1000)))
@@ -148,7 +149,7 @@ def test_no_commit_makes_others_wait_for_long(log: CommitLog) -> None:
 
 
 def test_a_commit_says_how_long_its_writer_tried_only_if_it_lost(log: CommitLog) -> None:
-    commit, snapshot = log.commit(log.create(1, CONFIG), "append", appending())
+    commit, snapshot = put_commit(log, log.create(1, CONFIG), "append", appending())
     assert commit is not None
     assert commit.waited_ms == 0
     assert b"waited_ms" not in commit.encode()

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from addresses import Address
+from commits import put_commit
 from histories import (
     CONFIG,
     Clock,
@@ -72,7 +73,7 @@ def large_topic(log: CommitLog) -> Snapshot:
     def add_many(snapshot: Snapshot) -> list[Action]:
         return [SetPartitions(3), *(Add(segment(base % 2, base // 2, 1)) for base in range(400))]
 
-    _, snapshot = log.commit(log.create(2, CONFIG), "append", add_many)
+    _, snapshot = put_commit(log, log.create(2, CONFIG), "append", add_many)
     return grown(log, snapshot, EVERY - 1)
 
 
@@ -161,7 +162,7 @@ def test_a_folder_that_was_deleted_does_not_come_back_by_a_checkpoint(
 def test_most_rows_gone_is_a_full_one(storage: Storage, log: CommitLog) -> None:
     snapshot = large_topic(log)
     stems = [(number, one.stem) for number, state in enumerate(snapshot.partitions) for one in state.segments]
-    _, snapshot = log.commit(snapshot, "retention", lambda _: [Remove(*each) for each in stems[:-60]])
+    _, snapshot = put_commit(log, snapshot, "retention", lambda _: [Remove(*each) for each in stems[:-60]])
     grown(log, snapshot)
     assert not incremental(storage)
 
@@ -209,9 +210,9 @@ def test_a_full_one_of_another_topic_is_no_base(storage: Storage, log: CommitLog
 
 def test_a_full_one_below_a_floor_is_no_base_any_more(storage: Storage, log: CommitLog) -> None:
     snapshot = large_topic(log)
-    _, snapshot = log.commit(snapshot, "gc", lambda head: [GcFloor(6), LogFloor(6)])
+    _, snapshot = put_commit(log, snapshot, "gc", lambda head: [GcFloor(6), LogFloor(6)])
     for number in range(EVERY):
-        _, snapshot = log.commit(snapshot, "append", lambda _, number=number: [SetTransaction("a", number, {})])
+        _, snapshot = put_commit(log, snapshot, "append", lambda _, number=number: [SetTransaction("a", number, {})])
     log.checkpoints.wait()
     assert (checkpoints(storage), incremental(storage)) == ([5, 10], [])
 
@@ -289,8 +290,8 @@ def test_an_append_does_not_wait_for_a_large_checkpoint(
 
 
 def large_topic_without_wait(log: CommitLog) -> Snapshot:
-    _, snapshot = log.commit(
-        log.create(2, CONFIG), "append", lambda _: [Add(segment(0, base, 1)) for base in range(200)]
+    _, snapshot = put_commit(
+        log, log.create(2, CONFIG), "append", lambda _: [Add(segment(0, base, 1)) for base in range(200)]
     )
     return append(log, snapshot, EVERY - 1, partition=1)
 
@@ -345,7 +346,7 @@ def test_what_commits_tell_is_what_a_full_and_an_incremental_checkpoint_tell(see
     snapshot, base = log.create(4, CONFIG), ""
     for step in range(40):
         clock.now_ms += draw.choice([1, 1000, DAY_MS])
-        _, snapshot = log.commit(snapshot, "append", lambda head: drawn(draw, head) or None)
+        _, snapshot = put_commit(log, snapshot, "append", lambda head: drawn(draw, head) or None)
         if step == draw.randrange(5, 20) or step == 5:
             base = checkpoint.write(storage, snapshot)
         elif base:

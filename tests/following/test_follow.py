@@ -10,6 +10,7 @@ from typing import Any
 import golden
 import pytest
 from adopted import adopt_golden
+from commits import put_commit
 from followers import Time, drained, follow, rows, span
 from gated_writer import NEVER_MS
 from topics import NOW, TINY, topic_on, values
@@ -158,7 +159,7 @@ def test_only_the_columns_asked_for_are_handed_out(topic: Topic) -> None:
 def test_partitions_that_are_added_are_followed_from_their_start(topic: Topic) -> None:
     def add() -> None:
         other = topic_on(topic.storage)
-        other.log.commit(other.snapshot, "config", lambda _: [SetPartitions(4)])
+        put_commit(other.log, other.snapshot, "config", lambda _: [SetPartitions(4)])
         append(topic, 3, 2)
 
     append(topic, 0, 2)

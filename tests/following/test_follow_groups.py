@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commits import put_commit, put_state
 from followers import Time, drained, follow, span
 from group_members import LEASE_S, joined, settled, state
 from group_members import time as time
@@ -91,7 +92,7 @@ def test_a_start_counts_when_the_group_is_made_and_for_each_partition(topic: Top
 
 def test_a_partition_that_is_added_is_begun_at_its_start_whoever_sees_it_first(topic: Topic, time: Time) -> None:
     one = joined(topic, time, start=distlog.LATEST, partitions=[0, 1])
-    topic.log.commit(topic.snapshot, "config", lambda _: [SetPartitions(3)])
+    put_commit(topic.log, topic.snapshot, "config", lambda _: [SetPartitions(3)])
     topic.refresh()
     topic.append(values(range(3)), partition=2)
     drained(one)
@@ -201,7 +202,7 @@ def test_a_log_that_lost_its_end_takes_the_position_back_with_it(topic: Topic, t
         drained(follower)
     # as after a power loss that took records which were acknowledged without a sync
     log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
-    log.commit(log.load(), lambda state: replace(state, positions={**state.positions, 0: 9}))
+    put_state(log, log.load(), lambda state: replace(state, positions={**state.positions, 0: 9}))
     follower = joined(topic, time, out_of_range="earliest", partitions=[0])
     assert drained(follower) == span(0, 0, 6)
     assert state(topic).positions[0] == 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from addresses import Address
+from commits import put_state
 from crc32c import crc32c
 from faulty_storage import FaultyStorage
 from hypothesis import given
@@ -57,7 +58,7 @@ def test_states_follow_each_other_and_only_the_newest_are_kept(storage_url: Addr
     assert (state.version, state.exists) == (-1, False)
     seen = reader.newer(state)
     for count in range(1, 2 * KEPT + 20):
-        state = log.commit(state, further)
+        state = put_state(log, state, further)
         assert (state.version, state.positions) == (count - 1, {0: count})
         if count % 20 == 0:
             seen = reader.newer(seen)
@@ -71,40 +72,40 @@ def test_the_loser_of_a_race_plans_again_from_the_newest_state(storage: Storage)
     one, other = log_on(storage), log_on(storage)
     state = one.load()
     for _ in range(3):
-        one.commit(one.load(), further)
-    assert other.commit(state, further).positions == {0: 4}
+        put_state(one, one.load(), further)
+    assert put_state(other, state, further).positions == {0: 4}
 
 
 @pytest.mark.parametrize("late_by", [1, KEPT - 2, KEPT - 1, KEPT, KEPT + 1, 2 * KEPT, 2 * KEPT + 1, 3 * KEPT + 5])
 def test_a_put_that_comes_when_its_name_was_deleted_does_not_count(late_by: int, storage: Storage) -> None:
     one, late = log_on(storage), log_on(storage)
     for _ in range(5):
-        stale = one.commit(one.load(), further)
+        stale = put_state(one, one.load(), further)
     for _ in range(late_by):
-        newest = one.commit(one.load(), further)
-    assert late.commit(stale, further).positions == {0: newest.positions[0] + 1}
+        newest = put_state(one, one.load(), further)
+    assert put_state(late, stale, further).positions == {0: newest.positions[0] + 1}
     assert one.load().positions == {0: newest.positions[0] + 1}
 
 
 def test_a_put_on_top_of_one_that_does_not_count_does_not_count_either(storage: Storage) -> None:
     one = log_on(storage)
     for _ in range(5):
-        stale = one.commit(one.load(), further)
+        stale = put_state(one, one.load(), further)
     for _ in range(3 * KEPT):
-        newest = one.commit(one.load(), further)
+        newest = put_state(one, one.load(), further)
     # a member that was late put this, and died before it could find out
     ghost = dataclasses.replace(further(stale), version=stale.version + 1)
     storage.put(file_of(ghost.version), ghost.encode())
     late = log_on(storage)
     assert late.newer(stale) == ghost
-    assert late.commit(ghost, further).positions == {0: newest.positions[0] + 1}
+    assert put_state(late, ghost, further).positions == {0: newest.positions[0] + 1}
     assert one.load() == late.load()
 
 
 @pytest.mark.parametrize("operation", range(4))
 @pytest.mark.parametrize("before", [True, False])
 def test_after_an_unknown_outcome_the_same_may_be_tried_again(operation: int, before: bool, storage: Storage) -> None:
-    state = log_on(storage).commit(log_on(storage).load(), further)
+    state = put_state(log_on(storage), log_on(storage).load(), further)
     faulty = FaultyStorage(storage, operation, before=before)
     log = log_on(faulty)
 
@@ -112,18 +113,18 @@ def test_after_an_unknown_outcome_the_same_may_be_tried_again(operation: int, be
         return dataclasses.replace(state, positions={0: max(7, state.positions[0])})
 
     try:
-        log.commit(state, plan)
+        put_state(log, state, plan)
     except (CommitStateUnknownError, OSError):
-        log.commit(state, plan)
+        put_state(log, state, plan)
     assert log_on(storage).load().positions == {0: 7}
 
 
 def test_a_commit_is_one_put_and_one_list_and_a_look_is_two_gets(storage: Storage) -> None:
     log = log_on(storage)
-    state = log.commit(log.load(), further)
+    state = put_state(log, log.load(), further)
     counters = storage.counters
     before = (counters.gets, counters.puts, counters.lists, counters.deletes)
-    state = log.commit(state, further)
+    state = put_state(log, state, further)
     assert (counters.gets, counters.puts, counters.lists, counters.deletes) == (
         before[0],
         before[1] + 1,
@@ -148,11 +149,11 @@ def test_who_never_wins_gives_up_at_the_deadline(storage: Storage) -> None:
     other, unlucky = log_on(storage), GroupLog(storage, TOPIC, "jobs", sleep=time.sleep, clock=time)
 
     def overtaken(state: GroupState) -> GroupState:
-        other.commit(other.load(), further)
+        put_state(other, other.load(), further)
         return further(state)
 
     with pytest.raises(CommitConflictError, match="other members were first"):
-        unlucky.commit(unlucky.load(), overtaken)
+        put_state(unlucky, unlucky.load(), overtaken)
     assert other.load().positions == {0: int(group_log.TIMEOUT_S / 10) + 1}
 
 
@@ -175,10 +176,10 @@ def test_the_many_members_of_a_group_wait_longer_for_each_other(
 
     def overtaken(state: GroupState) -> GroupState:
         if len(waits) < 8:
-            other.commit(other.load(), lambda state: dataclasses.replace(further(state), members=crowd))
+            put_state(other, other.load(), lambda state: dataclasses.replace(further(state), members=crowd))
         return dataclasses.replace(further(state), members=crowd)
 
-    late.commit(late.load(), overtaken)
+    put_state(late, late.load(), overtaken)
     assert (waits[0], waits[-1]) == (0.05, pytest.approx(longest_s))
 
 
@@ -238,7 +239,7 @@ def test_a_changed_byte_is_found_and_a_newer_format_is_named() -> None:
 
 def test_a_file_of_another_group_is_refused(storage: Storage) -> None:
     log = log_on(storage)
-    log.commit(log.load(), further)
+    put_state(log, log.load(), further)
     stray = dataclasses.replace(state_of(), group="others", version=1)
     storage.put(file_of(1), stray.encode())
     with pytest.raises(CorruptMetadataError, match="another group"):
@@ -274,9 +275,9 @@ def test_a_name_that_is_none_is_refused(group: Any, tmp_path: Path) -> None:
 def test_a_storage_that_knows_no_case_refuses_a_name_that_differs_in_case_alone(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
     upper = log_on(storage, "Jobs")
-    state = upper.commit(upper.load(), further)
+    state = put_state(upper, upper.load(), further)
     shutil.copytree(tmp_path / "_groups" / TOPIC / "Jobs", tmp_path / "_groups" / TOPIC / "jobs")
     lower = log_on(storage)
     with pytest.raises(InvalidConfigError, match=r"differs in case alone.*group=jobs existing=Jobs"):
-        lower.commit(lower.load(), further)
+        put_state(lower, lower.load(), further)
     assert upper.load() == state

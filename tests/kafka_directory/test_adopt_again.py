@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from addresses import Address
+from commits import put_commit
 from log_dirs import STAGES, copy_of, golden_of, partition_of, read
 
 import distlog
@@ -138,7 +139,7 @@ def test_a_batch_in_both_logs_tells_what_is_new_when_the_commits_of_adoptions_ar
         topic.append([{"value": b"ours"}])
     log = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer="a", checkpoint_commits=1)
     for _ in range(3):
-        log.commit(log.load(), "gc", lambda head: [GcFloor(head.version), LogFloor(head.version)])
+        put_commit(log, log.load(), "gc", lambda head: [GcFloor(head.version), LogFloor(head.version)])
     topic.storage.delete([paths.commit_file(version) for version in range(2)])
     if is_appended_to:
         with pytest.raises(TopicExistsError, match="partition 0 has other records"):

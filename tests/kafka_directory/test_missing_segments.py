@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from commits import put_commit
 from log_dirs import STAGES, contents, copy_of, partition_of, read
 
 import distlog
@@ -74,7 +75,7 @@ def test_a_topic_whose_segments_do_not_tell_that_a_broker_compacted_them_is_whol
         segments = list(topic.snapshot.partitions[0].segments)
         plain = [dataclasses.replace(segment, compacted=False) for segment in segments]
         actions = [*(Remove(0, segment.stem) for segment in segments), *map(Add, plain)]
-        topic.log.commit(topic.snapshot, "rebuild", lambda _, actions=actions: actions)  # type: ignore[misc]
+        put_commit(topic.log, topic.snapshot, "rebuild", lambda _, actions=actions: actions)  # type: ignore[misc]
         assert distlog.open(topic.url).verify().ok
 
 

@@ -28,6 +28,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from commits import put_commit
 from partition_logs import Process, append, new_topic
 from producer_batches import CODECS, checked, made, records, refused, section
 from raw_batches import batch, record
@@ -211,7 +212,7 @@ def test_the_append_time_and_the_log_start_are_told(tmp_path: Path) -> None:
     process = Process(folder, clock=Clock(NOW + 5))
     process[0].append_batches(made(records(0, 1)))
     process[0].roll()
-    process.handle.log.commit(process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 1)])
+    put_commit(process.handle.log, process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 1)])
     process.snapshots.refresh()
     info = process[0].append_batches(made(records(-DAY)))
     assert (info.appended.first_offset, info.appended.append_time_ms, info.log_start_offset) == (2, NOW + 5, 1)

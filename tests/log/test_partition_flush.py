@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls
+from commits import put_commit
 from partition_logs import Process, append, encoded, sealed
 
 from distlog.core import paths
@@ -125,7 +126,7 @@ def test_what_was_sealed_is_on_the_device_whatever_became_of_its_segment(folder:
     other[0].flush(appended)
     # its segment is gone, as after a compaction
     stem = process.head().partitions[0].segments[0].stem
-    process.handle.log.commit(process.head(), "retention", lambda _: [Remove(0, stem)])
+    put_commit(process.handle.log, process.head(), "retention", lambda _: [Remove(0, stem)])
     Process(folder)[0].flush(appended)
     other.snapshots.refresh()
     other[0].flush(appended)

@@ -31,6 +31,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commits import put_commit
 from histories import forged
 from open_files import open_below
 from partition_logs import Process, append, encoded, new_topic, sealed
@@ -194,7 +195,7 @@ def test_a_change_of_the_config_is_followed_from_the_next_snapshot_on(folder: Pa
     process = Process(folder)
     append(process[0], b"a")
     settings = {"internal.segment.bytes": "140"}
-    process.handle.log.commit(process.head(), "config", lambda _: [SetConfig(settings)])
+    put_commit(process.handle.log, process.head(), "config", lambda _: [SetConfig(settings)])
     process.snapshots.refresh()
     for _ in range(2):
         append(process[0], b"b")
@@ -206,15 +207,15 @@ def test_the_log_start_stays_below_what_a_power_loss_can_take(folder: Path) -> N
     for number in range(4):
         append(process[0], b"%d" % number)
     with pytest.raises(CommitConflictError, match="the log start 3 is above the log end 0"):
-        process.handle.log.commit(process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 3)])
+        put_commit(process.handle.log, process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 3)])
     process[0].roll()
-    process.handle.log.commit(process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 3)])
+    put_commit(process.handle.log, process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 3)])
     assert process[0].end() == (4, 4)
 
 
 def test_nothing_is_appended_to_a_topic_that_was_dropped_before_its_first_append(folder: Path) -> None:
     process = Process(folder)
-    process.handle.log.commit(process.head(), "drop", lambda _: [Drop()])
+    put_commit(process.handle.log, process.head(), "drop", lambda _: [Drop()])
     with pytest.raises(TopicNotFoundError):
         append(process[0], b"a")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from bundled import bundles, rows, segments
+from commits import put_commit
 from store_clock import TimedStorage
 from topics import Clock, contents, files, named_files, topic_on
 from vacuuming import DELAY, World
@@ -30,7 +31,7 @@ def remove(world: World, partition: int) -> None:
     """What retention does to the segments of one partition."""
     topic = world.topic()
     gone = [Remove(partition, one.stem) for one in topic.snapshot.partitions[partition].segments]
-    world.log.commit(topic.snapshot, "retention", lambda _: gone)
+    put_commit(world.log, topic.snapshot, "retention", lambda _: gone)
 
 
 def vacuumed(world: World) -> list[str]:

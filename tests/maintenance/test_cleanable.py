@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from adopted import describe, put
 from command_line import CommandLine
+from commits import put_commit
 from compacting import CompactedTopic
 from compacting import log as log
 from crc32c import crc32c
@@ -270,7 +271,7 @@ def test_damage_in_transactions_is_the_partitions_own_too(tmp_path: Path) -> Non
     files = {".log": batch([record(0, 0, b"k", b"v")], base_offset=2, producer=(7, 0, 0), attributes=0x10)}
     segment = describe(files, 2, 3, partition=BAD)
     put(topic, segment, {".log": files[".log"][:-1] + b"\xff"})
-    topic.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])
+    put_commit(topic.log, topic.snapshot, "import", lambda _: [Add(segment)])
     assert segment.stem in error_of(topic.compact())
     assert offsets(topic, 0, 2) == [1, 1]
 
@@ -295,7 +296,7 @@ def test_a_malformed_record_behind_a_right_checksum_is_damage(log: CompactedTopi
     facts = {"crc32c": crc32c(bad), "first_batch_crc": UNKNOWN, "last_batch_crc": UNKNOWN}
     segment, topic = describe({".log": good}, 1, 2, **facts), log.topic()
     put(topic, segment, {".log": bad})
-    topic.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])
+    put_commit(topic.log, topic.snapshot, "import", lambda _: [Add(segment)])
     done = log.compact()
     assert done is not None
     assert "offset=1" in (done.error or "")

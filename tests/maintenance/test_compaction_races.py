@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from commits import put_commit
 from compacting import DAY, CompactedTopic
 from producers import Producers
 
@@ -113,7 +114,7 @@ def copy_first_segment(log: CompactedTopic) -> None:
     for suffix in (".log", ".timeindex"):
         old, new = (paths.segment_file(topic.name, 0, one.stem, suffix) for one in (first, copied))
         log.storage.put(new, log.storage.read(old))
-    log.log.commit(topic.snapshot, "compact", lambda _: [Remove(0, first.stem), Add(copied)])
+    put_commit(log.log, topic.snapshot, "compact", lambda _: [Remove(0, first.stem), Add(copied)])
 
 
 def test_a_transaction_is_not_open_again_when_its_marker_goes_and_a_group_before_it_was_changed(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from addresses import Address
+from commits import put_commit
 from histories import segment
 from vacuuming import World
 
@@ -79,7 +80,7 @@ def commits(world: World, count: int, pause_ms: int = HOUR_MS) -> Snapshot:
     snapshot = log.load()
     for _ in range(count):
         world.clock.now += pause_ms
-        _, snapshot = log.commit(snapshot, "append", nothing)
+        _, snapshot = put_commit(log, snapshot, "append", nothing)
     return snapshot
 
 
@@ -160,8 +161,11 @@ def test_commits_that_are_younger_stay(world: World) -> None:
 
 
 def test_without_an_end_of_the_retention_all_commits_stay(world: World) -> None:
-    _, _ = world.log.commit(
-        world.log.load(), "config", lambda _: [SetConfig({"commit.retention.ms": "-1", "file.delete.delay.ms": "1"})]
+    _, _ = put_commit(
+        world.log,
+        world.log.load(),
+        "config",
+        lambda _: [SetConfig({"commit.retention.ms": "-1", "file.delete.delay.ms": "1"})],
     )
     old_topic(world)
     run(world)
@@ -171,7 +175,7 @@ def test_without_an_end_of_the_retention_all_commits_stay(world: World) -> None:
 def test_a_retention_that_was_lowered_counts_after_the_former_one(world: World) -> None:
     commits(world, 40)
     short = {"commit.retention.ms": str(LEAST_COMMIT_RETENTION_MS), "file.delete.delay.ms": "1000"}
-    _, lowered = log_of(world).commit(log_of(world).load(), "config", lambda _: [SetConfig(short)])
+    _, lowered = put_commit(log_of(world), log_of(world).load(), "config", lambda _: [SetConfig(short)])
     assert (lowered.former_retention_ms, lowered.former_retention_version) == (WEEK_MS, 41)
     world.clock.now += WEEK_MS - 10 * HOUR_MS
     commits(world, 20)
@@ -207,8 +211,8 @@ def test_a_retention_must_leave_room_for_the_delay_of_deletes() -> None:
 def test_a_floor_above_the_gc_floor_is_refused(world: World) -> None:
     head = commits(world, 5)
     with pytest.raises(CommitConflictError, match="above the gc floor"):
-        world.log.commit(head, "gc", lambda _: [LogFloor(3)])
-    _, after = world.log.commit(head, "gc", lambda _: [GcFloor(3), LogFloor(3)])
+        put_commit(world.log, head, "gc", lambda _: [LogFloor(3)])
+    _, after = put_commit(world.log, head, "gc", lambda _: [GcFloor(3), LogFloor(3)])
     assert after.log_floor == 3
 
 
@@ -220,7 +224,7 @@ def test_a_writer_that_stood_still_commits_on_the_newest_head(world: World) -> N
     stalled = commits(world, 12)
     old_topic(world)
     run(world)
-    commit, after = log_of(world).commit(stalled, "append", nothing)
+    commit, after = put_commit(log_of(world), stalled, "append", nothing)
     assert commit is not None
     assert commit.version == after.version == 55
     assert log_of(world).load() == after
@@ -241,7 +245,7 @@ def test_a_writer_that_stood_still_in_its_put_commits_on_the_newest_head(world: 
         return real(name, data, **options)
 
     monkeypatch.setattr(world.storage, "put_if_absent", put)
-    commit, after = log.commit(stalled, "append", nothing)
+    commit, after = put_commit(log, stalled, "append", nothing)
     assert commit is not None
     assert (puts[0], commit.version) == (paths.commit_file(13), 55)
     assert log_of(world).load() == after
@@ -267,8 +271,8 @@ def test_a_put_whose_reply_came_after_its_commit_was_deleted_is_unknown(world: W
         return real(name, data, **options)
 
     monkeypatch.setattr(world.storage, "put_if_absent", put)
-    with pytest.raises(CommitStateUnknownError, match="stood still"):
-        log.commit(stalled, "append", nothing)
+    with pytest.raises(CommitStateUnknownError, match="was paused"):
+        put_commit(log, stalled, "append", nothing)
 
 
 @ON_EVERY_STORAGE
@@ -286,7 +290,7 @@ def test_a_reader_that_finds_the_commit_of_a_stalled_writer_does_not_believe_it(
     if world.storage.is_local:
         pytest.skip("a disk has no requests that are under way for long")
     stalled = commits(world, 12)
-    attempt, after = log_of(world).commit(stalled, "append", nothing)
+    attempt, after = put_commit(log_of(world), stalled, "append", nothing)
     data = world.storage.read(paths.commit_file(13))
     old_topic(world)
     run(world)
@@ -350,7 +354,7 @@ def test_commits_and_refreshes_of_a_process_that_goes_on_cost_no_more(memory_url
         world.clock.now += WEEK_MS // 2 - 1
         assert requests(world, lambda: log.refresh(snapshot)) == (1, 0, 0)
     world.clock.now += WEEK_MS // 2 - 1
-    assert requests(world, lambda: log.commit(snapshot, "append", nothing)) == (0, 1, 0)
+    assert requests(world, lambda: put_commit(log, snapshot, "append", nothing)) == (0, 1, 0)
 
 
 def test_after_half_of_the_retention_a_look_costs_one_listing(memory_url: Address) -> None:
@@ -360,7 +364,7 @@ def test_after_half_of_the_retention_a_look_costs_one_listing(memory_url: Addres
     assert requests(world, lambda: log.refresh(snapshot)) == (1, 0, 1)
     assert requests(world, lambda: log.refresh(snapshot)) == (1, 0, 0)
     world.clock.now += WEEK_MS // 2
-    assert requests(world, lambda: log.commit(snapshot, "append", nothing)) == (0, 1, 1)
+    assert requests(world, lambda: put_commit(log, snapshot, "append", nothing)) == (0, 1, 1)
 
 
 # ---
@@ -392,9 +396,9 @@ def test_the_floor_does_not_go_up_to_a_checkpoint_that_was_damaged_on_its_way(
     snapshot, put = log.load(), Storage.put
     for _ in range(30):
         world.clock.now += HOUR_MS
-        _, snapshot = log.commit(snapshot, "append", nothing)
+        _, snapshot = put_commit(log, snapshot, "append", nothing)
     world.clock.now += WEEK_MS
-    log.commit(snapshot, "append", nothing)
+    put_commit(log, snapshot, "append", nothing)
 
     def damaged(self: Storage, name: str, data: bytes) -> None:
         at = len(data) // 2 if paths.parse_checkpoint_file(name) == 30 else len(data)
@@ -412,9 +416,9 @@ def test_without_a_checkpoint_for_long_vacuum_writes_one(world: World) -> None:
     snapshot = log.load()
     for _ in range(30):
         world.clock.now += HOUR_MS
-        _, snapshot = log.commit(snapshot, "append", nothing)
+        _, snapshot = put_commit(log, snapshot, "append", nothing)
     world.clock.now += WEEK_MS
-    log.commit(snapshot, "append", nothing)
+    put_commit(log, snapshot, "append", nothing)
     run(world)
     assert versions(world)[0] == log_of(world).load().log_floor == 30
     assert log_of(world).load(version=30).version == 30
@@ -428,7 +432,7 @@ def test_a_checkpoint_that_came_with_the_floors_commit_is_not_written_again(
     snapshot = log.load()
     for number in range(15):
         world.clock.now += HOUR_MS if number < 14 else WEEK_MS
-        _, snapshot = log.commit(snapshot, "append", nothing)
+        _, snapshot = put_commit(log, snapshot, "append", nothing)
     written, real = list[int](), checkpoint.write
 
     def write(storage: Storage, snapshot: Snapshot, **named: Any) -> str:
@@ -445,7 +449,7 @@ def test_a_checkpoint_that_came_with_the_floors_commit_is_not_written_again(
 def test_a_topic_that_is_created_again_goes_on_with_its_versions_and_its_floor(world: World) -> None:
     old_topic(world)
     run(world)
-    _, dropped = log_of(world).commit(log_of(world).load(), "drop", lambda _: [Drop()])
+    _, dropped = put_commit(log_of(world), log_of(world).load(), "drop", lambda _: [Drop()])
     world.clock.now += 2 * WEEK_MS
     run(world)
     created = log_of(world).create(2, TopicConfig.parse({"file.delete.delay.ms": 1000}))
@@ -471,9 +475,9 @@ def test_a_floor_does_not_stand_on_a_checkpoint_that_another_run_may_be_about_to
     snapshot = log.load()
     for _ in range(20):
         world.clock.now += HOUR_MS
-        _, snapshot = log.commit(snapshot, "append", nothing)
+        _, snapshot = put_commit(log, snapshot, "append", nothing)
     world.clock.now += WEEK_MS
-    log.commit(snapshot, "append", nothing)
+    put_commit(log, snapshot, "append", nothing)
     # the first one of ten versions is kept, and no run deletes it
     _, name = [checkpoint.write(world.storage, log.load(version), is_newest=False) for version in (41, 45)]
     run(world)
@@ -486,8 +490,8 @@ def test_a_floor_does_not_stand_on_a_checkpoint_that_another_run_may_be_about_to
 def test_a_file_of_kafkas_that_old_commits_removed_goes_with_them(world: World) -> None:
     stem, log = "0" * 20, log_of(world)
     kafkas = segment(0, 0, stem=stem)
-    snapshot = log.commit(log.load(), "import", lambda _: [Add(kafkas)])[1]
-    log.commit(snapshot, "retention", lambda _: [SetLogStartOffset(0, kafkas.next_offset), Remove(0, stem)])
+    snapshot = put_commit(log, log.load(), "import", lambda _: [Add(kafkas)])[1]
+    put_commit(log, snapshot, "retention", lambda _: [SetLogStartOffset(0, kafkas.next_offset), Remove(0, stem)])
     name = paths.segment_file(snapshot.name, 0, stem, ".log")
     world.storage.put(name, b"a log")
     old_topic(world)
@@ -513,13 +517,13 @@ def test_on_a_network_disk_a_commit_that_was_deleted_with_its_age_is_not_made_ag
             plans.append(version)
             after = a_log().load()
             for _ in range(4):
-                _, after = a_log().commit(after, "append", nothing)
+                _, after = put_commit(a_log(), after, "append", nothing)
             raised = [GcFloor(version + 3), LogFloor(version + 3)]
-            checkpoint.write(storage, a_log().commit(after, "gc", lambda _: raised)[1])
+            checkpoint.write(storage, put_commit(a_log(), after, "gc", lambda _: raised)[1])
             storage.delete([paths.commit_file(each) for each in range(version + 3)])
             monkeypatch.setattr(Storage, "now_ms", lambda self, folder: now_ms() + 2 * WEEK_MS)
         return is_newest(self, base, version)
 
     monkeypatch.setattr(SnapshotLoader, "is_newest", after_a_week)
-    with pytest.raises(CommitStateUnknownError, match="stood still"):
-        stalled.commit(head, "append", nothing)
+    with pytest.raises(CommitStateUnknownError, match="was paused"):
+        put_commit(stalled, head, "append", nothing)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundled import changed, rows
+from commits import put_commit
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
@@ -228,7 +229,7 @@ def test_a_group_that_is_below_the_log_start_by_its_commit_is_left_out() -> None
 
     def run(work: Any, items: Any) -> Any:
         done = list(map(work, items))
-        other.log.commit(other.snapshot, "delete-records", lambda _: [SetLogStartOffset(1, 3)])
+        put_commit(other.log, other.snapshot, "delete-records", lambda _: [SetLogStartOffset(1, 3)])
         return done
 
     report, after = merge(topic.handle, topic.snapshot, run)

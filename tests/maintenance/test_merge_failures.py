@@ -13,6 +13,7 @@ from typing import Any
 import boto3
 import pytest
 from addresses import Address
+from commits import put_commit
 from small_segments import topic_of
 from topics import files
 
@@ -66,7 +67,7 @@ def test_parts_of_a_bundle_that_overlap_are_told_of_and_the_others_are_merged() 
         for one, facts in ((first, long), (second, {})):
             end = topic.end_offsets()[one.partition]
             add = Add(dataclasses.replace(one.at(end), stem=stem, **facts))
-            topic.advance(topic.log.commit(topic.snapshot, "append", lambda _, add=add: [add])[1])
+            topic.advance(put_commit(topic.log, topic.snapshot, "append", lambda _, add=add: [add])[1])
     report = topic.compact()
     assert [one.partition for one in report.failed] == [0]
     assert [len(state.segments) for state in topic.snapshot.partitions] == [4, 1]

@@ -11,7 +11,7 @@ from histories import segment
 from topics import contents, topic_on
 
 from distlog.core.commits import commit_json
-from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.errors import StorageError
 from distlog.core.maintenance import merge, merge_job, merge_plan
@@ -166,7 +166,7 @@ def test_a_merge_that_ends_before_its_commit_leaves_a_bundle_for_vacuum(
     topic.alter_config({"file.delete.delay.ms": 0})
     before, kept = contents(topic), set(bundles(topic.storage))
     with monkeypatch.context() as patches:
-        patches.setattr(CommitLog, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patches.setattr(CommitRace, "put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             topic.compact()
     assert len(set(bundles(topic.storage)) - kept) == 1

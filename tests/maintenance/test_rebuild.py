@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from addresses import Address
 from adopted import adopt_golden, forget_facts, rows
+from commits import put_commit
 from rebuilding import (
     BROKER_INTERVAL,
     GOLDEN,
@@ -190,7 +191,7 @@ def test_a_segment_removed_meanwhile_is_left_out_of_the_commit(topic: Topic) -> 
     topic.alter_config({"index.interval.bytes": 0})
     made = list(rebuild_segments(topic.handle, topic.snapshot, force=True))
     first = segments_of(topic)[0]
-    topic.log.commit(topic.snapshot, "retention", lambda snapshot: [Remove(0, first.stem)])
+    put_commit(topic.log, topic.snapshot, "retention", lambda snapshot: [Remove(0, first.stem)])
     topic.advance(commit_facts(topic.handle, topic.snapshot, made))
     (kept,) = segments_of(topic)
     assert kept.offset_index_bytes == len(topic.storage.read(topic.reader.name(kept, ".index")))
@@ -199,7 +200,7 @@ def test_a_segment_removed_meanwhile_is_left_out_of_the_commit(topic: Topic) -> 
 def test_a_segment_vacuumed_meanwhile_is_not_damaged(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """1. The rebuild takes its snapshot. 2. Retention and vacuum take the first segment. 3. The rebuild reads it."""
     first, stale, refresh = segments_of(topic)[0], topic.snapshot, topic.log.refresh
-    topic.log.commit(stale, "retention", lambda snapshot: [Remove(0, first.stem)])
+    put_commit(topic.log, stale, "retention", lambda snapshot: [Remove(0, first.stem)])
     topic.storage.delete([topic.reader.name(first, suffix) for suffix in (".log", *SUFFIXES)])
     answers = iter([lambda snapshot: stale, refresh])
     monkeypatch.setattr(topic.log, "refresh", lambda snapshot: next(answers)(snapshot))
@@ -294,7 +295,7 @@ def test_an_index_that_fits_but_is_not_the_one_that_was_committed_is_made_anew(t
     known = getattr(segment, field)
     facts: dict[str, Any] = {field: known ^ 1}
     wrong = dataclasses.replace(segment, **facts)
-    _, after = topic.log.commit(topic.snapshot, "rebuild", lambda _: [Remove(0, segment.stem), Add(wrong)])
+    _, after = put_commit(topic.log, topic.snapshot, "rebuild", lambda _: [Remove(0, segment.stem), Add(wrong)])
     topic.advance(after)
     assert topic.verify().ok is False
     report = rebuilt(topic)
@@ -403,7 +404,7 @@ def test_a_transaction_index_that_no_commit_knows_of_is_found_missing_and_made(t
     right = [topic.storage.read(topic.reader.name(segment, ".txnindex")) for segment in with_index(topic)]
     changed = [dataclasses.replace(each, txn_index_bytes=0, txn_index_crc32c=0) for each in segments_of(topic)]
     removed = [Remove(each.partition, each.stem) for each in changed]
-    topic.advance(topic.log.commit(topic.snapshot, "rebuild", lambda _: [*removed, *map(Add, changed)])[1])
+    topic.advance(put_commit(topic.log, topic.snapshot, "rebuild", lambda _: [*removed, *map(Add, changed)])[1])
     committed = topic.scan(isolation="read_committed")
     assert committed.to_table().num_rows > len(GOLDEN["first.txn-0"].records(committed=True))
     assert {anomaly.word for anomaly in topic.verify().anomalies} == {"index_mismatch"}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from store_clock import TimedStorage
 from vacuuming import World
 
-from distlog.core.commits.actions import GcFloor
-from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.actions import Action, GcFloor
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.errors import StorageFullError
 
 
@@ -25,16 +24,16 @@ class FullDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.has_room = self.was_full = False
         self.most = 1000
-        commit, delete = CommitLog.commit, TimedStorage.delete
+        put, delete = CommitRace.put, TimedStorage.delete
 
-        def full(log: CommitLog, head: Any, operation: str, plan: Any, **options: Any) -> Any:
-            is_floor = any(isinstance(action, GcFloor) for action in plan(head) or ())
+        def full(race: CommitRace, actions: Sequence[Action]) -> bool:
+            is_floor = any(isinstance(action, GcFloor) for action in actions)
             if is_floor and not self.has_room:
                 if not self.was_full:
                     self.was_full = True
                     self.on_full()
                 raise StorageFullError("cannot write: no space left on device")
-            return commit(log, head, operation, plan, **options)
+            return put(race, actions)
 
         def freed(storage: TimedStorage, names: Sequence[str]) -> None:
             if names and not self.has_room:
@@ -45,7 +44,7 @@ class FullDisk:
                 raise KeyboardInterrupt
             self.has_room = self.has_room or bool(names)
 
-        monkeypatch.setattr(CommitLog, "commit", full)
+        monkeypatch.setattr(CommitRace, "put", full)
         monkeypatch.setattr(TimedStorage, "delete", freed)
 
     def on_full(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commits import put_commit
 from partition_logs import Process, append, new_topic, sealed
 
 from distlog.core.commits.snapshot import Snapshot
@@ -35,7 +36,7 @@ def stems(folder: Path) -> int:
 def other_commits(process: Process, count: int = 3) -> None:
     """Commits of somebody who does not append."""
     for _ in range(count):
-        process.handle.log.commit(process.head(), "config", lambda _: [])
+        put_commit(process.handle.log, process.head(), "config", lambda _: [])
 
 
 def test_the_files_of_an_active_segment_and_the_locks_stay(folder: Path) -> None:

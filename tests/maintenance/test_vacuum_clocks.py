@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from commits import put_commit
 from topics import NOW, Clock, contents, values
 from two_clocks import TwoClocks, poison
 from vacuuming import DELAY
@@ -42,7 +43,7 @@ def test_commits_ahead_in_the_log_do_not_stop_vacuum(world: TwoClocks, monkeypat
     world.by(world.store).append(values([2]))
     with_segments = world.by(world.store)
     removed = with_segments.snapshot
-    with_segments.log.commit(removed, "retention", remove_everything)
+    put_commit(with_segments.log, removed, "retention", remove_everything)
     world.store.now_ms += DELAY
     report = world.by(world.store).vacuum()
     assert report.gc_floor == removed.version + 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from active_segments import FailingCalls
+from commits import put_commit
 from compacting import CompactedTopic
 from partition_logs import Process, append, encoded, new_topic
 from producers import Producers
@@ -123,7 +124,7 @@ def merged(process: Process) -> None:
         process.topic().append([{"value": b"large" * 30, "partition": 0}])
     assert process.topic().compact()
     for _ in range(2):
-        process.handle.log.commit(process.head(), "config", lambda _: [])
+        put_commit(process.handle.log, process.head(), "config", lambda _: [])
     assert process.topic().vacuum().files
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commits import put_commit
 from verified_topics import (
     changed,
     flip,
@@ -108,7 +109,7 @@ def test_what_was_vacuumed_or_rebuilt_meanwhile_is_not_wrong(topic: Topic) -> No
     """1. Verify takes its snapshot. 2. A segment goes, and the indexes of the other one are rebuilt. 3. It reads."""
     stale = topic.snapshot
     first = segment_of(topic)
-    topic.log.commit(stale, "retention", lambda snapshot: [Remove(0, first.stem)])
+    put_commit(topic.log, stale, "retention", lambda snapshot: [Remove(0, first.stem)])
     topic.storage.delete([topic.reader.name(first, suffix) for suffix in (".log", ".index", ".timeindex")])
     topic.refresh()
     topic.alter_config({"index.interval.bytes": 0})
@@ -122,5 +123,5 @@ def test_what_was_vacuumed_or_rebuilt_meanwhile_is_not_wrong(topic: Topic) -> No
 def test_a_removed_segment_that_is_damaged_is_wrong_all_the_same(topic: Topic) -> None:
     stale = topic.snapshot
     changed(topic, ".log", flip(70))
-    topic.log.commit(stale, "retention", lambda snapshot: [Remove(0, segment_of(topic).stem)])
+    put_commit(topic.log, stale, "retention", lambda snapshot: [Remove(0, segment_of(topic).stem)])
     assert not verify(topic.handle, stale).ok

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from adopted import forget_facts
+from commits import put_commit
 from topics import NOW, values
 
 import distlog
@@ -31,7 +32,7 @@ def with_facts(topic: Topic, **facts: Any) -> Topic:
     """The topic whose metadata says `facts` of its segment."""
     wrong = dataclasses.replace(segment_of(topic), **facts)
     replaced = [Remove(0, wrong.stem), Add(wrong)]
-    _, snapshot = topic.log.commit(topic.snapshot, "rebuild", lambda _: replaced)
+    _, snapshot = put_commit(topic.log, topic.snapshot, "rebuild", lambda _: replaced)
     topic.advance(snapshot)
     return topic
 

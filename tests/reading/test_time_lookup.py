@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from addresses import Address
 from adopted import Rows, adopt, adopt_golden, rows, with_indexes
+from commits import put_commit
 from histories import segment
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,7 +79,7 @@ def test_records_without_a_timestamp_are_never_found(memory_url: Any) -> None:
 
 
 def _delete_below(topic: Topic, offset: int) -> None:
-    _, snapshot = topic.log.commit(topic.snapshot, "delete-records", lambda _: [SetLogStartOffset(0, offset)])
+    _, snapshot = put_commit(topic.log, topic.snapshot, "delete-records", lambda _: [SetLogStartOffset(0, offset)])
     topic.advance(snapshot)
 
 

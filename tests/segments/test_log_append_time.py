@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from append_times import DAY, check_readers, rows, seen, segment, topic_of, written_wrong
+from commits import put_commit
 from hypothesis import given
 from hypothesis import strategies as st
 from searches import examples
@@ -109,7 +110,7 @@ def test_no_commit_takes_a_time_back() -> None:
         [Remove(0, last.stem), Add(earlier)],
     ):
         with pytest.raises(CommitConflictError, match="appended before"):
-            topic.log.commit(topic.snapshot, "append", lambda _, chosen=actions: chosen)  # type: ignore[misc]
+            put_commit(topic.log, topic.snapshot, "append", lambda _, chosen=actions: chosen)  # type: ignore[misc]
 
 
 def test_no_segment_that_waits_for_its_time_is_stored() -> None:
@@ -118,7 +119,7 @@ def test_no_segment_that_waits_for_its_time_is_stored() -> None:
     waiting = dataclasses.replace(segment(topic), append_time_ms=BY_COMMIT, stem=f"v{0:020d}-{uuid.uuid4().hex}").at(
         1
     )
-    commit, _ = topic.log.commit(topic.snapshot, "append", lambda _: [Add(waiting)])
+    commit, _ = put_commit(topic.log, topic.snapshot, "append", lambda _: [Add(waiting)])
     assert commit is not None
     (action,) = commit.actions
     assert isinstance(action, Add)

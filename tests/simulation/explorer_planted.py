@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from commits import put_commit
+
 from distlog.core.commits.actions import Action, SetTransaction
 from distlog.core.commits.snapshot import Snapshot
 from distlog.gateway import leadership
@@ -25,7 +27,7 @@ def _epochs_are_counted_once() -> Any:
             applications = ((leadership._app_id(number), epoch) for number, epoch in epochs.items())
             return [SetTransaction(app_id, epoch, {}, in_order=True) for app_id, epoch in applications]
 
-        self._current.advance(self._handle.log.commit(head, "lead", plan)[1])
+        self._current.advance(put_commit(self._handle.log, head, "lead", plan)[1])
         self._epochs = {**self._epochs, **epochs}
 
     return mock.patch.object(Leadership, "begin", begin)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint, commit_json, commit_race
+from distlog.core.commits import checkpoint, commit_json, pending_queue
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import MAX_LONG
 from distlog.core.groups import group_log
@@ -393,7 +393,7 @@ def frequent_checkpoints(
             mock.patch.multiple(log_floor, KEPT_EVERY=14 if large else 7, LEAST_STEP=2, NAMES_AT_ONCE=3),
             mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
             # the first race that is lost leads into the line
-            mock.patch.object(commit_race, "MANY", 1),
+            mock.patch.object(pending_queue, "MANY", 1),
             mock.patch.object(group_log, "_CROWD", 2),
             mock.patch.object(commit_json, "TABLE_ROWS", 2 if in_tables else commit_json.TABLE_ROWS),
             mock.patch.object(append_commit, "TABLE_ROWS", 2 if in_tables else append_commit.TABLE_ROWS),

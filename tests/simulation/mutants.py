@@ -38,7 +38,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("commits/test_commit_log*.py", "commits/test_bad_clocks.py", "commits/test_fairness.py"),
     ),
     "group commit": (
-        ("commits.commit_race", "commits.waiting_append"),
+        ("commits.commit_race", "commits.backoff", "commits.pending_queue", "commits.pending_append"),
         ("topics/test_group_commit.py", "commits/test_fairness.py"),
     ),
     "vacuum": (
@@ -46,8 +46,8 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("maintenance/test_vacuum*.py", "maintenance/test_log_floor.py", "maintenance/test_obsolete_files.py"),
     ),
     "active segments": (
-        ("log.active_partition", "log.partition_log", "log.flush", "log.log_segment", "log.sealed_commit"),
-        ("log/test_partition_*.py", "log/test_segment_*.py", "log/test_flush_policy.py", "log/test_sealed_commit.py"),
+        ("log.active_partition", "log.partition_log", "log.flush", "log.log_segment", "log.active_seals"),
+        ("log/test_partition_*.py", "log/test_segment_*.py", "log/test_flush_policy.py", "log/test_active_seals.py"),
     ),
     "producers": (
         ("topics.producer", "log.producers", "transactions.producer_states"),

@@ -5,23 +5,26 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import numpy as np
+from commits import put_commit, put_state
 
 from distlog.core import times
 from distlog.core.commits import (
     checkpoint,
-    commit_log,
     commit_race,
+    pending_queue,
     prepared_commit,
     snapshot_loader,
 )
 from distlog.core.commits.actions import SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.pending_queue import AppendTicket
 from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.snapshot import PartitionDraft, Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles
@@ -55,7 +58,7 @@ def _read_back(read_back: Callable[[], bytes], path: str) -> bytes:
 
 def _exists_means_lost() -> Any:
     """A writer that is told that its commit exists takes it for another's, although its own reply was lost."""
-    lost, put = set[bytes](), CommitLog._put
+    lost, put = set[bytes](), CommitLog.put_if_next
 
     def settle(create: Any, read_back: Any, path: str, errors: Any, deadline: Any) -> bytes:
         try:
@@ -73,7 +76,7 @@ def _exists_means_lost() -> Any:
 
     both = ExitStack()
     both.enter_context(mock.patch.object(object_store, "settle", settle))
-    both.enter_context(mock.patch.object(CommitLog, "_put", put_and_forget))
+    both.enter_context(mock.patch.object(CommitLog, "put_if_next", put_and_forget))
     return both
 
 
@@ -132,7 +135,7 @@ def _replays_only_at_first() -> Any:
 def _old_files_are_committed() -> Any:
     """A commit of files that vacuum may have deleted is not refused."""
     every = ExitStack()
-    for module in (commit_log, prepared_commit):
+    for module in (commit_race, prepared_commit):
         every.enter_context(mock.patch.object(module, "check_read_version", return_value=None))
     every.enter_context(mock.patch.object(PartitionDraft, "_check_read_versions", return_value=None))
     return every
@@ -189,7 +192,7 @@ def _vacuum_takes_all_that_is_not_named() -> Any:
 
 def _late_puts_are_believed() -> Any:
     """A put that succeeded has committed, however late it came."""
-    return mock.patch.object(CommitLog, "_newer_head", return_value=None)
+    return mock.patch.object(CommitLog, "confirm_put", return_value=None)
 
 
 def _late_misses_are_believed() -> Any:
@@ -282,7 +285,7 @@ def _stale_members_commit() -> Any:
 
         if self._state is None:
             return real(self, positions, back=back)
-        self.log.commit(self._state, plan)
+        put_state(self.log, self._state, plan)
         return None
 
     return mock.patch.object(membership.Membership, "commit", commit)
@@ -384,7 +387,7 @@ def _a_log_start_goes_back() -> Any:
 
     def delete(handle: Any, snapshot: Any, before: Mapping[int, int]) -> Any:
         actions = [SetLogStartOffset(number, offset) for number, offset in before.items()]
-        _, after = handle.log.commit(snapshot, "delete-records", lambda current: actions)
+        _, after = put_commit(handle.log, snapshot, "delete-records", lambda current: actions)
         return dict(before), after
 
     both = ExitStack()
@@ -408,23 +411,18 @@ def _a_failed_read_is_the_end() -> Any:
 
 def _a_loser_does_not_plan_again() -> Any:
     """A writer that lost a race commits what it planned at first."""
-    real = CommitLog.commit
+    real = CommitRace.put
 
-    def commit(self: Any, snapshot: Any, operation: str, plan: Any, **named: Any) -> Any:
-        first: list[Any] = []
+    def put(self: Any, actions: Any) -> bool:
+        self.first_actions = getattr(self, "first_actions", actions)
+        return real(self, self.first_actions)
 
-        def planned(current: Any) -> Any:
-            first.append(first[0] if first else plan(current))
-            return first[0]
-
-        return real(self, snapshot, operation, planned, **named)
-
-    return mock.patch.object(CommitLog, "commit", commit)
+    return mock.patch.object(CommitRace, "put", put)
 
 
 def _a_new_topic_takes_old_records() -> Any:
     """A writer does not notice that the topic was dropped and created again."""
-    return mock.patch.object(commit_log, "is_gone", lambda head, snapshot: head.dropped)
+    return mock.patch.object(Snapshot, "continues", lambda head, snapshot: not head.dropped)
 
 
 def _a_drop_ends_snapshots() -> Any:
@@ -526,7 +524,7 @@ def _uploads_of_the_dead_stay() -> Any:
 
 def _what_is_in_line_has_failed() -> Any:
     """An error means that nothing was appended, also of an append that others may commit."""
-    return mock.patch.object(commit_race.GroupCommit, "outcome", return_value=nullcontext())
+    return mock.patch.object(AppendTicket, "raise_if_in_doubt")
 
 
 def _dead_appends_stay() -> Any:
@@ -576,31 +574,31 @@ def _a_merge_lacks_a_segment() -> Any:
 
 def _found_appends_are_where_they_were_planned() -> Any:
     """An append that another writer committed is told to be where its own writer wanted it."""
-    return mock.patch.object(commit_race.GroupCommit, "found_segments", return_value=[])
+    return mock.patch.object(append_commit, "segments_of_append", lambda commit, segments: segments)
 
 
 def _the_next_commit_is_taken_for_ones_own() -> Any:
     """A writer in line takes the next commit for the one that has its append."""
-    real = commit_race.GroupCommit.saw
+    real = AppendTicket.observe
 
-    def saw(self: Any, commit: Any) -> None:
-        real(self, commit)
+    def observe(self: Any, commits: Any) -> None:
+        real(self, commits)
         if self.is_left:
-            self.found = commit
+            self.group_commit = commits[-1]
 
-    return mock.patch.object(commit_race.GroupCommit, "saw", saw)
+    return mock.patch.object(AppendTicket, "observe", observe)
 
 
 def _batches_in_line_have_planned_offsets() -> Any:
     """A commit that takes along an application's batch says that it is where its own writer wanted it."""
-    real = commit_race._placed
+    real = pending_queue._placed
 
     def placed(appends: Any, head: Any, ends: Any) -> list[Any]:
         appends = list(appends)
         batches = [each.actions[-1] for each in appends if isinstance(each.actions[-1], SetTransaction)]
         return [*(one for one in real(appends, head, ends) if not isinstance(one, SetTransaction)), *batches]
 
-    return mock.patch.object(commit_race, "_placed", placed)
+    return mock.patch.object(pending_queue, "_placed", placed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,9 @@ def test_the_table_tells_what_found_the_mutants_of_each_area() -> None:
 @pytest.mark.long
 def test_the_explorer_finds_a_writer_that_takes_the_commit_of_another_for_its_own() -> None:
     made = (make() for kind, make in mutants.mutants("commits", "distlog.core.commits.commit_log"))
-    mutant = next(one for one in made if one is not None and one.function == "CommitLog._put" and "!=" in one.diff)
+    mutant = next(
+        one for one in made if one is not None and one.function == "CommitLog.put_if_next" and "!=" in one.diff
+    )
     assert "return None if existing != attempt.data else existing" in mutant.diff
     mutant.scenarios = ["two appends"]
     found_by, how = mutants.tried(mutant, cpu_s=10.0)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from addresses import Address
+from commits import put_commit
 from compacting import DAY, NOW, SECRET
 from producers import Producers
 from pyspark.sql import SparkSession
@@ -88,7 +89,7 @@ def dirty_again(topic: distlog.Topic) -> None:
     for number in (7, 8):
         Partition(topic, number).append(*range(30, 70), 3)
     topic.refresh()
-    topic.log.commit(topic.snapshot, "compact", lambda _: [Cleaned(8, topic.end_offsets()[8] - 21)])
+    put_commit(topic.log, topic.snapshot, "compact", lambda _: [Cleaned(8, topic.end_offsets()[8] - 21)])
 
 
 def test_tasks_that_share_partitions_make_what_one_process_makes(spark: SparkSession, tmp_path: Path) -> None:

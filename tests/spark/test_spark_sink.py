@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from addresses import S3Server
+from commits import put_commit
 from fault_proxy import LOSE_REPLY, FaultProxy
 from kafka.partitioner.default import murmur2
 from planned_writes import KEY_VALUE, commit, of_micro_batch, sent, values, write, writer
@@ -50,7 +51,7 @@ def test_rows_keep_the_order_of_the_tasks_and_of_their_rows(tmp_path: Path) -> N
 def test_a_batch_for_which_the_topic_has_no_room_is_refused_before_any_task_runs(topic: distlog.Topic) -> None:
     topic.alter_config({"batch.ids.bytes": 0})
     many = [SetTransaction("job", number, {}) for number in range(TAIL_LIMIT + 1)]
-    topic.log.commit(topic.refresh().snapshot, "append", lambda _: many)
+    put_commit(topic.log, topic.refresh().snapshot, "append", lambda _: many)
     with pytest.raises(StorageFullError, match=r"batch\.ids\.bytes"):
         writer(topic.url, txnAppId="job", txnVersion="a new one")
     writer(topic.url, txnAppId="job", txnVersion="7")
@@ -187,7 +188,7 @@ def test_a_commit_has_the_id_of_its_write(topic: distlog.Topic) -> None:
 def test_who_writes_under_the_name_of_ids_is_not_taken_for_them(topic: distlog.Topic) -> None:
     name = "distlog 1.0 host write=mine"
     log = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer=name)
-    log.commit(topic.snapshot, "config", lambda head: [SetConfig({})])
+    put_commit(log, topic.snapshot, "config", lambda head: [SetConfig({})])
     assert not is_committed(topic.storage, "mine", 0, head=1)
 
 
@@ -197,7 +198,7 @@ def test_where_vacuum_has_deleted_the_commits_that_may_be_the_writes_its_outcome
 ) -> None:
     for number in range(6):
         topic.append([{"value": b"%d" % number}])
-    topic.handle.log.commit(topic.snapshot, "gc", lambda _: [GcFloor(4), LogFloor(4)])
+    put_commit(topic.handle.log, topic.snapshot, "gc", lambda _: [GcFloor(4), LogFloor(4)])
     checkpoint.write(topic.storage, topic.handle.log.load(4))
     topic.storage.delete([paths.commit_file(version) for version in range(4)])
     if read == 5:

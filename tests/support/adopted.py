@@ -10,6 +10,7 @@ from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from commits import put_commit
 from described_segment import describe_segment
 from golden import GoldenPartition
 
@@ -69,7 +70,7 @@ def commit(topic: Topic, segments: Sequence[SegmentInfo], log_start_offset: int 
     is_above = segments[0].base_offset > topic.end_offsets()[0]
     moved = [SetLogStartOffset(0, segments[0].base_offset)] if is_above else []
     later = [SetLogStartOffset(0, log_start_offset)] if log_start_offset else []
-    _, snapshot = topic.log.commit(topic.snapshot, "import", lambda _: [*moved, *map(Add, segments), *later])
+    _, snapshot = put_commit(topic.log, topic.snapshot, "import", lambda _: [*moved, *map(Add, segments), *later])
     topic.advance(snapshot)
     return topic
 
@@ -111,7 +112,7 @@ def forget_facts(topic: Topic) -> Topic:
     segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
     removed: list[Action] = [Remove(segment.partition, segment.stem) for segment in segments]
     added = [Add(dataclasses.replace(segment, **facts)) for segment in segments]
-    _, snapshot = topic.log.commit(topic.snapshot, "rebuild", lambda _: [*removed, *added])
+    _, snapshot = put_commit(topic.log, topic.snapshot, "rebuild", lambda _: [*removed, *added])
     topic.advance(snapshot)
     return topic
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adopted import describe, put
+from commits import put_commit
 
 from distlog.core.batches.record_batch import BATCH, read_headers
 from distlog.core.commits.actions import Add
@@ -98,7 +99,7 @@ class CompactedTopic:
         segment = describe(files, base, end if next_offset is None else next_offset, self._transactions, **facts)
         topic = self.topic()
         put(topic, segment, files)
-        self.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])
+        put_commit(self.log, topic.snapshot, "import", lambda _: [Add(segment)])
 
     def compact(
         self,

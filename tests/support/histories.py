@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from commits import put_commit
 from crc32c import crc32c
 
 from distlog.core import paths
@@ -123,7 +124,7 @@ def appending(
 def append(log: CommitLog, snapshot: Snapshot, times: int = 1, **options: Any) -> Snapshot:
     """The snapshot after so many appends."""
     for _ in range(times):
-        _, snapshot = log.commit(snapshot, "append", appending(**options))
+        _, snapshot = put_commit(log, snapshot, "append", appending(**options))
     return snapshot
 
 
@@ -181,7 +182,7 @@ def topic_with_checkpoints(storage: Storage) -> Snapshot:
 
 def drop(log: CommitLog, snapshot: Snapshot) -> Snapshot:
     """The snapshot after the topic was dropped."""
-    return log.commit(snapshot, "drop", lambda current: [Drop()])[1]
+    return put_commit(log, snapshot, "drop", lambda current: [Drop()])[1]
 
 
 class RunsFirst:

@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commits import put_sealed
 from raw_batches import batch, record
 from topics import NOW, Clock, contents
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Action
-from distlog.core.commits.commit_log import CommitLog, CurrentSnapshot
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_lock import PartitionLock, StateRecord
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.maintenance.verify import verify
 from distlog.core.storage.locks_and_pages import SharedPage
 from distlog.core.storage.storage import Storage
@@ -197,10 +198,7 @@ def append(log: PartitionLog, *values: bytes, time: int = NOW) -> tuple[int, int
 
 def commit_sealed(process: Process, *actions: Action, partitions: Sequence[int] = (0,), calls: Any = os) -> Snapshot:
     """Commit the actions with those partitions sealed, as a bulk append does."""
-    _, after = sealed_commit(
-        process.handle, process.head(), "append", lambda _: actions, lambda _: partitions, calls=calls
-    )
-    return after
+    return put_sealed(process.handle, process.head(), lambda _: actions, partitions, calls=calls)
 
 
 def sealed(snapshot: Snapshot, partition: int = 0) -> Sequence[tuple[int, int]]:

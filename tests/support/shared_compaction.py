@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adopted import describe, put
+from commits import put_commit
 from compacting import NOW
 from golden import partitions as golden_partitions
 from pyspark.sql import SparkSession
@@ -45,7 +46,7 @@ class Partition:
         base = topic.end_offsets()[self.number] if base is None else base
         segment = describe(files, base, end, partition=self.number, created_ms=NOW)
         put(topic, segment, files)
-        topic.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])
+        put_commit(topic.log, topic.snapshot, "import", lambda _: [Add(segment)])
 
     def adopt(self, name: str) -> None:
         """Adopt the files of a broker."""
@@ -57,7 +58,7 @@ class Partition:
             end = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
             segment = describe(files, int(log.stem), end, partition=self.number, created_ms=NOW)
             put(topic, segment, files)
-            topic.log.commit(topic.snapshot, "import", lambda _, added=segment: [Add(added)])
+            put_commit(topic.log, topic.snapshot, "import", lambda _, added=segment: [Add(added)])
 
     def append(self, *keys: int, value: bytes | None = b"value") -> None:
         rows = [{"key": b"%d" % key, "value": value, "timestamp": NOW} for key in keys]

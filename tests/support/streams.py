@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from commits import put_commit
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from topics import values
@@ -127,4 +128,4 @@ def delete_before(topic: Topic, partition: int, offset: int) -> None:
 def add_partition(topic: Topic) -> None:
     """One partition more; only programs of other kinds do that so far."""
     head = topic.refresh().snapshot
-    topic.log.commit(head, "config", lambda snapshot: [SetPartitions(len(snapshot.partitions) + 1)])
+    put_commit(topic.log, head, "config", lambda snapshot: [SetPartitions(len(snapshot.partitions) + 1)])

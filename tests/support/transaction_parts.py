@@ -38,7 +38,7 @@ from distlog.gateway.transactions.transaction_log import own_batch
 NOW, TIMEOUT_MS, GROUP, ID = 1_700_000_000_000, 60_000, "billing", "payments"
 #: What a gateway does in logs, in the order of a transaction: in place, and in commits.
 IN_PLACE = [(Partition, name) for name in ("append", "append_run", "end_transaction", "sync")]
-IN_COMMITS: list[tuple[Any, str]] = [(committed_batches, name) for name in ("write_bundle", "commit_append")]
+IN_COMMITS: list[tuple[Any, str]] = [(committed_batches, name) for name in ("write_bundle", "CommitRace")]
 
 
 class Killed(BaseException):

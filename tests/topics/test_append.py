@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from commits import put_commit
 from topics import NOW, TINY, Clock, contents, files, named_files, stored, topic_on, values
 from uncommitted import committed, written
 from uncommitted import local as local
@@ -93,7 +94,7 @@ def test_files_begun_below_the_gc_floor_are_refused(storage: Storage) -> None:
     topic, vacuum = topic_on(storage, 1), topic_on(storage)
     segments = written(topic, *values([1]))
     vacuum.append(values([0]))
-    vacuum.log.commit(vacuum.snapshot, "gc", lambda snapshot: [GcFloor(1)])
+    put_commit(vacuum.log, vacuum.snapshot, "gc", lambda snapshot: [GcFloor(1)])
     with pytest.raises(TransactionTooOldError, match="write them again"):
         committed(topic, segments)
     assert contents(topic.refresh()) == {0: [b"v0"]}
@@ -103,7 +104,7 @@ def test_files_begun_below_the_gc_floor_are_refused(storage: Storage) -> None:
 def test_files_begun_at_the_gc_floor_are_taken(local: Storage) -> None:
     topic, vacuum = topic_on(local, 1), topic_on(local)
     segments = written(topic, *values([1]))
-    vacuum.log.commit(vacuum.snapshot, "gc", lambda snapshot: [GcFloor(0)])
+    put_commit(vacuum.log, vacuum.snapshot, "gc", lambda snapshot: [GcFloor(0)])
     assert committed(topic, segments).offsets == {0: (0, 1)}
 
 

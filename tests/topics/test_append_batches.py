@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from addresses import Address
+from commits import put_commit
 from topics import TINY, contents, files, topic_on, values
 from uncommitted import committed, written
 from uncommitted import local as local
@@ -208,7 +209,7 @@ def full(memory_url: Address) -> Topic:
     def many(_: Snapshot) -> list[SetTransaction]:
         return [SetTransaction("job", uuid.uuid4().hex, {}) for _ in range(TAIL_LIMIT + 1)]
 
-    topic.log.commit(topic.refresh().snapshot, "append", many)
+    put_commit(topic.log, topic.refresh().snapshot, "append", many)
     return topic
 
 
@@ -227,8 +228,8 @@ def test_a_replay_is_recognised_above_the_bound(full: Topic) -> None:
 
 def test_appends_without_an_id_and_batches_in_order_go_on_above_the_bound(full: Topic) -> None:
     full.append(RECORD)
-    _, snapshot = full.log.commit(
-        full.refresh().snapshot, "append", lambda _: [SetTransaction("stream", 7, {}, in_order=True)]
+    _, snapshot = put_commit(
+        full.log, full.refresh().snapshot, "append", lambda _: [SetTransaction("stream", 7, {}, in_order=True)]
     )
     assert snapshot.transaction("stream", 7)
 
@@ -247,7 +248,7 @@ def test_the_bound_is_reached_while_an_append_waits_for_its_commit(memory_url: A
         return [SetTransaction("job", uuid.uuid4().hex, {}) for _ in range(TAIL_LIMIT + 1)]
 
     other = distlog.open(writer.url)
-    other.log.commit(other.snapshot, "append", many)
+    put_commit(other.log, other.snapshot, "append", many)
     with pytest.raises(StorageFullError, match="nothing was appended"):
         begun.commit()
     assert writer.refresh().end_offsets() == {0: 0}

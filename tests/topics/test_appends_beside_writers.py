@@ -16,7 +16,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
     TransactionTooOldError,
 )
-from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.log.active_seals import ActiveSeals
 from distlog.core.topics import open_topic
 from distlog.core.topics.append_commit import commit_append
 
@@ -104,7 +104,7 @@ def test_a_bulk_append_does_not_wait_for_ever_for_a_lock(folder: Path, monkeypat
     process, other = Process(folder), Process(folder)
     append(process[0], b"a")
     topic = process.topic()
-    monkeypatch.setattr("distlog.core.topics.append_commit.sealed_commit", partial(sealed_commit, timeout_s=0))
+    monkeypatch.setattr("distlog.core.topics.append_commit.ActiveSeals", partial(ActiveSeals, timeout_s=0))
     with other.holding(0), pytest.raises(StorageError, match="holds the lock"):
         topic.append(rows(b"b"))
     assert append(process[0], b"c") == (1, 2)

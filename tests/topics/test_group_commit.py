@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from addresses import Address
+from commits import put_commit
 from crc32c import crc32c
 from simulation.object_store import ObjectStore, connected
 from simulation.world import World
@@ -18,20 +20,20 @@ from topics import contents, topic_on, values
 
 import distlog
 from distlog.core import paths
-from distlog.core.commits import waiting_append
 from distlog.core.commits.actions import Action, Add, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.commit_race import (
+from distlog.core.commits.pending_append import _ALIKE, LARGEST_PENDING, file_of, pending_append
+from distlog.core.commits.pending_queue import (
     CROWD,
     LONGEST_WAIT_S,
     PATIENCE_S,
-    Followed,
-    GroupCommit,
+    AppendTicket,
+    CommitHistory,
+    segments_of_append,
 )
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TAIL_LIMIT
-from distlog.core.commits.waiting_append import LARGEST_PENDING, file_of, pending_append
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -52,7 +54,7 @@ BATCH = SetTransaction("app", 1, {})
 def everything_is_taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No commit leaves an append in line for the next one, except where a test is of that."""
     if "turns" not in request.fixturenames:
-        monkeypatch.setattr("distlog.core.commits.commit_race.CROWD", 1000)
+        monkeypatch.setattr("distlog.core.commits.pending_queue.CROWD", 1000)
 
 
 @pytest.fixture
@@ -76,7 +78,9 @@ def written(topic: Topic, *numbers: int, partition: int = 0) -> Sequence[Segment
 def append_of(
     topic: Topic, *numbers: int, batch: SetTransaction | None = None, is_keyed: bool = False, partition: int = 0
 ) -> Commit:
-    append = pending_append(topic.snapshot, written(topic, *numbers, partition=partition), batch, is_keyed=is_keyed)
+    append = pending_append(
+        topic.storage, topic.snapshot, written(topic, *numbers, partition=partition), batch, is_keyed=is_keyed
+    )
     assert append is not None
     return append
 
@@ -92,10 +96,25 @@ def leave(topic: Topic, append: Commit, name: str | None = None) -> None:
     topic.storage.put(paths.pending_file(name or stem_of(append)), append.encode())
 
 
-def group_of(topic: Topic, append: Commit | None = None) -> GroupCommit:
+def ticket_of(topic: Topic, append: Commit, history: CommitHistory = CommitHistory()) -> AppendTicket:  # noqa: B008
+    """The ticket of an append, of a process that has followed the `history`."""
+    return AppendTicket(topic.handle.log.queue, append, topic.snapshot, history, None)
+
+
+@contextmanager
+def outcome(ticket: AppendTicket) -> Iterator[None]:
+    """The error of the block, as the writer of the append raises it."""
+    try:
+        yield
+    except Exception as error:
+        ticket.raise_if_in_doubt(error)
+        raise
+
+
+def group_of(topic: Topic, append: Commit | None = None) -> AppendTicket:
     """The group of an append that waits in line."""
-    group = GroupCommit(topic.storage, append or append_of(topic, 1), topic.snapshot)
-    group.joins_line(0)
+    group = ticket_of(topic, append or append_of(topic, 1))
+    group.join(0)
     return group
 
 
@@ -103,17 +122,14 @@ def waiting(topic: Topic) -> list[str]:
     return [file.name for file in topic.storage.list(paths.PENDING_DIR)]
 
 
-# --- an append that another writer commits
-
-
-def committed(topic: Topic, group: GroupCommit, append: Commit) -> Commit:
+def committed(topic: Topic, ticket: AppendTicket | None, append: Commit) -> Commit:
     """The commit of the append, which takes along what waits."""
     adds = [action.segment for action in append.actions if isinstance(action, Add)]
 
     def plan(head: Snapshot) -> list[Action]:
         return [Add(segment.at(head.partitions[segment.partition].log_end_offset)) for segment in adds]
 
-    commit, _ = topic.handle.log.commit(topic.snapshot, "append", plan, group=group)
+    commit, _ = put_commit(topic.handle.log, topic.snapshot, "append", plan, ticket=ticket)
     assert commit is not None
     return commit
 
@@ -138,10 +154,13 @@ def test_a_writer_finds_its_append_in_the_commit_of_another(topic: Topic, memory
     other = topic_on(Storage(*memory_url))
     own = append_of(other, 1)
     commit = committed(other, group_of(other, own), own)
-    group.saw(commit)
-    assert group.found == commit
+    group.observe([commit])
+    assert group.group_commit == commit
     assert group.is_first(0)
-    assert [(each.base_offset, each.next_offset) for each in group.found_segments()] == [(1, 3)]
+    assert [
+        (each.base_offset, each.next_offset)
+        for each in segments_of_append(commit, [action.segment for action in mine.actions if isinstance(action, Add)])
+    ] == [(1, 3)]
     info = other.refresh().snapshot.transaction("app", 1)
     assert info is not None
     assert (info.version, info.offsets, info.in_order) == (1, {0: (1, 3)}, True)
@@ -157,9 +176,6 @@ def test_an_append_whose_writer_died_is_committed_once(topic: Topic) -> None:
         leave(topic, left)
         topic.refresh()
     assert Counter(contents(topic)[0]) == {b"v1": 1, b"v2": 1, b"v9": 1}
-
-
-# --- what is not taken along
 
 
 def with_first(append: Commit, **changes: Any) -> Commit:
@@ -199,7 +215,7 @@ def test_what_no_writer_would_commit_is_not_taken_along(topic: Topic, change: Ca
     own = append_of(topic, 1)
     group = group_of(topic, own)
     actions = [*own.actions, SetTransaction("own", 1, {})]
-    taken = [action for action in group.others(topic.snapshot, actions) if isinstance(action, Add)]
+    taken = [action for action in group.group_actions(topic.snapshot, actions) if isinstance(action, Add)]
     assert len(taken) == 1
     assert topic.append(values([2], partition=0)).offsets == {0: (1, 2)}
 
@@ -211,7 +227,7 @@ def test_a_damaged_file_is_passed_over(topic: Topic, damage: bytes) -> None:
     topic.storage.put(paths.pending_file(stem_of(append)), damage)
     topic.storage.put(f"{paths.PENDING_DIR}/anything", damage)
     own = append_of(topic, 1)
-    assert group_of(topic, own).others(topic.snapshot, own.actions) == []
+    assert group_of(topic, own).group_actions(topic.snapshot, own.actions) == []
 
 
 def test_a_compacted_topic_takes_only_appends_that_were_checked_for_keys(topic: Topic) -> None:
@@ -219,9 +235,9 @@ def test_a_compacted_topic_takes_only_appends_that_were_checked_for_keys(topic: 
     leave(topic, append_of(topic, 6, is_keyed=True))
     own = append_of(topic, 1)
     group = group_of(topic, own)
-    assert len(group.others(topic.snapshot, own.actions)) == 2
+    assert len(group.group_actions(topic.snapshot, own.actions)) == 2
     compacted = dataclasses.replace(topic.snapshot, config=TopicConfig.parse({"cleanup.policy": "compact"}))
-    assert len(group.others(compacted, own.actions)) == 1
+    assert len(group.group_actions(compacted, own.actions)) == 1
 
 
 def test_an_append_that_is_older_than_the_writer_knows_the_log_is_left_to_others(topic: Topic) -> None:
@@ -229,7 +245,7 @@ def test_an_append_that_is_older_than_the_writer_knows_the_log_is_left_to_others
     topic.append(values([0]))
     topic.refresh()
     own = append_of(topic, 1)
-    assert group_of(topic, own).others(topic.snapshot, own.actions) == []
+    assert group_of(topic, own).group_actions(topic.snapshot, own.actions) == []
 
 
 def test_an_append_below_the_gc_floor_is_not_taken(topic: Topic) -> None:
@@ -237,28 +253,28 @@ def test_an_append_below_the_gc_floor_is_not_taken(topic: Topic) -> None:
     own = append_of(topic, 1)
     group = group_of(topic, own)
     raised = dataclasses.replace(topic.snapshot, gc_floor=1)
-    assert len(group.others(topic.snapshot, own.actions)) == 1
-    assert group.others(raised, own.actions) == []
+    assert len(group.group_actions(topic.snapshot, own.actions)) == 1
+    assert group.group_actions(raised, own.actions) == []
 
 
 def test_one_application_has_one_batch_in_a_commit(topic: Topic) -> None:
     leave(topic, append_of(topic, 5, batch=BATCH))
     leave(topic, append_of(topic, 6, batch=BATCH))
     own = append_of(topic, 1)
-    taken = group_of(topic, own).others(topic.snapshot, own.actions)
+    taken = group_of(topic, own).group_actions(topic.snapshot, own.actions)
     assert [type(action) for action in taken] == [Add, SetTransaction]
 
 
 def test_a_batch_for_which_the_topic_has_no_room_is_left_to_its_writer(topic: Topic) -> None:
     many = [SetTransaction("job", uuid.uuid4().hex, {}) for _ in range(TAIL_LIMIT + 1)]
-    topic.handle.log.commit(topic.snapshot, "append", lambda _: many)
+    put_commit(topic.handle.log, topic.snapshot, "append", lambda _: many)
     full = dataclasses.replace(topic.refresh().snapshot, config=TopicConfig.parse({"batch.ids.bytes": 0}))
     leave(topic, append_of(topic, 5, batch=SetTransaction("other", "new", {})))
     leave(topic, append_of(topic, 6, batch=SetTransaction("stream", 6, {}, in_order=True)))
     own = append_of(topic, 1)
-    taken = group_of(topic, own).others(full, own.actions)
+    taken = group_of(topic, own).group_actions(full, own.actions)
     assert [action.app_id for action in taken if isinstance(action, SetTransaction)] == ["stream"]
-    assert len(group_of(topic, own).others(topic.snapshot, own.actions)) == 4
+    assert len(group_of(topic, own).group_actions(topic.snapshot, own.actions)) == 4
 
 
 def test_an_append_that_readers_would_refuse_does_not_stop_the_others(topic: Topic) -> None:
@@ -271,9 +287,6 @@ def test_an_append_that_readers_would_refuse_does_not_stop_the_others(topic: Top
     own = append_of(topic, 1)
     committed(topic, group_of(topic, own), own)
     assert contents(topic.refresh()) == {0: [b"v1"], 1: []}
-
-
-# --- a file whose name tells the append
 
 
 def told(topic: Topic, append: Commit) -> str:
@@ -289,7 +302,7 @@ def test_a_commit_of_appends_that_names_tell_reads_none_of_their_files(topic: To
     assert all(told(topic, append).endswith(".append") for append in appends)
     own = append_of(topic, 1)
     group, before = group_of(topic, own), topic.storage.counters.gets
-    added = group.others(topic.snapshot, own.actions)
+    added = group.group_actions(topic.snapshot, own.actions)
     assert topic.storage.counters.gets == before
     segments = [action.segment for action in added if isinstance(action, Add)]
     assert {(each.partition, each.base_offset, each.record_count) for each in segments} == {(0, 1, 2), (1, 0, 1)}
@@ -313,20 +326,17 @@ def test_a_name_that_is_not_of_an_append_of_the_topic_is_passed_over(topic: Topi
     ):
         topic.storage.put(paths.pending_file(one, letters), b"x")
     own = append_of(topic, 1)
-    assert group_of(topic, own).others(topic.snapshot, own.actions) == []
+    assert group_of(topic, own).group_actions(topic.snapshot, own.actions) == []
 
 
 def test_the_dictionary_of_names_is_a_part_of_the_format() -> None:
-    assert crc32c(waiting_append._ALIKE.encode()) == 4008998440
-    assert f"CRC-32C {crc32c(waiting_append._ALIKE.encode())}" in (ROOT / "docs" / "formats.md").read_text()
+    assert crc32c(_ALIKE.encode()) == 4008998440
+    assert f"CRC-32C {crc32c(_ALIKE.encode())}" in (ROOT / "docs" / "formats.md").read_text()
 
 
 def test_the_name_of_an_append_to_one_partition_is_short(topic: Topic) -> None:
     append = append_of(topic, *range(100), batch=BATCH)
     assert len(file_of(append, append.encode(), topic.storage)) < 300
-
-
-# --- a store that takes no long name
 
 
 @pytest.fixture
@@ -355,15 +365,15 @@ def test_an_append_waits_under_a_short_name_where_the_store_refuses_a_long_one(
     topic: Topic, memory_url: Address, refused: list[str]
 ) -> None:
     append = long_append(topic, 7)
-    group = GroupCommit(topic.storage, append, topic.snapshot)
-    assert group.joins_line(0), "it waits for others"
+    group = ticket_of(topic, append)
+    assert group.join(0), "it waits for others"
     assert len(refused) == 1
     assert waiting(topic) == [paths.pending_file(stem_of(append))]
     other = topic_on(Storage(*memory_url))
     own = append_of(other, 1)
     commit = committed(other, group_of(other, own), own)
-    group.saw(commit)
-    assert group.found == commit
+    group.observe([commit])
+    assert group.group_commit == commit
     assert contents(topic.refresh())[0] == [b"v1", b"v7"]
     assert waiting(topic) == []
 
@@ -383,11 +393,8 @@ def test_an_append_may_be_committed_by_others_unless_the_store_refused_it(
     monkeypatch.setattr(Storage, "put", fails)
     group = group_of(topic, append)
     assert group.is_left == (told_as is CommitStateUnknownError)
-    with pytest.raises(told_as), group.outcome():
+    with pytest.raises(told_as), outcome(group):
         raise CommitConflictError("other commits came first until the deadline")
-
-
-# --- turns: a commit of many names the append whose writer commits next
 
 
 def test_a_commit_of_a_crowd_leaves_the_oldest_append_in_line_whose_writer_commits_next(
@@ -396,23 +403,23 @@ def test_a_commit_of_a_crowd_leaves_the_oldest_append_in_line_whose_writer_commi
     left = sorted((append_of(topic, number) for number in range(10, 11 + turns)), key=stem_of)
     for append in left:
         told(topic, append)
-    groups = [GroupCommit(topic.storage, append, topic.snapshot) for append in left]
+    groups = [ticket_of(topic, append) for append in left]
     for group in groups:
-        assert group.joins_line(100)
+        assert group.join(100)
     own = append_of(topic, 1)
     commit = committed(topic_on(topic.storage), group_of(topic, own), own)
     assert commit.next_append == stem_of(left[0])
     for group in groups:
-        group.saw(commit)
-    assert [group.found is not None for group in groups] == [False, *[True] * turns]
+        group.observe([commit])
+    assert [group.group_commit is not None for group in groups] == [False, *[True] * turns]
     assert groups[0].is_first(101), "it is its turn"
 
 
 def test_the_writers_that_a_commit_does_not_name_wait_for_its_turn_and_then_for_their_own(topic: Topic) -> None:
     group, others = in_line(topic, 3)
     own = append_of(topic, 1)
-    commit = committed(topic_on(topic.storage), GroupCommit(topic.storage, None, topic.snapshot), own)
-    group.saw(dataclasses.replace(commit, next_append=stem_of(others[0])))
+    commit = committed(topic_on(topic.storage), None, own)
+    group.observe([dataclasses.replace(commit, next_append=stem_of(others[0]))])
     assert not group.is_first(101)
     assert not group.is_first(100.9 + PATIENCE_S)
     assert not group.is_first(101 + PATIENCE_S), "one more is before it, besides the one that seems to be dead"
@@ -425,26 +432,21 @@ def test_a_writer_that_followed_the_log_takes_along_what_was_begun_before_its_ow
     topic.append(values([0]))
     (commit,) = topic.handle.log.commits(1, 2)
     own = append_of(topic, 1)
-    group = GroupCommit(topic.storage, own, topic.snapshot)
-    group.knows(Followed(base.version, base.commit_id).then(commit))
-    group.joins_line(0)
-    assert len(group.others(topic.snapshot, own.actions)) == 1
-    stranger = GroupCommit(topic.storage, own, topic.snapshot)
-    stranger.knows(Followed(base.version, str(uuid.uuid4())))
-    stranger.joins_line(0)
-    assert stranger.others(topic.snapshot, own.actions) == []
+    group = ticket_of(topic, own, CommitHistory(base.version, base.commit_id).then(commit))
+    group.join(0)
+    assert len(group.group_actions(topic.snapshot, own.actions)) == 1
+    stranger = ticket_of(topic, own, CommitHistory(base.version, str(uuid.uuid4())))
+    stranger.join(0)
+    assert stranger.group_actions(topic.snapshot, own.actions) == []
 
 
-# --- the line
-
-
-def in_line(topic: Topic, count: int) -> tuple[GroupCommit, list[Commit]]:
+def in_line(topic: Topic, count: int) -> tuple[AppendTicket, list[Commit]]:
     """The last of so many appends in line, and those before it."""
     *others, last = sorted((append_of(topic, number) for number in range(count)), key=stem_of)
     for append in others:
         leave(topic, append)
-    group = GroupCommit(topic.storage, last, topic.snapshot)
-    assert group.joins_line(100)
+    group = ticket_of(topic, last)
+    assert group.join(100)
     return group, others
 
 
@@ -458,7 +460,7 @@ def test_each_append_waits_for_those_before_it_and_not_for_the_dead(topic: Topic
 def test_a_commit_begins_the_wait_anew_for_those_that_are_left_in_line(topic: Topic) -> None:
     group, others = in_line(topic, 3)
     assert not group.is_first(100)
-    group.saw(committed(topic, GroupCommit(topic.storage, None, topic.snapshot), others[0]))
+    group.observe([committed(topic, None, others[0])])
     assert not group.is_first(101)
     assert group.is_first(101 + PATIENCE_S)
 
@@ -468,10 +470,10 @@ def test_nobody_waits_in_line_for_long_if_it_gets_no_shorter(topic: Topic) -> No
     assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
     for number in range(3):
         behind = append_of(topic, 100 + number, partition=1)
-        group.saw(committed(topic_on(topic.storage), GroupCommit(topic.storage, None, topic.snapshot), behind))
+        group.observe([committed(topic_on(topic.storage), None, behind)])
         assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
     assert group.is_first(100 + LONGEST_WAIT_S)
-    assert not group.joins_line(100 + LONGEST_WAIT_S), "then it races"
+    assert not group.join(100 + LONGEST_WAIT_S), "then it races"
 
 
 @pytest.mark.parametrize(
@@ -489,42 +491,36 @@ def test_where_there_can_be_no_line_the_append_goes_on_alone(
     monkeypatch.setattr(Storage, call, fails)
     group = group_of(topic, append)
     assert group.is_first(0)
-    assert not group.joins_line(0)
-    assert group.others(topic.snapshot, []) == []
-
-
-# --- what an error means
+    assert not group.join(0)
+    assert group.group_actions(topic.snapshot, []) == []
 
 
 def test_after_an_append_was_left_an_error_is_an_unknown_outcome(topic: Topic) -> None:
-    group = GroupCommit(topic.storage, append_of(topic, 1), topic.snapshot)
-    with pytest.raises(StorageError), group.outcome():
+    group = ticket_of(topic, append_of(topic, 1))
+    with pytest.raises(StorageError), outcome(group):
         raise StorageError("before it was left")
-    assert group.joins_line(0)
-    with pytest.raises(CommitStateUnknownError, match="look whether its records are there"), group.outcome():
+    assert group.join(0)
+    with pytest.raises(CommitStateUnknownError, match="check whether its records exist"), outcome(group):
         raise StorageError("after it was left")
-    with pytest.raises(TransactionTooOldError), group.outcome():
+    with pytest.raises(TransactionTooOldError), outcome(group):
         raise TransactionTooOldError("no later commit takes the files")
-    group.saw(dataclasses.replace(append_of(topic, 2), version=1, actions=(Drop(),)))
-    with pytest.raises(CommitConflictError, match="dropped"), group.outcome():
+    group.observe([dataclasses.replace(append_of(topic, 2), version=1, actions=(Drop(),))])
+    with pytest.raises(CommitConflictError, match="dropped"), outcome(group):
         raise CommitConflictError("dropped")
 
 
 def test_whoever_lost_track_of_the_log_does_not_say_that_nothing_was_committed(topic: Topic) -> None:
-    group = GroupCommit(topic.storage, append_of(topic, 1), topic.snapshot)
+    group = ticket_of(topic, append_of(topic, 1))
     later = dataclasses.replace(topic.snapshot, version=7)
-    group.lost_track(later)
-    assert group.followed.version == 7
-    assert group.joins_line(0)
+    group.lose_track(later)
+    assert group.history.version == 7
+    assert group.join(0)
     with pytest.raises(CommitStateUnknownError, match="may have the append"):
-        group.lost_track(dataclasses.replace(later, version=9))
-    group.saw(dataclasses.replace(append_of(topic, 2), version=8, actions=(Drop(),)))
-    group.lost_track(dataclasses.replace(later, version=9))
-    with pytest.raises(CommitConflictError), group.outcome():
+        group.lose_track(dataclasses.replace(later, version=9))
+    group.observe([dataclasses.replace(append_of(topic, 2), version=8, actions=(Drop(),))])
+    group.lose_track(dataclasses.replace(later, version=9))
+    with pytest.raises(CommitConflictError), outcome(group):
         raise CommitConflictError("the topic was dropped")
-
-
-# --- vacuum
 
 
 def test_vacuum_deletes_what_no_commit_takes_any_more(topic: Topic) -> None:
@@ -537,9 +533,6 @@ def test_vacuum_deletes_what_no_commit_takes_any_more(topic: Topic) -> None:
     assert len(waiting(topic)) == 2
     topic.vacuum()
     assert waiting(topic) == [paths.pending_file(stem_of(young))]
-
-
-# --- many writers
 
 
 @pytest.mark.long

@@ -109,6 +109,10 @@ class Snapshot:
         if time_ms > self.seen_ms:
             object.__setattr__(self, "seen_ms", time_ms)
 
+    def continues(self, earlier: Snapshot) -> bool:
+        """False if the topic of the `earlier` snapshot was dropped, or has another id, by this one."""
+        return self.topic_id == earlier.topic_id and (earlier.dropped or not self.dropped)
+
     def is_fresh_at(self, time_ms: int) -> bool:
         """True if the knowledge of a process of the next version still holds at `time_ms` of the store's clock.
 

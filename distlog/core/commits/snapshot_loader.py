@@ -227,20 +227,21 @@ class SnapshotLoader:
         *,
         group: int = 1,
         base: Snapshot | None = None,
-        saw: Callable[[Commit], object] = lambda _: None,
+        commits: list[Commit] | None = None,
+        once: bool = False,
     ) -> Snapshot:
-        """`snapshot` with all later commits applied; it begins with `group` requests at once.
+        """`snapshot` with all later commits applied; it starts with `group` concurrent requests.
 
-        `base` is the state from which `snapshot` was made, if it was. `saw` gets each commit; if it returns true,
-        no more are asked for. Raises BehindFloorError.
+        `base` is the state from which `snapshot` was made, if it was. The later commits are added to `commits`.
+        `once` stops after the first requests that return commits. Raises BehindFloorError.
         """
         head, asked, base = snapshot, AskedAt(), base or snapshot
         try:
-            for commits in self._files.follow(snapshot.version + 1, group=group, asked=asked):
-                head = fold(head, commits)
-                # each is shown, whatever one before it says
-                ends = [saw(commit) for commit in commits]
-                if any(ends):
+            for later in self._files.follow(snapshot.version + 1, group=group, asked=asked):
+                head = fold(head, later)
+                if commits is not None:
+                    commits += later
+                if once and later:
                     asked.time_ms = 0
                     break
         except CorruptMetadataError:

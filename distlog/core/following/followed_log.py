@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.arrays import numbers_of
-from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import DistlogError, InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.groups.membership import Membership

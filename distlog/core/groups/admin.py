@@ -15,7 +15,7 @@ from distlog.core.commits.fields import UUID
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Listing
 from distlog.core.errors import CommitConflictError, GroupNotFoundError
-from distlog.core.groups.group_log import GroupLog, GroupState
+from distlog.core.groups.group_log import GroupLog, GroupRace, GroupState
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage
 
@@ -68,10 +68,9 @@ def reset(log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int
     `missing` positions, which are of all partitions of the topic, where it has none; an existing group has read
     nothing of partitions that were added since. Raises CommitConflictError if `is_empty`, and it has members.
     """
-
-    before = log.load()
-
-    def plan(state: GroupState) -> GroupState:
+    first = log.load()
+    race = GroupRace(log, first)
+    for state in race:
         if is_empty and state.members:
             raise CommitConflictError(
                 "the group has members: end them before; a dead member counts until another one has joined, or "
@@ -81,11 +80,9 @@ def reset(log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int
         count = max(len(missing), state.partitions)
         added = {number: 0 if state.exists else missing[number] for number in range(state.partitions, count)}
         moved = dict(sorted({**state.positions, **added, **positions}.items()))
-        return dataclasses.replace(state, partitions=count, members=(), owners={}, positions=moved)
-
-    after = log.commit(before, plan)
-    log.forget({member.id for member in before.members})
-    return after
+        race.put(dataclasses.replace(state, partitions=count, members=(), owners={}, positions=moved))
+    log.forget({member.id for member in first.members})
+    return race.after
 
 
 def delete(log: GroupLog) -> None:
@@ -94,16 +91,13 @@ def delete(log: GroupLog) -> None:
     A live member joins again, and makes a new group. A few small files stay: to put the name of a deleted version
     again would succeed.
     """
-
-    before = log.load()
-
-    def plan(state: GroupState) -> GroupState:
+    first = log.load()
+    race = GroupRace(log, first)
+    for state in race:
         if not state.exists:
             raise GroupNotFoundError("consumer group not found", group=log.group)
-        return dataclasses.replace(state, partitions=0, members=(), owners={}, positions={})
-
-    log.commit(before, plan)
-    log.forget({member.id for member in before.members})
+        race.put(dataclasses.replace(state, partitions=0, members=(), owners={}, positions={}))
+    log.forget({member.id for member in first.members})
 
 
 def carry_over(storage: Storage, topic_id: str, new_id: str) -> None:

@@ -7,7 +7,7 @@ import heapq
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random, SystemRandom
 from typing import Any
@@ -192,8 +192,6 @@ _SIZES = 64
 
 #: A member's file of heartbeats in a listing: its size, and when it was written. It is only compared.
 Heartbeat = tuple[int, int]
-#: Returns the next state for the newest one, or None if there is nothing to change.
-GroupPlan = Callable[[GroupState], GroupState | None]
 
 _log = logging.getLogger(__name__)
 
@@ -213,7 +211,7 @@ class GroupLog:
     ) -> None:
         self._storage, self._topic_id, self.group = storage, topic_id, group
         self._folder = paths.group_folder(topic_id, group)
-        self._random, self._sleep, self._clock = random or SystemRandom(), sleep, clock
+        self._random, self._sleep, self.clock = random or SystemRandom(), sleep, clock
 
     def load(self) -> GroupState:
         """The newest state: one LIST and one GET."""
@@ -246,31 +244,14 @@ class GroupLog:
             state, following = following, self._read(following.version + 1)
         return state
 
-    def commit(self, state: GroupState, plan: GroupPlan) -> GroupState:
-        """Put the result of `plan` for `state`, if that is the newest one; returns the new state: one PUT, one LIST.
+    def put(self, state: GroupState) -> bool:
+        """Put the next version; False if another member was first: one PUT, one LIST."""
+        data = state.encode()
+        existing = self._storage.put_if_absent(self._file(state.version), data, timeout_s=TIMEOUT_S)
+        return existing == data and self._counts(state.version)
 
-        `plan` is called again with a newer state after another member was first. Raises CommitConflictError when
-        other members were first until the deadline; CommitStateUnknownError when the put may have happened: a second
-        try is harmless.
-        """
-        end, longest_s = self._clock() + TIMEOUT_S, _PAUSE_S
-        while (planned := plan(state)) is not None:
-            planned = planned.after(state.version)
-            if self._is_first(planned):
-                return planned
-            if self._clock() >= end:
-                text = "nothing was committed: other members were first; try again"
-                raise CommitConflictError(text, group=self.group)
-            self._sleep(self._random.uniform(0, longest_s))
-            if len(planned.members) > _CROWD:
-                longest_s = min(2 * longest_s, _PAUSE_S * len(planned.members), _LONGEST_PAUSE_S)
-            state = self.load()
-        return state
-
-    def _is_first(self, planned: GroupState) -> bool:
-        data = planned.encode()
-        existing = self._storage.put_if_absent(self._file(planned.version), data, timeout_s=TIMEOUT_S)
-        return existing == data and self._counts(planned.version)
+    def pause(self, longest_s: float) -> None:
+        self._sleep(self._random.uniform(0, longest_s))
 
     def beat(self, member: str, count: int) -> None:
         """Put heartbeat number `count` of a member, over the last one: one PUT."""
@@ -315,6 +296,46 @@ class GroupLog:
 
     def _file(self, version: int) -> str:
         return f"{self._folder}/{version:020d}.json"
+
+
+class GroupRace:
+    """The race of one version of a group: iterate it for the newest states, and put the next one.
+
+        race = GroupRace(log, state)
+        for current in race:
+            race.put(replace(current, positions=positions))
+        return race.after
+
+    The first state is `state`; to put nothing, leave the loop. Putting raises CommitConflictError when other members
+    were first until the deadline; CommitStateUnknownError when the put may have happened: a second try is harmless.
+    """
+
+    def __init__(self, log: GroupLog, state: GroupState) -> None:
+        self._log = log
+        self._end_s, self._longest_pause_s = log.clock() + TIMEOUT_S, _PAUSE_S
+        #: The new state, or the newest one as long as nothing is committed.
+        self.after = state
+        self.is_committed = False
+
+    def __iter__(self) -> Iterator[GroupState]:
+        while not self.is_committed:
+            yield self.after
+
+    def put(self, state: GroupState) -> bool:
+        """Put `state` after the last one; False if another member was first."""
+        log, state = self._log, state.after(self.after.version)
+        if log.put(state):
+            self.after, self.is_committed = state, True
+            return True
+        if log.clock() >= self._end_s:
+            text = "nothing was committed: other members were first; try again"
+            raise CommitConflictError(text, group=log.group)
+        log.pause(self._longest_pause_s)
+        members = len(state.members)
+        if members > _CROWD:
+            self._longest_pause_s = min(2 * self._longest_pause_s, _PAUSE_S * members, _LONGEST_PAUSE_S)
+        self.after = log.load()
+        return False
 
 
 def _versions(files: Iterable[FileInfo]) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distlog.core.errors import FencedMemberError
-from distlog.core.groups.group_log import GroupLog, GroupState, Heartbeat, Member, assignment
+from distlog.core.groups.group_log import GroupLog, GroupRace, GroupState, Heartbeat, Member, assignment
 
 # A member lives as long as it shows signs of life: heartbeats in a file of its own, and versions that it puts. Other
 # members see heartbeats only in a listing of the group's folder, so an idle member costs the same in any group.
@@ -124,18 +124,16 @@ class Membership:
         state = self._look(state) if state is None or looks else state
         partitions = count()
         fresh, started, is_lapsed = self.new_id(), self.clock(), self.is_lapsed
-        planned: GroupState | None = None
-
-        def plan(current: GroupState) -> GroupState | None:
-            nonlocal planned
+        race = GroupRace(self.log, state)
+        for current in race:
             member = self._id if current.member(self._id) else fresh
             planned = self._planned(self._begun(current, partitions, starts_of), member, pending)
             # a version that is only a heartbeat is for a member whose heartbeats do not count any more
-            planned = None if planned == current and not is_lapsed else _renewed(planned, member)
-            return planned
-
-        after = self.log.commit(state, plan)
-        if planned is None:
+            if planned == current and not is_lapsed:
+                break
+            race.put(_renewed(planned, member))
+        after = race.after
+        if not race.is_committed:
             self._learn(after)
         else:
             if after.member(self._id) is None:
@@ -162,19 +160,18 @@ class Membership:
         """
         if self._state is None or not self._id:
             raise FencedMemberError("nothing was committed: this member left the group", group=self.log.group)
-        before, started = self._state, self.clock()
-
-        def plan(state: GroupState) -> GroupState:
+        first, started = self._state, self.clock()
+        race = GroupRace(self.log, first)
+        for state in race:
             # an empty commit is a heartbeat too: it must not bring back a former member
             if state.member(self._id) is None or not set(positions) <= set(state.owned_by(self._id)):
                 raise self._fenced()
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
-            state = _renewed(_without(state, self._dead(state)), self._id)
-            return dataclasses.replace(state, positions={**state.positions, **moved})
-
-        after = self.log.commit(before, plan)
+            renewed = _renewed(_without(state, self._dead(state)), self._id)
+            race.put(dataclasses.replace(renewed, positions={**renewed.positions, **moved}))
+        after = race.after
         self._renew(after, started)
-        if (_ids(after), after.owners) != (_ids(before), before.owners):
+        if (_ids(after), after.owners) != (_ids(first), first.owners):
             self._look_at = -math.inf
 
     def leave(self) -> None:
@@ -182,7 +179,11 @@ class Membership:
         member, self._id, self._lease_end = self._id, "", -math.inf
         self._leaving.clear()
         if member and self._state:
-            self.log.commit(self._state, lambda state: _without(state, {member}) if state.member(member) else None)
+            race = GroupRace(self.log, self._state)
+            for state in race:
+                if state.member(member) is None:
+                    break
+                race.put(_without(state, {member}))
             if self._heartbeats:
                 self.log.forget({member})
 

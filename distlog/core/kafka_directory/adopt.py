@@ -28,6 +28,7 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_info import UNKNOWN
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
@@ -521,33 +522,44 @@ def _grow(
             text = "the broker has written on into files that it shares with the topic: adopt to another address"
             raise StorageError(text, url=topic.url, partition=part.name.partition)
 
-    def is_as_before(head: Snapshot) -> bool:
-        is_same = not head.dropped and head.topic_id == existing.topic_id
-        return is_same and all(_state(head, number) == state for number, state in states.items())
-
-    def plan(head: Snapshot) -> list[Action]:
-        if not is_as_before(head):
-            text = "nothing was adopted: the topic was changed meanwhile; adopt again"
-            raise CommitConflictError(text, url=topic.url)
-        count = max(part.name.partition for part in new) + 1
-        grown: list[Action] = [SetPartitions(count)] if count > len(head.partitions) else []
-        for part in new:
-            is_empty = not states[part.name.partition].log_end_offset
-            grown += part.actions() if is_empty else [Add(segment.info) for segment in part.segments]
-        return [*grown, *_producer_batches(topic, new, states)]
-
     with adopting(topic):
         try:
             # another adoption may have ended since, and then these files are the topic's
-            if is_ours := is_as_before(log.load(include_dropped=True)):
+            if is_unchanged := _is_unchanged(existing, log.load(include_dropped=True), states):
                 if topic.is_local:
                     delete_targets(topic, existing.name, new)
                 for part in new:
                     place(topic, existing.name, part, linked=linked)
-                _, snapshot = log.commit(existing, "import", plan)
+                snapshot = _commit_adopted(topic, log, existing, new, states)
         finally:
             end(topic)
-    return (adopted, log, snapshot) if is_ours else again()
+    return (adopted, log, snapshot) if is_unchanged else again()
+
+
+def _is_unchanged(existing: Snapshot, head: Snapshot, states: Mapping[int, PartitionState]) -> bool:
+    is_same = not head.dropped and head.topic_id == existing.topic_id
+    return is_same and all(_state(head, number) == state for number, state in states.items())
+
+
+def _commit_adopted(
+    topic: Storage,
+    log: CommitLog,
+    existing: Snapshot,
+    new: Sequence[AdoptedPartition],
+    states: Mapping[int, PartitionState],
+) -> Snapshot:
+    with CommitRace(log, existing, "import") as race:
+        for head in race:
+            if not _is_unchanged(existing, head, states):
+                text = "nothing was adopted: the topic was changed concurrently; adopt again"
+                raise CommitConflictError(text, url=topic.url)
+            count = max(part.name.partition for part in new) + 1
+            actions: list[Action] = [SetPartitions(count)] if count > len(head.partitions) else []
+            for part in new:
+                is_empty = not states[part.name.partition].log_end_offset
+                actions += part.actions() if is_empty else [Add(segment.info) for segment in part.segments]
+            race.put([*actions, *_producer_batches(topic, new, states)])
+    return race.after
 
 
 def _state(snapshot: Snapshot, partition: int) -> PartitionState:

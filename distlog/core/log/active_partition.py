@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Active, Add, Seal
-from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, StorageError, StorageFullError, TransactionTooOldError
@@ -474,10 +475,11 @@ class ActivePartition:
         self._commit_seal(self.begin_seal(PageStatus.FAILED))
 
     def _commit_seal(self, sealed: SealedSegment) -> None:
-        _, after = self.handle.log.commit(
-            self.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
-        )
-        self.snapshots.advance(after)
+        log, snapshot = self.handle.log, self.snapshots.refresh()
+        with CommitRace(log, snapshot, "seal", timeout_s=COMMIT_TIMEOUT_S) as race:
+            for _ in race:
+                race.put(sealed.actions())
+        self.snapshots.advance(race.after)
         self.end_seal()
 
     def _use(self, segment: LogSegment) -> LogSegment:
@@ -541,14 +543,15 @@ def _begin(
     pairs = list(zip(partitions, stems, strict=True))
     in_parallel(lambda each: each[0].create(each[1]), pairs)
 
-    def plan(current: Snapshot) -> Sequence[Action]:
-        actions: list[Action] = sealed.actions() if sealed else []
-        for partition, stem in pairs:
-            end = current.partitions[partition.partition].log_end_offset
-            base_offset = sealed.info.next_offset if sealed and sealed.info else end
-            actions.append(Active(partition.partition, stem, base_offset))
-        return actions
-
-    _, after = handle.log.commit(snapshot, operation, plan, read_version=snapshot.version, timeout_s=COMMIT_TIMEOUT_S)
-    snapshots.advance(after)
+    version = snapshot.version
+    race = CommitRace(handle.log, snapshot, operation, read_version=version, timeout_s=COMMIT_TIMEOUT_S)
+    with race:
+        for head in race:
+            actions: list[Action] = sealed.actions() if sealed else []
+            for partition, stem in pairs:
+                end = head.partitions[partition.partition].log_end_offset
+                base_offset = sealed.info.next_offset if sealed and sealed.info else end
+                actions.append(Active(partition.partition, stem, base_offset))
+            race.put(actions)
+    snapshots.advance(race.after)
     return [partition.begin(created_ms) for partition in partitions]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.actions import Active
-from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import SnapshotTooOldError

@@ -20,7 +20,7 @@ from distlog.core.batches.record_batch import (
     give_append_times,
     write_append_times,
 )
-from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import DistlogError, InvalidRecordError, StorageFullError

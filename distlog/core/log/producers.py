@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import TRANSACTIONAL, BatchFields, increment_sequence
-from distlog.core.commits.actions import Action
-from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.producer_table import KnownBatch
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -133,24 +132,22 @@ def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator
         yield f"{first:020d}", first
 
 
-class KeptProducers:
-    """The producers after segments that are to be deleted: `keep` stores them, each state once, `has` only looks.
+class ProducerSnapshots:
+    """Stores the states of producers after segments that are to be deleted, each state once.
 
     So a producer whose records are gone stays known, as in Kafka, and its batches, sent again, are not appended
-    again. Both take how many segments are to go from the beginning of each partition. Only a disk of this
-    machine has producers.
+    again. Only a disk of this machine has producers.
     """
 
     def __init__(self, handle: TopicHandle) -> None:
         self._handle, self._is_needed = handle, handle.storage.is_local_disk
-        self._kept: set[tuple[int, int]] = set()
+        self._stored_states: set[tuple[int, int]] = set()
 
-    def has(self, snapshot: Snapshot, counts: Mapping[int, int]) -> bool:
-        """True if all states needed were stored; it reads nothing."""
-        return not self._missing(snapshot, counts)
+    def store(self, snapshot: Snapshot, counts: Mapping[int, int]) -> None:
+        """Store the states that logs start with once their first `counts[partition]` segments are deleted.
 
-    def keep(self, snapshot: Snapshot, counts: Mapping[int, int]) -> None:
-        """Store the missing states; the producers of a damaged segment are forgotten."""
+        The producers of a damaged segment are forgotten.
+        """
         missing, without = self._missing(snapshot, counts), []
         for partition, offset in sorted(missing):
             states = self._states(snapshot, partition, counts[partition])
@@ -161,12 +158,12 @@ class KeptProducers:
                 without.append(name)
         # there may be files of an earlier topic at this address
         self._handle.storage.delete(without)
-        self._kept |= missing
+        self._stored_states |= missing
 
     def _missing(self, snapshot: Snapshot, counts: Mapping[int, int]) -> set[tuple[int, int]]:
         """The partitions whose producers are not stored, each with the offset at which its log is to begin."""
         begins = {(number, _begin(snapshot.partitions[number], count)) for number, count in counts.items()}
-        return begins - self._kept if self._is_needed else set()
+        return begins - self._stored_states if self._is_needed else set()
 
     def _states(self, snapshot: Snapshot, partition: int, count: int) -> ProducerStates:
         stored = StoredProducers(self._handle.storage, snapshot.name, partition)
@@ -179,33 +176,6 @@ class KeptProducers:
             before_next = stored.before(state.segments[count].stem) if count < len(state.segments) else None
             return before_next or stored.behind(deleted, _begin(state, count))
         return ProducerStates()
-
-
-def commit_deletion(
-    handle: TopicHandle,
-    snapshot: Snapshot,
-    operation: str,
-    plan: Callable[[Snapshot], tuple[list[Action], Mapping[int, int]]],
-    *,
-    read_version: int | None = None,
-) -> Snapshot:
-    """Commit the actions of `plan` once producers are stored where it has logs begin; returns the new state.
-
-    The plan also says how many segments go from the beginning of each partition.
-    """
-    producers, planned = KeptProducers(handle), (snapshot, dict[int, int]())
-
-    def if_kept(current: Snapshot) -> list[Action] | None:
-        nonlocal planned
-        actions, counts = plan(current)
-        planned = current, dict(counts)
-        return actions or None if producers.has(*planned) else None
-
-    while True:
-        _, snapshot = handle.log.commit(snapshot, operation, if_kept, read_version=read_version)
-        if producers.has(*planned):
-            return snapshot
-        producers.keep(*planned)
 
 
 def _begin(state: PartitionState, count: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile
 from typing import Protocol, TypeVar
 
@@ -13,13 +12,14 @@ import numpy as np
 
 from distlog.core.batches.rewritten_batches import Bytes, Longs
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.log.producers import commit_deletion
+from distlog.core.log.producers import ProducerSnapshots
 from distlog.core.maintenance.cleaning_plan import MOST_SEGMENTS, first_dirty_offset
 from distlog.core.reading.chunks import Chunk
 from distlog.core.segments.segment_writer import SegmentFile, with_aborted
@@ -295,10 +295,17 @@ def commit_rewrite(
     groups of each partition were left out, and the new state. A group is left out if one of its segments is gone; a
     cleaned partition stays dirty from there, and is left as it is if the topic is no longer compacted.
     """
-    left_out, after, read_version = dict[int, int](), snapshot, snapshot.version
-    for some in _in_commits(rewritten):
-        plan = partial(_plan, some, left_out)
-        after = commit_deletion(handle, after, "compact", plan, read_version=read_version)
+    left_out, after, producers = dict[int, int](), snapshot, ProducerSnapshots(handle)
+    for partitions in _in_commits(rewritten):
+        with CommitRace(handle.log, after, "compact", read_version=snapshot.version) as race:
+            for head in race:
+                actions, emptied = _replacement(partitions, left_out, head)
+                if not actions:
+                    break
+                # before the commit, after which these logs start later
+                producers.store(head, emptied)
+                race.put(actions)
+        after = race.after
     return left_out, after
 
 
@@ -314,7 +321,7 @@ def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[Rewrit
     yield run
 
 
-def _plan(
+def _replacement(
     rewritten: Sequence[RewrittenPartition], left_out: dict[int, int], current: Snapshot
 ) -> tuple[list[Action], dict[int, int]]:
     """The actions that replace groups in `current`, and how many first segments leave nothing, by partition."""

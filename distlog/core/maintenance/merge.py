@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from distlog.core.arrays import booleans, join, numbers_of, table_of_numbers
 from distlog.core.commits.actions import Action
+from distlog.core.commits.backoff import TIMEOUT_S
 from distlog.core.commits.commit_json import replacing
-from distlog.core.commits.commit_log import TIMEOUT_S
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import REMOVED_SCHEMA
 from distlog.core.commits.snapshot import Snapshot
@@ -135,9 +136,15 @@ def merge_groups(
     work = partial(do_job, handle, config=snapshot.config, read_version=snapshot.version, job_bytes=job_bytes)
     planned = jobs(groups, job_bytes)
     done = [*zip(planned, (run or run_here(handle.storage))(work, planned), strict=True)]
-    plan = _Replacement(done)
-    _, after = handle.log.commit(snapshot, "compact", plan, read_version=snapshot.version, timeout_s=timeout_s)
-    return MergeReport(after.version, plan.replaced, dry_run=False, failed=plan.failed), after
+    replacement, replaced = _Replacement(done), tuple[SegmentGroup, ...]()
+    race = CommitRace(handle.log, snapshot, "compact", read_version=snapshot.version, timeout_s=timeout_s)
+    with race:
+        for head in race:
+            replaced, actions = replacement.at(head)
+            if not actions:
+                break
+            race.put(actions)
+    return MergeReport(race.after.version, replaced, dry_run=False, failed=replacement.failed), race.after
 
 
 def job_bytes_of(memory: int, workers: int) -> int:
@@ -146,7 +153,7 @@ def job_bytes_of(memory: int, workers: int) -> int:
 
 
 class _Replacement:
-    """The plan of the commit that replaces the groups of jobs that are `done`."""
+    """The replacement of the groups of jobs that are `done`."""
 
     def __init__(self, done: Sequence[tuple[MergeJob, MergedJob]]) -> None:
         jobs_done, made = zip(*done, strict=True)
@@ -169,19 +176,18 @@ class _Replacement:
         self.failed = tuple(
             dataclasses.replace(why, offsets=(int(bases[number]), int(self._ends[number]))) for number, why in reasons
         )
-        self.replaced: tuple[SegmentGroup, ...] = ()
 
-    def __call__(self, current: Snapshot) -> list[Action] | None:
-        """Plan the replacement in `current`."""
-        table = current.table
+    def at(self, head: Snapshot) -> tuple[tuple[SegmentGroup, ...], list[Action]]:
+        """The groups that are replaced at `head`, and the actions that do so."""
+        table = head.table
         removed = self._inputs.select(REMOVED_SCHEMA.names)
         chosen = np.logical_and.reduceat(table.live(removed), self._firsts) & (self._made > 0)
         chosen &= self._ends > table.log_start_offsets[self._partitions]
         groups = chain.from_iterable(job.groups for job in self._jobs)
-        self.replaced = tuple(compress(groups, chosen.tolist()))
+        replaced = tuple(compress(groups, chosen.tolist()))
         removed = removed.filter(booleans(np.repeat(chosen, self._counts)))
         added = self._outputs.filter(booleans(np.repeat(chosen, self._made)))
-        return replacing(removed, added) if len(added) else None
+        return replaced, replacing(removed, added) if len(added) else []
 
 
 #: A merge after one append ends with the group that exceeds this, or what the append itself justifies.

@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 from distlog.core.arrays import table_of_rows
 from distlog.core.commits.actions import Action, Add, Remove
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_info import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -275,14 +276,16 @@ def rebuild_segments(
 
 def commit_facts(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
     """Record the changed facts of the segments that are still live, if anything changed."""
-
-    def plan(some: Sequence[SegmentRebuild], current: Snapshot) -> list[Action] | None:
-        return [action for each in some for action in _describe(current, each)] or None
-
     after = snapshot
-    for first in range(0, max(len(rebuilt), 1), MOST_SEGMENTS):
-        some = rebuilt[first : first + MOST_SEGMENTS]
-        _, after = handle.log.commit(after, "rebuild", partial(plan, some))
+    for start in range(0, max(len(rebuilt), 1), MOST_SEGMENTS):
+        with CommitRace(handle.log, after, "rebuild") as race:
+            for head in race:
+                segments = rebuilt[start : start + MOST_SEGMENTS]
+                actions = [action for segment in segments for action in _describe(head, segment)]
+                if not actions:
+                    break
+                race.put(actions)
+        after = race.after
     return after
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.arrays import table_of_rows
-from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.log.active_partition import ActivePartition, LostEnd

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -99,28 +100,31 @@ def restore(
     wanted = handle.log.load(version, include_dropped=True)
     if wanted.topic_id not in (snapshot.topic_id, *snapshot.former_ids):
         raise TopicNotFoundError("the version is of a topic that was dropped, and cannot come back", version=version)
-    removed = RemovedSince(version)
-    planned: list[PartitionRestore] = []
-    now: list[PartitionRestore] = []
-
-    def plan(current: Snapshot) -> list[Action] | None:
-        removed.read(handle.log, current.version)
-        planned[:] = plan_restore(handle, current, wanted, removed)
-        now[:] = _in_one_commit(planned)
-        back = [one for one in now if one.segments or one.log_start_offset < _start(current, one.partition)]
-        return [*_actions(back, max(version, current.gc_floor))] or None
-
+    removed, restored = RemovedSince(version), dict[int, PartitionRestore]()
+    removed.read(handle.log, snapshot.version)
     if dry_run:
-        plan(snapshot)
-        return planned, snapshot
-    restored: dict[int, PartitionRestore] = {}
+        plans = plan_restore(handle, snapshot, wanted, removed)
+        _in_one_commit(plans)
+        return plans, snapshot
+    is_complete = False
     with removed_files_held(handle.storage):
-        while not restored or len(now) < len(planned):
-            _, snapshot = handle.log.commit(snapshot, "restore", plan)
+        while not is_complete:
+            with CommitRace(handle.log, snapshot, "restore") as race:
+                for head in race:
+                    removed.read(handle.log, head.version)
+                    plans = plan_restore(handle, head, wanted, removed)
+                    commit_plans = _in_one_commit(plans)
+                    changes = [
+                        plan
+                        for plan in commit_plans
+                        if plan.segments or plan.log_start_offset < _start(head, plan.partition)
+                    ]
+                    if not changes:
+                        break
+                    race.put([*_actions(changes, max(version, head.gc_floor))])
             # a partition that lost segments is planned again
-            restored = {one.partition: one for one in now} | restored
-            if not planned:
-                break
+            restored = {plan.partition: plan for plan in commit_plans} | restored
+            snapshot, is_complete = race.after, len(commit_plans) == len(plans)
     return [restored[number] for number in sorted(restored)], snapshot
 
 

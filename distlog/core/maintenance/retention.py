@@ -10,14 +10,15 @@ import numpy.typing as npt
 
 from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.integers import whole_number
+from distlog.core.log.active_seals import ActiveSeals
 from distlog.core.log.live_snapshot import with_tails
-from distlog.core.log.producers import commit_deletion
-from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.log.producers import ProducerSnapshots
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topic_handle import TopicHandle
 
@@ -168,36 +169,41 @@ def retention(
     snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
         return plan_retention(with_tails(handle, snapshot), now_ms, most_segments=MOST_SEGMENTS), snapshot
-    snapshot = _seal_expired(handle, snapshot, now_ms)
-    partitions = list[PartitionRetention]()
-
-    def plan(current: Snapshot) -> tuple[list[Action], dict[int, int]]:
-        nonlocal partitions
-        tailed = with_tails(handle, current)
-        partitions = plan_retention(tailed, now_ms, keep_tails=True, most_segments=MOST_SEGMENTS)
-        return [*_actions(partitions)], {one.partition: len(one.segments) for one in partitions}
-
-    snapshot = commit_deletion(handle, snapshot, "retention", plan)
-    return partitions, snapshot
+    snapshot, producers = _seal_expired(handle, snapshot, now_ms), ProducerSnapshots(handle)
+    with CommitRace(handle.log, snapshot, "retention") as race:
+        for head in race:
+            tailed = with_tails(handle, head)
+            plans = plan_retention(tailed, now_ms, keep_tails=True, most_segments=MOST_SEGMENTS)
+            if not plans:
+                break
+            # before the commit, after which these logs start later
+            producers.store(head, {plan.partition: len(plan.segments) for plan in plans})
+            race.put([*_actions(plans)])
+    return plans, race.after
 
 
 def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snapshot:
     """Seal the active segments that are to go, in one commit; does nothing if there are none."""
-
-    def expired(current: Snapshot) -> list[int]:
-        if not current.active_partitions:
-            return []
-        plans = plan_retention(with_tails(handle, current), now_ms)
-        return [plan.partition for plan in plans if plan.segments[-1].is_active]
-
-    if not expired(snapshot):
+    if not _expired_active(handle, snapshot, now_ms):
         return snapshot
+    with CommitRace(handle.log, snapshot, "seal") as race, ActiveSeals(handle, race) as seals:
+        for head in race:
+            sealed = seals.seal(head, _expired_active(handle, head, now_ms))
+            if sealed is None:
+                continue
+            # an append may have made a segment younger before it was locked
+            if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
+                break
+            race.put(seals.actions)
+    return race.after
 
-    def plan(current: Snapshot) -> list[Action] | None:
-        # an append may have made a segment younger before it was locked
-        return [] if plan_retention(with_tails(handle, current), now_ms, keep_tails=True) else None
 
-    return sealed_commit(handle, snapshot, "seal", plan, expired)[1]
+def _expired_active(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> list[int]:
+    """The partitions whose active segment is to go."""
+    if not snapshot.active_partitions:
+        return []
+    plans = plan_retention(with_tails(handle, snapshot), now_ms)
+    return [plan.partition for plan in plans if plan.segments[-1].is_active]
 
 
 def _actions(plans: Sequence[PartitionRetention]) -> Iterator[Action]:
@@ -226,17 +232,20 @@ def delete_records(
     if not isinstance(before, Mapping):
         raise InvalidConfigError("offsets are a dict by partition, as in {0: 100}", got=type(before).__name__)
     snapshot = handle.log.refresh(snapshot)
-    wanted = _resolved(with_tails(handle, snapshot), before)
+    starts = _resolved(with_tails(handle, snapshot), before)
 
-    def needed(current: Snapshot) -> list[int]:
-        return [number for number, start in wanted.items() if start > current.partitions[number].log_end_offset]
-
-    def plan(current: Snapshot) -> list[Action] | None:
-        starts = _resolved(current, wanted)
-        raised = {n: start for n, start in starts.items() if start > current.partitions[n].log_start_offset}
-        return [SetLogStartOffset(number, start) for number, start in sorted(raised.items())] or None
-
-    _, after = sealed_commit(handle, snapshot, "delete-records", plan, needed)
+    with CommitRace(handle.log, snapshot, "delete-records") as race, ActiveSeals(handle, race) as seals:
+        for head in race:
+            within_active = [n for n, start in starts.items() if start > head.partitions[n].log_end_offset]
+            sealed = seals.seal(head, within_active)
+            if sealed is None:
+                continue
+            checked = _resolved(sealed, starts)
+            raised = {n: start for n, start in checked.items() if start > sealed.partitions[n].log_start_offset}
+            if not raised:
+                break
+            race.put([*seals.actions, *(SetLogStartOffset(*each) for each in sorted(raised.items()))])
+    after = race.after
     return {number: after.partitions[number].log_start_offset for number in sorted(before)}, after
 
 

@@ -25,6 +25,7 @@ from distlog.core.commits.actions import (
     without_tables,
 )
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG
@@ -431,26 +432,32 @@ def _raise_floor(
 ) -> Snapshot:
     """Commit the gc floor and the log floor; returns the state right after that, from which all else is decided."""
     kept_ms = head.commits_kept_ms
-
-    def plan(current: Snapshot) -> list[Action] | None:
-        actions: list[Action] = [GcFloor(floor)] if floor > current.gc_floor else []
-        if current.commits_kept_ms == kept_ms and current.log_floor < log_floor:
-            actions.append(LogFloor(log_floor))
-        return actions or None
-
     try:
-        return log.commit(head, "gc", plan)[1]
+        return _commit_floors(log, head, floor, log_floor, kept_ms)
     except StorageFullError:
         try:
             with removed_files_held(storage):
                 head = log.load(include_dropped=True)
                 freed += _free(storage, log, head, floor, folders)
-                return log.commit(head, "gc", plan)[1]
+                return _commit_floors(log, head, floor, log_floor, kept_ms)
         except StorageFullError as error:
             text = (
                 f"no space for vacuum's commit of under 4 KiB, though it deleted {counted(len(freed), 'file')} first"
             )
             raise StorageFullError(f"{text}: free a little elsewhere, then vacuum again", **error.details) from error
+
+
+def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: int, kept_ms: int | None) -> Snapshot:
+    """The state after the commit of the floors; `kept_ms` is how long commits were kept when they were chosen."""
+    with CommitRace(log, snapshot, "gc") as race:
+        for head in race:
+            actions: list[Action] = [GcFloor(floor)] if floor > head.gc_floor else []
+            if head.commits_kept_ms == kept_ms and head.log_floor < log_floor:
+                actions.append(LogFloor(log_floor))
+            if not actions:
+                break
+            race.put(actions)
+    return race.after
 
 
 def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str]) -> list[FileInfo]:

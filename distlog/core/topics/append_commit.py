@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -14,16 +14,17 @@ from distlog.core.arrays import integers, numbers_of
 from distlog.core.commits import fields
 from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, SetTransaction
 from distlog.core.commits.commit_json import TABLE_ROWS
-from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.commit_race import GroupCommit
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.pending_append import pending_append
+from distlog.core.commits.pending_queue import segments_of_append
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, moved
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.commits.waiting_append import pending_append
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CommitConflictError, InvalidRecordError, StorageFullError
-from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.log.active_seals import ActiveSeals
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.appender import Appender
@@ -35,7 +36,7 @@ def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentIn
     placed = []
     for segment in segments:
         if segment.partition >= len(ends):
-            raise CommitConflictError("the topic has no such partition any more", partition=segment.partition)
+            raise CommitConflictError("the topic no longer has this partition", partition=segment.partition)
         placed.append(segment.at(ends[segment.partition]))
         ends[segment.partition] = placed[-1].next_offset
     return placed
@@ -55,8 +56,6 @@ def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
 
 
 BatchId = int | str
-#: Completes segments at their offsets, behind a snapshot; returns them, and actions of the same commit.
-Settle = Callable[[Snapshot, Sequence[SegmentInfo]], tuple[Sequence[SegmentInfo], Sequence[Action]]]
 
 #: How many partitions the text of a result names.
 _SPANS = 4
@@ -106,90 +105,66 @@ def commit_append(
     in_order: bool = False,
     write_id: str | None = None,
     written_by: TopicConfig | None = None,
-    check: Callable[[Snapshot], None] | None = None,
-    settle: Settle | None = None,
+    fence: Callable[[Snapshot], None] | None = None,
 ) -> tuple[AppendResult, Snapshot]:
     """Add `segments` after the log ends, and seal their partitions' active segments, in one commit or none.
 
-    `written_by` are the settings by which their records were checked; None: they suit any topic. `check` gets each
-    snapshot to append to, and may raise. Then `settle` completes the segments at their offsets, and adds actions.
-    If the same (app_id, batch_id) was committed before, or `in_order` a later one, this is a replay, and nothing is
-    sealed. Raises CommitConflictError if the topic was dropped, or is compacted and was not then,
-    TransactionTooOldError for old files, and the errors of `check_room` and `sealed_commit`.
+    `written_by` are the settings by which their records were checked; None: they suit any topic. `fence` gets each
+    head to append to, and may raise. If the same (app_id, batch_id) was committed before, or `in_order` a later one,
+    this is a replay, and nothing is sealed. Raises CommitConflictError if the topic was dropped, or is compacted and
+    was not then, TransactionTooOldError for old files, and the errors of `check_room`, `CommitRace`, `ActiveSeals`.
     """
     _check_stored(app_id, batch_id)
-    if settle is None and len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
+    if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
         segments = SegmentTable.of(sorted(segments, key=lambda segment: segment.partition))
-    placed = segments
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
-    is_plain = check is None and settle is None and write_id is None
-    group = _group(handle, snapshot, segments if is_plain else (), batch, written_by)
-
-    def before(current: Snapshot) -> AppendResult | None:
-        return replayed(current, app_id, batch_id, in_order=in_order)
-
-    def needed(current: Snapshot) -> Collection[int]:
-        return () if before(current) else _partitions_of(segments)
-
-    def plan(current: Snapshot) -> list[Action] | None:
-        nonlocal placed
-        if before(current):
-            return None
-        if written_by is not None:
-            _check_keyed(current.config, written_by)
-        check_room(current, app_id, batch_id, in_order=in_order)
-        if check is not None:
-            check(current)
-        placed, actions = _added(current, segments, settle)
-        if batch is not None:
-            actions.append(replace(batch, offsets=offsets_of(placed)))
-        return actions or None
-
+    pending = None
+    if fence is None and write_id is None:
+        is_keyed = written_by is None or "compact" in written_by.cleanup_policy
+        pending = pending_append(handle.storage, snapshot, segments, batch, is_keyed=is_keyed)
     # before the commit: where warnings are errors, nothing is appended
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    with group.outcome():
-        commit, snapshot = sealed_commit(
-            handle, snapshot, "append", plan, needed, read_version=read_version, write_id=write_id, group=group
-        )
-    if commit is None:
-        return before(snapshot) or AppendResult(None), snapshot
-    placed = group.found_segments() or placed
-    return AppendResult(commit.version, offsets_of(placed)), snapshot
+    ticket = handle.log.queue.ticket(pending, snapshot)
+    race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id, ticket=ticket)
+    placed: Sequence[SegmentInfo] = ()
+    with race, ActiveSeals(handle, race) as seals:
+        for head in race:
+            if earlier := replayed(head, app_id, batch_id, in_order=in_order):
+                return earlier, head
+            sealed = seals.seal(head, _partitions_of(segments))
+            if sealed is None:
+                continue
+            if written_by is not None:
+                check_keyed(sealed.config, written_by)
+            check_room(sealed, app_id, batch_id, in_order=in_order)
+            if fence is not None:
+                fence(sealed)
+            placed, actions = _placed(sealed, segments)
+            if batch is not None:
+                actions.append(replace(batch, offsets=offsets_of(placed)))
+            if not actions:
+                return AppendResult(None), head
+            race.put([*seals.actions, *actions])
+    assert race.commit is not None
+    if ticket is not None and ticket.group_commit is not None:
+        placed = segments_of_append(ticket.group_commit, segments)
+    return AppendResult(race.commit.version, offsets_of(placed)), race.after
 
 
-def _group(
-    handle: TopicHandle,
-    snapshot: Snapshot,
-    segments: Sequence[SegmentInfo],
-    batch: SetTransaction | None,
-    written_by: TopicConfig | None,
-) -> GroupCommit:
-    """The group of an append; other writers may not commit it on a disk, where a commit is quick, nor a large one."""
-    append, is_keyed = None, written_by is None or "compact" in written_by.cleanup_policy
-    if not handle.storage.is_local and not isinstance(segments, SegmentTable):
-        append = pending_append(snapshot, segments, batch, is_keyed=is_keyed)
-    return GroupCommit(handle.storage, append, snapshot)
-
-
-def _added(
-    current: Snapshot, segments: Sequence[SegmentInfo], settle: Settle | None
-) -> tuple[Sequence[SegmentInfo], list[Action]]:
-    if isinstance(segments, SegmentTable) and settle is None:
+def _placed(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], list[Action]]:
+    if isinstance(segments, SegmentTable):
         # as `place`, of segments in the order of their partitions, in columns
         rows = segments.columns()
-        owners, ends = numbers_of(rows["partition"]), current.table.log_end_offsets
+        owners, ends = numbers_of(rows["partition"]), head.table.log_end_offsets
         if len(owners) and owners[-1] >= len(ends):
-            raise CommitConflictError("the topic has no such partition any more", partition=int(owners[-1]))
+            raise CommitConflictError("the topic no longer has this partition", partition=int(owners[-1]))
         counts = numbers_of(rows["next_offset"]) - numbers_of(rows["base_offset"])
-        before = np.cumsum(counts) - counts
+        sums = np.cumsum(counts) - counts
         firsts = np.searchsorted(owners, owners)
-        table = SegmentTable(moved(rows, ends[owners] + before - before[firsts]))
+        table = SegmentTable(moved(rows, ends[owners] + sums - sums[firsts]))
         return table, [AddTable(table.columns())]
-    placed: Sequence[SegmentInfo] = place(current, segments)
-    more: Sequence[Action] = ()
-    if settle is not None:
-        placed, more = settle(current, placed)
-    return placed, [*(Add(segment) for segment in placed), *more]
+    placed = place(head, segments)
+    return placed, [*map(Add, placed)]
 
 
 def _partitions_of(segments: Sequence[SegmentInfo]) -> set[int]:
@@ -198,7 +173,7 @@ def _partitions_of(segments: Sequence[SegmentInfo]) -> set[int]:
     return {segment.partition for segment in segments}
 
 
-def _check_keyed(config: TopicConfig, written_by: TopicConfig) -> None:
+def check_keyed(config: TopicConfig, written_by: TopicConfig) -> None:
     """Compaction deletes records without a key, and these records were not checked for one."""
     if "compact" in config.cleanup_policy and "compact" not in written_by.cleanup_policy:
         raise CommitConflictError(

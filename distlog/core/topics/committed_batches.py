@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import batch_fields
-from distlog.core.commits.actions import Action, ProducerBatches
+from distlog.core.commits.actions import Action, Add, ProducerBatches
+from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.producer_table import (
     NONE,
     PAUSE_MS,
@@ -33,12 +34,14 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, InvalidRecordError
+from distlog.core.log.active_seals import ActiveSeals
 from distlog.core.log.end_marker import WrittenSegment, effect, write_bundle
 from distlog.core.log.log_validator import ValidBatch
 from distlog.core.reading.pipeline import whole_log
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import AppendResult, commit_append
+from distlog.core.topics.append_commit import AppendResult, check_keyed, offsets_of, place
+from distlog.core.topics.time_warnings import warn_of_times
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_states import FirstBatch, ProducerStates, any_first, producer_batches
 
@@ -91,8 +94,19 @@ class ProducerCheck:
         # the states behind the batches that were checked, and the ends of these
         self._states = dict[int, tuple[ProducerStates, int]]()
 
-    def behind(self, snapshot: Snapshot) -> ProducerCheck:
-        return ProducerCheck(self.handle, snapshot, self.first)
+    def after(self, head: Snapshot, parts: Parts) -> ProducerCheck:
+        """The check of the batches of `parts`, which were checked here, at a newer `head`.
+
+        Raises ConcurrentAppendError if a batch does not come next there.
+        """
+        if head is self.snapshot:
+            return self
+        check = ProducerCheck(self.handle, head, self.first)
+        for number, batches in parts.items():
+            earlier, later = self.snapshot.partitions[number], head.partitions[number]
+            if later is not earlier and (later.producers is not earlier.producers or not earlier.producers):
+                _check_again(check, number, batches)
+        return check
 
     def known(self, partition: int) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
         if partition not in self._known:
@@ -146,38 +160,28 @@ def commit_batches(
 ) -> tuple[AppendResult, Snapshot]:
     """Commit the batches of `parts`, which were `checked`, all or none.
 
-    `fence` may refuse each snapshot after which they would be committed; then nothing is. Raises
-    ConcurrentAppendError if the batches do not come next any more.
+    `fence` may refuse each head after which they would be committed; then nothing is. Raises ConcurrentAppendError
+    if the batches do not come next any more.
     """
     handle, snapshot = checked.handle, checked.snapshot
     numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
     opened = {number: checked.known(number)[0].opened for number in numbered}
-    segments = write_bundle(handle, snapshot, parts, opened)
-    now = checked
-
-    def check(current: Snapshot) -> None:
-        nonlocal now
-        fence(current)
-        if current is now.snapshot:
-            return
-        now = checked.behind(current)
-        for number in numbered:
-            before, after = snapshot.partitions[number], current.partitions[number]
-            if after is not before and (after.producers is not before.producers or not before.producers):
-                _check_again(now, number, parts[number])
-
-    def settle(current: Snapshot, placed: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], Sequence[Action]]:
-        return _settled(now, numbered, segments, placed)
-
-    return commit_append(
-        handle,
-        snapshot,
-        [each.info for each in segments],
-        read_version=snapshot.version,
-        written_by=written_by,
-        check=check,
-        settle=settle,
-    )
+    written = write_bundle(handle, snapshot, parts, opened)
+    segments, placed = [segment.info for segment in written], list[SegmentInfo]()
+    warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
+    race = CommitRace(handle.log, snapshot, "append", read_version=snapshot.version)
+    with race, ActiveSeals(handle, race) as seals:
+        for head in race:
+            sealed = seals.seal(head, parts)
+            if sealed is None:
+                continue
+            check_keyed(sealed.config, written_by)
+            fence(sealed)
+            check = checked.after(sealed, {number: parts[number] for number in numbered})
+            placed, actions = _with_producers(check, numbered, written, place(sealed, segments))
+            race.put([*seals.actions, *map(Add, placed), *actions])
+    assert race.commit is not None
+    return AppendResult(race.commit.version, offsets_of(placed)), race.after
 
 
 def _check_again(check: ProducerCheck, partition: int, batches: Sequence[ValidBatch]) -> None:
@@ -190,11 +194,11 @@ def _check_again(check: ProducerCheck, partition: int, batches: Sequence[ValidBa
             raise ConcurrentAppendError
 
 
-def _settled(
+def _with_producers(
     check: ProducerCheck, numbered: Sequence[int], written: Sequence[WrittenSegment], placed: Sequence[SegmentInfo]
 ) -> tuple[list[SegmentInfo], list[Action]]:
     """The segments with their first unstable offsets, and the actions that name their producers."""
-    transactions, settled = dict[int, OpenTransactions](), list[SegmentInfo]()
+    transactions, segments = dict[int, OpenTransactions](), list[SegmentInfo]()
     named = {number: list[ProducerBatch]() for number in numbered}
     for each, segment in zip(written, placed, strict=True):
         number, offset = segment.partition, segment.base_offset
@@ -205,11 +209,11 @@ def _settled(
                 # the index that was written is of other offsets
                 raise ConcurrentAppendError
             segment = replace(segment, first_unstable_offset=first_unstable)
-        settled.append(segment)
+        segments.append(segment)
         for batch in each.batches if number in named else ():
             named[number] += producer_batches(batch.data, batch.rows, offset)
             offset += batch.offset_count
     batches = {
         number: (*check.known(number)[1], *sufficient_batches(each)) for number, each in sorted(named.items()) if each
     }
-    return settled, [ProducerBatches(batches)] if batches else []
+    return segments, [ProducerBatches(batches)] if batches else []

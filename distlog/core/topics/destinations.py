@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from distlog.core.batches.record_batch import BatchFormat
 from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder, RecordInput
-from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import DAY_MS, TopicConfig
 from distlog.core.errors import (

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.arrays import table_of_numbers, table_of_rows
-from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNotFoundError

@@ -13,8 +13,9 @@ from functools import partial
 import pyarrow as pa
 
 from distlog.core.batches.record_batch import increment_sequence
-from distlog.core.commits.actions import PRODUCER_APP, Action, SetTransaction
-from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.actions import PRODUCER_APP, SetTransaction
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG, TopicConfig
@@ -27,7 +28,7 @@ from distlog.core.errors import (
     ProducerFencedError,
     StorageError,
 )
-from distlog.core.log.sealed_commit import wait_for_appends
+from distlog.core.log.active_seals import wait_for_appends
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
@@ -91,20 +92,17 @@ def begin_producer(
         text = f"a transactional id is text of 1 to {_LONGEST_ID} characters"
         raise InvalidConfigError(text, transactional_id=repr(transactional_id)[:300])
     app_id = f"{PRODUCER_APP}{transactional_id}"
-    generations = list[int]()
-
-    def plan(snapshot: Snapshot) -> list[Action]:
-        newest = _generation(snapshot, app_id)
-        generations.append(0 if newest is None else newest + 1)
-        return [SetTransaction(app_id, generations[-1] << _NUMBER_BITS, {}, in_order=True)]
-
-    _, after = handle.log.commit(current.refresh(), "producer", plan)
+    with CommitRace(handle.log, current.refresh(), "producer") as race:
+        for head in race:
+            newest = _generation(head, app_id)
+            generation = 0 if newest is None else newest + 1
+            race.put([SetTransaction(app_id, generation << _NUMBER_BITS, {}, in_order=True)])
+    after = race.after
     current.advance(after)
-    # the commit that landed was planned last
-    number, epoch = divmod(generations[-1], _EPOCHS)
+    number, epoch = divmod(generation, _EPOCHS)
     digest = hashlib.sha256(f"{after.topic_id}/{number}/{transactional_id}".encode()).digest()
     producer_id = int.from_bytes(digest[:8], "big") & MAX_LONG
-    return ProducerIdentity(transactional_id, generations[-1], producer_id, epoch, app_id)
+    return ProducerIdentity(transactional_id, generation, producer_id, epoch, app_id)
 
 
 def _generation(snapshot: Snapshot, app_id: str) -> int | None:

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from distlog.core import display
 from distlog.core.arrays import booleans, integers, numbers_of, table_of_rows
 from distlog.core.commits.actions import (
-    Action,
     Add,
     Drop,
     Remove,
@@ -27,7 +26,9 @@ from distlog.core.commits.actions import (
     without_tables,
 )
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.commit_log import AT_A_VERSION, CommitLog, CurrentSnapshot, check_partition_count
+from distlog.core.commits.commit_log import CommitLog, check_partition_count
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.current_snapshot import AT_A_VERSION, CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.display import Listing, counted, size_text
@@ -39,8 +40,8 @@ from distlog.core.groups.admin import group_table
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.integers import count_of, whole_number
 from distlog.core.kafka_directory.export import ExportReport, export_topic
+from distlog.core.log.active_seals import ActiveSeals, seal_all
 from distlog.core.log.live_snapshot import LiveSnapshot, with_sound_tails
-from distlog.core.log.sealed_commit import every_partition, sealed_commit
 from distlog.core.log.segment_recovery import DamagedLogError
 from distlog.core.maintenance.merge import CompactReport, compact_or_merge, job_bytes_of
 from distlog.core.maintenance.rebuild import RebuildReport, rebuild_indexes
@@ -560,13 +561,13 @@ class Topic:
         Each append uses the new config from then on.
         """
         self._check_writable()
-
-        def plan(current: Snapshot) -> list[Action]:
-            return [SetConfig(current.config.changed(settings).overrides())]
-
-        # the active segments are sealed, so that every process learns of it
-        _, after = sealed_commit(self.handle, self.snapshot, "config", plan, every_partition)
-        self.advance(after)
+        with CommitRace(self.log, self.snapshot, "config") as race, ActiveSeals(self.handle, race) as seals:
+            for head in race:
+                changed = SetConfig(head.config.changed(settings).overrides())
+                # the active segments are sealed, so that every process learns of the change
+                if seals.seal(head, range(len(head.partitions))) is not None:
+                    race.put([*seals.actions, changed])
+        self.advance(race.after)
         return self.config
 
     def create_partitions(self, count: int) -> None:
@@ -577,14 +578,12 @@ class Topic:
         """
         self._check_writable()
         check_partition_count(number := whole_number("count", count))
-
-        def plan(current: Snapshot) -> list[Action]:
-            check_grows(current, number)
-            return [SetPartitions(number)]
-
         # nothing is sealed: writers read the commits before they choose a partition
-        _, after = self.log.commit(self.snapshot, "partitions", plan)
-        self.advance(after)
+        with CommitRace(self.log, self.snapshot, "partitions") as race:
+            for head in race:
+                check_grows(head, number)
+                race.put([SetPartitions(number)])
+        self.advance(race.after)
 
     def assign_new_id(self) -> str:
         """Give the topic a new id, as a copy of a topic's folder needs; returns the id.
@@ -602,8 +601,7 @@ class Topic:
         """Seal the active segments in one commit, as a copy of the folder to an object store needs."""
         self._check_writable()
         if self.current.refresh().active_partitions:
-            _, after = sealed_commit(self.handle, self.snapshot, "seal", lambda _: [], every_partition)
-            self.advance(after)
+            self.advance(seal_all(self.handle, self.snapshot, "seal"))
 
     def drop(self) -> None:
         """End the topic: it cannot be opened or appended to any more; open snapshots can be read until vacuum.
@@ -613,12 +611,11 @@ class Topic:
         logged. To save the records behind it, bring the file back before you drop the topic.
         """
         self._check_writable()
-        drop = partial(sealed_commit, self.handle, self.snapshot, "drop", lambda _: [Drop()], every_partition)
         try:
-            drop()
+            seal_all(self.handle, self.snapshot, "drop", [Drop()])
         except DamagedLogError:
             self.repair()
-            drop()
+            seal_all(self.handle, self.snapshot, "drop", [Drop()])
 
     def reset_group(self, group: str, to: Start | None = None, *, kafka: str | None = None) -> dict[int, int]:
         """Set a group's positions, in all partitions or in the given ones; returns all its positions.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from distlog.core.commits.actions import SetTopicId
 from distlog.core.groups import admin
-from distlog.core.log.sealed_commit import every_partition, sealed_commit
+from distlog.core.log.active_seals import seal_all
 from distlog.core.topic_handle import TopicHandle
 
 
@@ -50,6 +50,6 @@ def assign_new_id(handle: TopicHandle) -> str:
     # before the commit, so that no member finds its group without positions; and after it, since until then they are
     # those of no topic, which vacuum deletes
     admin.carry_over(handle.storage, former_id, topic_id)
-    sealed_commit(handle, snapshot, "new-id", lambda _: [SetTopicId(topic_id)], every_partition)
+    seal_all(handle, snapshot, "new-id", [SetTopicId(topic_id)])
     admin.carry_over(handle.storage, former_id, topic_id)
     return topic_id

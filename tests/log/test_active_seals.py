@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commits import put_commit, put_sealed
 from histories import segment
 from partition_logs import Process, append, commit_sealed, new_topic, sealed
 
@@ -19,7 +20,6 @@ from distlog.core.errors import (
     CommitStateUnknownError,
 )
 from distlog.core.log.partition_lock import PageStatus
-from distlog.core.log.sealed_commit import every_partition, sealed_commit
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def status(process: Process, partition: int = 0) -> PageStatus | None:
 
 
 def every(process: Process, plan: object) -> Snapshot:
-    _, after = sealed_commit(process.handle, process.head(), "config", plan, every_partition)  # type: ignore[arg-type]
-    return after
+    head = process.head()
+    return put_sealed(process.handle, head, plan, range(len(head.partitions)))  # type: ignore[arg-type]
 
 
 def test_the_caller_s_actions_and_the_seal_are_one_commit(folder: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_stale_snapshot_is_no_hindrance(folder: Path) -> None:
     append(process[0], b"a")
     commit_sealed(process)
     append(process[0], b"b")
-    _, after = sealed_commit(other.handle, stale, "config", lambda _: [SetConfig({})], every_partition)
+    after = put_sealed(other.handle, stale, lambda _: [SetConfig({})], range(len(stale.partitions)))
     assert sealed(after) == [(0, 1), (1, 2)]
 
 
@@ -194,7 +194,7 @@ def test_no_lock_is_held_where_others_sealed_all_meanwhile(folder: Path) -> None
             locked.append(0)
         return [SetConfig({})]
 
-    sealed_commit(process.handle, stale, "config", plan, lambda _: [0])
+    put_sealed(process.handle, stale, plan, [0])
     assert locked == [0]
 
 
@@ -204,7 +204,7 @@ def test_a_commit_that_adds_a_segment_behind_an_active_one_is_refused_without_it
     head = process.head()
     behind = segment(partition=0, base_offset=0)
     with pytest.raises(CommitConflictError, match="sealed first"):
-        process.handle.log.commit(head, "append", lambda _: [Add(behind)])
+        put_commit(process.handle.log, head, "append", lambda _: [Add(behind)])
 
 
 def test_partitions_are_sealed_side_by_side(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""An append that waits for another writer to commit it, as a small file in `_pending/`."""
+"""A pending append, which another writer may commit: a small file in `_pending/`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, SetTransaction
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError, StorageError, UnsupportedVersionError
 from distlog.core.storage.storage import Storage
@@ -48,12 +49,21 @@ _NO_ID = str(uuid.UUID(int=0))
 
 
 def pending_append(
-    snapshot: Snapshot, segments: Sequence[SegmentInfo], batch: SetTransaction | None, *, is_keyed: bool
+    storage: Storage,
+    snapshot: Snapshot,
+    segments: Sequence[SegmentInfo],
+    batch: SetTransaction | None,
+    *,
+    is_keyed: bool,
 ) -> Commit | None:
-    """An append of these segments that may wait for others; None if it cannot.
+    """An append of these segments that other writers may commit; None if they may not.
+
+    They may not on a disk, where a commit is quick, or if the append is large.
 
     `batch` is of the application that appends, if it names any. `is_keyed` says that all records have keys.
     """
+    if storage.is_local or isinstance(segments, SegmentTable):
+        return None
     if not segments or paths.stem_read_version(segments[0].stem) is None:
         return None
     if not all(map(is_plain, segments)):

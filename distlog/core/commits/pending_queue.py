@@ -1,0 +1,426 @@
+"""The queue of pending appends on an object store: one of their writers commits them all."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from distlog.core import paths
+from distlog.core.arrays import booleans
+from distlog.core.commits import pending_append
+from distlog.core.commits.actions import Action, Add, AddTable, Drop, SetTransaction
+from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.pending_append import LARGEST_PENDING, PENDING, PENDING_KEYED, is_plain
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import to_segments
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import (
+    CommitStateUnknownError,
+    DistlogError,
+    StorageError,
+    StorageRefusedError,
+    TransactionTooOldError,
+)
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import Storage
+
+# Only one commit is put at a time, however many writers there are. So a writer that lost leaves its append as a file
+# in `_pending/`: a commit without a version, named by the stem of its first segment. The writer whose turn it is
+# commits all pending appends but the oldest one, which its commit names: the writer of that one commits next. The
+# other writers poll for the next commit, and find themselves in it. If it does not come, the first writer in the
+# queue goes ahead, then the next one, and each after LONGEST_WAIT_S in which the queue before it got no shorter:
+# nobody waits for a writer that may be dead. A queue that gets shorter is not left: of a thousand writers that go
+# ahead at once one would commit.
+#
+# An append is committed once, since commits are a chain. The writer of version V has read all commits before it, back
+# to the one at which the files of each append were started: the stem says which that is. An append that is in one of
+# these is not committed again. Its own writer has read them too, when it puts V. An append older than what a writer
+# has followed is left to other writers.
+#
+# An append that was left may be committed at any time, also if its writer is dead: until vacuum raises the vacuum
+# horizon above its files, as of any commit. So an error after that is an unknown outcome, unless the topic was
+# dropped or the files are too old.
+
+
+#: A pending append polls for the next commit after this time, in seconds, and the more seldom the longer none comes.
+POLL_S, LONGEST_POLL_S = 0.05, 0.3
+#: How long each append in the queue waits for those before it, in seconds.
+PATIENCE_S = 1.0
+#: The longest wait in the queue while nothing before the append is committed, and at all, in seconds; then it races.
+LONGEST_WAIT_S, LONGEST_QUEUE_S = 3.0, 30.0
+#: An append that meets this many commits of other writers joins the queue; of two writers seldom one does.
+MANY = 3
+#: How long after a commit of many appends a writer's next one joins the queue at once, in seconds.
+CROWDED_S = 10.0
+#: The most appends that one commit takes from the queue, and that a writer lists.
+MOST_TOGETHER, MOST_LISTED = 200, 1000
+#: A commit that could take this many appends leaves one of them in the queue, whose writer commits next.
+CROWD = 2
+
+_log = logging.getLogger(__name__)
+
+
+class PendingAppendQueue:
+    """The queue of the topic in `storage`, as a process knows it from its own commits; `monotonic` is in seconds."""
+
+    def __init__(self, storage: Storage, monotonic: Callable[[], float]) -> None:
+        self.storage = storage
+        self._monotonic = monotonic
+        self._crowded_s, self._history = -math.inf, CommitHistory()
+        self._next_stem: str | None = None
+        self._is_usable = True
+        #: True for a store that takes no name which holds an append.
+        self.has_short_names = False
+
+    def was_crowded(self, within_s: float) -> bool:
+        """True if the last append was one of many writers, and ended at most `within_s` seconds ago."""
+        return self._monotonic() < self._crowded_s + within_s
+
+    def ticket(self, append: Commit | None, base: Snapshot) -> AppendTicket | None:
+        """A ticket of an append that starts at `base`; None without one, or if the queue cannot be used."""
+        if append is None or not self._is_usable:
+            return None
+        # a later commit may have the append whose turn the last one said it is
+        next_stem = self._next_stem if base.commit_id == self._history.commit_id else None
+        return AppendTicket(self, append, base, self._history, next_stem)
+
+    def leave(self, ticket: AppendTicket, commit: Commit, history: CommitHistory) -> None:
+        """Delete from the queue what is committed, and note whether it was long."""
+        is_crowd = ticket.is_contended or ticket.is_crowd(commit)
+        self._crowded_s = self._monotonic() if is_crowd else -math.inf
+        self._next_stem, self._history = commit.next_append, history
+        try:
+            ticket.delete_committed()
+        except StorageError as error:
+            _log.warning("cannot delete committed appends, so this process no longer uses the queue: %s", error)
+            self._is_usable = False
+
+
+#: How many commits are remembered that a process has followed, one after the other.
+_MOST_FOLLOWED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CommitHistory:
+    """The stems in the commits that one process has followed up to the one of `commit_id`, the newest last."""
+
+    version: int = -1
+    commit_id: str = ""
+    stems: tuple[frozenset[str], ...] = ()
+
+    def then(self, commit: Commit) -> CommitHistory:
+        """The same with the next commit."""
+        earlier = self.stems if self.commit_id == commit.prev else ()
+        return CommitHistory(commit.version, commit.id, (*earlier, frozenset(_added_stems(commit)))[-_MOST_FOLLOWED:])
+
+
+class AppendTicket:
+    """One append that other writers may commit, and whose writer may commit theirs.
+
+    It starts at the snapshot `base`; `observe` must get every later commit. `history` is what the process has
+    followed before, so that older appends can be committed, too. `next_stem` names the append whose turn it is.
+    """
+
+    def __init__(
+        self,
+        queue: PendingAppendQueue,
+        append: Commit,
+        base: Snapshot,
+        history: CommitHistory,
+        next_stem: str | None,
+    ) -> None:
+        self._queue, self._storage, self._append = queue, queue.storage, append
+        self._stem, self._stems = pending_append.first_stem(append.actions), _added_stems(append)
+        self._file = ""
+        self._start_at(base)
+        if history.commit_id == base.commit_id:
+            self.history, self._base = history, history.version - len(history.stems)
+            self._committed_stems.update(*history.stems)
+        self._first_next_stem = next_stem
+        self._next_stem: str | None = None
+        # the queue as it was listed, None before
+        self._files: dict[str, str] | None = None
+        self._goes_at: float | None = None
+        self._waits_for_next = False
+        self._races_at = self._leaves_at = math.inf
+        self._commit_count = 0
+        self._is_shorter = False
+        self._appends = dict[str, Commit | None]()
+        self._group = list[str]()
+        self._goes_alone = self._is_dropped = False
+        #: True once the append may be where other writers find it.
+        self.is_left = False
+        #: True once this writer commits what is pending.
+        self.is_joined = False
+        #: The commit of another writer that has the append.
+        self.group_commit: Commit | None = None
+        #: The append that the next commit leaves in the queue, so that its writer commits next.
+        self.next_append: str | None = None
+
+    def _start_at(self, base: Snapshot) -> None:
+        self._base = base.version
+        #: The commits up to the last one that it has observed.
+        self.history = CommitHistory(base.version, base.commit_id)
+        self._committed_stems = set[str]()
+
+    def is_crowd(self, commit: Commit) -> bool:
+        """True if the commit, which has the append, has more than one of another writer."""
+        return len(_added_stems(commit)) > 2 * len(self._stems)
+
+    def observe(self, commits: Iterable[Commit]) -> None:
+        """Note the next commits of the log."""
+        for commit in commits:
+            self._observe(commit)
+
+    def _observe(self, commit: Commit) -> None:
+        self.history, self._commit_count = self.history.then(commit), self._commit_count + 1
+        stems = self.history.stems[-1]
+        self._committed_stems |= stems
+        if self._stem in stems:
+            self.group_commit = commit
+        if commit.next_append or self._next_stem is None or self._next_stem in stems:
+            self._next_stem, self._goes_at = commit.next_append, None
+        earlier = (stem for stem in stems if stem < self._stem)
+        self._is_shorter = self._is_shorter or any(self._files is None or stem in self._files for stem in earlier)
+        self._is_dropped = self._is_dropped or any(isinstance(action, Drop) for action in commit.actions)
+
+    @property
+    def is_contended(self) -> bool:
+        """True if MANY commits came since the append started, or one says whose turn it is."""
+        return self._commit_count >= MANY or self._next_stem is not None
+
+    def lose_track(self, head: Snapshot) -> None:
+        """Start again at `head`, since commits before it cannot be read any more.
+
+        Raises CommitStateUnknownError if these may have the append.
+        """
+        if self.is_left and not self._is_dropped:
+            text = "commits were deleted that may have the append: check whether its records exist"
+            raise CommitStateUnknownError(text, version=head.version)
+        self._start_at(head)
+
+    def may_wait(self, now_s: float) -> bool:
+        """True if the append may wait in the queue; False if it must go on racing. `now_s` is in seconds."""
+        is_large = self.is_joined and not self.is_left
+        return not self._goes_alone and not is_large and now_s < self._races_at
+
+    def join(self, now_s: float) -> bool:
+        """Let other writers commit the append, and list what comes before it; False if it does not wait for them.
+
+        A large append does not wait in the queue, but commits what does.
+        """
+        if not self.is_joined and not self._goes_alone:
+            self._next_stem = self._next_stem or self._first_next_stem
+            data = self._append.encode()
+            try:
+                if len(data) <= LARGEST_PENDING:
+                    self._store(data)
+                if self._next_stem is None:
+                    self._files = self._list()
+                self.is_joined = True
+            except (StorageError, FileNotFoundError) as error:
+                # as where a policy forbids lists, or vacuum ended an upload: then it goes on without a queue
+                _log.warning("pending appends cannot be stored or listed: %s", error)
+                self._goes_alone = True
+            self._races_at, self._leaves_at = now_s + LONGEST_WAIT_S, now_s + LONGEST_QUEUE_S
+        return self.is_left and self.may_wait(now_s)
+
+    def _store(self, data: bytes) -> None:
+        """Put the file; under a short name where the store refuses a long one, as for files of 255 bytes."""
+        queue = self._queue
+        self._file = pending_append.file_of(self._append, data, self._storage, by_name=not queue.has_short_names)
+        try:
+            self._storage.put(self._file, data)
+        except StorageRefusedError:
+            if queue.has_short_names:
+                raise
+            queue.has_short_names = True
+            self._store(data)
+        except BaseException:
+            # it may have been put
+            self.is_left = True
+            raise
+        self.is_left = True
+
+    def is_first(self, now_s: float) -> bool:
+        """True if this writer need not wait: it is its turn, or the append is committed; `now_s` is in seconds."""
+        if self.group_commit is not None or not self.is_left or self._goes_alone or self._is_dropped:
+            return True
+        if self._is_shorter:
+            self._is_shorter, self._races_at = False, min(now_s + LONGEST_WAIT_S, self._leaves_at)
+        if self._goes_at is None:
+            self._waits_for_next = self._next_stem not in (None, self._stem)
+            self._goes_at = now_s + (PATIENCE_S if self._waits_for_next else self._turn_s())
+        if self._waits_for_next and now_s >= self._goes_at:
+            # the writer whose turn it is may be dead
+            self._waits_for_next, self._goes_at = False, now_s + self._turn_s()
+        return self._goes_alone or now_s >= min(self._goes_at, self._races_at)
+
+    def _turn_s(self) -> float:
+        """After how many seconds it is this writer's turn, if no commit comes."""
+        if self._next_stem == self._stem:
+            return 0.0
+        try:
+            self._files = self._list() if self._files is None else self._files
+        except StorageError:
+            self._goes_alone = True
+            return 0.0
+        pending = (stem for stem in self._files if stem not in self._committed_stems and stem != self._next_stem)
+        return PATIENCE_S * sum(stem < self._stem for stem in pending)
+
+    def group_actions(self, head: Snapshot, actions: Sequence[Action]) -> list[Action]:
+        """The actions of pending appends of other writers, after this one's `actions`, which add to `head`."""
+        self._group, self.next_append = [], None
+        if (
+            not self.is_joined
+            or self._goes_alone
+            or not all(isinstance(action, Add | SetTransaction) for action in actions)
+        ):
+            return []
+        segments = [action.segment for action in actions if isinstance(action, Add)]
+        try:
+            self._files = self._list()
+        except StorageError:
+            self._goes_alone = True
+            return []
+        stems = {*self._committed_stems, *(segment.stem for segment in segments)}
+        applications = {action.app_id for action in actions if isinstance(action, SetTransaction)}
+        group = dict[str, Commit]()
+        for stem, append in self._read_pending(head.topic_id):
+            if self._may_take(head, append, stems, applications):
+                group[stem] = append
+                stems |= _added_stems(append)
+                applications.update(action.app_id for action in append.actions if isinstance(action, SetTransaction))
+        if len(group) >= CROWD:
+            # the oldest one, whose writer can commit most; not twice, since its writer may be dead
+            self.next_append = next(stem for stem in group if stem != self._next_stem)
+            del group[self.next_append]
+        self._group = list(group)
+        return _placed(group.values(), head, {segment.partition: segment.next_offset for segment in segments})
+
+    def go_alone(self) -> bool:
+        """Commit no other append from now on, since a commit with them is refused; False if it had none."""
+        had_group, self._goes_alone, self._group, self.next_append = bool(self._group), True, [], None
+        return had_group
+
+    def delete_committed(self) -> None:
+        """Delete the files of what this writer has committed, and of what it knows to be committed."""
+        if self.group_commit is not None:
+            return
+        committed = {*self._group, *self._committed_stems}
+        files = [file for stem, file in (self._files or {}).items() if stem in committed]
+        if self.is_left:
+            files.append(self._file)
+        if files:
+            self._storage.delete(files)
+
+    def withdraw(self) -> None:
+        """Delete the append's own file, as its writer gives up; a writer that has read it may still commit it."""
+        if self.is_left:
+            with suppress(Exception):
+                self._storage.delete([self._file])
+
+    def raise_if_in_doubt(self, error: BaseException) -> None:
+        """Raise CommitStateUnknownError if other writers may have committed the append, or still may."""
+        is_certain = not self.is_left or self._is_dropped or isinstance(error, TransactionTooOldError)
+        if is_certain or not isinstance(error, DistlogError) or isinstance(error, CommitStateUnknownError):
+            return
+        raise CommitStateUnknownError(
+            "other writers may commit the append, which was left in the queue: check whether its records exist",
+            file=self._file,
+        ) from error
+
+    def _list(self) -> dict[str, str]:
+        """The files of other pending appends, in order; not those that this writer could not commit."""
+        oldest, files = f"v{self._base:020d}", dict[str, str]()
+        for file in self._storage.list_after(paths.PENDING_DIR, oldest):
+            stem = paths.parse_pending_file(file.name)
+            if stem is not None and stem > oldest and stem != self._stem:
+                files[stem] = file.name
+                if len(files) == MOST_LISTED:
+                    break
+        return dict(sorted(files.items()))
+
+    def _read_pending(self, topic_id: str) -> Iterator[tuple[str, Commit]]:
+        files = self._files or {}
+        stems = list(islice((stem for stem in files if stem not in self._committed_stems), MOST_TOGETHER))
+        for stem in stems:
+            if stem not in self._appends and paths.told_by_pending_file(files[stem]) is not None:
+                self._appends[stem] = pending_append.read(self._storage, files[stem], topic_id)
+        unread = [stem for stem in stems if stem not in self._appends]
+        appends = in_parallel(lambda stem: pending_append.read(self._storage, files[stem], topic_id), unread)
+        self._appends.update(zip(unread, appends, strict=True))
+        for stem in stems:
+            append = self._appends[stem]
+            if append is not None:
+                yield stem, append
+
+    def _may_take(self, head: Snapshot, append: Commit, stems: set[str], applications: set[str]) -> bool:
+        """True if the append is of this topic, is in no commit, and may be committed by any writer after `head`."""
+        if append.topic_id != head.topic_id or append.operation not in (PENDING, PENDING_KEYED):
+            return False
+        if "compact" in head.config.cleanup_policy and append.operation != PENDING_KEYED:
+            return False
+        *adds, last = append.actions
+        if not isinstance(last, SetTransaction):
+            adds.append(last)
+        elif last.app_id in applications or head.transactions.has(last.app_id, last.batch_id, in_order=last.in_order):
+            return False
+        elif not last.in_order and head.transactions.size > head.config.batch_ids_bytes:
+            # its writer refuses it, too
+            return False
+        oldest, parts = max(self._base, head.gc_floor), set[tuple[int, str]]()
+        for add in adds:
+            if not isinstance(add, Add) or not is_plain(add.segment) or add.segment.stem in stems:
+                return False
+            read_version = paths.stem_read_version(add.segment.stem)
+            if (
+                read_version is None
+                or not oldest <= read_version <= head.version
+                or add.segment.partition >= len(head.partitions)
+            ):
+                return False
+            parts.add((add.segment.partition, add.segment.stem))
+        return len(parts) == len(adds)
+
+
+def segments_of_append(commit: Commit, append: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+    """The segments of an append, as the commit that has them adds them."""
+    stems, segments = {segment.stem for segment in append}, list[SegmentInfo]()
+    for action in commit.actions:
+        if isinstance(action, Add) and action.segment.stem in stems:
+            segments.append(action.segment)
+        elif isinstance(action, AddTable):
+            is_own = [stem in stems for stem in action.rows["stem"].to_pylist()]
+            segments += to_segments(action.rows.filter(booleans(is_own)))
+    return segments
+
+
+def _added_stems(commit: Commit) -> set[str]:
+    stems = {action.segment.stem for action in commit.actions if isinstance(action, Add)}
+    # each writer in the queue observes each commit, so it makes no object of each segment
+    tables = (action.rows["stem"].to_pylist() for action in commit.actions if isinstance(action, AddTable))
+    return stems.union(*tables)
+
+
+def _placed(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> list[Action]:
+    """The actions of pending appends, after the log `ends` by partition, which move on, or those of `head`."""
+    added, batches = list[Action](), list[Action]()
+    for append in appends:
+        offsets = dict[int, tuple[int, int]]()
+        for action in append.actions:
+            if isinstance(action, Add):
+                number = action.segment.partition
+                end = ends.get(number, head.partitions[number].log_end_offset)
+                segment = action.segment.at(end)
+                ends[number] = segment.next_offset
+                offsets[number] = (offsets.get(number, (end, 0))[0], segment.next_offset)
+                added.append(Add(segment))
+            elif isinstance(action, SetTransaction):
+                batches.append(dataclasses.replace(action, offsets=offsets))
+    return [*added, *batches]
