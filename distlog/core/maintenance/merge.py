@@ -140,7 +140,7 @@ def merge_groups(
     race = CommitRace(handle.log, snapshot, "compact", read_version=snapshot.version, timeout_s=timeout_s)
     with race:
         for head in race:
-            replaced, actions = replacement.at(head)
+            replaced, actions = replacement.for_head(head)
             if not actions:
                 break
             race.put(actions)
@@ -177,7 +177,7 @@ class _Replacement:
             dataclasses.replace(why, offsets=(int(bases[number]), int(self._ends[number]))) for number, why in reasons
         )
 
-    def at(self, head: Snapshot) -> tuple[tuple[SegmentGroup, ...], list[Action]]:
+    def for_head(self, head: Snapshot) -> tuple[tuple[SegmentGroup, ...], list[Action]]:
         """The groups that are replaced at `head`, and the actions that do so."""
         table = head.table
         removed = self._inputs.select(REMOVED_SCHEMA.names)
