@@ -200,8 +200,9 @@ def fold_segments(
     """Fold `batches` (BATCH rows), which fill `data`, as `fold_batches` and a seal do; returns -1, or the bad row.
 
     A segment has the next `counts` batches, at least one, and starts with the numbers of `empty`. Fills `numbers`, a
-    row per segment, without the offset of the largest timestamp; the entries of all segments in a row, with room
-    for one per batch and segment; and the numbers of offset and time entries per segment. `state` has the size of `empty`.
+    row per segment, without the offset of the largest timestamp; the entries of all segments in a row, with room for
+    one per batch and segment; and the numbers of offset and time entries per segment. `state` has the size of
+    `empty`.
     """
     row = 0
     position = 0
