@@ -91,7 +91,7 @@ def test_a_wrapper_offset_of_zero_leaves_inner_offsets_as_they_are(magic: int) -
 
 def test_a_wrapper_offset_below_its_last_record_is_refused() -> None:
     data = wrapper(1, 1, b"".join(entry(1, offset) for offset in range(3)))
-    with pytest.raises(CorruptRecordError, match="below that of its last record"):
+    with pytest.raises(CorruptRecordError, match="below the offset of its last record"):
         read_headers(data)
 
 

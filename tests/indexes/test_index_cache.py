@@ -64,33 +64,33 @@ def names(folder: Path) -> set[str]:
 
 def test_a_remote_file_is_fetched_once(cache: Any, folder: Path) -> None:
     remote = RemoteFiles({"a.index": b"12345678"})
-    path = cache.place(remote, Part.file("a.index", 8))[0]
+    path = cache.local_file(remote, Part.file("a.index", 8))[0]
     assert Path(path).read_bytes() == b"12345678"
     assert Path(path).parent == folder
-    assert cache.place(remote, Part.file("a.index", 8))[0] == path
-    assert IndexCache(str(folder), 16_000).place(remote, Part.file("a.index", 8))[0] == path
+    assert cache.local_file(remote, Part.file("a.index", 8))[0] == path
+    assert IndexCache(str(folder), 16_000).local_file(remote, Part.file("a.index", 8))[0] == path
     assert remote.fetched == ["a.index"]
 
 
 def test_a_local_file_is_handed_out_itself(cache: Any, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.index").write_bytes(b"12345678")
-    assert cache.place(LocalFiles(tmp_path), Part.file("a.index", 8))[0] == str(tmp_path / "a.index")
+    assert cache.local_file(LocalFiles(tmp_path), Part.file("a.index", 8))[0] == str(tmp_path / "a.index")
     assert not folder.exists()
     with pytest.raises(CorruptIndexError, match="the size of the index file differs"):
-        cache.place(LocalFiles(tmp_path), Part.file("a.index", 16))
+        cache.local_file(LocalFiles(tmp_path), Part.file("a.index", 16))
     with pytest.raises(FileNotFoundError):
-        cache.place(LocalFiles(tmp_path), Part.file("b.index", 8))
+        cache.local_file(LocalFiles(tmp_path), Part.file("b.index", 8))
 
 
 def test_files_are_told_apart_by_storage_name_size_and_tag(cache: Any) -> None:
     here = RemoteFiles({"a": b"11", "b": b"22", "c": b"333"})
     there = RemoteFiles({"a": b"44"}, url="s3://bucket/other")
     paths = [
-        cache.place(here, Part.file("a", 2))[0],
-        cache.place(here, Part.file("b", 2))[0],
-        cache.place(there, Part.file("a", 2))[0],
-        cache.place(here, Part.file("a", 2), tag="other")[0],
-        cache.place(here, Part.file("c", 3))[0],
+        cache.local_file(here, Part.file("a", 2))[0],
+        cache.local_file(here, Part.file("b", 2))[0],
+        cache.local_file(there, Part.file("a", 2))[0],
+        cache.local_file(here, Part.file("a", 2), tag="other")[0],
+        cache.local_file(here, Part.file("c", 3))[0],
     ]
     assert [Path(path).read_bytes() for path in paths] == [b"11", b"22", b"44", b"11", b"333"]
     assert len(set(paths)) == 5
@@ -99,33 +99,33 @@ def test_files_are_told_apart_by_storage_name_size_and_tag(cache: Any) -> None:
 def test_a_file_of_another_size_is_corrupt_and_not_kept(cache: Any, folder: Path) -> None:
     remote = RemoteFiles({"a.index": b"1234567"})
     with pytest.raises(CorruptIndexError, match="the size of the index file differs") as caught:
-        cache.place(remote, Part.file("a.index", 8))
+        cache.local_file(remote, Part.file("a.index", 8))
     assert caught.value.details == {"file": "a.index", "size": 7, "expected": 8}
     assert names(folder) == set()
 
 
 def test_a_missing_file_is_missing(cache: Any, folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        cache.place(RemoteFiles({}), Part.file("a.index", 8))
+        cache.local_file(RemoteFiles({}), Part.file("a.index", 8))
     assert names(folder) == set()
 
 
 @pytest.mark.parametrize("damage", [b"", b"1234", b"123456789"])
 def test_a_copy_of_the_wrong_length_is_fetched_again(cache: Any, damage: bytes) -> None:
     remote = RemoteFiles({"a.index": b"12345678"})
-    path = Path(cache.place(remote, Part.file("a.index", 8))[0])
+    path = Path(cache.local_file(remote, Part.file("a.index", 8))[0])
     path.write_bytes(damage)
-    assert Path(cache.place(remote, Part.file("a.index", 8))[0]).read_bytes() == b"12345678"
+    assert Path(cache.local_file(remote, Part.file("a.index", 8))[0]).read_bytes() == b"12345678"
     assert len(remote.fetched) == 2
 
 
 def test_a_deleted_copy_or_folder_is_fetched_again(cache: Any, folder: Path) -> None:
     remote = RemoteFiles({"a.index": b"12345678"})
-    Path(cache.place(remote, Part.file("a.index", 8))[0]).unlink()
-    Path(cache.place(remote, Part.file("a.index", 8))[0]).unlink()
+    Path(cache.local_file(remote, Part.file("a.index", 8))[0]).unlink()
+    Path(cache.local_file(remote, Part.file("a.index", 8))[0]).unlink()
     (folder / ".listed").unlink()
     folder.rmdir()
-    assert Path(cache.place(remote, Part.file("a.index", 8))[0]).read_bytes() == b"12345678"
+    assert Path(cache.local_file(remote, Part.file("a.index", 8))[0]).read_bytes() == b"12345678"
 
 
 def test_a_failed_write_leaves_nothing_behind(cache: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_failed_write_leaves_nothing_behind(cache: Any, folder: Path, monkeypa
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space left"):
-        cache.place(RemoteFiles({"a": b"1"}), Part.file("a", 1))
+        cache.local_file(RemoteFiles({"a": b"1"}), Part.file("a", 1))
     assert names(folder) == set()
 
 
@@ -149,12 +149,12 @@ def age(path: str, seconds: int) -> None:
 def test_the_least_recently_used_copies_go_first(folder: Path) -> None:
     remote = RemoteFiles({str(number): bytes(1000) for number in range(30)})
     filler = IndexCache(str(folder), 1 << 20)
-    paths = [filler.place(remote, Part.file(str(number), 1000))[0] for number in range(20)]
+    paths = [filler.local_file(remote, Part.file(str(number), 1000))[0] for number in range(20)]
     for number, path in enumerate(paths):
         age(path, 1000 + number)
-    assert filler.place(remote, Part.file("3", 1000))[0] == paths[3]  # used now
+    assert filler.local_file(remote, Part.file("3", 1000))[0] == paths[3]  # used now
     age(str(folder / ".listed"), 1000)
-    last = IndexCache(str(folder), 16_000).place(remote, Part.file("29", 1000))[0]
+    last = IndexCache(str(folder), 16_000).local_file(remote, Part.file("29", 1000))[0]
     kept = {Path(path).name for path in [*paths[7:], paths[3], last]}
     assert names(folder) == kept
     assert sum(file.stat().st_size for file in folder.iterdir()) == 15_000
@@ -173,11 +173,11 @@ def test_a_folder_that_was_listed_just_before_is_not_listed_for_the_first_copy_o
     remote = RemoteFiles({str(number): bytes(100) for number in range(30)})
     for number in range(20):
         # each stands for a process
-        IndexCache(str(folder), 16_000).place(remote, Part.file(str(number), 100))
+        IndexCache(str(folder), 16_000).local_file(remote, Part.file(str(number), 100))
     assert len(looks) == 1
     for number, ahead_s in ((20, -61), (21, 61)):
         age(str(folder / ".listed"), int(folder.stat().st_mtime) + ahead_s)
-        IndexCache(str(folder), 16_000).place(remote, Part.file(str(number), 100))
+        IndexCache(str(folder), 16_000).local_file(remote, Part.file(str(number), 100))
     assert len(looks) == 3
 
 
@@ -185,7 +185,7 @@ def test_one_process_stays_within_the_limit(folder: Path) -> None:
     cache = IndexCache(str(folder), 160_000)
     remote = RemoteFiles({str(number): bytes(1000) for number in range(400)})
     for number in range(400):
-        cache.place(remote, Part.file(str(number), 1000))
+        cache.local_file(remote, Part.file(str(number), 1000))
         assert sum(file.stat().st_size for file in folder.iterdir()) <= 160_000
     assert len(names(folder)) > 140
     assert remote.fetched == [str(number) for number in range(400)]
@@ -195,7 +195,7 @@ def test_what_was_just_handed_out_stays_whatever_its_time_says(cache: Any, folde
     remote = RemoteFiles({str(number): bytes(9000) for number in range(60)})
     paths = []
     for number in range(60):
-        paths.append(cache.place(remote, Part.file(str(number), 9000))[0])
+        paths.append(cache.local_file(remote, Part.file(str(number), 9000))[0])
         age(paths[-1], 1000 - number)
     assert all(os.path.exists(path) for path in paths)
 
@@ -206,8 +206,8 @@ def test_only_copies_are_ever_deleted(folder: Path) -> None:
     (folder / "deadbeef").mkdir()
     age(str(folder / "thesis.txt"), 1)
     cache = IndexCache(str(folder), 16_000)
-    cache.place(RemoteFiles({"a": bytes(9000)}), Part.file("a", 9000))
-    cache.place(RemoteFiles({"b": bytes(9000)}), Part.file("b", 9000))
+    cache.local_file(RemoteFiles({"a": bytes(9000)}), Part.file("a", 9000))
+    cache.local_file(RemoteFiles({"b": bytes(9000)}), Part.file("b", 9000))
     assert {"thesis.txt", "deadbeef"} < names(folder)
 
 
@@ -218,7 +218,7 @@ def test_files_that_a_killed_process_left_half_written_go_after_an_hour(cache: A
     for file, seconds in ((old, now - 4000), (young, now - 3000)):
         file.write_bytes(bytes(20_000))
         age(str(file), seconds)
-    cache.place(RemoteFiles({"a": bytes(1000)}), Part.file("a", 1000))
+    cache.local_file(RemoteFiles({"a": bytes(1000)}), Part.file("a", 1000))
     assert not old.exists()
     assert young.exists()
 
@@ -231,7 +231,7 @@ def hammer(folder: str, url: str, seed: int, result: Any) -> None:
     for step in range(600):
         name = str((step * (seed * 2 + 1) + seed) % 40)
         try:
-            wrong += Path(cache.place(remote, Part.file(name, 200 + int(name)))[0]).read_bytes() != files[name]
+            wrong += Path(cache.local_file(remote, Part.file(name, 200 + int(name)))[0]).read_bytes() != files[name]
         except FileNotFoundError:
             lost += 1
     result.put((seed, wrong, lost))
@@ -257,7 +257,7 @@ def test_four_processes_share_a_folder_that_is_too_small_for_them(folder: Path) 
 
 
 def test_the_folder_is_for_its_user_alone(cache: Any, folder: Path) -> None:
-    path = cache.place(RemoteFiles({"a": b"1"}), Part.file("a", 1))[0]
+    path = cache.local_file(RemoteFiles({"a": b"1"}), Part.file("a", 1))[0]
     assert folder.stat().st_mode & 0o777 == 0o700
     assert Path(path).stat().st_mode & 0o777 == 0o600
 
@@ -265,28 +265,28 @@ def test_the_folder_is_for_its_user_alone(cache: Any, folder: Path) -> None:
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o777])
 def test_a_folder_open_to_others_is_refused(cache: Any, folder: Path, mode: int) -> None:
     remote = RemoteFiles({"a": b"1"})
-    cache.place(remote, Part.file("a", 1))
+    cache.local_file(remote, Part.file("a", 1))
     folder.chmod(mode)
     with pytest.raises(StorageError, match="of mode 0700 that is yours"):
-        cache.place(remote, Part.file("a", 1))
+        cache.local_file(remote, Part.file("a", 1))
 
 
 def test_a_folder_of_another_user_is_refused(cache: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
     with pytest.raises(StorageError, match="of mode 0700 that is yours"):
-        cache.place(RemoteFiles({"a": b"1"}), Part.file("a", 1))
+        cache.local_file(RemoteFiles({"a": b"1"}), Part.file("a", 1))
 
 
 def test_a_link_or_a_file_in_place_of_the_folder_is_refused(cache: Any, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="of mode 0700 that is yours"):
-        cache.place(RemoteFiles({"a": b"1"}), Part.file("a", 1))
+        cache.local_file(RemoteFiles({"a": b"1"}), Part.file("a", 1))
     folder.unlink()
     folder.touch(mode=0o700)
     with pytest.raises(StorageError, match="of mode 0700 that is yours"):
-        cache.place(RemoteFiles({"a": b"1"}), Part.file("a", 1))
+        cache.local_file(RemoteFiles({"a": b"1"}), Part.file("a", 1))
 
 
 def test_the_default_folder_is_temporary_and_names_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,17 +299,17 @@ def test_the_default_folder_is_temporary_and_names_the_user(tmp_path: Path, monk
 def test_a_real_storage_serves(cache: Any, memory_url: Any) -> None:
     storage = Storage(*memory_url)
     storage.put("a/b.index", b"12345678")
-    path = cache.place(storage, Part.file("a/b.index", 8))[0]
+    path = cache.local_file(storage, Part.file("a/b.index", 8))[0]
     storage.delete(["a/b.index"])
-    assert Path(cache.place(storage, Part.file("a/b.index", 8))[0]).read_bytes() == b"12345678"
-    assert cache.place(storage, Part.file("a/b.index", 8))[0] == path
+    assert Path(cache.local_file(storage, Part.file("a/b.index", 8))[0]).read_bytes() == b"12345678"
+    assert cache.local_file(storage, Part.file("a/b.index", 8))[0] == path
     with pytest.raises(FileNotFoundError):
-        cache.place(storage, Part.file("a/c.index", 8))
+        cache.local_file(storage, Part.file("a/c.index", 8))
 
 
 def test_a_cache_pickles(cache: Any, folder: Path) -> None:
     remote = RemoteFiles({"a": b"1"})
-    path = cache.place(remote, Part.file("a", 1))[0]
+    path = cache.local_file(remote, Part.file("a", 1))[0]
     copy = pickle.loads(pickle.dumps(cache))
-    assert copy.place(remote, Part.file("a", 1))[0] == path
+    assert copy.local_file(remote, Part.file("a", 1))[0] == path
     assert remote.fetched == ["a"]

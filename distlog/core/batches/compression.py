@@ -49,9 +49,9 @@ _SMALLEST_ROOM = 1 << 12
 
 
 def compress(codec: int, data: Any, level: int | None = None) -> bytes:
-    """`data`, any contiguous buffer, compressed for a batch of `codec` (Kafka's id: a place in CODEC_NAMES).
+    """Compress `data`, any contiguous buffer, by `codec` (Kafka's id, an index of CODEC_NAMES).
 
-    `level` has Kafka's ranges. For lz4, 9 is the fast compressor, and Arrow has 2 to 12 for the other one.
+    `level` has Kafka's ranges. For lz4, 9 is the fast compressor, and 2 to 12 are levels of Arrow's high compressor.
     Raises InvalidConfigError for an unknown codec or level.
     """
     view = memoryview(data).cast("B")
@@ -70,7 +70,7 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
             return packed
     except (ValueError, pa.ArrowInvalid):
         raise InvalidConfigError(
-            "the codec has no such compression level: choose another", codec=codec, level=level
+            "the codec does not support this compression level: choose another", codec=codec, level=level
         ) from None
     if codec == NONE:
         return bytes(view)
@@ -78,7 +78,7 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: int = 2) -> memoryview:
-    """`data`, any contiguous buffer, decompressed; CorruptRecordError above `limit` bytes.
+    """Decompress `data`, any contiguous buffer. Raises CorruptRecordError above `limit` bytes.
 
     `magic` is the batch's format: in format 0 the header checksum of an LZ4 frame is wrong, and is not checked.
     """
@@ -88,7 +88,7 @@ def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: 
 
 
 class Expander:
-    """Decompresses pieces of data one after the other into one array, which grows with the result."""
+    """Decompresses chunks of data into one array, which grows with the result."""
 
     def __init__(self, capacity: int) -> None:
         self._room = new_array(max(capacity, _SMALLEST_ROOM), np.uint8)
@@ -117,13 +117,13 @@ class Expander:
             raise CorruptRecordError(f"the {CODEC_NAMES[codec]} data of a batch is malformed: {error}") from None
         return self.size
 
-    def _append(self, piece: Any, limit: int) -> int:
-        size = len(piece)
+    def _append(self, chunk: Any, limit: int) -> int:
+        size = len(chunk)
         if size > limit:
             raise _too_large(limit)
         while self._room.size - self.size < size:
             self._grow()
-        self._room[self.size : self.size + size] = byte_array(piece)
+        self._room[self.size : self.size + size] = byte_array(chunk)
         self.size += size
         return size
 
@@ -131,7 +131,7 @@ class Expander:
         end = self.size + limit
         with pa.CompressedInputStream(pa.BufferReader(view), name) as stream:
             while True:
-                # One byte more than allowed tells "exactly the limit" from "too much".
+                # room for one byte more than allowed detects too much data
                 target = self._room[self.size : end + 1]
                 count = stream.readinto(target.data)
                 self.size += count
@@ -207,7 +207,7 @@ def _compress_lz4(view: memoryview, level: int | None) -> bytes:
 
 
 def _checked_lz4_frame(view: memoryview, magic: int) -> Any:
-    """`view`, if Kafka accepts its frame header; in format 0 with the header checksum corrected."""
+    """Check the frame header as Kafka does; returns `view`, in format 0 with the header checksum corrected."""
     checksum_at = 14 if len(view) > 4 and view[4] & _LZ4_CONTENT_SIZE else 6
     if view[:4] != _LZ4_MAGIC or len(view) <= checksum_at or not view[4] & _LZ4_INDEPENDENT:
         raise CorruptRecordError("the lz4 data of a batch is not a frame of independent blocks")
@@ -226,10 +226,10 @@ _UINT32 = 0xFFFFFFFF
 def _xxhash32_short(data: Any) -> int:
     """XXH32 with seed 0 of less than 16 bytes (the xxHash specification, steps 4 to 7)."""
     state = _PRIME_5 + len(data)
-    whole = len(data) & ~3
-    for (lane,) in struct.iter_unpack("<I", data[:whole]):
+    lanes_end = len(data) & ~3
+    for (lane,) in struct.iter_unpack("<I", data[:lanes_end]):
         state = _rotate_left(state + lane * _PRIME_3, 17) * _PRIME_4
-    for byte in data[whole:]:
+    for byte in data[lanes_end:]:
         state = _rotate_left(state + byte * _PRIME_5, 11) * _PRIME_1
     state &= _UINT32
     state = (state ^ state >> 15) * _PRIME_2 & _UINT32

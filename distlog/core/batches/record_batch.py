@@ -76,12 +76,12 @@ def of_rows(value: Any, rows: Any) -> Any:
 #     16  int8    magic: 0 or 1               ..  int32  length of the value, -1: null
 #     17  int8    attributes                  ..         value
 #
-# An uncompressed entry is a batch of one record. A compressed entry is a wrapper: its value decompresses to
-# entries, and its offset is that of the last of them. Offsets inside are absolute in format 0, and count from the
-# first in format 1.
+# An uncompressed entry is a batch of one record. A compressed entry is a wrapper: its value decompresses to entries,
+# and its offset is the offset of the last entry. Inner offsets are absolute in format 0, relative to the first in
+# format 1.
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """The `record_count` entries of a wrapper; add `base_offset` to the offsets that are stored in them."""
+    """The `record_count` entries of a wrapper; their stored offsets are relative to `base_offset`."""
 
     entries: np.ndarray
     record_count: int
@@ -111,7 +111,7 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
     # An old librdkafka left the wrapper's offset at 0; Kafka then uses the inner offsets as they are.
     base_offset = wrapper_offset - last if magic and wrapper_offset else 0
     if base_offset < 0:
-        raise CorruptRecordError("the offset of a compressed message is below that of its last record")
+        raise CorruptRecordError("the offset of a compressed message is below the offset of its last record")
     if not 0 <= last - first <= MAX_INT or base_offset + first < 0:
         raise CorruptRecordError("the offsets in a compressed message do not increase")
     return Wrapper(entries, count, base_offset, base_offset + first, base_offset + last)
@@ -138,8 +138,8 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 #     16  int8    magic: 2                 35  int64   largest timestamp       57  int32   number of records
 #     17  uint32  CRC-32C of all after it                                      61  ...     records, compressed as one
 #
-# The checksum covers neither base offset nor leader epoch, so both can be assigned after a batch is written. With
-# the delete horizon bit (KIP-534) the base timestamp is that horizon; deltas still count from it. Formats 0 and 1
+# The checksum does not cover base offset and leader epoch, which can be assigned after a batch is written. With the
+# delete horizon bit (KIP-534) the base timestamp is that horizon; deltas still count from it. Formats 0 and 1
 # (`legacy_scan`) also have their magic at byte 16, and give rows of the same kind.
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, LEGACY_CRC_START = 17, 16
@@ -147,7 +147,7 @@ _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
 #: A kernel computes the checksums of batches below this size, all in one call: a call for each would cost more.
 #: With the processor's instruction the kernel is as fast for any size.
 SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
-#: A first look at fewer batches than this compiles no kernel: the library checks them one by one.
+#: The library checks fewer batches than this one by one, so that a first small read compiles no kernel.
 _MANY_BATCHES = 16
 
 #: Types of control records, the second int16 of their key.
@@ -180,7 +180,7 @@ _COMPLAINTS = {
 
 
 class BatchFields(NamedTuple):
-    """The fields of a BATCH row, as numbers of Python: reading several of them from the row costs much more."""
+    """The fields of a BATCH row as Python numbers: reading several from the row costs much more."""
 
     position: int
     size: int
@@ -211,10 +211,10 @@ def batch_fields(rows: np.ndarray) -> list[BatchFields]:
 def read_headers(
     data: Any, *, start: int = 0, end: int | None = None, file: str = "", file_position: int = 0
 ) -> np.ndarray:
-    """The headers of the whole batches in data[start:end] as BATCH rows; `position` is relative to `data`.
+    """Return the headers of the complete batches in data[start:end] as BATCH rows, with positions in `data`.
 
-    No checksum is checked. A compressed message of format 0 or 1 is decompressed, since its header tells neither its
-    first offset nor its number of records. `file_position` is that of data[0].
+    Checks no checksum. A compressed message of format 0 or 1 is decompressed, since its header lacks the first offset
+    and the number of records. `file_position` is the position of data[0].
     """
     array = byte_array(data)
     if start < 0:
@@ -245,20 +245,20 @@ def wrong_crc(source: Source, row: int, batch: Any) -> CorruptRecordError:
 
 
 def first_bad_crc(data: Any, batches: np.ndarray) -> int:
-    """The number of the first of `batches` whose checksum is not that of its bytes, or -1."""
+    """Return the row of the first of `batches` with a wrong checksum, or -1."""
     ends = batches["position"] + batches["size"]
     array = byte_array(data)
     if len(batches) and (batches["position"].min() < 0 or ends.max() > array.size):
         raise ValueError("these batches are not of this data")
     if len(batches) < _MANY_BATCHES:
         return _first_bad(data, batches, np.ones(len(batches), np.bool_))
-    others = (batches["size"] >= SHORT_BATCH) | (batches["magic"] != 2)
-    bad = (first_mismatch(array, batches, SHORT_BATCH, CRC_START), _first_bad(data, batches, others))
+    is_unchecked = (batches["size"] >= SHORT_BATCH) | (batches["magic"] != 2)
+    bad = (first_mismatch(array, batches, SHORT_BATCH, CRC_START), _first_bad(data, batches, is_unchecked))
     return min((row for row in bad if row >= 0), default=-1)
 
 
-def _first_bad(data: Any, batches: np.ndarray, chosen: np.ndarray) -> int:
-    view, rows = memoryview(data), np.flatnonzero(chosen)
+def _first_bad(data: Any, batches: np.ndarray, is_selected: np.ndarray) -> int:
+    view, rows = memoryview(data), np.flatnonzero(is_selected)
     fields = (batches[name][rows].tolist() for name in ("position", "size", "magic", "crc"))
     for row, position, size, magic, stored in zip(rows.tolist(), *fields, strict=True):
         if magic == 2:
@@ -340,16 +340,16 @@ Longs = npt.NDArray[np.int64]
 
 
 def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
-    """The values for the first 8 bytes of `batches` (BATCH rows), when these begin at `base_offsets`.
+    """Return the values for the first 8 bytes of `batches` (BATCH rows) that start at `base_offsets`.
 
-    An entry of format 0 or 1 stores its last offset there. UnsupportedVersionError: a compressed entry of format 0
-    would have to move, and its records store their own offsets.
+    An entry of format 0 or 1 stores its last offset there. Raises UnsupportedVersionError for a compressed entry of
+    format 0 that would move, since its records store absolute offsets.
     """
     last = batches["magic"] < 2
     fixed = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
     if (fixed & (base_offsets != batches["base_offset"])).any():
         raise UnsupportedVersionError(
-            "the offsets of compressed messages of format 0 cannot change: append the records of this file anew"
+            "the offsets of compressed messages of format 0 cannot change: append the records of this file again"
         )
     return np.where(last, base_offsets + batches["last_offset_delta"], base_offsets)
 

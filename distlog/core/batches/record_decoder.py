@@ -44,13 +44,13 @@ from distlog.core.kernels.record_scan import (
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
-#: Columns of so many rows with one value share their memory, for the _CONSTANTS values that were used last.
+#: Columns of one value with this many rows share memory, for the last _CONSTANTS values.
 _CONSTANT_ROWS, _CONSTANTS = range(1 << 14, 1 << 17), 8
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """Room for the fields of `size` records; a scan fills the first `count` slots of each."""
+    """Room for the fields of `size` records; a scan fills the first `count` slots."""
 
     offsets: np.ndarray
     timestamps: np.ndarray
@@ -61,13 +61,13 @@ class RecordFields:
     @classmethod
     def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
         """Room for `size` records; with `copied_bytes`, the size of the sections, keys and values are copied."""
-        places = size + 1 if "headers" in columns else 0
+        slots = size + 1 if "headers" in columns else 0
         return cls(
             new_array(size, np.int64),
             new_array(size, np.int64),
             _allocate(size, copied_bytes) if "key" in columns else _allocate(0, 0),
             _allocate(size, copied_bytes) if "value" in columns else _allocate(0, 0),
-            HeaderPositions(new_array(places, np.int64), new_array(places, np.int64)),
+            HeaderPositions(new_array(slots, np.int64), new_array(slots, np.int64)),
         )
 
     def to_arrow(self, name: str, count: int) -> pa.Array:
@@ -231,7 +231,7 @@ def _stored_sections(selection: BatchSelection) -> np.ndarray:
 
 
 def _expand_sections(selection: BatchSelection, sections: np.ndarray, enough: int) -> tuple[np.ndarray, int]:
-    """The bytes of the first sections, up to about `enough` bytes, and the number of these sections."""
+    """Return the bytes of the first sections, up to about `enough` bytes, and the number of sections."""
     expander = Expander(min(_FIRST_GUESS * int((sections["end"] - sections["start"]).sum()), enough + enough // 4))
     for row, section in enumerate(sections):
         if expander.size >= enough:
@@ -280,12 +280,11 @@ def decode(
     file: str | Sequence[str] = "",
     file_position: int | np.ndarray = 0,
 ) -> pa.RecordBatch:
-    """The records of `batches`, rows of `read_headers` on `data`, as the given `columns` of SCHEMA, in their order.
+    """Decode the records of `batches`, rows of `read_headers` on `data`, as `columns` of SCHEMA.
 
-    Every argument after `columns` may be given per batch, for batches of several segments. `shift` is added to
-    stored offsets. `end_offset` is excluded, and so are records of control batches. In a LogAppendTime batch
-    every record has the batch's largest timestamp; in format 0 it is -1 (KIP-32). The caller must check
-    checksums before.
+    Every argument after `columns` may be an array with an item per batch. `shift` is added to stored offsets.
+    Excludes `end_offset`, and the records of control batches. Records of a LogAppendTime batch have the batch's
+    largest timestamp, in format 0 -1 (KIP-32). The caller must check the checksums first.
     """
     source = Source(file, file_position)
     selection = BatchSelection(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
@@ -294,19 +293,19 @@ def decode(
 
 
 def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the result of `decode` in parts of about `part_bytes`, or one batch, at least one: so memory is bounded.
+    """Yield the result of `decode` in parts of about `part_bytes`, or one batch, to bound memory.
 
-    The checksums of `unchecked` batches are compared, also of batches without a wanted record: some before all else,
-    the others before their part is yielded.
+    Compares the checksums of `unchecked` batches, also of batches without a selected record: some at the start, some
+    before their part is yielded.
     """
     names = tuple(columns)
     for run in _runs_of_one_format(selection):
         while True:
-            opened, records = _decode_run(run, names, part_bytes)
+            decoded, records = _decode_run(run, names, part_bytes)
             yield records
-            if opened == run.batches.size:
+            if decoded == run.batches.size:
                 break
-            run = run.of_rows(np.arange(opened, run.batches.size))
+            run = run.of_rows(np.arange(decoded, run.batches.size))
 
 
 def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
@@ -334,18 +333,16 @@ def _selected_rows(selection: BatchSelection) -> np.ndarray:
         raise ValueError("these batches are not of this data")
     first = batches["base_offset"] + selection.shift
     last = first + batches["last_offset_delta"]
-    beyond = (first < 0) | (last < first)
-    if beyond.any():
-        raise selection.corrupt(
-            "the offsets of a batch, moved to their place, are out of range", int(np.argmax(beyond))
-        )
+    is_out_of_range = (first < 0) | (last < first)
+    if is_out_of_range.any():
+        raise selection.corrupt("the shifted offsets of a batch are out of range", int(np.argmax(is_out_of_range)))
     overlapping = (last >= selection.start_offset) & (first < selection.end_offset)
     holding_data = (batches["record_count"] > 0) & (batches["attributes"] & CONTROL == 0)
     return np.flatnonzero(overlapping & holding_data & _may_be_in_time(selection))
 
 
 def _may_be_in_time(selection: BatchSelection) -> np.ndarray | bool:
-    """Flag the batches that may have a record in the time range: headers tell the largest time alone."""
+    """Flag the batches that may have a record in the time range: headers only have the largest time."""
     if selection.of_any_time:
         return True
     largest = selection.batches["max_timestamp"]
@@ -355,7 +352,7 @@ def _may_be_in_time(selection: BatchSelection) -> np.ndarray | bool:
 
 
 def _decode_run(selection: BatchSelection, names: tuple[str, ...], enough: int) -> tuple[int, pa.RecordBatch]:
-    """Returns how many of the batches were opened, and their records."""
+    """Return the number of decoded batches, and their records."""
     kind = struct_of(names)
     if not selection.batches.size:
         return 0, pa.RecordBatch.from_struct_array(pa.nulls(0, kind))
@@ -375,7 +372,7 @@ def _decode_run(selection: BatchSelection, names: tuple[str, ...], enough: int) 
             arrays.append(headers_to_arrow(data, fields.headed, count, int(sections["header_count"].sum()), room))
         else:
             arrays.append(fields.to_arrow(name, count))
-    # Through a struct, since a record batch without columns must also know its number of records.
+    # through a struct, which keeps the number of records of a batch without columns
     records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
     if not selection.of_any_time:
         records = records_in_time(selection, sections["emitted"], fields.timestamps[:count], records)
@@ -389,8 +386,8 @@ def records_in_time(
         bound if isinstance(bound, int) else np.repeat(bound, counts)
         for bound in (selection.oldest, selection.newest)
     )
-    chosen = (timestamps >= oldest) & (timestamps <= newest)
-    return records if chosen.all() else records.filter(booleans(chosen))
+    in_time = (timestamps >= oldest) & (timestamps <= newest)
+    return records if in_time.all() else records.filter(booleans(in_time))
 
 
 def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:

@@ -1,4 +1,4 @@
-"""Encodes Arrow to record batches of format 2; rows go straight to their place (Kafka's `MemoryRecordsBuilder`)."""
+"""Encodes Arrow to record batches of format 2, without a copy between (Kafka's `MemoryRecordsBuilder`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class RecordInput:
 
     @classmethod
     def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
-        """The columns timestamp, key, value and perhaps headers; offsets that do not fit their data are refused."""
+        """Take the columns timestamp, key, value and optionally headers.
+
+        Raises InvalidRecordError for bad offsets.
+        """
         names = records.schema.names
         missing = {"timestamp", "key", "value"}.difference(names)
         if missing:
@@ -62,7 +65,7 @@ class RecordInput:
 
 
 def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
-    """A column whose buffers are checked to be as long as its length requires."""
+    """Return a column, after a check that its buffers are long enough."""
     column = records.column(name)
     try:
         column.validate()
@@ -76,7 +79,7 @@ def unfit(column: str, reason: object) -> InvalidRecordError:
 
 
 def _byte_column(array: pa.Array, name: str) -> ByteColumn:
-    """The strings of `array`: null, binary or large_binary without a copy, other types through Arrow's cast."""
+    """Return the strings of `array`, without a copy for null, binary and large_binary; other types are cast."""
     count = len(array)
     if array.type == pa.null():
         return ByteColumn(_frozen(np.zeros(count + 1, np.int32)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
@@ -88,7 +91,7 @@ def _byte_column(array: pa.Array, name: str) -> ByteColumn:
 
 
 def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
-    """Both columns with offsets of the same width, the wider of the two."""
+    """Return both columns with offsets of the wider of their two widths."""
     kind = np.result_type(key.offsets, value.offsets)
     key, value = (
         column._replace(offsets=_frozen(column.offsets.astype(kind, copy=False))) for column in (key, value)
@@ -97,7 +100,7 @@ def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
 
 
 def _header_column(array: pa.Array) -> HeaderColumn | None:
-    """The headers of `array`, a list<struct<key: string, value: binary>>, or None if it has no headers at all."""
+    """Return the headers of `array`, a list<struct<key: string, value: binary>>, or None without headers."""
     if array.type == pa.null() or len(array) == 0:
         return None
     array = array.cast(HEADERS_TYPE)
@@ -114,7 +117,7 @@ def _header_column(array: pa.Array) -> HeaderColumn | None:
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
-    # Always read-only, so that kernels are compiled once and not for each mix of read-only and writable.
+    # always read-only, so that a kernel is compiled once and not for each mix of read-only and writable
     array.flags.writeable = False
     return array
 
@@ -141,7 +144,7 @@ def _timestamps(array: pa.Array) -> np.ndarray:
 
 
 def _items(buffer: pa.Buffer | None, kind: Any, first: int, count: int) -> np.ndarray:
-    # The bytes after them may be no whole item.
+    # a buffer may end with a partial item
     if buffer is None or count == 0:
         return np.empty(0, kind)
     return np.frombuffer(buffer, kind, count, first * np.dtype(kind).itemsize)
@@ -151,12 +154,12 @@ _NO_DATA = _frozen(np.empty(0, np.uint8))
 _NO_NULLS = _frozen(np.empty(0, np.bool_))
 
 _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
-#: Roughly the most bytes that a record takes in a batch beyond its bytes in Arrow.
+#: Roughly the most bytes that a record has in a batch in addition to its bytes in Arrow.
 _RECORD_SPARE = 8
 
 _ABOVE_MAX = "a record makes a batch above max.message.bytes, or above segment.bytes if that is less"
 _COMPLAINTS = {
-    record_write.BAD_TIMESTAMP: "a timestamp is negative (-1 alone says that there is none)",
+    record_write.BAD_TIMESTAMP: "a timestamp is negative (only -1 is allowed: no timestamp)",
     record_write.NULL_HEADER_KEY: "the key of a header is null",
     record_write.TOO_LARGE: "a record is larger than 2 GiB",
 }
@@ -166,10 +169,10 @@ _CRC = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatches:
-    """Batches back to back in `data`, which is writable, and their BATCH rows; with times of their records.
+    """Batches back to back in `data`, which is writable, and their BATCH rows.
 
-    `offsets_of_max_timestamp` are of the first record with the largest timestamp; -1 for a batch without one.
-    `min_timestamps` are -1 when a record has none.
+    `offsets_of_max_timestamp` has the offset of the first record with the largest timestamp, -1 for a batch without
+    timestamps. `min_timestamps` is -1 if a record has no timestamp.
     """
 
     data: memoryview
@@ -179,14 +182,14 @@ class EncodedBatches:
 
 
 class RecordEncoder:
-    """Writes records into batches as they come, at offsets from `base_offset` on; the last batch stays open.
+    """Writes records into batches at offsets from `base_offset`; the last batch stays open.
 
-    Holds about `gather_bytes`, or four batches if these are larger; it begins with room for `room` bytes. It never
-    reads batches again that it has handed on. The same records give the same batches, however they are split into
-    calls. After an error it must not be used again.
+    Holds about `gather_bytes`, or four batches if these are larger, and starts with room for `room` bytes. It never
+    rereads batches that it has yielded. The same records make the same batches, however they are split into calls.
+    Don't use it again after an error.
 
-    `file_position` is where in their file the next batches will begin; the caller may set it after each step. Batches
-    without compression then lie in memory as `new_pages` aligns it, and can be written without a copy.
+    `file_position` is the position of the next batches in their file; the caller may set it after each step. Then
+    `new_pages` aligns uncompressed batches in memory, so that they can be written without a copy.
     """
 
     def __init__(
@@ -199,7 +202,10 @@ class RecordEncoder:
         self._until = NO_TIMESTAMP
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
-        """Take the `rows` of `source`; yields full batches. `row` in an error counts from the first record of all."""
+        """Append the `rows` of `source`.
+
+        Yields full batches. `row` in an error counts from the encoder's first record.
+        """
         first, columns = 0, source.columns()
         while True:
             status, first, self._last, end, self._until = append_records(
@@ -219,10 +225,10 @@ class RecordEncoder:
     def append_groups(
         self, source: RecordInput, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
     ) -> EncodedBatches | None:
-        """Encode `rows`, of which `counts` belong together, as one batch for each group, all from one offset on.
+        """Encode `rows`, grouped by `counts`, as a batch per group, all from one offset.
 
-        None if a group does not make one batch, the room is too small, or a record is refused: then `append` of each
-        group tells. The encoder must be new, and must not be used again.
+        Returns None if a group needs several batches, the room is too small, or a record is refused: `append` the
+        groups to find out. The encoder must be new; don't use it again.
         """
         drafts = np.zeros(len(counts) + 1, DRAFT)
         if append_groups(self._data, drafts, rows, counts, source.columns(), self._limits) < len(counts):
@@ -233,7 +239,7 @@ class RecordEncoder:
             return None
 
     def finish(self) -> EncodedBatches:
-        """The remaining batches. The encoder is empty after that, and must not be used again."""
+        """Return the remaining batches. Don't use the encoder again."""
         drafts = self._drafts[: self._last + 1]
         encoded = self._encoded(drafts[drafts["record_count"] > 0])
         self._data, self._drafts, self._last = new_array(0, np.uint8), np.zeros(1, DRAFT), 0
@@ -250,7 +256,7 @@ class RecordEncoder:
         return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
 
     def _move_open_batch(self) -> None:
-        """Go on in other memory, since a disk may still be writing the batches handed on."""
+        """Move to other memory, since a disk may still be writing the yielded batches."""
         draft = self._drafts[self._last].copy()
         start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
         memory = new_pages(self._data.size, self.file_position)
@@ -263,7 +269,7 @@ class RecordEncoder:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
         size = self._data.size
-        # one of thousands of encoders, which each hold little, takes no block at once
+        # thousands of encoders may hold little, so an encoder starts with less than a block
         block = min(self._gather_bytes, BLOCK_BYTES)
         larger = 4 * size if 8 * size < block else max(2 * size, block)
         grown = new_pages(max(larger, end), self.file_position)
@@ -293,7 +299,7 @@ class RecordEncoder:
         return EncodedBatches(data.data, batches, newest, oldest)
 
     def _lay_out(self, drafts: np.ndarray, batches: np.ndarray) -> npt.NDArray[np.uint8]:
-        """The bytes of all batches without their headers; puts position and size into `batches`."""
+        """Return the bytes of all batches without headers; puts position and size into `batches`."""
         form = self._form
         starts, ends = drafts["position"] + HEADER_SIZE, drafts["position"] + HEADER_SIZE + drafts["record_bytes"]
         if form.codec == compression.NONE:
@@ -326,10 +332,10 @@ def write_headers(view: memoryview, batches: np.ndarray) -> None:
     """Write the headers of `batches`, whose records are already in `view`, and put the checksums into the rows."""
     crcs = []
     for batch in batches.tolist():
-        position, size, base_offset, last_delta, leader_epoch, magic, _, attributes, *rest = batch
+        position, size, base_offset, last_delta, leader_epoch, magic, _, attributes, *fields = batch
         start, end = position + CRC_START, position + size
         HEADER.pack_into(
-            view, position, base_offset, size - LOG_OVERHEAD, leader_epoch, magic, 0, attributes, last_delta, *rest
+            view, position, base_offset, size - LOG_OVERHEAD, leader_epoch, magic, 0, attributes, last_delta, *fields
         )
         crcs.append(crc32c(view[start:end]))
         _CRC.pack_into(view, position + CRC_AT, crcs[-1])

@@ -27,14 +27,14 @@ _NONE: Longs = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class RecordBytes:
-    """The records of some batches, as they stand behind the headers: `sizes` bytes of `data` from `starts` on."""
+    """The records of batches without the headers: `sizes` bytes of `data` from `starts`."""
 
     data: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
     starts: Longs = field(default_factory=lambda: _NONE)
     sizes: Longs = field(default_factory=lambda: _NONE)
 
     def compressed(self, batches: np.ndarray, levels: Mapping[int, int | None]) -> RecordBytes:
-        """The same for these BATCH rows, which name the codecs; a codec without a level has its default."""
+        """Compress the records by the codecs of BATCH rows; a codec without a level has its default."""
         codecs = batches["attributes"] & CODEC_MASK
         if not codecs.any():
             return self
@@ -48,30 +48,32 @@ class RecordBytes:
 
 
 def lay_out(
-    source: Bytes, headers: np.ndarray, whole: Flags, emptied: Flags, rewritten: Flags, records: RecordBytes
+    source: Bytes, headers: np.ndarray, copied: Flags, emptied: Flags, rewritten: Flags, records: RecordBytes
 ) -> tuple[Bytes, np.ndarray]:
-    """The batches that stay, back to back, and their BATCH rows.
+    """Return the batches that stay, back to back, and their BATCH rows.
 
-    Of `headers`, one for each batch of `source`, `whole` ones are copied, `emptied` ones are a header alone,
-    `rewritten` ones get the `records`; all others are left out.
+    `headers` has the batches of `source`. `copied_batches` batches stay unchanged, `emptied` batches become a header
+    alone, `rewritten` batches get the `records`; other batches are dropped.
     """
-    stays = whole | emptied | rewritten
+    stays = copied | emptied | rewritten
     batches = headers[stays]
     batches["size"][rewritten[stays]] = HEADER_SIZE + records.sizes
     batches["position"] = np.cumsum(batches["size"]) - batches["size"]
     data = new_array(int(batches["size"].sum()), np.uint8)
-    copied = batches[whole[stays]]
-    copy_slices(data, copied["position"].copy(), source, headers["position"][whole], copied["size"].copy())
-    places = batches["position"][rewritten[stays]] + HEADER_SIZE
-    copy_slices(data, places, records.data, records.starts, records.sizes)
-    changed = batches[~whole[stays]]
+    copied_batches = batches[copied[stays]]
+    copy_slices(
+        data, copied_batches["position"].copy(), source, headers["position"][copied], copied_batches["size"].copy()
+    )
+    targets = batches["position"][rewritten[stays]] + HEADER_SIZE
+    copy_slices(data, targets, records.data, records.starts, records.sizes)
+    changed = batches[~copied[stays]]
     write_headers(data.data, changed)
-    batches[~whole[stays]] = changed
+    batches[~copied[stays]] = changed
     return data, batches
 
 
-# Kafka's cleaner rewrites formats 0 and 1 too, since 4.0. Format 2 has no records without a time: records of format 0
-# get the timestamp -1 of type CreateTime, as there.
+# As Kafka's cleaner since 4.0, this rewrites formats 0 and 1. Records of format 0 get the timestamp -1 of type
+# CreateTime.
 
 _COLUMNS = ("offset", "timestamp", "key", "value")
 _BATCH_BYTES = 1 << 17
@@ -80,10 +82,10 @@ Rows = npt.NDArray[Any]
 
 
 def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0) -> tuple[memoryview, Rows]:
-    """The bytes and BATCH rows of `batches`, which fill `data`, with all of them in format 2.
+    """Convert `batches`, which fill `data`, to format 2; returns the bytes and BATCH rows.
 
-    Messages of formats 0 and 1 become batches of about 128 KiB, at the same offsets; one with a codec becomes a
-    batch of its own. `file_position` is that of data[0].
+    Messages of formats 0 and 1 become batches of about 128 KiB, at the same offsets; a compressed message becomes a
+    batch. `file_position` is the position of data[0].
     """
     view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
     old = batches["magic"] < 2
@@ -104,7 +106,7 @@ def _upgraded(data: Any, batches: Rows, file: str, file_position: int) -> list[t
     records = decode(data, batches, columns=_COLUMNS, file=file, file_position=file_position)
     offsets = numbers_of(records.column(0))
     owner = np.repeat(np.arange(len(batches)), batches["record_count"])
-    # the records of one batch have adjacent offsets, no codec, and their own times, not that of the append
+    # a batch has records with adjacent offsets, no codec, and create times
     alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[owner]
     begins = (np.diff(offsets, prepend=-1) != 1) | (alone & (np.diff(owner, prepend=-1) != 0))
     begins |= np.diff(alone, prepend=~alone[:1])
@@ -123,7 +125,7 @@ def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> tuple[mem
         records,
         base_offset,
         codec=codec,
-        # one batch stays one, whatever its size
+        # a compressed message stays one batch of any size
         batch_bytes=MAX_INT if codec else _BATCH_BYTES,
         max_batch_bytes=MAX_INT,
         append_time=(lambda: time_ms) if by_append else None,

@@ -1,4 +1,4 @@
-"""Walks the whole batches of a log, from any source of bytes, with a choice of the handling of damage."""
+"""Walks the complete batches of a log, from any source of bytes, with a choice of how to handle damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distlog.core.errors import CorruptRecordError
 
 
 class Batches(NamedTuple):
-    """Whole batches, from `position` of the log on: their bytes, and BATCH rows with positions in those bytes."""
+    """Complete batches from `position` of the log: their bytes, and BATCH rows with positions in the bytes."""
 
     position: int
     data: memoryview
@@ -29,23 +29,23 @@ class Batches(NamedTuple):
         return Batches(self.position, self.data[:size], self.rows[:count])
 
 
-#: The rows of the whole batches before the first damaged one of some bytes, and its error if there is one.
+#: The rows of the complete batches before the first damage, and the error of the damage, if any.
 Headers = tuple[npt.NDArray[Any], CorruptRecordError | None]
 
 
 @dataclass(slots=True)
 class BatchWalk:
-    """Goes over the batches between `position`, where one begins, and `end`, about `step` bytes at a time.
+    """Iterates over the batches between `position`, the start of a batch, and `end`, about `step` bytes at a time.
 
-    `read` gives the bytes between two positions, fewer if the log became shorter; it may use a buffer again. Errors
-    name `file`, and the position as if the log began at `origin`. With `checked`, each checksum is compared. A caller
-    with another rule of damage gives `headers`, which takes bytes and their position.
+    `read` returns the bytes between two positions, fewer if the log became shorter; it may reuse a buffer. Errors
+    name `file`, and positions as if the log started at `origin`. With `checked`, all checksums are compared.
+    `headers` replaces the check for damage; it is called with bytes and their position.
 
-    Damage behind the sound batches is raised, or stops the walk, or a function is told of it: then the walk goes on
-    behind it, if it is known where the next batch begins. A batch that the end cuts short is damage too, but it is
-    not raised: as in Kafka's `FileLogInputStream`, a writer may be at it. `position` is where the walk has come
-    to, and `next_size` what the batch there would have, 0 if nothing of it was read; `damage` says why it stopped.
-    Before `hint` no more is read than up to there, but to the end of a batch.
+    Damage after the sound batches is raised, or stops the walk, or is passed to a function, after which the walk
+    continues at the next batch, if its start is known. A batch that the end cuts short is damage too, but is not
+    raised: as in Kafka's `FileLogInputStream`, a writer may be writing it. `position` is the current position,
+    `next_size` the size of the batch there, 0 if it was not read, and `damage` the reason of a stop. Until
+    `hint`, a read ends at `hint` or at the end of a batch.
     """
 
     read: Callable[[int, int], memoryview]
@@ -77,20 +77,23 @@ class BatchWalk:
                 yield batches
                 size, hint = self.step, self.hint
             elif damage is None:
-                # the next batch is larger than what was read, unless the log ends within it
-                rest = self.end - self.position
+                # the next batch is larger than the read, unless the log ends within it
+                unread = self.end - self.position
                 first_size = size_of_first(data)
-                if data.nbytes < step_bytes or step_bytes == rest or first_size > rest:
+                if data.nbytes < step_bytes or step_bytes == unread or first_size > unread:
                     self._is_over = True
                     if self.on_damage != "raise":
                         self._meet(self._error("the file ends within a batch"), data)
-                # a size below that is of no batch: a whole header is read for its fault
+                # a smaller size is a fault, for which the complete header is read
                 size, hint = first_size if first_size > step_bytes else max(self.step, step_bytes + 1), 0
             if damage is not None and not self._is_over:
                 self._meet(damage, data[whole_bytes:])
 
     def stop(self, batches: Batches, count: int, reason: str | None = None) -> Batches:
-        """End the walk after the first `count` of the last batches; returns these. `reason` is the damage there."""
+        """End the walk after the first `count` of the last batches, and return these.
+
+        `reason` describes damage there.
+        """
         batches = batches.first(count)
         self.position, self._is_over = batches.end, True
         if reason is not None:
@@ -114,7 +117,7 @@ class BatchWalk:
             self.damage = damage
         else:
             self.on_damage(damage)
-            # only then its size is sound
+            # only with an offset is the size sound
             if "offset" in damage.details:
                 self.position += size_of_first(data)
                 return
@@ -125,7 +128,7 @@ class BatchWalk:
 
 
 def headers_before_damage(data: memoryview, file: str, file_position: int) -> Headers:
-    """The batches before the first damaged header, and the fault of that header."""
+    """Return the batches before the first damaged header, and the error of that header."""
     try:
         return read_headers(data, file=file, file_position=file_position), None
     except CorruptRecordError as error:
@@ -135,7 +138,7 @@ def headers_before_damage(data: memoryview, file: str, file_position: int) -> He
 
 
 def size_of_first(data: memoryview) -> int:
-    """The size of the batch that `data` begins with; LOG_OVERHEAD if `data` is too short to tell."""
+    """Return the size of the first batch of `data`; LOG_OVERHEAD if `data` is too short to contain it."""
     if data.nbytes < LOG_OVERHEAD:
         return LOG_OVERHEAD
     return LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True)

@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 #: The indexes of about 200 GiB of log.
 DEFAULT_MAX_BYTES = 1 << 30
-#: A process lists the folder again after it has added this part (one sixteenth) of `max_bytes`.
+#: A process lists the folder again after it has added one sixteenth of `max_bytes`.
 _SCAN_SHARE = 16
-#: It lists the folder with its first copy, too, unless a process did so just before: 100,000 copies take 0.4 s.
+#: It also lists the folder with its first copy, unless a process has just done so: 100,000 copies take 0.4 s.
 _LISTED_NS = 60 * 10**9
-#: The time of this empty file is that of the last listing.
+#: The modification time of this empty file is the time of the last listing.
 _LISTED = ".listed"
 #: How many copies are fetched together, and so held in memory.
 _AT_ONCE = 512
-#: A process never evicts the copies that it used last, up to this many, whatever the clock says.
+#: A process never evicts its last used copies, up to this many.
 _SPARED = 64
-#: A temporary file that is older than the newest copy by more than this was left behind by a process that died.
+#: A temporary file that is older than the newest copy by more than this belongs to a crashed process.
 _ABANDONED_NS = 3_600 * 10**9
 _OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 
 
 def default_folder() -> str:
-    """This user's folder in the system's folder for temporary files. Its content can be fetched again."""
+    """Return this user's folder in the system's folder for temporary files. Its content can be fetched again."""
     try:
         temporary = tempfile.gettempdir()
     except OSError:
-        # nothing can be written there, as on a full disk: then logs are read without copies of their indexes
+        # no folder can be written, as on a full disk: logs are then read without copies of their indexes
         temporary = os.environ.get("TMPDIR") or "/tmp"
     return os.path.join(temporary, f"distlog-index-cache-{os.getuid()}")
 
@@ -61,8 +61,8 @@ class IndexCache:
         self._added_bytes: int | None = None
         self._spared: deque[str] = deque(maxlen=_SPARED)
 
-    def place(self, storage: Storage, part: Part, *, tag: str = "") -> tuple[str, int]:
-        """A local file that holds the index `part`, and where it begins there: the object itself, or a copy.
+    def local_file(self, storage: Storage, part: Part, *, tag: str = "") -> tuple[str, int]:
+        """Return a local file with the index `part`, and the position in it: the object itself, or a copy.
 
         `tag` distinguishes files that have the same name at different times (a stem adopted from Kafka, after a
         drop); the segment's checksum is a good tag. Open the path soon: another process may evict the copy.
@@ -77,17 +77,20 @@ class IndexCache:
         path = self._path(storage, part, tag)
         self._spared.append(os.path.basename(path))
         if not _touch(path, part.size):
-            # of a file all there is: a size that differs shows that it is not the one that is wanted
+            # all of a file, since another size shows that it is another file
             data = storage.read(part.name, part.begin, None if part.is_file else part.begin + part.size)
             _check_size(part, len(data))
             self._add(path, data)
         return path, 0
 
     def fetch(self, storage: Storage, parts: Sequence[tuple[Part, str]]) -> None:
-        """Make the missing copies of `parts` of bundles, given with their tags; close parts come with one request."""
+        """Make the missing copies of `parts` of bundles, with their tags.
+
+        A request fetches parts close to each other.
+        """
         self._claim_folder()
-        wanted = [(part, self._path(storage, part, tag)) for part, tag in parts]
-        missing = [(part, path) for part, path in wanted if not _touch(path, part.size)]
+        paths = [(part, self._path(storage, part, tag)) for part, tag in parts]
+        missing = [(part, path) for part, path in paths if not _touch(path, part.size)]
         for start in range(0, len(missing), _AT_ONCE):
             group = missing[start : start + _AT_ONCE]
             for (_, path), data in zip(group, storage.read_ranges([part.whole for part, _ in group]), strict=True):
@@ -95,14 +98,14 @@ class IndexCache:
                 self._add(path, data)
 
     def discard(self, storage: Storage, part: Part, *, tag: str = "") -> None:
-        """Delete the copy that `place` would return; on local storage the file itself is not touched."""
+        """Delete the copy that `local_file` would return; a local file itself stays."""
         if not storage.is_local:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(storage, part, tag))
 
     def _path(self, storage: Storage, part: Part, tag: str) -> str:
-        place = "" if part.is_file else str(part.begin)
-        key = hashlib.sha256("\0".join((storage.url, part.name, place, str(part.size), tag)).encode()).hexdigest()
+        position = "" if part.is_file else str(part.begin)
+        key = hashlib.sha256("\0".join((storage.url, part.name, position, str(part.size), tag)).encode()).hexdigest()
         return os.path.join(self.folder, key)
 
     def _claim_folder(self) -> None:
@@ -143,7 +146,7 @@ class IndexCache:
                         os.unlink(os.path.join(self.folder, name))
 
     def _was_listed(self, path: str) -> bool:
-        """True if the folder was listed less than a minute before the copy `path` was made."""
+        """Return whether the folder was listed less than a minute before the copy `path` was made."""
         with contextlib.suppress(FileNotFoundError):
             listed_ns = os.stat(os.path.join(self.folder, _LISTED)).st_mtime_ns
             return 0 <= os.stat(path).st_mtime_ns - listed_ns < _LISTED_NS

@@ -19,7 +19,7 @@ from distlog.core.times import NO_TIMESTAMP
 
 
 class Column(NamedTuple):
-    """The place of a field in the entries, in bytes: the last arguments of the search kernels."""
+    """The position of a field in the entries, in bytes: the last arguments of the search kernels."""
 
     stride: int
     start: int
@@ -34,12 +34,12 @@ def column(entry: np.dtype[np.void], field: str) -> Column:
 
 
 class MappedIndex:
-    """The file of an offset or time index of a sealed segment, mapped: `size` bytes from `begin` on, or all.
+    """The mapped file of an offset or time index of a sealed segment: `size` bytes from `begin`, or all.
 
-    Every slot counts as an entry (Kafka's `AbstractIndex`). So a file that a crash left untrimmed ends in zero
-    entries: lookups are right but slow, and `sanity_check` refuses it. A lookup that meets a negative number
-    raises CorruptIndexError. With other damage it returns an entry of the file that is not above the target,
-    but perhaps not the largest such entry: call `sanity_check` before you trust a file.
+    Every slot is an entry (Kafka's `AbstractIndex`). So a file that a crash left untrimmed ends in zero entries:
+    lookups are right but slow, and `sanity_check` refuses it. A lookup that meets a negative number raises
+    CorruptIndexError. With other damage it returns an entry that is not above the target, but may not be the largest:
+    call `sanity_check` before you trust a file.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -85,11 +85,12 @@ class MappedIndex:
                 f"the length of the file is not a multiple of {self._stride}: rebuild the index", position=position
             )
 
-    def _check_column(self, column: Column, what: str, *, step: int, largest: int) -> None:
+    def _check_column(self, column: Column, field_name: str, *, step: int, largest: int) -> None:
         slot = first_bad_slot(self._data, self.entries, step, largest, *column)
         if slot >= 0:
             raise self._corrupt(
-                f"an entry's {what} is out of order or range (a tail of zeros was not trimmed): rebuild the index",
+                f"an entry's {field_name} is out of order or range (a tail of zeros was not trimmed): "
+                "rebuild the index",
                 position=slot * self._stride,
             )
 
@@ -139,14 +140,14 @@ class OffsetIndex(MappedIndex):
     def ceiling(self, offset: int) -> OffsetPosition | None:
         """The entry with the smallest offset not below `offset`, or None."""
         slot = self._floor_slot((offset - self.base_offset) - 1, self.OFFSETS) + 1
-        entry = self._at(slot) if slot < self.entries else None
+        entry = self._entry(slot) if slot < self.entries else None
         if entry and entry.offset < offset:
             raise self._corrupt("the entries are out of order: rebuild the index", position=slot * self._stride)
         return entry
 
     def position_floor(self, position: int) -> OffsetPosition:
         """The entry with the largest position not above `position`, or (base offset, 0)."""
-        return self._at(self._floor_slot(position, _POSITIONS))
+        return self._entry(self._floor_slot(position, _POSITIONS))
 
     def sanity_check(self, log_bytes: int | None = None) -> None:
         """Raise CorruptIndexError unless offsets and positions increase and the positions are below `log_bytes`."""
@@ -154,7 +155,7 @@ class OffsetIndex(MappedIndex):
         self._check_column(self.OFFSETS, "offset", step=1, largest=MAX_INT)
         self._check_column(_POSITIONS, "position", step=1, largest=MAX_INT if log_bytes is None else log_bytes - 1)
 
-    def _at(self, slot: int) -> OffsetPosition:
+    def _entry(self, slot: int) -> OffsetPosition:
         if slot < 0:
             return OffsetPosition(self.base_offset, 0)
         relative_offset, position = self._read(slot)
@@ -207,18 +208,18 @@ class TimeIndex(MappedIndex):
         self._check_column(self.OFFSETS, "offset", step=0, largest=largest)
 
 
-# Entries in the indexes of an active segment are read in place, and never mapped or kept: another process appends to
-# such a file, and may cut it; a process that had it mapped would be killed (SIGBUS) by touching a part that was cut.
-# The segment's state says how many bytes of entries count. After them are newer entries, or zeros.
+# Indexes of an active segment are read from the file, and never mapped or cached: another process appends to the
+# file, and may truncate it, which would kill a process that has it mapped (SIGBUS). The segment's state has the size
+# of the valid entries. Newer entries or zeros follow.
 
-#: Reads the bytes of the file from a position (in) to another (out); fewer if the file is shorter.
+#: Reads the bytes of the file between two positions; fewer if the file is shorter.
 ReadBytes = Callable[[int, int], memoryview | bytes]
 
 
-def floor_in_place(
+def floor_of_file(
     read: ReadBytes, size: int, target: int, entry: np.dtype[np.void], key: Column
 ) -> tuple[int, int, int]:
-    """(slot, fields...) of the last entry in `size` bytes whose key is not above `target`; (-1, -1, 0) if none."""
+    """Return (slot, fields...) of the last entry in `size` bytes up to `target`; (-1, -1, 0) without any."""
     stride = entry.itemsize
     end, step = size // stride * stride, WARM_BYTES // stride * stride
     while end > 0:
@@ -246,7 +247,7 @@ class GrowingOffsetIndex:
         return self._floor(position, _POSITIONS)
 
     def ceiling(self, offset: int) -> OffsetPosition | None:
-        slot, *_ = floor_in_place(
+        slot, *_ = floor_of_file(
             self._read, self._size, offset - self._base_offset - 1, OFFSET_ENTRY, OffsetIndex.OFFSETS
         )
         start = (slot + 1) * OFFSET_ENTRY.itemsize
@@ -257,7 +258,7 @@ class GrowingOffsetIndex:
         return OffsetPosition(self._base_offset + relative_offset, position)
 
     def _floor(self, target: int, key: Column) -> OffsetPosition:
-        _, relative_offset, position = floor_in_place(self._read, self._size, target, OFFSET_ENTRY, key)
+        _, relative_offset, position = floor_of_file(self._read, self._size, target, OFFSET_ENTRY, key)
         return OffsetPosition(self._base_offset + max(relative_offset, 0), position)
 
 
@@ -268,7 +269,7 @@ class GrowingTimeIndex:
         self._read, self._size, self._base_offset = read, size, base_offset
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        _, entry_timestamp, relative_offset = floor_in_place(
+        _, entry_timestamp, relative_offset = floor_of_file(
             self._read, self._size, timestamp, TIME_ENTRY, _TIMESTAMPS
         )
         return TimestampOffset(

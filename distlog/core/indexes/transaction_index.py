@@ -1,10 +1,10 @@
 """The transaction index, `<stem>.txnindex`: the aborted transactions whose end marker is in the segment (KIP-98).
 
     position | type | field
-    0        | i16  | version, 0; Kafka looks at the first byte alone, and refuses one above 0
+    0        | i16  | version, 0; Kafka reads only the first byte, and refuses a value above 0
     2        | i64  | producer id
     10       | i64  | first offset of the transaction, perhaps in an earlier segment
-    18       | i64  | last offset: that of the abort marker
+    18       | i64  | last offset: the offset of the abort marker
     26       | i64  | last stable offset when the marker was appended
 
 Entries are big-endian, without a header, with absolute offsets, in the order of their markers (Kafka's
@@ -43,7 +43,7 @@ class AbortedTransaction:
     last_stable_offset: int
 
     def moved(self, shift: int) -> AbortedTransaction:
-        """The transaction in a relocated segment, where all offsets are higher by `shift`."""
+        """Return the transaction in a relocated segment, where all offsets are higher by `shift`."""
         first, last, stable = self.first_offset, self.last_offset, self.last_stable_offset
         return AbortedTransaction(self.producer_id, first + shift, last + shift, stable + shift)
 
@@ -51,15 +51,19 @@ class AbortedTransaction:
 def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """The transactions that reach into [fetch_offset, upper_bound), and True if later indexes have no more."""
-    stop = next((at for at, each in enumerate(transactions) if each.last_stable_offset >= upper_bound), None)
-    known = transactions if stop is None else transactions[: stop + 1]
-    inside = [each for each in known if each.last_offset >= fetch_offset and each.first_offset < upper_bound]
+    """Return the transactions in [fetch_offset, upper_bound), and True if later indexes have no more."""
+    stop = next((n for n, aborted in enumerate(transactions) if aborted.last_stable_offset >= upper_bound), None)
+    candidates = transactions if stop is None else transactions[: stop + 1]
+    inside = [
+        aborted
+        for aborted in candidates
+        if aborted.last_offset >= fetch_offset and aborted.first_offset < upper_bound
+    ]
     return inside, stop is not None
 
 
 def decode_transactions(data: bytes, file: str, base_offset: int) -> list[AbortedTransaction]:
-    """The transactions in the content of the index `file`, none of which may lie below `base_offset`.
+    """Decode the content of the index `file`, whose transactions must end at `base_offset` or later.
 
     An incomplete last entry is ignored. Raises CorruptIndexError, UnsupportedVersionError for a later version.
     """
@@ -75,7 +79,7 @@ def decode_transactions(data: bytes, file: str, base_offset: int) -> list[Aborte
     bad = (entries["last_offset"] < base_offset) | (entries["first_offset"] > entries["last_offset"])
     if bad.any():
         raise CorruptIndexError(
-            "an aborted transaction lies outside of its segment: recover the segment from its log",
+            "an aborted transaction is outside of its segment: recover the segment from its log",
             file=file,
             position=int(bad.argmax()) * size,
         )
@@ -83,5 +87,7 @@ def decode_transactions(data: bytes, file: str, base_offset: int) -> list[Aborte
 
 
 def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The file content for `transactions`, which must be in the order of their last offsets."""
-    return np.array([(VERSION, *dataclasses.astuple(each)) for each in transactions], TRANSACTION_ENTRY).tobytes()
+    """Encode `transactions`, which must be in the order of their last offsets."""
+    return np.array(
+        [(VERSION, *dataclasses.astuple(transaction)) for transaction in transactions], TRANSACTION_ENTRY
+    ).tobytes()

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from distlog.core.arrays import new_array
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.errors import DistlogError, StorageError
-from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY, Column, floor_in_place
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY, Column, floor_of_file
 from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.kernels.segment_fold import POSITION
 from distlog.core.locks import process_lock
@@ -199,7 +199,7 @@ class ActiveIndex:
 
     def floor(self, target: int, size: int) -> tuple[int, int]:
         """(key, second field) of the last entry in `size` bytes whose key is not above `target`; (-1, 0) if none."""
-        _, key, value = floor_in_place(self.file.read, size, target, self._entry, self._key)
+        _, key, value = floor_of_file(self.file.read, size, target, self._entry, self._key)
         return key, value
 
     def has_entries(self, size: int, checksum: int) -> bool:

@@ -210,7 +210,7 @@ class SegmentIndexes:
         if not part.is_file and not self._storage.is_local:
             # a lookup of a time needs both
             self.fetch([segment])
-        return self._cache.place(self._storage, part, tag=_tag(segment, suffix))
+        return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
 
     def fetch(self, segments: Sequence[SegmentInfo]) -> None:
         wanted = [(self._part(one, suffix), _tag(one, suffix)) for one in segments for suffix in _SUFFIXES]
