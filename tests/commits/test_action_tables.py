@@ -33,7 +33,6 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.commit_json import Commit, in_tables, read_actions, write_actions
 from distlog.core.commits.fields import write
-from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_columns
 from distlog.core.commits.snapshot import Snapshot, apply
@@ -347,5 +346,3 @@ def test_a_state_does_not_change_when_later_ones_are_made_of_it() -> None:
         states.append((twins.columns, list[Any](twins.singly.partitions)))
     for state, expected in states:
         assert list(state.partitions) == expected
-    assert isinstance(twins.columns.partitions, PartitionTable)
-    assert len(twins.columns.partitions._layers) < 2 * partition_table._SIMILAR

@@ -218,7 +218,7 @@ def test_a_reset_and_a_deletion_leave_no_heartbeats(topic: Topic, time: Time) ->
 def test_a_commit_shows_life_too(tmp_path: Path, time: Time) -> None:
     topic = topic_on(Storage(f"memory://{tmp_path.name}/busy"), 1)
     follower = joined(topic, time)
-    counters = follower._log.handle.storage.counters
+    counters = topic.storage.counters
     before = counters.puts
     for _ in range(20):
         time.now_s += LEASE_S / 4

@@ -163,13 +163,13 @@ def test_the_least_recently_used_copies_go_first(folder: Path) -> None:
 def test_a_folder_that_was_listed_just_before_is_not_listed_for_the_first_copy_of_a_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, real = list[int](), IndexCache._copies
+    looks, scandir = list[int](), os.scandir
 
-    def counted(cache: IndexCache) -> list[tuple[int, int, str]]:
+    def counted(path: str) -> Any:
         looks.append(1)
-        return real(cache)
+        return scandir(path)
 
-    monkeypatch.setattr(IndexCache, "_copies", counted)
+    monkeypatch.setattr(os, "scandir", counted)
     remote = RemoteFiles({str(number): bytes(100) for number in range(30)})
     for number in range(20):
         # each stands for a process

@@ -8,17 +8,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from addresses import Address
-from dying_calls import Died, DyingCalls
+from dying_calls import Died, DyingCalls, before_call
 from log_dirs import STAGES, contents, copy_of, golden_of, partition_of, read
 
 import distlog
 from distlog import InvalidConfigError, InvalidTopicError, StorageError, TopicExistsError, TopicNotFoundError
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.kafka_directory import adopt, export
 from distlog.core.maintenance.vacuum import vacuum
 from distlog.core.transactions.producer_states import read_producer_snapshot
 
@@ -278,17 +276,15 @@ def test_of_two_adoptions_to_one_address_on_a_disk_the_second_is_refused(
     records = golden_of("first")["java-lz4-0"].records()
     folder = partition_of("first", tmp_path, "java-lz4-0")
     target = str(tmp_path / "copies" / "java-lz4") if way == "copied" else None
-    real, seen = adopt._commit, []
+    seen = []
 
-    def commit(*arguments: Any) -> Any:
-        # 1. all files of the first one are there; 2. a second one begins
-        monkeypatch.setattr(adopt, "_commit", real)
+    def adopt_again() -> None:
         with pytest.raises(StorageError, match="another adoption") as error:
             distlog.adopt(folder, target)
         seen.append(error)
-        return real(*arguments)
 
-    monkeypatch.setattr(adopt, "_commit", commit)
+    # 1. all files of the first one are there; 2. a second one begins
+    before_call(monkeypatch, "link", lambda _, to: "/_commits/" in to, adopt_again)
     topic = distlog.adopt(folder, target).topic
     # 3. the first one's topic is whole
     assert seen
@@ -300,16 +296,16 @@ def test_of_two_exports_into_one_log_directory_the_second_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = [distlog.create(str(tmp_path / name)) for name in ("first", "second")]
-    target, real = tmp_path / "logs", export._write_checkpoints
+    target, seen = tmp_path / "logs", []
 
-    def write(*arguments: Any) -> None:
-        monkeypatch.setattr(export, "_write_checkpoints", real)
-        with pytest.raises(StorageError, match="another export or adoption"):
+    def export_another() -> None:
+        with pytest.raises(StorageError, match="another export or adoption") as error:
             topics[1].export(target)
-        real(*arguments)
+        seen.append(error)
 
-    monkeypatch.setattr(export, "_write_checkpoints", write)
+    before_call(monkeypatch, "replace", lambda _, to: to.endswith("-checkpoint"), export_another)
     topics[0].export(target)
+    assert seen
     topics[1].export(target)
     assert (target / "replication-offset-checkpoint").read_text() == "0\n2\nfirst 0 0\nsecond 0 0\n"
 

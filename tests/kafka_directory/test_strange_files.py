@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+from dying_calls import before_call
 from log_dirs import contents, copy_of, partition_of
 
 import distlog
 from distlog import StorageError
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
-from distlog.core.kafka_directory import adopt
 
 
 @pytest.mark.parametrize("way", ["in place", "copied"])
@@ -34,15 +33,15 @@ def test_a_link_in_a_partitions_folder_is_an_error_and_what_it_names_is_not_copi
 def test_a_link_that_takes_the_place_of_a_log_meanwhile_is_not_followed(
     way: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, real = partition_of("first", tmp_path, "java-lz4-0"), adopt._place_segment
+    folder = partition_of("first", tmp_path, "java-lz4-0")
 
-    def place(*arguments: Any, **options: Any) -> None:
+    def put_a_link() -> None:
         replaced = next(folder.glob("*.log")) if what == "the log" else folder
         replaced.rename(tmp_path / "secret")
         replaced.symlink_to(tmp_path / "secret")
-        real(*arguments, **options)
 
-    monkeypatch.setattr(adopt, "_place_segment", place)
+    # the log was read, and now the topic's folder is claimed
+    before_call(monkeypatch, "link", lambda _, to: to.endswith("/.adoption"), put_a_link)
     target = tmp_path / "topics" / "java-lz4"
     with pytest.raises(StorageError, match="this is a link"):
         distlog.adopt(folder, None if way == "in place" else str(target))

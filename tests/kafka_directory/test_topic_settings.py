@@ -233,7 +233,7 @@ def test_where_later_changes_may_be_lost_no_setting_is_taken_and_the_topics_are_
         assert note.startswith("settings are not taken from __cluster_metadata, as it is damaged: ")
 
 
-@pytest.mark.parametrize("limit", [cluster_metadata._MOST_COMPARED_BYTES, 1])
+@pytest.mark.parametrize("limit", [1 << 20, 1])
 def test_after_a_crash_damage_before_a_whole_batch_is_not_the_end(
     limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

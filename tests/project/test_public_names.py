@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import distlog
 
 
 def test_all_names_are_found_once_and_no_others() -> None:
-    assert sorted(distlog.__all__) == sorted([*distlog._MODULE_OF, "__version__"])
+    assert sorted(distlog.__all__) == sorted([*{name for name, _ in imported()}, "__version__"])
     assert len(set(distlog.__all__)) == len(distlog.__all__)
     assert dir(distlog) == sorted(distlog.__all__)
     with pytest.raises(AttributeError, match="module 'distlog' has no attribute 'nothing'"):
@@ -27,10 +28,14 @@ def test_the_import_loads_no_library_until_a_name_is_used() -> None:
     assert ran.stdout == "\n"
 
 
-def test_type_checkers_see_the_same_names_as_python() -> None:
+def imported() -> set[tuple[str, str]]:
+    """The names that type checkers see, each with its module."""
     source = (Path(distlog.__file__)).read_text(encoding="utf-8")
     branch = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
-    imported = {
-        (name.name, node.module) for node in branch.body if isinstance(node, ast.ImportFrom) for name in node.names
-    }
-    assert imported == set(distlog._MODULE_OF.items())
+    nodes = [node for node in branch.body if isinstance(node, ast.ImportFrom)]
+    return {(name.name, str(node.module)) for node in nodes for name in node.names}
+
+
+def test_type_checkers_see_the_same_objects_as_python() -> None:
+    for name, module in imported():
+        assert getattr(importlib.import_module(module), name) is getattr(distlog, name)

@@ -17,17 +17,18 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
 import pytest
+from dying_calls import before_call
 from forked_programs import Program
-from waiting import until
 
 from distlog.core.errors import LockHeldError, StorageError
-from distlog.core.storage.locks_and_pages import FileLock, SharedPage, boot_id
+from distlog.core.storage.locks_and_pages import FileLock, boot_id, copy_of
 
 HOLDING = """
 import os, sys, time
@@ -264,9 +265,10 @@ def test_a_descriptor_that_nobody_knows_does_not_hold_the_lock_for_ever(
     clock, other = Time(), FileLock(path)
     with other.held():
         pass
+    own = next(fd for fd in map(int, os.listdir("/proc/self/fd")) if is_open(fd, path))
     unknown = os.open(path, os.O_RDWR)
     try:
-        for descriptor in (unknown, other._file):
+        for descriptor in (unknown, own):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             caplog.clear()
             with FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic).held(5):
@@ -293,12 +295,13 @@ def test_a_thread_that_is_inside_keeps_the_lock_however_long_others_wait(
 
 
 def test_threads_that_wait_behind_one_that_waits_are_told_of_the_process_that_holds_the_lock(path: str) -> None:
-    lock = FileLock(path)
+    waits = threading.Event()
+    lock = FileLock(path, sleep=lambda pause_s: (waits.set(), time.sleep(pause_s))[1])
     with holder(path) as (process, _):
         process.send_signal(signal.SIGSTOP)
         waiting = threading.Thread(target=lambda: refused(lock, 0.5))
         waiting.start()
-        until(lambda: lock._thread.locked())
+        assert waits.wait(120)
         told = refused(lock, 0.05)
         assert told.details["pid"] == process.pid
         assert "it is stopped" in str(told)
@@ -322,21 +325,21 @@ def test_who_wrote_the_page_last_is_not_taken_for_the_holder(path: str) -> None:
 def test_a_fork_while_a_file_is_opened_leaves_no_copy_that_holds_the_lock(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, mapped, forked, inside = FileLock(path), FileLock._mapped, threading.Event(), threading.Event()
+    lock, forked, inside = FileLock(path), threading.Event(), threading.Event()
     with FileLock(path).held():
         pass
 
-    def mapped_beside_a_fork(self: FileLock) -> SharedPage:
+    def wait_for_the_fork() -> None:
         inside.set()
         forked.wait(120)
-        return mapped(self)
 
     def hold(holds: threading.Event, ends: threading.Event) -> None:
         with lock.held():
             holds.set()
             ends.wait(120)
 
-    monkeypatch.setattr(FileLock, "_mapped", mapped_beside_a_fork)
+    # the lock's own file is open by then
+    before_call(monkeypatch, "open", lambda file, *_: file == copy_of(path), wait_for_the_fork)
     holds, ends = threading.Event(), threading.Event()
     thread = threading.Thread(target=hold, args=(holds, ends))
     thread.start()
@@ -359,6 +362,13 @@ def test_a_fork_while_a_file_is_opened_leaves_no_copy_that_holds_the_lock(
         thread.join()
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def is_open(descriptor: int, path: str) -> bool:
+    """Whether the descriptor is one of the file."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
 
 
 def refused(lock: FileLock, timeout_s: float) -> LockHeldError:

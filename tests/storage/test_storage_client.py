@@ -179,16 +179,19 @@ def test_an_option_that_only_the_first_request_would_refuse_is_refused_before() 
         Storage("s3://bucket/logs", {"nosuch": "very/secret+value"}).read("a")
 
 
-def test_an_option_of_the_class_above_a_client_is_no_slip() -> None:
-    class Base:
-        def __init__(self, batch_size: int = 1) -> None: ...
+def test_an_option_of_the_class_above_a_client_is_no_slip(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Base(ElsewhereFileSystem):
+        def __init__(self, batch_size: int = 1, **_: Any) -> None:
+            super().__init__()
 
     class Client(Base):
-        def __init__(self, block_size: int = 1, **more: Any) -> None: ...
+        def __init__(self, block_size: int = 1, **more: Any) -> None:
+            super().__init__(**more)
 
-    storage_client._check_options("gs", Client, {"batch_size": 2})
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: Client)
+    Storage("gs://bucket/logs", {"batch_size": 2}).put("a", b"1")
     with pytest.raises(InvalidConfigError, match="did you mean block_size"):
-        storage_client._check_options("gs", Client, {"blok_size": 2})
+        Storage("gs://bucket/logs", {"blok_size": 2}).put("a", b"1")
 
 
 @pytest.mark.long

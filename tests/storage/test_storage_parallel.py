@@ -14,7 +14,6 @@ from interrupts import waits as waits
 from waiting import until
 
 from distlog import StorageError
-from distlog.core.storage import parallel
 from distlog.core.storage import parallel as task_module
 from distlog.core.storage.parallel import Task, WorkerThreads, begin, cores, in_order, in_parallel
 
@@ -94,8 +93,6 @@ def test_of_many_threads_that_want_it_one_does_the_work() -> None:
 
 
 def test_a_forked_process_has_threads_of_its_own() -> None:
-    # those of this process may be busy for a test before this one
-    parallel._crew.cache_clear()
     all_at_once = threading.Barrier(5)
     tasks = [begin(lambda: all_at_once.wait(60) and None) for _ in range(4)]
     all_at_once.wait(60)

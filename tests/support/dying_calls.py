@@ -1,12 +1,27 @@
-"""A process that dies at a system call."""
+"""A process that dies at a system call, or meets another one there."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+
+
+def before_call(
+    monkeypatch: pytest.MonkeyPatch, name: str, is_it: Callable[..., bool], work: Callable[[], object]
+) -> None:
+    """Do `work` once, right before the first call of this function of `os` that `is_it`."""
+    real = getattr(os, name)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if is_it(*arguments):
+            monkeypatch.setattr(os, name, real)
+            work()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(os, name, call)
 
 
 class Died(BaseException):

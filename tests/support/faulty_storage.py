@@ -17,7 +17,7 @@ class FaultyStorage:
     """
 
     def __init__(self, storage: Storage, fail_at: int = -1, *, before: bool = False) -> None:
-        self._storage, self._fail_at, self._before = storage, fail_at, before
+        self._storage, self.fail_at, self._before = storage, fail_at, before
         self.operations: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -28,7 +28,7 @@ class FaultyStorage:
 
     def _call(self, name: str, real: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         self.operations.append(name)
-        if len(self.operations) - 1 != self._fail_at:
+        if len(self.operations) - 1 != self.fail_at:
             return real(*args, **options)
         if not self._before:
             real(*args, **options)

@@ -155,13 +155,13 @@ def test_a_commit_whose_reply_was_lost_is_not_made_twice(tmp_path: Path) -> None
         producer = topic.producer()
         producer.append(b"0")
         producer.flush()
-        faulty._fail_at = len(faulty.operations) + fail_at
+        faulty.fail_at = len(faulty.operations) + fail_at
         for number in (1, 2):
             producer.append(b"%d" % number)
             producer.flush()
         producer.close()
         assert contents(topic_on(plain))[0] == [b"0", b"1", b"2"]
-        if len(faulty.operations) <= faulty._fail_at:
+        if len(faulty.operations) <= faulty.fail_at:
             break
     assert fail_at > 3
 
