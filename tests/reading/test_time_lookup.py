@@ -12,20 +12,20 @@ import pytest
 from addresses import Address
 from adopted import Rows, adopt, adopt_golden, rows, with_indexes
 from commits import put_commit
-from histories import segment
 from hypothesis import given
 from hypothesis import strategies as st
 from index_use import WAYS
 from index_use import by_index as by_index
 from index_use import either_way as either_way
 from logs import START, Log, appended, log_of
+from raw_batches import batch, record
 from searches import examples, pairs
 
 import distlog
 from distlog import EARLIEST, LATEST, MAX_TIMESTAMP, Topic
 from distlog.core.batches.record_encoder import encode
 from distlog.core.commits.actions import SetLogStartOffset
-from distlog.core.reading import time_lookup
+from distlog.core.log.partition_log import PartitionLog
 
 GOLDEN = golden.partitions()
 
@@ -173,12 +173,16 @@ def test_a_lookup_in_a_large_remote_segment_reads_little(
     assert topic.storage.counters.bytes_read < 300_000
 
 
-def test_a_first_batch_with_a_base_time_of_no_record_is_looked_into() -> None:
-    usual, unusual = (
-        segment(0, first_timestamp=first, min_timestamp=5000, max_timestamp=6000) for first in (5000, 10_000)
-    )
-    assert time_lookup._by_metadata(usual, 0, 0) == (0, 5000)
-    assert time_lookup._by_metadata(unusual, 0, 0) is None
+@pytest.mark.parametrize("base_timestamp", [5000, 10_000])
+def test_a_first_batch_with_a_base_time_of_no_record_is_looked_into(tmp_path: Path, base_timestamp: int) -> None:
+    topic = distlog.create(str(tmp_path / "t"), config={"retention.ms": -1})
+    records = [record(number, time - base_timestamp) for number, time in enumerate((5000, 6000))]
+    log = PartitionLog(topic.handle, 0, topic.current)
+    log.append_batches(batch(records, base_timestamp=base_timestamp, max_timestamp=6000))
+    log.close()
+    # which seals the segment
+    topic.append([{"value": b"v", "timestamp": 7000}])
+    assert [lookup(topic, time) for time in (0, 5000, 5001)] == [(0, 5000), (0, 5000), (1, 6000)]
 
 
 def test_a_time_among_large_batches_of_a_store_costs_the_index_and_one_request(memory_url: Address) -> None:

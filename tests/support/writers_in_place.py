@@ -32,7 +32,7 @@ class Syncs:
     """Counts the syncs of log files, and lets them fail for one partition."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, self.failing = 0, -1
+        self.count, self.failed, self.failing = 0, 0, -1
         self._fsync = os.fsync
         monkeypatch.setattr(os, "fsync", self._sync)
 
@@ -41,6 +41,7 @@ class Syncs:
         if path.endswith(".log"):
             self.count += 1
             if os.path.dirname(path).endswith(f"-{self.failing}"):
+                self.failed += 1
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._fsync(file)
 

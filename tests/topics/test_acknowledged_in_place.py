@@ -174,10 +174,10 @@ def test_a_sync_that_fails_in_the_background_is_told_by_the_next_flush(topic: To
     writer = topic.writer(linger_ms=0)
     syncs.failing = 0
     writer.append(b"lost", partition=0)
-    until(lambda: syncs.count > 0 and writer._destination.is_flushed)
+    until(lambda: syncs.failed > 0)
+    syncs.failing = -1
     with pytest.raises(StorageError, match="cannot sync"):
         writer.flush()
-    syncs.failing = -1
     writer.append(b"kept", partition=0)
     writer.close()
     assert contents(topic.refresh())[0] == [b"kept"]
