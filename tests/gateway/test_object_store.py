@@ -13,11 +13,11 @@ from addresses import Address
 from gateway_pairs import SESSION_MS
 from gateways import FETCH, PRODUCE, Wire, counted, fetch_fields, produce_fields, producing, until
 from gateways import lingers as lingers
+from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
-from distlog.gateway import gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.dynamic_configs import DynamicConfigs
 from distlog.gateway.gateway_server import GatewayServer
@@ -213,10 +213,10 @@ def test_a_batch_without_a_producer_before_it_does_not_hide_that_a_batch_is_sent
     assert opened(address).end_offsets()[0] == 2
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_any_error_of_a_look_at_the_quotas_of_clients_is_logged_and_the_next_look_comes(
     address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(gateway_server._LOOK_MS, False, 20)
     looks = list[None]()
 
     def look(configs: DynamicConfigs) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 from addresses import Address
 from histories import requests
 from managed import Managed, create, errors
-from topics import values
+from topics import Clock, values
 
 import distlog
 from distlog.core.errors import InvalidConfigError, StorageError, TopicNotFoundError
+from distlog.core.log_manager.log_tasks import LogDirectory
+from distlog.core.log_manager.scheduler import TaskRun
+from distlog.core.storage.storage import Storage
 
 
 def test_the_topics_of_all_roots_are_loaded(tmp_path: Path, memory_url: Address) -> None:
@@ -66,13 +70,14 @@ def test_a_topic_that_is_dropped_and_made_again_between_two_looks_is_the_new_one
 
 def test_a_look_at_a_topic_that_was_dropped_before_is_two_small_requests(memory_url: Address) -> None:
     create(memory_url.url, "clicks").drop()
-    managed = Managed(memory_url.url)
-    (directory,) = managed.manager._directories
+    directory = LogDirectory(Storage(memory_url.url), {}, Clock(), lambda: False, 0)
+    look = partial(directory.load_logs, TaskRun("load-logs", memory_url.url, 0))
+    look()
     # the listing is that of the root
-    assert requests(directory.storage, managed.manager.load) == (2, 0, 1)
+    assert requests(directory.storage, look) == (2, 0, 1)
     create(memory_url.url, "clicks", 3)
-    managed.after(minutes=1)
-    assert managed.manager.topic("clicks").partitions == 3
+    look()
+    assert directory.topics["clicks"].partitions == 3
 
 
 def test_a_bad_topic_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) -> None:
