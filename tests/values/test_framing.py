@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from distlog.core.values.framing import places, unframed, without_first
+from distlog.core.values.framing import split_messages, unframed, without_first
 
 
 def test_ids_and_payloads_of_a_slice_are_its_own() -> None:
@@ -43,11 +43,11 @@ PLACES = [
 @pytest.mark.parametrize("order", [1, -1])
 def test_places_of_messages_are_told_apart(order: int) -> None:
     given = [*PLACES, *PLACES][::order]
-    kinds, numbers, rest = places(pa.array([payload for payload, *_ in given], pa.binary()))
+    kinds, numbers, rest = split_messages(pa.array([payload for payload, *_ in given], pa.binary()))
     assert [kinds[number] for number in numbers] == [place for _, place, _ in given]
     assert rest.to_pylist() == [left for *_, left in given]
 
 
 def test_nothing_has_no_place() -> None:
-    kinds, numbers, rest = places(pa.array([], pa.binary()))
+    kinds, numbers, rest = split_messages(pa.array([], pa.binary()))
     assert (kinds, numbers.tolist(), rest.to_pylist()) == ([(0,)], [], [])

@@ -1,1 +1,1 @@
-"""Values with schemas: the header that names a schema, registries of schemas, Avro and Protobuf as Arrow."""
+"""Values with schemas: the header that names a schema, schema registries, Avro and Protobuf as Arrow."""

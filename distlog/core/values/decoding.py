@@ -1,4 +1,4 @@
-"""From values with schemas to columns, batch by batch; a value that cannot be decoded is named, or is null."""
+"""Decodes values with schemas to columns, batch by batch; bad values raise an error or become null."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from distlog.core.values.framing import unframed
 OnError = Literal["fail", "null"]
 Longs = npt.NDArray[np.int64]
 
-#: The columns that a read needs in addition to the wanted ones.
+#: The columns that a read needs in addition to the selected columns.
 NEEDED = ("partition", "offset", "value")
 
 
 class Decoded(NamedTuple):
-    """The rows of values, null in each column for a null and for a bad value, and why each bad value is."""
+    """The rows of values, null for nulls and bad values, and the faults of bad values by row."""
 
     rows: pa.RecordBatch
     faults: Mapping[int, str]
@@ -41,18 +41,18 @@ def check_on_error(on_error: str) -> None:
 
 
 def schema_with(columns: pa.Schema, decoder: Decoder, flatten: bool) -> pa.Schema:
-    """The `columns` with those of the values instead of `value`, or at the end; as its parts without `flatten`."""
+    """Return `columns` with the values' columns in place of `value`, or at the end; as a struct without `flatten`."""
     decoded = decoder.schema if flatten else pa.schema([pa.field("value", pa.struct(list(decoder.schema)))])
-    others = [field for field in columns if field.name != "value"]
-    if twice := sorted({field.name for field in others} & set(decoded.names)):
+    fields = [field for field in columns if field.name != "value"]
+    if duplicates := sorted({field.name for field in fields} & set(decoded.names)):
         raise InvalidConfigError(
-            f"a column is called {twice[0]} already: flatten=False makes one column of the value's fields, "
-            "or leave that column out of the read",
-            columns=",".join(twice),
+            f"the column {duplicates[0]} exists already: use flatten=False for one column of the value's fields, "
+            "or omit that column from the read",
+            columns=",".join(duplicates),
         )
-    at = max(columns.get_field_index("value"), -1)
-    at = len(others) if at < 0 else at
-    return pa.schema([*others[:at], *decoded, *others[at:]])
+    index = columns.get_field_index("value")
+    index = len(fields) if index < 0 else index
+    return pa.schema([*fields[:index], *decoded, *fields[index:]])
 
 
 def decoded_table(
@@ -65,17 +65,17 @@ def decoded_table(
 def decoded_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, decoder: Decoder, on_error: OnError, flatten: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of `schema`; InvalidRecordError for the first bad value, unless `on_error` is null."""
+    """Yield batches of `schema`. Raises InvalidRecordError for the first bad value, unless `on_error` is null."""
     for batch in batches:
         values = batch.column("value").cast(pa.binary())
         rows, faults = decoder.decode(values)
         if faults and on_error == "fail":
             _fail(batch, min(faults), faults[min(faults)])
-        made = dict(zip(rows.schema.names, rows.columns, strict=True))
+        decoded = dict(zip(rows.schema.names, rows.columns, strict=True))
         if not flatten:
             missing = booleans(np.isin(np.arange(len(values)), list(faults)) | _nulls(values))
-            made = {"value": pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema), mask=missing)}
-        columns = [made[field.name] if field.name in made else batch.column(field.name) for field in schema]
+            decoded = {"value": pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema), mask=missing)}
+        columns = [decoded[field.name] if field.name in decoded else batch.column(field.name) for field in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -85,9 +85,11 @@ def without_headers(batches: Iterable[pa.RecordBatch], on_error: OnError) -> Ite
         bad = (ids < 0) & ~_nulls(batch.column("value"))
         if on_error == "fail" and bad.any():
             _fail(batch, int(bad.argmax()), "the value has no header with a schema's id")
-        at = batch.schema.get_field_index("value")
+        index = batch.schema.get_field_index("value")
         yield batch.set_column(
-            at, "value", pc.if_else(booleans(bad), pa.nulls(1, payloads.type)[0], payloads) if bad.any() else payloads
+            index,
+            "value",
+            pc.if_else(booleans(bad), pa.nulls(1, payloads.type)[0], payloads) if bad.any() else payloads,
         )
 
 
@@ -95,19 +97,20 @@ def _nulls(values: pa.Array) -> npt.NDArray[np.bool_]:
     return numbers_of(values.is_null().cast(pa.uint8())).view(np.bool_)
 
 
-def _fail(batch: pa.RecordBatch, row: int, why: str) -> None:
-    place = {name: batch.column(name)[row].as_py() for name in ("partition", "offset") if name in batch.schema.names}
-    raise InvalidRecordError(f"{why}; on_error='null' leaves the fields of such records null", **place)
+def _fail(batch: pa.RecordBatch, row: int, fault: str) -> None:
+    names = [name for name in ("partition", "offset") if name in batch.schema.names]
+    position = {name: batch.column(name)[row].as_py() for name in names}
+    raise InvalidRecordError(f"{fault}; on_error='null' leaves the fields of bad records null", **position)
 
 
-def attempt(function: Callable[[Any], Any], given: Any) -> tuple[Any, str]:
+def attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, str]:
     try:
-        return function(given), ""
+        return function(argument), ""
     except Exception as error:
         return None, f"{type(error).__name__} {str(error)[:200]}".strip()
 
 
-#: Up to this many values are decoded one by one, if some of them cannot be decoded together with the others.
+#: Up to this many values are decoded one by one, if not all can be decoded together.
 FEW = 64
 
 Payloads = TypeVar("Payloads", list[bytes], pa.Array)
@@ -117,22 +120,22 @@ def in_halves(
     rows: Longs,
     payloads: Payloads,
     together: Callable[[Payloads], pa.RecordBatch | None],
-    one_by_one: Callable[[Longs, Payloads], tuple[Longs, pa.RecordBatch]],
+    singly: Callable[[Longs, Payloads], tuple[Longs, pa.RecordBatch]],
 ) -> Iterator[tuple[Longs, pa.RecordBatch]]:
-    """The rows of payloads that are decoded, and their columns: together, except a few around each bad value."""
+    """Yield the rows of decoded payloads and their columns; decodes only a few around a bad value one by one."""
     columns = together(payloads)
     if columns is not None:
         yield rows, columns
     elif len(rows) <= FEW:
-        yield one_by_one(rows, payloads)
+        yield singly(rows, payloads)
     else:
         half = len(rows) // 2
-        yield from in_halves(rows[:half], payloads[:half], together, one_by_one)
-        yield from in_halves(rows[half:], payloads[half:], together, one_by_one)
+        yield from in_halves(rows[:half], payloads[:half], together, singly)
+        yield from in_halves(rows[half:], payloads[half:], together, singly)
 
 
 def scattered(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of `parts`, each at the number in its part, among `count` rows; the others are null."""
+    """Return `count` rows, with the rows of `parts` at their numbers, and null elsewhere."""
     if len(parts) == 1 and len(parts[0][0]) == count:
         return parts[0][1]
     sources = np.full(count, -1, np.int64)

@@ -1,4 +1,4 @@
-"""Values of Protobuf as Arrow: ptars decodes them in bulk, protobuf's own library knows the messages.
+"""Values of Protobuf as Arrow: ptars decodes them in bulk, protobuf's own library parses the schemas.
 
 A registry has the text of .proto files, which the compiler of grpcio-tools reads.
 """
@@ -23,13 +23,13 @@ from distlog.core.arrays import flags_of, integers, join
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.optional import extra, optional
 from distlog.core.values.decoding import Decoded, Longs, OnError, attempt, decoded_table, in_halves, scattered
-from distlog.core.values.framing import Place, places, unframed
+from distlog.core.values.framing import Indexes, split_messages, unframed
 from distlog.core.values.registry import Schema, SchemaRegistry
 
 _EXTRA = extra("protobuf")
-#: The name that a schema has as a file among the others that it imports.
+#: The file name of a schema, next to the files that it imports.
 _FILE = "value.proto"
-#: Arrow's types: Python has no nanoseconds, and a list or a map that is absent is an empty one.
+#: Arrow's types: Python has no nanoseconds, and an absent list or map is empty.
 _CONFIG = {
     "timestamp_unit": "us",
     "duration_unit": "us",
@@ -39,13 +39,13 @@ _CONFIG = {
     "list_value_nullable": True,
     "map_value_nullable": True,
 }
-#: The microseconds that a Timestamp (the years 1 to 9999) and a Duration (10,000 years) may have, from, to.
+#: The microseconds of a Timestamp (the years 1 to 9999) and of a Duration (10,000 years), from and to.
 _TIMES = -62_135_596_800 * 10**6, 253_402_300_800 * 10**6
 _DURATIONS = -315_576_000_001 * 10**6 + 1, 315_576_000_001 * 10**6
 
 
 class Message:
-    """A type of messages, and how its values become columns. Pickles."""
+    """A type of messages, and the columns of its values. Pickles."""
 
     def __init__(self, files: tuple[bytes, ...], name: str) -> None:
         self._files, self.name = files, name
@@ -53,23 +53,23 @@ class Message:
         self.schema, self._handler = _handler(self._descriptor)
 
     @classmethod
-    def of(cls, given: Any, name: str | None = None) -> Message:
-        """From a generated class, its descriptor, a registry's schema, or a .proto file's text and a message name."""
-        descriptor = getattr(given, "DESCRIPTOR", given)
+    def of(cls, source: Any, name: str | None = None) -> Message:
+        """Parse a generated class, its descriptor, a registry's schema, or a .proto text and a message name."""
+        descriptor = getattr(source, "DESCRIPTOR", source)
         if hasattr(descriptor, "full_name") and hasattr(descriptor, "file"):
             return cls(_files_of(descriptor.file), descriptor.full_name)
-        if not isinstance(given, str | Schema):
-            text = "a schema of Protobuf is a generated class, its descriptor, or the text of a .proto file"
-            raise InvalidConfigError(text, got=type(given).__name__)
-        files = compiled(given if isinstance(given, Schema) else Schema("PROTOBUF", given))
-        return cls(files, name or _name_at(files, (0,)))
+        if not isinstance(source, str | Schema):
+            text = "a Protobuf schema must be a generated class, its descriptor, or the text of a .proto file"
+            raise InvalidConfigError(text, got=type(source).__name__)
+        files = compiled(source if isinstance(source, Schema) else Schema("PROTOBUF", source))
+        return cls(files, name or _message_name(files, (0,)))
 
     def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
         decoded = self._handler.list_to_record_batch(payloads)
         if _check_columns(decoded.to_struct_array(), self._descriptor):
             message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
             kind = message_factory.GetMessageClass(self._descriptor)
-            written = [kind.FromString(one).SerializePartialToString() for one in payloads]
+            written = [kind.FromString(payload).SerializePartialToString() for payload in payloads]
             decoded = self._handler.list_to_record_batch(written)
         return pa.RecordBatch.from_arrays(decoded.columns, schema=self.schema)
 
@@ -81,8 +81,8 @@ def _descriptor(files: tuple[bytes, ...], name: str) -> Any:
     descriptor_pool = optional("google.protobuf.descriptor_pool", "protobuf()", _EXTRA)
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
     if any(descriptors.FileDescriptorProto.FromString(file).syntax == "editions" for file in files):
-        # ptars panics, which is no Exception to Python
-        raise InvalidConfigError("no columns come from an edition of Protobuf: give a schema with proto2 or proto3")
+        # ptars panics, which Python cannot catch
+        raise InvalidConfigError("editions of Protobuf are not supported: use a schema with proto2 or proto3")
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in files:
@@ -102,7 +102,7 @@ def _handler(descriptor: Any) -> tuple[pa.Schema, Any]:
 
 def _check_no_circle(descriptor: Any, inside: tuple[str, ...]) -> None:
     if descriptor.full_name in inside:
-        text = "a message that holds itself has no columns: give a schema without that field"
+        text = "a recursive message has no columns: use a schema without that field"
         raise InvalidConfigError(text, name=descriptor.full_name)
     for field in descriptor.fields:
         if field.message_type is not None:
@@ -110,9 +110,9 @@ def _check_no_circle(descriptor: Any, inside: tuple[str, ...]) -> None:
 
 
 def _check_columns(values: pa.Array, descriptor: Any) -> bool:
-    """True if a message has two fields of a oneof, of which the last counts: ptars sets both.
+    """Return whether a message has two fields of a oneof: the last one applies, but ptars sets both.
 
-    Raises ValueError for a time or duration that Protobuf does not have: ptars returns the nearest one of Arrow.
+    Raises ValueError for a time or duration out of Protobuf's range, which ptars changes to Arrow's nearest value.
     """
     if pa.types.is_list(values.type):
         return _check_columns(values.values, descriptor)
@@ -127,17 +127,17 @@ def _check_columns(values: pa.Array, descriptor: Any) -> bool:
         return False
     kinds = {field.name: kind for field in descriptor.fields if (kind := field.message_type) is not None}
     inside = [_check_columns(values.field(name), kind) for name, kind in kinds.items()]
-    # an optional field is alone in a oneof of its own
-    several = (one.fields for one in descriptor.oneofs if len(one.fields) > 1)
-    chosen = ([flags_of(values.field(each.name).is_valid()) for each in fields] for fields in several)
-    return any(inside) or any((np.sum(flags, axis=0) > 1).any() for flags in chosen)
+    # an optional field is a oneof with one field
+    oneofs = (oneof.fields for oneof in descriptor.oneofs if len(oneof.fields) > 1)
+    is_set = ([flags_of(values.field(field.name).is_valid()) for field in fields] for fields in oneofs)
+    return any(inside) or any((np.sum(flags, axis=0) > 1).any() for flags in is_set)
 
 
 def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
     files = {} if files is None else files
-    for one in file.dependencies:
-        if one.name not in files:
-            _files_of(one, files)
+    for dependency in file.dependencies:
+        if dependency.name not in files:
+            _files_of(dependency, files)
     files[file.name] = file.serialized_pb
     return tuple(files.values())
 
@@ -145,34 +145,34 @@ def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, 
 def compiled(schema: Schema) -> tuple[bytes, ...]:
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
     with suppress(ValueError, binascii.Error, Exception):
-        # some producers register the descriptor of the file, in base64, in place of its text
-        made = descriptors.FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
-        if made.message_type and not schema.imports:
-            return (made.SerializeToString(),)
+        # some producers register the descriptor of the file in base64 instead of its text
+        file = descriptors.FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
+        if file.message_type and not schema.imports:
+            return (file.SerializeToString(),)
     protoc = optional("grpc_tools.protoc", "a registry with Protobuf", _EXTRA)
-    own = Path(protoc.__file__).parent / "_proto"
+    library = Path(protoc.__file__).parent / "_proto"
     with tempfile.TemporaryDirectory(prefix="distlog-proto-") as folder:
         for name, text in (*schema.imports, (_FILE, schema.text)):
-            place = PurePosixPath(name)
-            if place.is_absolute() or ".." in place.parts or "\0" in name:
-                raise InvalidConfigError("an import's name must be a path below the schema's folder", name=repr(name))
-            (Path(folder) / place).parent.mkdir(parents=True, exist_ok=True)
-            (Path(folder) / place).write_text(text, encoding="utf-8")
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\0" in name:
+                raise InvalidConfigError("an import's name must be a path in the schema's folder", name=repr(name))
+            (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / path).write_text(text, encoding="utf-8")
         output = os.path.join(folder, ".compiled")
-        arguments = ["protoc", f"-I{folder}", f"-I{own}", "--include_imports", f"-o{output}", _FILE]
+        arguments = ["protoc", f"-I{folder}", f"-I{library}", "--include_imports", f"-o{output}", _FILE]
         if protoc.main(arguments) != 0:
-            raise InvalidConfigError("this is no schema of Protobuf: standard error has what the compiler said")
+            raise InvalidConfigError("not a schema of Protobuf: the compiler's errors are on standard error")
         files = descriptors.FileDescriptorSet.FromString(Path(output).read_bytes()).file
     return tuple(file.SerializeToString() for file in files)
 
 
-def _name_at(files: tuple[bytes, ...], place: Place) -> str:
+def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
     file = descriptors.FileDescriptorProto.FromString(files[-1])
     names, messages = [file.package] if file.package else [], file.message_type
-    for number in place:
+    for number in indexes:
         if number >= len(messages):
-            raise InvalidConfigError("the schema has no message at this place", place=list(place))
+            raise InvalidConfigError("the schema has no message with these indexes", indexes=list(indexes))
         names.append(messages[number].name)
         messages = messages[number].nested_type
     return ".".join(names)
@@ -181,14 +181,14 @@ def _name_at(files: tuple[bytes, ...], place: Place) -> str:
 class ProtobufDecoder:
     """Decodes values to the columns of `reader`.
 
-    With a `registry` each value has a header with its schema's id and the place of its message there, which must be
-    called as the reader is: Protobuf reads fields by their numbers, whatever version of the message wrote them.
+    With a `registry`, values have a header with the schema's id and the indexes of the message, whose name must be
+    the reader's: Protobuf reads fields by their numbers, from any version of a message.
     """
 
     def __init__(self, reader: Message | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
-        #: Why values of a schema and place cannot be read; empty where they can.
-        self._checked: dict[tuple[int, Place | None], str] = {}
+        #: By schema and indexes: why values cannot be read, or an empty text.
+        self._checked: dict[tuple[int, Indexes | None], str] = {}
         self._files: dict[int, tuple[bytes, ...]] = {}
 
     @property
@@ -200,25 +200,27 @@ class ProtobufDecoder:
         rows, payloads = self._payloads(values, faults)
         if self._reader is None:
             return Decoded(scattered([], len(values), self.schema), faults)
-        slowly = partial(self._one_by_one, faults)
-        parts = list(in_halves(rows, payloads, lambda some: attempt(self._rows, some)[0], slowly))
+        slowly = partial(self._record_by_record, faults)
+        parts = list(in_halves(rows, payloads, lambda group: attempt(self._rows, group)[0], slowly))
         return Decoded(scattered(parts, len(values), self.schema), faults)
 
     def _rows(self, payloads: list[bytes]) -> pa.RecordBatch:
         assert self._reader is not None
         return self._reader.rows(payloads)
 
-    def _one_by_one(self, faults: dict[int, str], rows: Longs, payloads: list[bytes]) -> tuple[Longs, pa.RecordBatch]:
+    def _record_by_record(
+        self, faults: dict[int, str], rows: Longs, payloads: list[bytes]
+    ) -> tuple[Longs, pa.RecordBatch]:
         good, parts = [], [self._rows([])]
         for number, (row, payload) in enumerate(zip(rows.tolist(), payloads, strict=True)):
             part, fault = attempt(self._rows, [payload])
             if fault:
                 name = "" if self._reader is None else self._reader.name
-                faults[row] = f"the value is no {name} of Protobuf: {fault}"
+                faults[row] = f"the value is not a {name} of Protobuf: {fault}"
             else:
                 good.append(number)
                 parts.append(part)
-        # not together, where Protobuf's own library reads all: it refuses more
+        # not decoded together, since Protobuf's own library then reads all, and refuses more
         return rows[np.array(good, np.intp)], join(parts)
 
     def _payloads(self, values: pa.Array, faults: dict[int, str]) -> tuple[Longs, list[bytes]]:
@@ -227,25 +229,25 @@ class ProtobufDecoder:
             return valid, values.drop_null().to_pylist()
         ids, payloads = unframed(values)
         faults.update(dict.fromkeys(valid[ids[valid] < 0].tolist(), "the value has no header with a schema's id"))
-        kinds, numbers, rest = places(payloads)
+        kinds, numbers, messages = split_messages(payloads)
         framed = np.flatnonzero(ids >= 0)
-        headers, which = np.unique(ids[framed] * len(kinds) + numbers[framed], return_inverse=True)
-        whys = [self._fault(header // len(kinds), kinds[header % len(kinds)]) for header in headers.tolist()]
-        bad = np.array([bool(why) for why in whys], np.bool_)[which]
-        faults.update({int(row): whys[kind] for row, kind in zip(framed[bad], which[bad], strict=True)})
-        chosen = framed[~bad]
-        return chosen, rest.take(integers(chosen)).to_pylist()
+        headers, header_of_row = np.unique(ids[framed] * len(kinds) + numbers[framed], return_inverse=True)
+        reasons = [self._fault(header // len(kinds), kinds[header % len(kinds)]) for header in headers.tolist()]
+        bad = np.array([bool(reason) for reason in reasons], np.bool_)[header_of_row]
+        faults.update({int(row): reasons[kind] for row, kind in zip(framed[bad], header_of_row[bad], strict=True)})
+        readable = framed[~bad]
+        return readable, messages.take(integers(readable)).to_pylist()
 
-    def _fault(self, schema_id: int, place: Place | None) -> str:
-        if (schema_id, place) not in self._checked:
+    def _fault(self, schema_id: int, indexes: Indexes | None) -> str:
+        if (schema_id, indexes) not in self._checked:
             try:
-                name = self.name_at(schema_id, place)
-                wanted = self._reader.name if self._reader else name
-                why = "" if name == wanted else f"the value is a {name}, not a {wanted}"
+                name = self.message_name(schema_id, indexes)
+                expected = self._reader.name if self._reader else name
+                fault = "" if name == expected else f"the value is a {name}, not a {expected}"
             except (SchemaNotFoundError, InvalidConfigError) as error:
-                why = f"the value's schema {schema_id} cannot be used: {error}"
-            self._checked[schema_id, place] = why
-        return self._checked[schema_id, place]
+                fault = f"the value's schema {schema_id} cannot be used: {error}"
+            self._checked[schema_id, indexes] = fault
+        return self._checked[schema_id, indexes]
 
     def files(self, schema_id: int) -> tuple[bytes, ...]:
         if schema_id not in self._files:
@@ -256,10 +258,10 @@ class ProtobufDecoder:
             self._files[schema_id] = compiled(schema)
         return self._files[schema_id]
 
-    def name_at(self, schema_id: int, place: Place | None) -> str:
-        if place is None:
-            raise InvalidConfigError("the header does not say which message it is")
-        return _name_at(self.files(schema_id), place)
+    def message_name(self, schema_id: int, indexes: Indexes | None) -> str:
+        if indexes is None:
+            raise InvalidConfigError("the header has no indexes of a message")
+        return _message_name(self.files(schema_id), indexes)
 
 
 def protobuf_table(
@@ -271,7 +273,7 @@ def protobuf_table(
     on_error: OnError,
     flatten: bool,
 ) -> pa.Table:
-    """All batches as a table of `columns` and the fields of their values."""
+    """Return all batches as a table of `columns` and the fields of their values."""
     if schema is not None:
         reader: Message | None = Message.of(schema, message)
     elif registry is None:
@@ -279,24 +281,25 @@ def protobuf_table(
             "protobuf needs a schema, a registry, or both: protobuf(registry='http://host:8081')"
         )
     else:
-        # held, since the columns are those of the newest message
+        # all batches, since the newest message gives the columns
         batches = list(batches)
         reader = newest_message(registry, [batch.column("value") for batch in batches], message)
     return decoded_table(batches, columns, ProtobufDecoder(reader, registry), on_error, flatten)
 
 
 def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], message: str | None) -> Message | None:
-    """The last message with the highest id among binary values, or the message of this name in its schema."""
-    newest: dict[int, Place] = {}
+    """Return the last message with the highest id among values, or the message of this name in its schema."""
+    newest: dict[int, Indexes] = {}
     for values in batches:
         ids, payloads = unframed(values)
-        kinds, numbers, _ = places(payloads)
-        for one in np.unique(ids[ids >= 0]).tolist():
-            place = kinds[numbers[np.flatnonzero(ids == one)[-1]]]
-            if place is not None:
-                newest[one] = place
+        kinds, numbers, _ = split_messages(payloads)
+        for schema_id in np.unique(ids[ids >= 0]).tolist():
+            indexes = kinds[numbers[np.flatnonzero(ids == schema_id)[-1]]]
+            if indexes is not None:
+                newest[schema_id] = indexes
     decoder = ProtobufDecoder(None, registry)
-    for one in sorted(newest, reverse=True):
+    for schema_id in sorted(newest, reverse=True):
         with suppress(SchemaNotFoundError, InvalidConfigError):
-            return Message(decoder.files(one), message or decoder.name_at(one, newest[one]))
+            name = message or decoder.message_name(schema_id, newest[schema_id])
+            return Message(decoder.files(schema_id), name)
     return None

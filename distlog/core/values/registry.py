@@ -1,4 +1,4 @@
-"""Schemas by their ids: from a registry with Confluent's REST API, or from the topic where registries keep them."""
+"""Schemas by id, from a registry with Confluent's REST API, or from the topic of a registry."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ import pyarrow as pa
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError, StorageDeniedError, StorageError
 from distlog.core.integers import whole_number
 
-#: The most that an answer may have, in bytes, and take, in seconds.
+#: The limits of an answer, in bytes and in seconds.
 MAX_ANSWER_BYTES = 8 << 20
 ANSWER_SECONDS = 30.0
-#: How many schemas one schema may need, over all levels: a circle of them would have no end.
+#: The most schemas that a schema may refer to, over all levels; it also ends a cycle.
 MAX_REFERENCES = 250
-#: The kinds of schemas. A registry names none for Avro, which it knew first.
+#: The kinds of schemas. A registry omits the kind of Avro.
 KINDS = ("AVRO", "PROTOBUF", "JSON")
-#: The context of all subjects that name none.
+#: The context of subjects that do not name a context.
 DEFAULT_CONTEXT = "."
 _QUALIFIED = re.compile(r":(\.[^:]*):(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as a registry has it: `kind` is AVRO, PROTOBUF or JSON.
+    """A schema of a registry: `kind` is AVRO, PROTOBUF or JSON.
 
-    `imports` are the names and texts of the schemas that it refers to, each after those that it needs itself.
+    `imports` has the names and texts of referenced schemas, a schema after its own references.
     """
 
     kind: str
@@ -47,24 +47,24 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class _Registered:
-    """A schema before the others that it refers to were looked up: (name, subject, version) of each."""
+    """A schema with unresolved references: (name, subject, version)."""
 
     kind: str
     text: str
     references: tuple[tuple[str, str, int], ...]
 
     @classmethod
-    def parse(cls, given: Any) -> _Registered:
-        if not isinstance(given, dict) or not isinstance(given.get("schema"), str):
+    def parse(cls, value: Any) -> _Registered:
+        if not isinstance(value, dict) or not isinstance(value.get("schema"), str):
             raise ValueError("no text called schema")
-        kind = given.get("schemaType") or "AVRO"
+        kind = value.get("schemaType") or "AVRO"
         if kind not in KINDS:
-            raise ValueError(f"schemaType {str(kind)[:40]!r} is none of {', '.join(KINDS)}")
-        return cls(kind, given["schema"], tuple(map(_reference, given.get("references") or ())))
+            raise ValueError(f"schemaType {str(kind)[:40]!r} is not one of {', '.join(KINDS)}")
+        return cls(kind, value["schema"], tuple(map(_reference, value.get("references") or ())))
 
 
-def _reference(given: Any) -> tuple[str, str, int]:
-    reference = given if isinstance(given, dict) else {}
+def _reference(value: Any) -> tuple[str, str, int]:
+    reference = value if isinstance(value, dict) else {}
     name, subject, version = reference.get("name"), reference.get("subject"), reference.get("version")
     if not (isinstance(name, str) and isinstance(subject, str) and type(version) is int):
         raise ValueError("a reference needs a name, a subject and a version")
@@ -72,7 +72,7 @@ def _reference(given: Any) -> tuple[str, str, int]:
 
 
 class _Source(Protocol):
-    """A place where schemas are looked up; both methods raise SchemaNotFoundError."""
+    """A source of schemas. Both methods raise SchemaNotFoundError."""
 
     def by_id(self, schema_id: int) -> _Registered: ...
 
@@ -91,17 +91,19 @@ class SchemaTopic(Protocol):
 
 
 class SchemaRegistry:
-    """Schemas by the ids that values begin with, each looked up once.
+    """A schema registry: looks up schemas by the ids in the headers of values, once per id.
 
-    `source` is the address of a registry with Confluent's REST API (`https://user:password@host:8081`), the topic in
-    which such a registry keeps its schemas (`distlog.open(f"{root}/_schemas")`: then no registry has to run), or the
-    schemas themselves by id, as texts of Avro or as dicts.
+    Pickles, also into Spark tasks. Its text never shows a user or password.
 
-    An id means one schema in each `context` of a registry: the schemas of the subjects `:.staging:...` are those of
-    the context `.staging`, all others those of the default context `.`. Subjects without a context are looked up in
-    `context`.
+    Args:
+        source: The address of a registry with Confluent's REST API (`https://user:password@host:8081`); the topic
+            where a registry stores its schemas (`distlog.open(f"{root}/_schemas")`, which needs no running registry);
+            or a dict of schemas by id, as Avro texts or dicts.
+        context: The context of ids, and of subjects without a context. Subjects `:.staging:...` are in the context
+            `.staging`, other subjects in the default context `.`.
 
-    Pickles, into Spark tasks too. It never shows a user or password. Raises InvalidConfigError for another source.
+    Raises:
+        InvalidConfigError: `source` is something else.
     """
 
     def __init__(self, source: str | SchemaTopic | Mapping[int, Any], context: str = DEFAULT_CONTEXT) -> None:
@@ -109,98 +111,98 @@ class SchemaRegistry:
         self._schemas: dict[int, Schema] = {}
 
     def schema(self, schema_id: int) -> Schema:
-        """The schema with this id, and those that it refers to.
+        """Return the schema with this id, and the schemas that it refers to.
 
-        Raises SchemaNotFoundError, and StorageError if the registry cannot be asked or answers nonsense.
+        Raises SchemaNotFoundError, and StorageError if the registry fails or returns an invalid answer.
         """
         if schema_id not in self._schemas:
-            self._schemas[schema_id] = self._whole(self._source.by_id(schema_id))
+            self._schemas[schema_id] = self._resolved(self._source.by_id(schema_id))
         return self._schemas[schema_id]
 
     def latest(self, subject: str) -> Schema:
-        """The newest schema of a subject, as of `clicks-value`, looked up each time. Raises as `schema` does."""
-        return self._whole(self._source.by_version(subject, None))
+        """Look up the newest schema of a subject, as `clicks-value`. Raises the errors of `schema`."""
+        return self._resolved(self._source.by_version(subject, None))
 
-    def _whole(self, registered: _Registered) -> Schema:
+    def _resolved(self, registered: _Registered) -> Schema:
         imports: dict[str, str] = {}
         self._add_imports(registered, imports, set())
         return Schema(registered.kind, registered.text, tuple(imports.items()))
 
-    def _add_imports(self, registered: _Registered, imports: dict[str, str], begun: set[str]) -> None:
+    def _add_imports(self, registered: _Registered, imports: dict[str, str], names: set[str]) -> None:
         for name, subject, version in registered.references:
-            if name in begun:
+            if name in names:
                 continue
-            begun.add(name)
-            if len(begun) > MAX_REFERENCES:
-                raise StorageError(f"a schema refers to more than {MAX_REFERENCES} others", subject=subject)
+            names.add(name)
+            if len(names) > MAX_REFERENCES:
+                raise StorageError(f"a schema refers to more than {MAX_REFERENCES} schemas", subject=subject)
             needed = self._source.by_version(subject, version)
-            self._add_imports(needed, imports, begun)
+            self._add_imports(needed, imports, names)
             imports[name] = needed.text
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({self._source})"
 
 
-def registry_of(given: Any) -> SchemaRegistry:
-    return given if isinstance(given, SchemaRegistry) else SchemaRegistry(given)
+def registry_of(source: Any) -> SchemaRegistry:
+    return source if isinstance(source, SchemaRegistry) else SchemaRegistry(source)
 
 
 def split_subject(subject: str, context: str = DEFAULT_CONTEXT) -> tuple[str, str]:
-    """The context of a subject, by default `context`, and its name there: `:.staging:clicks-value` names both."""
+    """Split a subject, as `:.staging:clicks-value`, into its context, by default `context`, and its name."""
     qualified = _QUALIFIED.fullmatch(subject)
     return (qualified[1], qualified[2]) if qualified else (context, subject)
 
 
-def _source_of(given: Any, context: str) -> _Source:
+def _source_of(source: Any, context: str) -> _Source:
     if not isinstance(context, str) or not context.startswith(".") or ":" in context:
         raise InvalidConfigError("a context begins with a dot, as in .staging", context=repr(context))
-    if isinstance(given, str):
-        return _Server(given, context)
-    if isinstance(given, Mapping):
+    if isinstance(source, str):
+        return _Server(source, context)
+    if isinstance(source, Mapping):
         if context != DEFAULT_CONTEXT:
-            raise InvalidConfigError("schemas that are given by id have no contexts", context=context)
-        return _GivenSchemas(given)
-    if hasattr(given, "scan") and hasattr(given, "refresh"):
-        return _Topic(given, context)
+            raise InvalidConfigError("a dict of schemas has no contexts", context=context)
+        return _SchemaDict(source)
+    if hasattr(source, "scan") and hasattr(source, "refresh"):
+        return _Topic(source, context)
     raise InvalidConfigError(
-        "a registry is an http address, a topic (distlog.open(f'{root}/_schemas')), or a dict of schemas by id",
-        registry=type(given).__name__,
+        "a registry must be an http address, a topic (distlog.open(f'{root}/_schemas')), or a dict of schemas by id",
+        registry=type(source).__name__,
     )
 
 
-class _GivenSchemas:
-    def __init__(self, given: Mapping[int, Any]) -> None:
-        self._schemas = {whole_number("a schema's id", one): _known(text) for one, text in given.items()}
+class _SchemaDict:
+    def __init__(self, schemas: Mapping[int, Any]) -> None:
+        self._schemas = {whole_number("a schema's id", number): _parsed(schema) for number, schema in schemas.items()}
 
     def by_id(self, schema_id: int) -> _Registered:
         if schema_id not in self._schemas:
-            raise SchemaNotFoundError(f"schema {schema_id} is not among the {len(self._schemas)} given")
+            raise SchemaNotFoundError(f"schema {schema_id} is not in the dict of {len(self._schemas)} schemas")
         return self._schemas[schema_id]
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
-        raise SchemaNotFoundError(f"schemas that are given by id have no subjects, such as {subject}")
+        raise SchemaNotFoundError(f"a dict of schemas has no subjects, but the subject {subject} is needed")
 
     def __str__(self) -> str:
         return f"{len(self._schemas)} schemas"
 
 
-def _known(given: Any) -> _Registered:
-    if isinstance(given, Schema):
-        if given.imports:
-            raise InvalidConfigError("a schema with imports comes from a registry: give its address")
-        return _Registered(given.kind, given.text, ())
-    return _Registered("AVRO", given if isinstance(given, str) else json.dumps(given), ())
+def _parsed(schema: Any) -> _Registered:
+    if isinstance(schema, Schema):
+        if schema.imports:
+            raise InvalidConfigError("a schema with imports needs its registry: use the registry's address")
+        return _Registered(schema.kind, schema.text, ())
+    return _Registered("AVRO", schema if isinstance(schema, str) else json.dumps(schema), ())
 
 
 class _NoRedirect(HTTPRedirectHandler):
     """Follows no redirect: it would carry the password to another server."""
 
-    def redirect_request(self, *given: Any, **named: Any) -> None:
-        """Nothing to ask next, so the redirect is the answer."""
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Return no request, so that the redirect is the answer."""
 
 
 class _Server:
-    """A registry at an address, Confluent's or Karapace. User and password go into a header, and are shown nowhere.
+    """A registry at an address, Confluent's or Karapace. User and password go into a header, and are never shown.
 
     https://docs.confluent.io/platform/current/schema-registry/develop/api.html
     """
@@ -214,7 +216,7 @@ class _Server:
             host = port = None
         if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
             raise InvalidConfigError(
-                "the address of a registry is as https://user:password@host:8081; a topic of schemas is given opened"
+                "a registry's address must be like https://user:password@host:8081; open a topic of schemas yourself"
             )
         name = f"[{host}]" if ":" in host else host
         self._url = f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
@@ -232,14 +234,14 @@ class _Server:
         number = "latest" if version is None else str(version)
         return self._get(f"/subjects/{quote(subject, safe='')}/versions/{number}", f"{subject}, version {number}")
 
-    def _get(self, path: str, what: str) -> _Registered:
+    def _get(self, path: str, subject_text: str) -> _Registered:
         request = Request(self._url + path, headers=self._headers)
         try:
             with build_opener(_NoRedirect).open(request, timeout=ANSWER_SECONDS / 3) as answer:
                 return _Registered.parse(json.loads(self._read(answer)))
         except HTTPError as error:
             with error:
-                raise self._refused(error.code, what) from None
+                raise self._refused(error.code, subject_text) from None
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error or type(error).__name__
             raise StorageError(
@@ -247,9 +249,9 @@ class _Server:
             ) from None
         except (ValueError, RecursionError) as error:
             raise StorageError(
-                "the answer is no schema: check that the address is a schema registry's",
+                "the answer is not a schema: check that the address is a schema registry's",
                 registry=self._url,
-                wanted=what,
+                requested=subject_text,
                 reason=str(error)[:200],
             ) from None
 
@@ -264,23 +266,24 @@ class _Server:
                 raise TimeoutError(f"the answer takes longer than {ANSWER_SECONDS:g} s")
         return b"".join(parts)
 
-    def _refused(self, code: int, what: str) -> Exception:
+    def _refused(self, code: int, subject_text: str) -> Exception:
         if code == HTTPStatus.NOT_FOUND:
-            return SchemaNotFoundError(f"the registry at {self._url} has no {what}")
+            return SchemaNotFoundError(f"the registry at {self._url} has no {subject_text}")
         if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            text = "the registry refuses this user: write user and password into its address"
+            text = "the registry refuses this user: put user and password into the address"
             return StorageDeniedError(text, registry=self._url, status=code)
-        text = "the registry sends elsewhere: give that address" if 300 <= code < 400 else "the registry failed"
-        return StorageError(text, registry=self._url, wanted=what, status=code)
+        text = (
+            "the registry redirects: use the address of the redirect" if 300 <= code < 400 else "the registry failed"
+        )
+        return StorageError(text, registry=self._url, requested=subject_text, status=code)
 
     def __str__(self) -> str:
         return self._url
 
 
-# Each record of the topic of schemas is a JSON object with a JSON object as its key. Confluent's and Karapace's
-# registries write the same: {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}, and in the value the schema
-# with its id. {"keytype":"DELETE_SUBJECT","subject":"s"} deletes the versions up to the one in its value,
-# CLEAR_SUBJECT all.
+# A record of the topic of schemas is a JSON object with a JSON object as its key, in Confluent's registry and in
+# Karapace: {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}, with the schema and its id in the value.
+# {"keytype":"DELETE_SUBJECT","subject":"s"} deletes the versions up to the version in its value, CLEAR_SUBJECT all.
 
 _DELETIONS = ("DELETE_SUBJECT", "CLEAR_SUBJECT")
 T = TypeVar("T")
@@ -290,10 +293,10 @@ _Version = tuple[str, str, int]
 
 
 class _Topic:
-    """The schemas in the records of a topic, as one context has them; it is read again when one is not there.
+    """The schemas of a context in the records of a topic, which is read again for an unknown schema.
 
-    Of two schemas of one id the first one counts, as in Confluent's registry. A deleted schema is still found by its
-    id, as long as its record is there: old values need it.
+    If two schemas have the same id, the first applies, as in Confluent's registry. A deleted schema can still be read
+    by id, since old values need it, as long as its record exists.
     """
 
     def __init__(self, topic: SchemaTopic, context: str) -> None:
@@ -304,35 +307,36 @@ class _Topic:
         self._deleted: set[_Version] = set()
 
     def by_id(self, schema_id: int) -> _Registered:
-        found = self._found(lambda: self._ids.get((self._context, schema_id)))
-        if found is not None:
-            return found[1]
-        others = ", ".join(sorted(context for context, number in self._ids if number == schema_id))
-        there = f", but one in the contexts {others}: SchemaRegistry(topic, context)" if others else ""
-        raise self._missing(f"schema {schema_id}{there}")
+        entry = self._read_if_missing(lambda: self._ids.get((self._context, schema_id)))
+        if entry is not None:
+            return entry[1]
+        contexts = ", ".join(sorted(context for context, number in self._ids if number == schema_id))
+        hint = f", but one in the contexts {contexts}: SchemaRegistry(topic, context)" if contexts else ""
+        raise self._missing(f"schema {schema_id}{hint}")
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
         context, name = split_subject(subject, self._context)
         if version is None:
             self._read()
-            known = [each[2] for each in self._versions.keys() - self._deleted if each[:2] == (context, name)]
-            registered = self._versions.get((context, name, max(known, default=0)))
+            live = self._versions.keys() - self._deleted
+            numbers = [number for *subject_key, number in live if subject_key == [context, name]]
+            registered = self._versions.get((context, name, max(numbers, default=0)))
         else:
-            registered = self._found(lambda: self._versions.get((context, name, version)))
+            registered = self._read_if_missing(lambda: self._versions.get((context, name, version)))
         if registered is None:
             raise self._missing(f"subject {subject}" if version is None else f"version {version} of {subject}")
         return registered
 
-    def _found(self, look: Callable[[], T | None]) -> T | None:
-        found = look()
-        if found is None:
+    def _read_if_missing(self, lookup: Callable[[], T | None]) -> T | None:
+        result = lookup()
+        if result is None:
             self._read()
-            found = look()
-        return found
+            result = lookup()
+        return result
 
-    def _missing(self, what: str) -> SchemaNotFoundError:
-        of = "" if self._context == DEFAULT_CONTEXT else f" in the context {self._context}"
-        return SchemaNotFoundError(f"the topic {self._topic.url} has no {what}{of}")
+    def _missing(self, subject_text: str) -> SchemaNotFoundError:
+        suffix = "" if self._context == DEFAULT_CONTEXT else f" in the context {self._context}"
+        return SchemaNotFoundError(f"the topic {self._topic.url} has no {subject_text}{suffix}")
 
     def _read(self) -> None:
         if self._is_read:
@@ -343,7 +347,7 @@ class _Topic:
                 self._add(_object(key), _object(value))
 
     def _add(self, key: dict[str, Any], value: dict[str, Any]) -> None:
-        """Add a record's schema, or its deletion; other records, as of a subject's compatibility, have none."""
+        """Add the schema or deletion of a record; other records, as of a subject's compatibility, are ignored."""
         kind, subject, number = key.get("keytype"), key.get("subject"), key.get("version")
         if not isinstance(subject, str):
             return
@@ -351,8 +355,10 @@ class _Topic:
         if kind in _DELETIONS:
             # later versions of the subject are live
             last = value.get("version", 0) if kind == "DELETE_SUBJECT" else math.inf
-            gone = (each for each in self._versions if each[:2] == (context, name) and each[2] <= last)
-            self._deleted.update(gone if isinstance(last, int | float) else ())
+            versions = (
+                version for version in self._versions if version[:2] == (context, name) and version[2] <= last
+            )
+            self._deleted.update(versions if isinstance(last, int | float) else ())
         elif kind == "SCHEMA" and type(number) is int:
             self._add_version((context, name, number), value)
 
@@ -365,18 +371,18 @@ class _Topic:
             return
         self._versions[version] = registered
         if type(value.get("id")) is int:
-            place = version[0], value["id"]
-            first, _ = self._ids.get(place, (version, None))
+            key = version[0], value["id"]
+            first, _ = self._ids.get(key, (version, None))
             if first == version:
-                self._ids[place] = version, registered
+                self._ids[key] = version, registered
 
     def __str__(self) -> str:
         return str(self._topic.url)
 
 
-def _object(given: bytes | None) -> dict[str, Any]:
+def _object(data: bytes | None) -> dict[str, Any]:
     try:
-        made = json.loads(given or b"{}")
+        value = json.loads(data or b"{}")
     except (ValueError, RecursionError):
         return {}
-    return made if isinstance(made, dict) else {}
+    return value if isinstance(value, dict) else {}
