@@ -12,11 +12,6 @@ from file_reads import written
 import distlog
 
 
-@pytest.fixture
-def topic(cli: CommandLine) -> distlog.Topic:
-    return distlog.create(cli.url)
-
-
 def records(topic: distlog.Topic) -> list[tuple[bytes | None, bytes | None, int]]:
     now = distlog.open(topic.url)
     found = (record for partition in range(now.partitions) for record in now.records(partition))

@@ -31,11 +31,6 @@ NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-se
 SKIP = "(--bad-lines skip leaves such lines out)"
 
 
-@pytest.fixture
-def topic(cli: CommandLine) -> distlog.Topic:
-    return distlog.create(cli.url)
-
-
 def values(topic: distlog.Topic) -> list[bytes | None]:
     return [record.value for record in distlog.open(topic.url).records()]
 

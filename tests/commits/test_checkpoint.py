@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from addresses import Address
-from histories import History, former_file, segment, topic_storage
+from histories import History, former_file, segment
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, producer_table, segment_table, transaction_table
@@ -32,11 +31,6 @@ def snapshot() -> Snapshot:
     history.commit(SetConfig({"retention.ms": "5", "cleanup.policy": "compact"}), GcFloor(2))
     history.commit(SetLogStartOffset(0, 5), Active(3, segment(read_version=2).stem, 7))
     return history.snapshot()
-
-
-@pytest.fixture
-def storage(memory_url: Address) -> Storage:
-    return topic_storage(memory_url.url)
 
 
 def with_state(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:

@@ -14,7 +14,6 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
-from addresses import Address
 from commits import put_commit
 from histories import (
     CONFIG,
@@ -53,11 +52,6 @@ from distlog.core.maintenance.log_floor import CommitsFolder, ensure_checkpoint,
 from distlog.core.storage.storage import FileInfo, Storage
 
 EVERY = 5
-
-
-@pytest.fixture
-def storage(memory_url: Address) -> Storage:
-    return topic_storage(memory_url.url)
 
 
 @pytest.fixture

@@ -16,12 +16,6 @@ from distlog.core.errors import SnapshotTooOldError
 from distlog.core.storage.storage import Storage
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    """A topic of two partitions, on a disk."""
-    return World(f"{tmp_path}/log")
-
-
 def both(value: str) -> list[dict[str, object]]:
     """A record for each of the two partitions, so that an append of them is a bundle."""
     return [{"value": value, "partition": number} for number in (0, 1)]

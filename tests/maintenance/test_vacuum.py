@@ -16,11 +16,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import commit_append
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(f"{tmp_path}/log")
-
-
 def test_removed_files_stay_for_the_delay_and_go_after_it(world: World) -> None:
     world.append()
     world.expire()

@@ -41,11 +41,6 @@ from distlog.core.maintenance.verify_segment import LogFacts, verify_segment
 GOLDEN = partitions()
 
 
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return topic_at(str(tmp_path / "log"))
-
-
 def test_a_missing_log(topic: Topic) -> None:
     topic.storage.delete([topic.reader.name(segment_of(topic, 1))])
     assert found(topic) == [("missing_segment", None, None)]

@@ -28,11 +28,6 @@ from distlog.core.maintenance.rebuild import rebuild_indexes
 from distlog.core.maintenance.verify import verify, verify_table
 
 
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return topic_at(str(tmp_path / "log"))
-
-
 def test_a_missing_and_a_damaged_commit(topic: Topic) -> None:
     name = paths.commit_file(1)
     data = topic.storage.read(name)

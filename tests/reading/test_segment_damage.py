@@ -35,11 +35,6 @@ WAYS: dict[str, Callable[[Topic], Any]] = {
 }
 
 
-@pytest.fixture
-def dense(tmp_path: Path) -> Log:
-    return log_of(appended(str(tmp_path / "t"), 60))
-
-
 def met(log: Log, read_all: Callable[[], list[dict[str, Any]]]) -> CorruptRecordError | None:
     """The error that reading meets, None when it gives the right records."""
     try:

@@ -40,11 +40,6 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-def dense(tmp_path: Path) -> Log:
-    return log_of(appended(str(tmp_path / "t"), 60))
-
-
-@pytest.fixture
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes are used for small segments too."""
     monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", 0)

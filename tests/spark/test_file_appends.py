@@ -34,11 +34,6 @@ SIZES = [*range(1, 80), 60_000, *range(80, 1, -1)]
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "clicks")
-
-
-@pytest.fixture
 def topic(url: str) -> distlog.Topic:
     return distlog.create(url, partitions=2, config={"retention.ms": -1})
 

@@ -22,11 +22,6 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def topic(tmp_path: Path) -> distlog.Topic:
-    return distlog.create(str(tmp_path / "clicks"), partitions=2)
-
-
-@pytest.fixture
 def ranges(spark: SparkSession) -> Iterator[int]:
     """How many ranges a sort makes: Spark puts small ones together unless told otherwise."""
     kept = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "5"}

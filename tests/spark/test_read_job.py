@@ -18,11 +18,6 @@ import distlog
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "clicks")
-
-
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> str:
     topic = distlog.create(str(tmp_path_factory.mktemp("jobs") / "clicks"), partitions=2)

@@ -28,11 +28,6 @@ PATTERN = r"^(?P<key>\S+) \S+ \S+ \[(?P<timestamp>[^]]+)\]"
 TIME_FORMAT = "%d/%b/%Y:%H:%M:%S %z"
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "clicks")
-
-
 def test_lines_of_a_web_server_become_records(job: Any, url: str, tmp_path: Path) -> None:
     log = lines_file(tmp_path, "access.log", LOG_LINES)
     ran = job(

@@ -35,11 +35,6 @@ from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.sink import WrittenSegments, is_committed
 
 
-@pytest.fixture
-def topic(tmp_path: Path) -> distlog.Topic:
-    return distlog.create(str(tmp_path / "clicks"), partitions=2)
-
-
 def test_rows_keep_the_order_of_the_tasks_and_of_their_rows(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     planned = writer(topic.url)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
-from streams import SCHEMA, Read, Stream, add_partition, append, delete_before, span, two_partitions
+from streams import SCHEMA, Read, Stream, add_partition, append, delete_before, span
+from streams import topic as topic
 
 import distlog
 from distlog import Topic
@@ -19,11 +19,6 @@ from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.stream_plan import StreamOptions
 from distlog.spark.stream_source import WholeStreamReader
 from distlog.spark.versions import map_in_arrow
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return two_partitions(tmp_path)
 
 
 class OldStream(Stream):

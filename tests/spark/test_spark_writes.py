@@ -19,11 +19,6 @@ from distlog.spark import append
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def topic(tmp_path: Path) -> distlog.Topic:
-    return distlog.create(str(tmp_path / "clicks"), partitions=2)
-
-
 pytestmark = pytest.mark.spark
 
 

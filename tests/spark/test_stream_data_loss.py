@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from compacting import CompactedTopic
-from streams import Stream, add_partition, append, delete_before, span, two_partitions
+from streams import Stream, add_partition, append, delete_before, span
+from streams import topic as topic
 from vacuuming import World
 
 import distlog
@@ -19,11 +20,6 @@ from distlog.core.errors import (
     TopicNotFoundError,
 )
 from distlog.spark import stream_plan
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return two_partitions(tmp_path)
 
 
 def test_a_partition_that_lost_records_before_the_stream_knew_it_is_data_loss(topic: Topic) -> None:

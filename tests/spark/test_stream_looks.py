@@ -12,17 +12,13 @@ from addresses import S3Server
 from compacting import CompactedTopic
 from fault_proxy import FaultProxy, answer
 from producers import Producers
-from streams import Seconds, Stream, append, two_partitions
+from streams import Seconds, Stream, append
+from streams import topic as topic
 
 import distlog
 from distlog import Topic
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.spark import stream_plan
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return two_partitions(tmp_path)
 
 
 @pytest.fixture

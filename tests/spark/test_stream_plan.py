@@ -10,7 +10,8 @@ import pytest
 from compacting import CompactedTopic
 from producers import Producers
 from pyspark.sql.datasource import InputPartition
-from streams import Read, Seconds, Stream, add_partition, append, delete_before, span, two_partitions
+from streams import Read, Seconds, Stream, add_partition, append, delete_before, span
+from streams import topic as topic
 from topics import NOW
 
 import distlog
@@ -21,12 +22,6 @@ from distlog.core.errors import (
     TopicNotFoundError,
     UnsupportedVersionError,
 )
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return two_partitions(tmp_path)
-
 
 # Where a stream starts.
 

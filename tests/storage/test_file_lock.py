@@ -44,11 +44,6 @@ with lock.held() as page:
 """
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / ".lock")
-
-
 @contextmanager
 def holder(path: str, how: str = "alone") -> Iterator[tuple[Program, int]]:
     """Another process that holds the lock, and the id of its child."""

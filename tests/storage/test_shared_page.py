@@ -16,11 +16,6 @@ from distlog.core.errors import StorageFullError
 from distlog.core.storage.locks_and_pages import MAX_VALUE_BYTES, PAGE_BYTES, FileLock, SharedPage, read_newest
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / ".lock")
-
-
 @given(st.lists(st.binary(max_size=MAX_VALUE_BYTES), max_size=6))
 def test_the_last_value_is_read_with_and_without_the_lock(values: list[bytes]) -> None:
     with page_in_memory() as (page, file):

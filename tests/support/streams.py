@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from commits import put_commit
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -109,6 +110,12 @@ def two_partitions(folder: Path) -> Topic:
     append(made, 0, 5)
     append(made, 1, 5)
     return made
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    """`two_partitions` in the test's folder."""
+    return two_partitions(tmp_path)
 
 
 def append(topic: Topic, partition: int, count: int) -> None:

@@ -16,11 +16,6 @@ import distlog
 from distlog.core.storage.storage import Storage
 
 
-@pytest.fixture
-def local_url(tmp_path: Path) -> Address:
-    return Address(str(tmp_path / "topic"), {})
-
-
 @pytest.mark.parametrize(
     ("function", "parameters"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,12 +11,6 @@ from addresses import Address
 from topics import NOW, stored, values
 
 import distlog
-
-
-@pytest.fixture
-def local_url(tmp_path: Path) -> Address:
-    return Address(str(tmp_path / "topic"), {})
-
 
 # --- reading
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,6 @@ from topics import NOW, Clock, contents, topic_on, values
 
 import distlog
 from distlog.core.storage.storage import Storage
-
-
-@pytest.fixture
-def local_url(tmp_path: Path) -> Address:
-    return Address(str(tmp_path / "topic"), {})
-
 
 # --- snapshots and time travel
 

@@ -39,7 +39,6 @@ from open_files import open_below
 from raw_batches import batch, record
 from tls_certificates import Authority
 
-import distlog
 from distlog.core.batches.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from distlog.core.config import TopicConfig
 from distlog.core.errors import RecordTooLargeError
@@ -66,13 +65,6 @@ def are_served(gateway: GatewayServer, count: int) -> bool:
         wires = [stack.enter_context(Wire(gateway)) for _ in range(count)]
         return all(wire.ask(API_VERSIONS, 0).error_code is ErrorCode.none for wire in wires)
     return False
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A root with the topic `clicks`."""
-    distlog.create(str(tmp_path / "clicks"))
-    return tmp_path
 
 
 def test_lengths_of_requests_that_do_not_come_keep_no_memory_from_large_ones(root: Path) -> None:

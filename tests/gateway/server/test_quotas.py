@@ -138,13 +138,6 @@ def described(wire: Wire, *components: tuple[str, int, str | None], strict: bool
     ]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A root with the topic `clicks`."""
-    distlog.create(str(tmp_path / "clicks"))
-    return tmp_path
-
-
 def test_quotas_are_set_shown_and_removed_and_outlive_a_gateway(root: Path) -> None:
     with serving(root) as gateway, Wire(gateway) as wire:
         assert described(wire) == []

@@ -1,0 +1,13 @@
+"""Fixtures of the tests of storages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """The path of a lock file."""
+    return str(tmp_path / ".lock")
