@@ -170,7 +170,7 @@ def test_arguments_are_checked_before_any_task_runs(spark: SparkSession, tmp_pat
         (("xml", "n long"), "a format is one of"),
         (("json", "key string"), "a column is called key already"),
         (("json", 5), "a schema of JSON"),
-        (("avro", {"type": "record", "name": "R", "fields": [{"name": "key", "type": "int"}]}), "called key already"),
+        (("avro", {"type": "record", "name": "R", "fields": [{"name": "key", "type": "int"}]}), "key exists already"),
         (("avro", "nope"), "not a schema of Avro"),
     ):
         with pytest.raises(distlog.InvalidConfigError, match=why):

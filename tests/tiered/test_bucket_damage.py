@@ -59,7 +59,7 @@ METADATA = "remoteLogSegmentMetadata"
         (lambda value: value["segmentIndexes"].pop("producerSnapshot"), "producerSnapshot"),
         (lambda value: value["segmentIndexes"]["offset"].update(size=-1), "integer"),
         (lambda value: value["segmentIndexes"]["offset"].update(position=2**40), "integer"),
-        (lambda value: value["segmentIndexes"].update(offset={"position": 4, "size": 8}), "places that overlap"),
+        (lambda value: value["segmentIndexes"].update(offset={"position": 4, "size": 8}), "ranges that overlap"),
         (lambda value: value[METADATA].update(startOffset=1), "offsets 1 to 49"),
         (lambda value: value[METADATA].update(endOffset=-1), "integer"),
         (lambda value: value[METADATA].update(endOffset=2**63 - 1), "offsets"),
@@ -161,7 +161,7 @@ def test_a_chunk_that_is_shorter_than_its_size_is_refused(bucket: Storage, uploa
     name = f"{upload.folder}/{upload.stem}.rsm-manifest"
     value = json.loads(objects[name]) | {"chunkIndex": upload.chunk_index(sizes)}
     bucket.put(name, json.dumps(value).encode())
-    with pytest.raises(distlog.CorruptRecordError, match="not the size") as error:
+    with pytest.raises(distlog.CorruptRecordError, match="does not have the size") as error:
         opened(bucket).scan().to_table()
     assert error.value.details["size"] == 10
 
@@ -202,7 +202,7 @@ def test_a_manifest_whose_log_is_deleted_does_not_count(
 def test_offsets_that_no_segment_holds_are_an_error(bucket: Storage, upload: Upload) -> None:
     later = Upload(upload.log, 60, 110, number=2)
     put(bucket, upload, later)
-    with pytest.raises(distlog.CorruptMetadataError, match=r"no uploaded segment holds.*start_offset=60 expected=50"):
+    with pytest.raises(distlog.CorruptMetadataError, match=r"offsets are missing.*start_offset=60 expected=50"):
         opened(bucket)
 
 
@@ -244,7 +244,7 @@ def test_a_topic_that_is_not_there_is_an_error_that_says_what_to_give(bucket: St
 def test_of_topics_that_had_one_name_the_id_chooses(bucket: Storage, upload: Upload) -> None:
     put(bucket, upload)
     bucket.put(f"clicks-{'B' * 22}/0/x", b"")
-    with pytest.raises(distlog.InvalidConfigError, match=f"choose a topic_id of {TOPIC_ID}, {'B' * 22}"):
+    with pytest.raises(distlog.InvalidConfigError, match=f"use a topic_id of {TOPIC_ID}, {'B' * 22}"):
         opened(bucket)
     assert distlog.open_tiered(bucket.url, "clicks", topic_id=TOPIC_ID).scan().count() == 50
     with pytest.raises(distlog.InvalidConfigError, match="22 of the characters"):

@@ -134,7 +134,7 @@ def test_a_copy_in_another_process_reads_only_the_manifests_that_it_needs(bucket
 
 
 def test_the_chunks_that_are_kept_are_bounded(tmp_path: Path, made: Upload, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiered_storage, "KEPT_BYTES", 200_000)
+    monkeypatch.setattr(tiered_storage, "CACHE_BYTES", 200_000)
     put(Storage(str(tmp_path / "bucket")), made)
     topic = distlog.open_tiered(str(tmp_path / "bucket"), "clicks")
     sizes = list[int]()

@@ -44,7 +44,7 @@ NO_BATCH = Line(
 
 
 def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the entries of an `.index` file, and the ones that do not lead to a batch that ends with their offset."""
+    """Write the entries of an `.index` file, and the entries without a batch that ends with their offset."""
     if file.size < OFFSET_ENTRY.itemsize:
         output.say(f"{file.address} is empty.", "empty")
         return
@@ -56,10 +56,10 @@ def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
         offsets, positions = entries["relative_offset"] + file.base_offset, entries["position"].astype(np.int64)
         if not options.verify_index_only:
             output.lines(OFFSET_ENTRY_LINE, {"offset": offsets, "position": positions})
-        there, last_offsets = _last_offsets(log, positions)
-        differs = last_offsets != offsets[there]
-        mismatches.append((offsets[there][differs], last_offsets[differs]))
-        missing.append((offsets[~there], positions[~there]))
+        has_batch, last_offsets = _last_offsets(log, positions)
+        differs = last_offsets != offsets[has_batch]
+        mismatches.append((offsets[has_batch][differs], last_offsets[differs]))
+        missing.append((offsets[~has_batch], positions[~has_batch]))
     offsets, log_offsets = (np.concatenate(column) for column in zip(*mismatches, strict=True))
     columns = {"indexOffset": offsets, "logOffset": log_offsets}
     output.problems(f"Mismatches in :{file.path}", MISMATCH, columns)
@@ -69,7 +69,7 @@ def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
 
 
 def entries_of(file: DumpedFile, entry: np.dtype[Any], field: str) -> Iterator[npt.NDArray[Any]]:
-    """The entries of an index file, with `field` as int64, some thousand at a time, up to the zeros after a crash."""
+    """Yield the entries of an index file as int64, some thousand at a time, up to the zeros after a crash."""
     wide = np.dtype([(name, np.int64) for name in entry.names or ()])
     count = file.size // entry.itemsize
     for start in range(0, count, ENTRIES):
@@ -85,7 +85,7 @@ def entries_of(file: DumpedFile, entry: np.dtype[Any], field: str) -> Iterator[n
 
 
 def check_sanity(file: DumpedFile, entry: np.dtype[Any], field: str, output: DumpOutput) -> None:
-    """Check an index as a broker does when it starts (`sanityCheck`), and write that it passed."""
+    """Check an index as a broker does at startup (`sanityCheck`), and write that it passed."""
     size = file.size
     if size % entry.itemsize:
         text = f"the length of the index is not a multiple of {entry.itemsize}: rebuild it"
@@ -106,20 +106,22 @@ def check_sanity(file: DumpedFile, entry: np.dtype[Any], field: str, output: Dum
 
 
 def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[npt.NDArray[np.bool_], Longs]:
-    """Flag the `positions` that have a whole batch behind them, and give the last offsets of these."""
+    """Flag the `positions` of complete batches, and return their last offsets."""
     size = log.size
-    there = (positions >= 0) & (positions + _HEAD_BYTES <= size)
-    ranges = [(log.name, position, position + _HEAD_BYTES) for position in positions[there].tolist()]
+    has_batch = (positions >= 0) & (positions + _HEAD_BYTES <= size)
+    ranges = [(log.name, position, position + _HEAD_BYTES) for position in positions[has_batch].tolist()]
     heads = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), np.uint8).reshape(-1, _HEAD_BYTES)
     lengths = _integers(heads, 8, 4)
-    whole = (lengths >= _HEAD_BYTES - LOG_OVERHEAD - 1) & (positions[there] + LOG_OVERHEAD + lengths <= size)
-    there[there] = whole
-    heads = heads[whole]
-    return there, _integers(heads, 0, 8) + np.where(heads[:, 16] >= 2, _integers(heads, 23, 4), 0)
+    is_complete = (lengths >= _HEAD_BYTES - LOG_OVERHEAD - 1) & (
+        positions[has_batch] + LOG_OVERHEAD + lengths <= size
+    )
+    has_batch[has_batch] = is_complete
+    heads = heads[is_complete]
+    return has_batch, _integers(heads, 0, 8) + np.where(heads[:, 16] >= 2, _integers(heads, 23, 4), 0)
 
 
 def _integers(heads: npt.NDArray[np.uint8], start: int, width: int) -> Longs:
-    """The big-endian integers of `width` bytes from `start` on in each row."""
+    """Return the big-endian integers of `width` bytes at `start` in the rows."""
     return np.ascontiguousarray(heads[:, start : start + width]).view(f">i{width}")[:, 0].astype(np.int64)
 
 
@@ -137,7 +139,7 @@ NOT_FOUND = Line(
 
 
 def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the entries of a `.timeindex` file, and the ones without a batch that ends there or has their time."""
+    """Write the entries of a `.timeindex` file, and the entries without a batch that ends there or has their time."""
     if options.index_sanity_check:
         check_sanity(file, TIME_ENTRY, "relative_offset", output)
         return
@@ -153,9 +155,9 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
             wrong = is_last & (log.timestamps != times)
             columns = {"indexTimestamp": times[wrong], "logTimestamp": log.timestamps[wrong]}
             output.problems(f"Found timestamp mismatch in :{file.path}", WRONG_TIME, columns)
-            before = np.append(previous, times[:-1])
-            unordered = is_last & (before >= times)
-            columns = {"indexTimestamp": times[unordered], "previous": before[unordered]}
+            previous_times = np.append(previous, times[:-1])
+            unordered = is_last & (previous_times >= times)
+            columns = {"indexTimestamp": times[unordered], "previous": previous_times[unordered]}
             output.problems(f"Found out of order timestamp in :{file.path}", OUT_OF_ORDER, columns)
             columns = {"offset": offsets[~is_last], "logOffset": log.last_offsets[~is_last]}
             output.problems("The following indexed offsets are not found in the log.", NOT_FOUND, columns)
@@ -164,7 +166,7 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
 
 @dataclass(slots=True)
 class _LoggedTimes:
-    """For each of `offsets` the last offset of its batch; if that is equal, also the largest timestamp there."""
+    """For `offsets`, the last offset of their batch, and if that is equal, its largest timestamp."""
 
     offsets: Longs
     last_offsets: Longs
@@ -260,19 +262,19 @@ def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> None:
         if lines and (int(lines[0]) != 0 or int(lines[1]) != len(entries) or {*map(len, entries)} - {2}):
             raise ValueError("its version is not 0, or the number of its entries is wrong")
     except (ValueError, IndexError) as error:
-        raise CorruptMetadataError(f"this is no checkpoint of leader epochs: {error}", file=file.path) from None
+        raise CorruptMetadataError(f"not a checkpoint of leader epochs: {error}", file=file.path) from None
     epochs, offsets = zip(*entries, strict=True) if entries else ((), ())
     output.lines(EPOCH, {"epoch": np.array(epochs, np.int64), "startOffset": np.array(offsets, np.int64)})
 
 
 def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) -> None:
-    """Write the content of each of `files`. After a file that cannot be read it goes on with the next."""
+    """Write the contents of `files`; a file that cannot be read is reported and skipped."""
     for file in files:
         output.say(f"Dumping {file.address}", "file", file=file.address)
         try:
             _dump_one(file, options, output)
         except BrokenPipeError:
-            # the reader of the output is gone
+            # the reader of the output has closed it
             raise
         except DistlogError as error:
             output.fail(error)
@@ -297,8 +299,8 @@ def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> Non
     elif file.suffix == paths.BUNDLE_SUFFIX:
         output.fail(
             InvalidConfigError(
-                "a bundle has segments of many partitions, and only the topic's commits say where: `distlog export` "
-                "makes files of them, `distlog segments` lists them, `distlog read` prints their records",
+                "a bundle has segments of many partitions, which only the topic's commits locate: `distlog export` "
+                "writes their files, `distlog segments` lists them, `distlog read` prints their records",
                 file=file.address,
             )
         )

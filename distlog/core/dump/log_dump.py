@@ -1,4 +1,4 @@
-"""Dumps a log: a line for each batch, with its checksum checked, and for each of its records if they are wanted."""
+"""Dumps a log: a line per batch, with its checksum checked, and optionally a line per record."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ from distlog.core.storage.parallel import begun, cores, in_order
 from distlog.core.storage.storage import Storage
 
 _SMALLEST_HEADER = 2
-#: The size of a message of formats 0 and 1 behind its offset, and its checksum.
+#: The size of a message of formats 0 and 1 after its offset, and its checksum.
 _LEGACY_SIZE_AND_CRC = struct.Struct(">iI")
 
 
 @dataclass(frozen=True)
 class DumpedRecords:
-    """The first `counts` records of each of `sections` of `data`, all of the format `magic`."""
+    """The first `counts` records of the `sections` of `data`, all of the format `magic`."""
 
     data: npt.NDArray[np.uint8]
     sections: npt.NDArray[Any]
@@ -109,7 +109,7 @@ class DumpedRecords:
 
     @cached_property
     def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
-        """The checksum in each message of formats 0 and 1, and whether it is that of the message's bytes."""
+        """The checksums of the messages of formats 0 and 1, and whether they are right."""
         crcs, valid = np.full(self.size, -1), np.ones(self.size, bool)
         if self.magic < 2:
             data, rows = memoryview(self.data.data), iter(range(self.size))
@@ -123,7 +123,7 @@ class DumpedRecords:
 
 
 def no_records(batches: npt.NDArray[Any]) -> DumpedRecords:
-    """The placeholder for the records of `batches` that are not wanted, or cannot be read."""
+    """Return a placeholder for records that are not selected, or cannot be read."""
     counts = np.zeros(len(batches), np.int64)
     return DumpedRecords(byte_array(b""), batches[:0], counts, RecordFields.allocate(0, ()), int(batches["magic"][0]))
 
@@ -131,7 +131,7 @@ def no_records(batches: npt.NDArray[Any]) -> DumpedRecords:
 def scan(
     data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], enough: int
 ) -> tuple[DumpedRecords, CorruptRecordError | None]:
-    """The records of the first of `batches`, until they take `enough` bytes, and the error of a bad record."""
+    """Return the records of the first of `batches`, up to `enough` bytes, and the error of a bad record."""
     try:
         batches = _readable(data, batches, source)
         selection = BatchSelection(data, batches, 0, 0, MIN_LONG, MAX_LONG, source)
@@ -151,7 +151,7 @@ def scan(
 
 
 def _readable(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source) -> npt.NDArray[Any]:
-    """`batches` as a decoder needs them; as in Kafka, later formats are read as format 2."""
+    """Convert `batches` for a decoder; as in Kafka, later formats are read as format 2."""
     readable: npt.NDArray[Any] = batches.copy()
     readable["magic"] = np.minimum(readable["magic"], 2)
     if readable["magic"][0] < 2:
@@ -186,8 +186,7 @@ _TYPES = (
     + tuple(f',"controlType":"{name}"' for name in _NAMES[2:])
     + (',"controlType":"UNKNOWN"',),
 )
-#: The further values in a line of a control record: its type, the number of an unknown one, and the coordinator's
-#: epoch.
+#: The additional values of a control record: its type, the number of an unknown type, and the coordinator's epoch.
 MARKER = (
     labelled("type", *_TYPES),
     optional("type_number", ("", "(", ")"), ("", ',"controlTypeId":', "")),
@@ -196,7 +195,7 @@ MARKER = (
 
 
 def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], style: int) -> pa.Array:
-    """The values of MARKER of the control records, and null for the others."""
+    """Return the values of MARKER for control records, and null for other records."""
     rows = integers(np.flatnonzero(is_control))
     keys, values = (column.take(rows).to_pylist() for column in (records.key, records.value))
     numbers = np.full((len(MARKER), len(rows)), ABSENT)
@@ -206,12 +205,12 @@ def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], style: i
         if kind in (ABORT, COMMIT) and value is not None and len(value) >= 6:
             numbers[2, row] = int.from_bytes(value[2:6], "big", signed=True)
     parts = [part for field, column in zip(MARKER, numbers, strict=True) for part in field.parts(column, style)]
-    places = np.maximum(np.cumsum(is_control) - 1, 0)
-    markers = joined(parts, len(rows)).take(integers(places))
+    marker_rows = np.maximum(np.cumsum(is_control) - 1, 0)
+    markers = joined(parts, len(rows)).take(integers(marker_rows))
     return pc.if_else(booleans(is_control), markers, pa.nulls(1, TEXT)[0])
 
 
-#: How many bytes of a log are looked at together.
+#: How many bytes of a log are processed together.
 WINDOW_BYTES = 2 << 20
 
 _BASE_OFFSET = re.compile(r"[0-9]{1,20}")
@@ -228,14 +227,14 @@ class DumpedFile:
 
     @classmethod
     def at(cls, address: str, storage_options: dict[str, Any] | None = None) -> DumpedFile:
-        """The file at a path or URL; raises StorageError for an address that is none."""
+        """Return the file at a path or URL. Raises StorageError for a bad address."""
         match = _FOLDER_AND_NAME.fullmatch(address)
         assert match is not None
         return cls(address, Storage(match["folder"] or ".", storage_options), match["name"])
 
     @property
     def suffix(self) -> str:
-        """The end of the name from the last dot on; empty without one."""
+        """The end of the name from the last dot; empty without a dot."""
         return "." + self.name.rpartition(".")[2] if "." in self.name else ""
 
     @property
@@ -245,7 +244,7 @@ class DumpedFile:
 
     @property
     def base_offset(self) -> int:
-        """The offset in the name, before its first dot; 0 if there is none, as in the names that distlog gives."""
+        """The offset in the name, before the first dot; 0 without an offset, as in distlog's names."""
         stem = self.name.partition(".")[0]
         return offset if _BASE_OFFSET.fullmatch(stem) and (offset := int(stem)) <= MAX_LONG else 0
 
@@ -259,7 +258,7 @@ class DumpedFile:
         return DumpedFile(self.address, self.storage, self.name.partition(".")[0] + suffix)
 
     def frames(self, end: int) -> Iterator[Batches]:
-        """The whole batches before `end`, some MB at a time, unchecked. Raises CorruptRecordError."""
+        """Yield the complete batches before `end`, some MB at a time, unchecked. Raises CorruptRecordError."""
         file = LogFile(self.storage, Part.file(self.name, end), end, mapped=False)
         try:
             yield from BatchWalk(file.read, 0, end, WINDOW_BYTES, "raise", headers=self._headers)
@@ -273,13 +272,13 @@ class DumpedFile:
         read_frames(array, rows)
         return rows, None if status == OK else self._bad_size(status, array, stop, position)
 
-    def _bad_size(self, status: int, data: npt.NDArray[np.uint8], at: int, origin: int) -> CorruptRecordError:
-        length = int.from_bytes(data[at + 8 : at + LOG_OVERHEAD].tobytes(), "big", signed=True)
+    def _bad_size(self, status: int, data: npt.NDArray[np.uint8], position: int, origin: int) -> CorruptRecordError:
+        length = int.from_bytes(data[position + 8 : position + LOG_OVERHEAD].tobytes(), "big", signed=True)
         least = f"at least {SMALLEST_LENGTH}" if status == BAD_LENGTH else "the bytes of its header"
         return CorruptRecordError(
-            f"a batch claims {length} bytes, not {least}: nothing behind it can be read",
+            f"a batch claims {length} bytes, not {least}: nothing after it can be read",
             file=self.path,
-            position=origin + at,
+            position=origin + position,
         )
 
 
@@ -417,10 +416,10 @@ def _record_columns(batches: npt.NDArray[Any], records: DumpedRecords) -> dict[s
     }
 
 
-# A window depends on nothing but its bytes, so several are made at the same time.
+# A window depends only on its bytes, so several are formatted concurrently.
 
 
-#: Records are shown when their batches have decompressed to so many bytes.
+#: Records are shown when their batches have decompressed to this size.
 PART_BYTES = 4 << 20
 
 NO_OFFSETS = np.zeros(0, np.int64)
@@ -432,8 +431,8 @@ class ShownBatches:
 
     lines: memoryview
     ends: tuple[int, int] | None
-    before: Longs
-    after: Longs
+    gap_starts: Longs
+    gap_ends: Longs
     error: CorruptRecordError | None
 
 
@@ -492,15 +491,15 @@ def _shown(lines: memoryview, records: DumpedRecords, error: CorruptRecordError 
     return ShownBatches(lines, (int(offsets[0]), int(offsets[-1])), offsets[gaps], offsets[gaps + 1], error)
 
 
-#: How many parts of a window are made before they are selection for: more would need memory without a bound, since a
-#: window may decompress to any size.
-_AHEAD_PARTS = 4
+#: How many parts of a window are formatted early: more would need unbounded memory, since a window may decompress to
+#: any size.
+_BUFFERED_PARTS = 4
 
 NON_CONSECUTIVE = Line("nonConsecutive", (number("first", ""), number("second", " is followed by ")), begin="  ")
 
 
 def dump_log(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the content of a `.log` file. Goes on behind a batch that cannot be read, as long as its size can be."""
+    """Write the contents of a `.log` file. Skips a batch that cannot be read, if its size can be read."""
     output.say(f"Log starting offset: {file.base_offset}", "log", startOffset=file.base_offset)
     _LogDump(file, options, output).run(min(file.size, options.max_bytes))
 
@@ -530,21 +529,21 @@ class _LogDump:
             self._output.say(text, "invalidBytes", count=end - position)
 
     def _shown(self, end: int) -> Iterator[tuple[Iterator[ShownBatches], int]]:
-        """The output for each window, and its end; all cores make the next ones."""
+        """Yield the output and the end of windows; all cores format the next windows."""
         workers = cores()
-        tasks = (partial(self._begun, window) for window in self._file.frames(end))
+        tasks = (partial(self._started, window) for window in self._file.frames(end))
         with closing(in_order(tasks, workers + 1, workers=workers, joined=True)) as windows:
             yield from windows
 
-    def _begun(self, window: Batches) -> tuple[Iterator[ShownBatches], int]:
-        return begun(self._windows.show(window), _AHEAD_PARTS), window.end
+    def _started(self, window: Batches) -> tuple[Iterator[ShownBatches], int]:
+        return begun(self._windows.show(window), _BUFFERED_PARTS), window.end
 
     def _compare_offsets(self, part: ShownBatches) -> None:
         if part.ends is None:
             return
-        (first, last), before, after = part.ends, part.before, part.after
+        (first, last), starts, ends = part.ends, part.gap_starts, part.gap_ends
         if self._last_offset not in (-1, first - 1):
-            before, after = np.append(self._last_offset, before), np.append(first, after)
-        self._output.problems(self._title, NON_CONSECUTIVE, {"first": before, "second": after})
-        self._title = "" if len(before) else self._title
+            starts, ends = np.append(self._last_offset, starts), np.append(first, ends)
+        self._output.problems(self._title, NON_CONSECUTIVE, {"first": starts, "second": ends})
+        self._title = "" if len(starts) else self._title
         self._last_offset = last

@@ -55,9 +55,9 @@ class DumpOutput:
         """Write lines that are made already."""
         self.out.write(data)
 
-    def say(self, text: str, kind: str, stream: BinaryIO | None = None, /, **facts: Any) -> None:
-        """Write one line: `text`, or an object of type `kind` with `facts`."""
-        line = _ENCODER.encode({"type": kind, **facts}) if self.as_json else text
+    def say(self, text: str, kind: str, stream: BinaryIO | None = None, /, **fields: Any) -> None:
+        """Write one line: `text`, or an object of type `kind` with `fields`."""
+        line = _ENCODER.encode({"type": kind, **fields}) if self.as_json else text
         (stream or self.out).write(f"{line}\n".encode("utf-8", "backslashreplace"))
 
     def lines(self, line: Line, columns: Mapping[str, npt.NDArray[Any]], stream: BinaryIO | None = None) -> None:
@@ -75,9 +75,9 @@ class DumpOutput:
                 self.err.write(f"{title}\n".encode())
             self.lines(line, columns, self.out if self.as_json else self.err)
 
-    def note(self, text: str, kind: str, **facts: Any) -> None:
+    def note(self, text: str, kind: str, **fields: Any) -> None:
         """Write one line about a problem."""
-        self.say(text, kind, self.out if self.as_json else self.err, **facts)
+        self.say(text, kind, self.out if self.as_json else self.err, **fields)
 
     def fail(self, error: DistlogError) -> None:
         """Write the error of a file or batch that could not be read."""

@@ -1,4 +1,4 @@
-"""The log of a remote partition: which of its uploaded segments make it up, and what a snapshot says of them."""
+"""The log of a remote partition, from its uploaded segments, and their entries in a snapshot."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Sizes = Mapping[str, int]
 def find_topic(
     url: str, topic: str, topic_id: str | None, storage_options: Mapping[str, Any] | None = None
 ) -> RemoteTopic:
-    """The topic in a bucket; `url` has the plugin's `key.prefix`, which need not end in a slash."""
+    """Find a topic in a bucket; `url` includes the plugin's `key.prefix`, which need not end in a slash."""
     paths.check_topic_name(topic)
     if topic_id is not None and not _TOPIC_ID.fullmatch(topic_id):
         raise InvalidConfigError("a topic id has 22 of the characters A-Z a-z 0-9 _ -", topic_id=repr(topic_id))
@@ -59,16 +59,16 @@ def find_topic(
         parent, _, prefix = url.rpartition("/")
         if parent and not parent.endswith(("/", ":")):
             topics = list(_named(Storage(parent, storage_options), prefix, topic))
-    chosen = [each for each in topics if topic_id in (None, each.topic_id)]
-    if len(chosen) > 1:
-        ids = ", ".join(each.topic_id for each in chosen)
-        raise InvalidConfigError(
-            f"the bucket has several topics of this name: choose a topic_id of {ids}", topic=topic
+    candidates = [remote for remote in topics if topic_id in (None, remote.topic_id)]
+    if len(candidates) > 1:
+        ids = ", ".join(remote.topic_id for remote in candidates)
+        raise InvalidConfigError(f"the bucket has several topics of this name: use a topic_id of {ids}", topic=topic)
+    if not candidates:
+        text = (
+            "the topic is not in Kafka's tiered storage here: check the bucket, the key prefix and the topic's name"
         )
-    if not chosen:
-        text = "Kafka's tiered storage has no such topic here: give the bucket, the key prefix, and the topic's name"
         raise TopicNotFoundError(text, url=Storage(url, storage_options).url, topic=topic, topic_id=topic_id)
-    return chosen[0]
+    return candidates[0]
 
 
 def _named(bucket: Storage, prefix: str, topic: str) -> Iterator[RemoteTopic]:
@@ -86,10 +86,10 @@ class ListedSegment:
 
 
 def list_segments(topic: RemoteTopic) -> list[ListedSegment]:
-    """The segments that were uploaded, by the names of their objects: one listing for each partition, and one more.
+    """List the uploaded segments by the names of their objects, with one listing per partition, and one more.
 
-    Objects without a manifest are left from a failed upload, or a deletion has not come to them: they do not count.
-    A manifest whose log is deleted already does not either.
+    Ignores objects without a manifest, which a failed upload or an unfinished deletion left, and manifests without a
+    log.
     """
     names = (paths.last_part(folder) for folder in topic.bucket.list_folders(topic.folder))
     numbers = sorted(int(name) for name in names if _PARTITION.fullmatch(name) and int(name) < MAX_PARTITIONS)
@@ -107,23 +107,23 @@ def _listed(topic: RemoteTopic, partition: int) -> Iterator[ListedSegment]:
             yield ListedSegment(partition, stem, sizes)
         elif MANIFEST in sizes:
             file_name = topic.file(partition, stem, MANIFEST)
-            _log.warning("a remote segment is being deleted, so it is left out (file=%s)", file_name)
+            _log.warning("skipped a remote segment that is being deleted (file=%s)", file_name)
 
 
 def read_manifests(topic: RemoteTopic, listed: Iterable[ListedSegment]) -> list[RemoteSegment]:
-    """The contents of the manifests; CorruptMetadataError also for an object of another size than in its manifest."""
-    wanted, segments = list(listed), []
-    for start in range(0, len(wanted), MANIFESTS_AT_ONCE):
-        group = wanted[start : start + MANIFESTS_AT_ONCE]
-        places = [_place(topic, segment) for segment in group]
-        for segment, data in zip(group, topic.bucket.read_ranges(places), strict=True):
+    """Read the manifests. Raises CorruptMetadataError also for an object of another size than in its manifest."""
+    unread, segments = list(listed), []
+    for start in range(0, len(unread), MANIFESTS_AT_ONCE):
+        group = unread[start : start + MANIFESTS_AT_ONCE]
+        ranges = [_manifest_range(topic, segment) for segment in group]
+        for segment, data in zip(group, topic.bucket.read_ranges(ranges), strict=True):
             parsed = topic.parse(segment.partition, segment.stem, bytes(data))
             _check_sizes(topic, parsed, segment.sizes)
             segments.append(parsed)
     return segments
 
 
-def _place(topic: RemoteTopic, segment: ListedSegment) -> tuple[str, int, int]:
+def _manifest_range(topic: RemoteTopic, segment: ListedSegment) -> tuple[str, int, int]:
     name, size = topic.file(segment.partition, segment.stem, MANIFEST), segment.sizes[MANIFEST]
     if size > MAX_MANIFEST_BYTES:
         raise CorruptMetadataError("the manifest of a remote segment is too large", file=name, size=size)
@@ -143,35 +143,35 @@ def _check_sizes(topic: RemoteTopic, segment: RemoteSegment, sizes: Sizes) -> No
             )
 
 
-#: For unknown facts of a segment.
+#: For unknown numbers of a segment.
 UNKNOWN = -1
 
 
 class LogPart(NamedTuple):
-    """A segment as part of a log, which is read only up to `end_offset`: there the next one begins."""
+    """A segment as part of a log, which is read up to `end_offset`, the start of the next segment."""
 
     segment: RemoteSegment
     end_offset: int
 
 
 def log_parts(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[LogPart]:
-    """The parts of a partition's log, in the order of their offsets, from all of its segments that were uploaded.
+    """Return the parts of a partition's log in the order of offsets, from all of its uploaded segments.
 
-    A segment may have been uploaded more than once, since a broker that died begins again: of two that hold the same
-    offsets the one with more of them counts, then the one whose upload began last. After a change of the leader two
-    may overlap, since each broker rolls its segments by itself: as in Kafka, the one that begins later is read from
-    there on. Raises CorruptMetadataError for offsets that are in no segment.
+    A broker that restarts may upload a segment again: among segments with the same start, the one with most offsets
+    applies, then the last upload. After a change of the leader, segments may overlap, since every broker rolls its
+    own segments: as in Kafka, the later segment is read from its start. Raises CorruptMetadataError for missing
+    offsets.
     """
     parts: list[LogPart] = []
-    for segment in sorted(uploaded, key=lambda each: (each.start_offset, -each.next_offset, -each.event_ms)):
+    for segment in sorted(uploaded, key=lambda remote: (remote.start_offset, -remote.next_offset, -remote.event_ms)):
         end = parts[-1].end_offset if parts else segment.start_offset
         if parts and segment.next_offset <= end:
             file = topic.file(segment.partition, segment.stem, LOG)
-            _log.warning("a segment was uploaded twice; this one is not read (file=%s)", file)
+            _log.warning("skipped a duplicate upload of a segment (file=%s)", file)
             continue
         if segment.start_offset > end:
             raise CorruptMetadataError(
-                "there are offsets that no uploaded segment holds: an upload was deleted or is not complete",
+                "offsets are missing in the uploaded segments: an upload was deleted or is incomplete",
                 file=topic.file(segment.partition, segment.stem, MANIFEST),
                 partition=segment.partition,
                 start_offset=segment.start_offset,
@@ -184,7 +184,7 @@ def log_parts(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[Log
 
 
 def partition_state(reader: SegmentReader, parts: Sequence[LogPart], unstable: int) -> PartitionState:
-    """The state of a partition of these parts, at whose end the first open transaction begins at `unstable`."""
+    """Return the state of a partition of `parts`, whose first open transaction starts at `unstable`."""
     infos = [segment_info(part.segment, NO_OFFSET) for part in parts[:-1]]
     infos = [_cut(reader, info, part.end_offset) for info, part in zip(infos, parts[:-1], strict=True)]
     infos.append(segment_info(parts[-1].segment, unstable))
@@ -193,7 +193,7 @@ def partition_state(reader: SegmentReader, parts: Sequence[LogPart], unstable: i
 
 
 def _cut(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
-    """The segment up to the offset `end`; raises CorruptMetadataError if a batch goes on there."""
+    """Cut the segment at the offset `end`. Raises CorruptMetadataError if a batch spans it."""
     if end == segment.next_offset:
         return segment
     for chunk in reader.chunks(SegmentSlice(segment, end - 1, segment.next_offset, 0, segment.log_bytes)):
@@ -202,10 +202,10 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
             break
         if len(rows):
             position = chunk.pieces[0].origin + int(chunk.batches["position"][rows[0]])
-            # the entries of its indexes go on beyond that
+            # without its indexes, which have later entries
             return replace(segment, next_offset=end, log_bytes=position, offset_index_bytes=0, time_index_bytes=0)
     raise CorruptMetadataError(
-        "two uploaded segments overlap, and no batch ends where the second begins",
+        "two uploaded segments overlap, and no batch ends at the start of the second",
         file=reader.name(segment),
         partition=segment.partition,
         offset=end,
@@ -213,7 +213,7 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
 
 
 def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
-    """The facts about a segment without its log: it may hold transactions, and its number of records is unknown."""
+    """Describe a segment without its log: it may hold transactions, and its number of records is unknown."""
     return SegmentInfo(
         partition=segment.partition,
         stem=segment.stem,
@@ -238,7 +238,7 @@ def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
 
 
 def first_unstable_offsets(storage: TieredStorage, last: Sequence[RemoteSegment]) -> list[int]:
-    """The first open offset at the end of each of the `last` segments, by its producers; NO_OFFSET for none."""
+    """Return the first open offset at the end of the `last` segments, by their producers, or NO_OFFSET."""
     names = [f"{storage.topic.name}-{segment.partition}/{segment.stem}{SNAPSHOT}" for segment in last]
     sizes = [segment.index_bytes(SNAPSHOT) for segment in last]
     indexes = storage.read_ranges([(name, 0, size) for name, size in zip(names, sizes, strict=True) if size])

@@ -84,14 +84,14 @@ class ChunkIndex:
 def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
     """The sizes in `transformedChunks`: base64 of a zstd frame.
 
-    It has the count (int32); for more than one: a base (int32), the bytes per value (1 byte), and for all but the
-    last what is to be added to the base; then the last size (int32). All is big-endian.
+    It has the count (int32); for several chunks a base (int32), the bytes per value (1 byte), and for all but the
+    last the difference to the base; then the last size (int32). All numbers are big-endian.
     """
     try:
         frame = base64.b64decode(value.get("transformedChunks", ""), validate=True)
         data = bytes(decompress(ZSTD, frame, limit=16 + _MAX_WIDTH * count))
     except (TypeError, binascii.Error, CorruptRecordError) as error:
-        raise ValueError(f"transformedChunks is no base64 of a zstd frame: {error}") from None
+        raise ValueError(f"transformedChunks is not base64 of a zstd frame: {error}") from None
     width = data[8] if count > 1 and len(data) > 8 else 0
     expected = 4 + (5 + width * (count - 1) if count > 1 else 0) + (4 if count else 0)
     if len(data) != expected or int.from_bytes(data[:4], "big") != count or width > _MAX_WIDTH:
@@ -105,10 +105,10 @@ def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
     return sizes
 
 
-#: How many bytes are kept of chunks in which a read began or ended, since the reads before and after it need these
-#: too, and may come later; at least KEPT_CHUNKS.
-KEPT_BYTES = 32 << 20
-KEPT_CHUNKS = 2
+#: The size of the cache of chunks in which a read started or ended, since adjacent reads need them too; at least
+#: CACHE_CHUNKS.
+CACHE_BYTES = 32 << 20
+CACHE_CHUNKS = 2
 
 #: A chunk: the name of the object, and its number there.
 Key = tuple[str, int]
@@ -132,73 +132,73 @@ class ChunkedRange:
 
 
 class ChunkReader:
-    """The compressed logs in `bucket`; safe between threads, which share what they fetch at the same time."""
+    """Reads compressed logs in `bucket`. Safe between threads, which share concurrent fetches."""
 
     def __init__(self, bucket: Storage) -> None:
         self._bucket, self._lock, self._process = bucket, process_lock(), os.getpid()
-        self._begun: dict[Key, Task[Chunks]] = {}
-        self._kept: OrderedDict[Key, memoryview] = OrderedDict()
+        self._fetches: dict[Key, Task[Chunks]] = {}
+        self._cache: OrderedDict[Key, memoryview] = OrderedDict()
 
     def read(self, ranges: Sequence[ChunkedRange]) -> list[memoryview]:
-        """The bytes of each range; missing chunks are fetched together. CorruptRecordError for a wrong chunk."""
-        wanted = {key: each for each in ranges for key in each.keys}
-        chunks, tasks, mine = self._taken(wanted)
+        """Read ranges; fetches missing chunks together. Raises CorruptRecordError for a bad chunk."""
+        requested = {key: chunked for chunked in ranges for key in chunked.keys}
+        chunks, tasks, mine = self._start(requested)
         try:
             for task in tasks:
                 chunks |= task.wait()
         finally:
             self._keep(ranges, chunks, mine)
-        return [_joined([each.cut(key, chunks[key]) for key in each.keys]) for each in ranges]
+        return [_joined([chunked.cut(key, chunks[key]) for key in chunked.keys]) for chunked in ranges]
 
-    def _taken(self, wanted: dict[Key, ChunkedRange]) -> tuple[Chunks, list[Task[Chunks]], list[Key]]:
+    def _start(self, requested: dict[Key, ChunkedRange]) -> tuple[Chunks, list[Task[Chunks]], list[Key]]:
         with self._lock:
             if self._process != os.getpid():
-                # chunks that the parent's threads fetch do not come here
-                self._process, self._begun = os.getpid(), {}
-            chunks = {key: self._kept[key] for key in wanted if key in self._kept}
-            tasks = {id(task): task for key in wanted if (task := self._begun.get(key))}
-            mine = [key for key in wanted if key not in chunks and key not in self._begun]
+                # the fetches of the parent's threads do not finish in this process
+                self._process, self._fetches = os.getpid(), {}
+            chunks = {key: self._cache[key] for key in requested if key in self._cache}
+            tasks = {id(task): task for key in requested if (task := self._fetches.get(key))}
+            mine = [key for key in requested if key not in chunks and key not in self._fetches]
             if mine:
-                task = Task(partial(self._fetched, [(key, wanted[key].chunks) for key in mine]))
-                self._begun |= dict.fromkeys(mine, task)
+                task = Task(partial(self._fetched, [(key, requested[key].chunks) for key in mine]))
+                self._fetches |= dict.fromkeys(mine, task)
                 tasks[id(task)] = task
             return chunks, list(tasks.values()), mine
 
     def _keep(self, ranges: Iterable[ChunkedRange], chunks: Chunks, mine: Iterable[Key]) -> None:
         with self._lock:
             for key in mine:
-                self._begun.pop(key, None)
-            for each in ranges:
-                for key in (*each.keys[:1], *each.keys[-1:]):
+                self._fetches.pop(key, None)
+            for chunked in ranges:
+                for key in (*chunked.keys[:1], *chunked.keys[-1:]):
                     if key in chunks:
-                        self._kept[key] = chunks[key]
-                        self._kept.move_to_end(key)
-            while len(self._kept) > KEPT_CHUNKS and sum(map(len, self._kept.values())) > KEPT_BYTES:
-                self._kept.popitem(last=False)
+                        self._cache[key] = chunks[key]
+                        self._cache.move_to_end(key)
+            while len(self._cache) > CACHE_CHUNKS and sum(map(len, self._cache.values())) > CACHE_BYTES:
+                self._cache.popitem(last=False)
 
-    def _fetched(self, wanted: Sequence[tuple[Key, ChunkIndex]]) -> Chunks:
-        places = [(name, *_place(chunks, number)) for (name, number), chunks in wanted]
-        stored = self._bucket.read_ranges(places)
+    def _fetched(self, requested: Sequence[tuple[Key, ChunkIndex]]) -> Chunks:
+        ranges = [(name, *_stored_range(chunks, number)) for (name, number), chunks in requested]
+        stored = self._bucket.read_ranges(ranges)
         return {
-            key: _decompressed(data, chunks.start(key[1] + 1) - chunks.start(key[1]), place)
-            for (key, chunks), data, place in zip(wanted, stored, places, strict=True)
+            key: _decompressed(data, chunks.start(key[1] + 1) - chunks.start(key[1]), stored_range)
+            for (key, chunks), data, stored_range in zip(requested, stored, ranges, strict=True)
         }
 
 
-def _place(chunks: ChunkIndex, number: int) -> tuple[int, int]:
+def _stored_range(chunks: ChunkIndex, number: int) -> tuple[int, int]:
     assert chunks.ends is not None
     return int(chunks.ends[number]), int(chunks.ends[number + 1])
 
 
-def _decompressed(data: memoryview, size: int, place: tuple[str, int, int]) -> memoryview:
-    name, position, _ = place
+def _decompressed(data: memoryview, size: int, stored_range: tuple[str, int, int]) -> memoryview:
+    name, position, _ = stored_range
     try:
         decompressed = decompress(ZSTD, data, limit=size)
     except CorruptRecordError as error:
         text = f"a chunk of a remote segment does not decompress: {error.message}"
         raise CorruptRecordError(text, file=name, position=position) from None
     if len(decompressed) != size:
-        text = "a chunk of a remote segment has not the size that its manifest says"
+        text = "a chunk of a remote segment does not have the size in its manifest"
         raise CorruptRecordError(text, file=name, position=position, size=len(decompressed), expected=size)
     return decompressed.toreadonly()
 
@@ -207,11 +207,10 @@ def _joined(parts: Sequence[memoryview]) -> memoryview:
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 
-# The manifest of a remote segment is `<stem>.rsm-manifest`. A segment is three objects: `.log`, its chunks one after
-# the other; `.indexes`, the files next to the log one after the other; and the manifest, JSON, which is put last.
-# Nothing in it is trusted.
+# The manifest of a remote segment is `<stem>.rsm-manifest`. A segment is three objects: `.log`, its chunks in a row;
+# `.indexes`, the index files in a row; and the manifest, untrusted JSON, which is put last.
 
-#: The most bytes that a manifest may have: the sizes of many chunks make it large.
+#: The most bytes of a manifest, which has the sizes of all chunks.
 MAX_MANIFEST_BYTES = 32 << 20
 SNAPSHOT = ".snapshot"
 #: The names of the indexes in the manifest, by the suffixes of their files.
@@ -226,8 +225,8 @@ _BYTES = Integer(0, MAX_INT)
 class RemoteSegment:
     """An uploaded segment: the offsets `start_offset` (in) to `next_offset` (out), and the locations of its files.
 
-    `indexes` has by suffix (start, end) in the object `.indexes`, for files that are not empty. The upload was begun
-    at `event_ms`.
+    `indexes` has (start, end) in the object `.indexes` by suffix, for files that are not empty. The upload started at
+    `event_ms`.
     """
 
     stem: str
@@ -252,24 +251,24 @@ def _member(value: dict[str, Any], name: str) -> dict[str, Any]:
     return member
 
 
-def _places(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    places = {}
+def _index_ranges(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    ranges = {}
     for suffix, name in _INDEXES.items():
-        place = indexes.get(name)
-        if place is None and suffix == ".txnindex":
+        location = indexes.get(name)
+        if location is None and suffix == ".txnindex":
             continue
-        if not isinstance(place, dict):
-            raise ValueError(f"segmentIndexes must have a place for {name}")
-        start, size = _BYTES(place.get("position")), _BYTES(place.get("size"))
+        if not isinstance(location, dict):
+            raise ValueError(f"segmentIndexes must have an object {name}")
+        start, size = _BYTES(location.get("position")), _BYTES(location.get("size"))
         if size:
-            places[suffix] = start, start + size
-    if any(start < end for (_, end), (start, _) in itertools.pairwise(sorted(places.values()))):
-        # the bytes of one would be taken for another, and an index of transactions hides records
-        raise ValueError("segmentIndexes has places that overlap")
-    return places
+            ranges[suffix] = start, start + size
+    if any(start < end for (_, end), (start, _) in itertools.pairwise(sorted(ranges.values()))):
+        # bytes of one index would be read as another, and a transaction index hides records
+        raise ValueError("segmentIndexes has ranges that overlap")
+    return ranges
 
 
-# `<topic>-<partition>/<stem>.log` is put together from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot`
+# `<topic>-<partition>/<stem>.log` is assembled from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot`
 # are parts of one object. The stem is start offset and uuid, as in the objects' names.
 
 LOG, INDEXES, MANIFEST = ".log", ".indexes", ".rsm-manifest"
@@ -290,15 +289,15 @@ class RemoteTopic:
         return f"{self.folder}/{partition}/{stem}{suffix}"
 
     def parse(self, partition: int, stem: str, data: bytes) -> RemoteSegment:
-        """The segment `stem` of the manifest `data`; UnsupportedVersionError if it is encrypted."""
+        """Parse the manifest `data` of the segment `stem`. Raises UnsupportedVersionError if it is encrypted."""
         file = f"{self.bucket.url.rstrip('/')}/{self.file(partition, stem, MANIFEST)}"
         try:
             value = fields.parse(data)
             if not isinstance(value, dict):
                 raise ValueError("it must be an object")
             if value.get("version") != _VERSION:
-                why = "a remote segment has a manifest of an unknown version: upgrade"
-                raise UnsupportedVersionError(why, file=file, version=repr(value.get("version"))[:40])
+                text = "a remote segment has a manifest of an unknown version: upgrade"
+                raise UnsupportedVersionError(text, file=file, version=repr(value.get("version"))[:40])
             if value.get("encryption") is not None:
                 raise UnsupportedVersionError(
                     "a remote segment is encrypted; its key is wrapped by a key pair of the Kafka cluster, so only "
@@ -314,8 +313,8 @@ class RemoteTopic:
         metadata = _member(value, "remoteLogSegmentMetadata")
         segment = _member(metadata, "remoteLogSegmentId")
         owner = _member(segment, "topicIdPartition")
-        place = _member(owner, "topicPartition")
-        identity = (segment.get("id"), owner.get("topicId"), place.get("topic"), place.get("partition"))
+        topic = _member(owner, "topicPartition")
+        identity = (segment.get("id"), owner.get("topicId"), topic.get("topic"), topic.get("partition"))
         if identity != (stem[21:], self.topic_id, self.name, partition):
             raise ValueError(f"it is the manifest of another segment: {identity}")
         start, end = LONG(metadata.get("startOffset")), LONG(metadata.get("endOffset"))
@@ -336,7 +335,7 @@ class RemoteTopic:
             event_ms=LONG(metadata.get("eventTimestampMs")),
             leader_epoch=_EPOCH(min(map(int, epochs))),
             chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
-            indexes=_places(_member(value, "segmentIndexes")),
+            indexes=_index_ranges(_member(value, "segmentIndexes")),
         )
 
 
@@ -346,7 +345,7 @@ class TieredFiles:
     def __init__(self, topic: RemoteTopic, url: str) -> None:
         self._topic, self._prefix = topic, f"{url}/"
         self._chunks = ChunkReader(topic.bucket)
-        #: By stem, the segments whose manifests were read; other manifests are read when they are wanted.
+        #: The segments with a read manifest, by stem; other manifests are read when they are needed.
         self.segments: dict[str, RemoteSegment] = {}
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
@@ -366,15 +365,15 @@ class TieredFiles:
             else:
                 stored[number] = self._stored(segment, suffix, start, end)
         try:
-            by_place = dict(zip(stored, self._topic.bucket.read_ranges(list(stored.values())), strict=True))
-            by_place |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
+            results = dict(zip(stored, self._topic.bucket.read_ranges(list(stored.values())), strict=True))
+            results |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
         except FileNotFoundError as error:
             if not any(path.endswith(LOG) for path, _, _ in ranges):
                 # without an index the log is read from its start
                 raise
             text = "a remote segment was deleted, as by the broker's retention: refresh the topic and read again"
             raise SnapshotTooOldError(text, file=error.filename or str(error)) from None
-        return [by_place[number] for number in range(len(ranges))]
+        return [results[number] for number in range(len(ranges))]
 
     def size(self, path: str) -> int:
         segment, suffix = self._located(path)

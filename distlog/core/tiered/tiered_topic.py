@@ -1,9 +1,10 @@
-"""A topic in Kafka's tiered storage as users hold it: it is read like any other, and cannot be changed."""
+"""The public topic in Kafka's tiered storage: it is read like any topic, and cannot be changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -28,16 +29,16 @@ from distlog.core.topics.topic import Topic
 
 
 def load(storage: TieredStorage, version: int = 0) -> Snapshot:
-    """The topic as it is in the bucket now, called `version`; manifests that `storage` has are not read again."""
-    listed, known = list_segments(storage.topic), storage.files.segments
-    there = {segment.stem: known[segment.stem] for segment in listed if segment.stem in known}
-    new = read_manifests(storage.topic, [segment for segment in listed if segment.stem not in known])
-    storage.files.segments = there | {segment.stem: segment for segment in new}
+    """Load the topic in the bucket as `version`; manifests that `storage` has are not read again."""
+    listed, cached = list_segments(storage.topic), storage.files.segments
+    current = {segment.stem: cached[segment.stem] for segment in listed if segment.stem in cached}
+    new = read_manifests(storage.topic, [segment for segment in listed if segment.stem not in cached])
+    storage.files.segments = current | {segment.stem: segment for segment in new}
     return _snapshot(storage, list(storage.files.segments.values()), version)
 
 
 def _snapshot(storage: TieredStorage, uploaded: list[RemoteSegment], version: int) -> Snapshot:
-    by_partition = groupby(sorted(uploaded, key=lambda each: each.partition), key=lambda each: each.partition)
+    by_partition = groupby(sorted(uploaded, key=_PARTITION), key=_PARTITION)
     logs = {number: log_parts(storage.topic, segments) for number, segments in by_partition}
     unstable = first_unstable_offsets(storage, [parts[-1].segment for parts in logs.values()])
     reader = SegmentReader(storage, storage.topic.name, IndexCache())
@@ -56,23 +57,33 @@ def _snapshot(storage: TieredStorage, uploaded: list[RemoteSegment], version: in
     )
 
 
-READ_ONLY = "Kafka's tiered storage is only read here, and its brokers alone add to it: refresh() sees what is new"
+_PARTITION = attrgetter("partition")
+READ_ONLY = "Kafka's tiered storage is read-only here, and only its brokers add to it: refresh() reads new segments"
 
 
 def open_tiered(
     url: str, topic: str, topic_id: str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> TieredTopic:
-    """Open the `topic` that Kafka's tiered storage (Aiven's plugin) keeps in a bucket; read-only, without a broker.
+    """Open the `topic` of Kafka's tiered storage (Aiven's plugin) in a bucket, read-only and without a broker.
 
-    `url` is the bucket with the plugin's `key.prefix`. `topic_id` is needed if several topics had that name. What the
-    brokers have not uploaded yet is not there: the records of the active segments. Raises TopicNotFoundError,
-    UnsupportedVersionError if segments are encrypted, CorruptMetadataError.
+    Records that the brokers have not uploaded, in the active segments, are missing.
+
+    Args:
+        url: The bucket, with the plugin's `key.prefix`.
+        topic: The name of the topic.
+        topic_id: Needed if several topics had that name.
+        storage_options: Options of the storage client.
+
+    Raises:
+        TopicNotFoundError: The topic is not in the bucket.
+        UnsupportedVersionError: Segments are encrypted.
+        CorruptMetadataError: A manifest is damaged, or offsets are missing.
     """
     return TieredTopic(find_topic(url, topic, topic_id, storage_options))
 
 
 class TieredTopic(Topic):
-    """A topic in a bucket, as of its last `refresh`. What it cannot do raises ReadOnlyTopicError."""
+    """A topic in a bucket, as of its last `refresh`. Unsupported methods raise ReadOnlyTopicError."""
 
     def __init__(self, topic: RemoteTopic) -> None:
         storage = TieredStorage(topic)
@@ -89,19 +100,19 @@ class TieredTopic(Topic):
         return self
 
     def history(self, limit: int | None = None) -> Listing:
-        """Not here: a bucket has no commits."""
+        """Raise ReadOnlyTopicError: a bucket has no commits."""
         self._refuse("history")
 
     def groups(self) -> Listing:
-        """Not here: Kafka's groups are in its brokers."""
+        """Raise ReadOnlyTopicError: Kafka's groups are in its brokers."""
         self._refuse("groups")
 
     def verify(self) -> VerifyReport:
-        """Not here: the checksums that it compares are in commits. A scan checks every batch."""
+        """Raise ReadOnlyTopicError: the checksums to compare are in commits. A scan checks every batch."""
         self._refuse("verify")
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise ReadOnlyTopicError(f"a topic in Kafka's tiered storage has no {what}", url=self.url)
+    def _refuse(self, feature: str) -> NoReturn:
+        raise ReadOnlyTopicError(f"a topic in Kafka's tiered storage has no {feature}", url=self.url)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TieredTopic, (self._bucket.topic,)
