@@ -174,11 +174,11 @@ def fed(rate: int, seconds: int, config: GatewayConfig) -> Requests:
     fresh = RefreshingTopic(TOPIC, topic)
     gathered = GatheredAppends(fresh, _AGES_MS, full, lambda number: partial(failed.check, TOPIC, number))
     # what comes first does not wait until the commit is full
-    gathered.append(0, batch).result()
+    gathered.append({0: (batch, None)})[0].result()
     counters = topic.storage.counters
     puts, gets = counters.puts, counters.gets
     for _ in range(rate * MB * seconds // (len(batch) * PARTITIONS)):
-        for told in [gathered.append(number, batch) for number in range(PARTITIONS)]:
-            told.result()
+        for result in gathered.append(dict.fromkeys(range(PARTITIONS), (batch, None))).values():
+            result.result()
     gathered.close()
     return Requests(counters.puts - puts, counters.gets - gets)

@@ -112,24 +112,30 @@ _MOST_WOKEN = 16
 
 
 @dataclass(slots=True, eq=False)
-class DelayedFetch:
-    """A fetch that waits until `missing` bytes have come, or until `deadline_s` of the monotonic clock."""
+class DelayedOperation:
+    """A request that waits for an event, or until `deadline_s` of the monotonic clock."""
 
     request: Request
     deadline_s: float
+    is_waiting: bool = field(default=False, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        """True if it must be answered now."""
+        return time.monotonic() >= self.deadline_s
+
+
+@dataclass(slots=True, eq=False)
+class DelayedFetch(DelayedOperation):
+    """A fetch that waits until `missing` bytes have come."""
+
     committed: bool
     #: What the client wants of each partition, by the topic's name or id and the partition's number.
     partitions: Mapping[tuple[str | uuid.UUID, int], Any]
     missing: int = 0
     seen: dict[Partition, VisibleEnd] = field(default_factory=dict)
-    is_waiting: bool = False
     #: The partitions that it is registered for: none if too many are watched already.
     watched: tuple[Partition, ...] = ()
-
-    @property
-    def is_over(self) -> bool:
-        """True if it must be answered now, with the records that are there."""
-        return time.monotonic() >= self.deadline_s
 
     def is_complete(self, ends: Ends) -> bool:
         """True if enough has come since, or a partition cannot be read any more, which is an error to answer."""
@@ -285,19 +291,15 @@ _APPEND_LOOK_S, _LONGEST_APPEND_PAUSE_S = 0.005, 0.1
 
 
 @dataclass(slots=True, eq=False)
-class DelayedAppend:
-    """A produce request that waits for locks of partitions, or until `deadline_s` of the monotonic clock."""
+class DelayedAppend(DelayedOperation):
+    """A produce request that waits for locks of partitions, True for a flush lock."""
 
-    request: Request
-    deadline_s: float
-    state: Any
     is_needed: bool
-    waits_for: dict[Partition, bool] = field(default_factory=dict)
-    is_waiting: bool = False
+    waits_for: dict[Partition, bool] = field(default_factory=dict, init=False)
 
     @property
     def is_dropped(self) -> bool:
-        """True if its client is gone, so that the rest of it need not be appended."""
+        """True if its client has left, so that nothing more of it need be appended."""
         return self.request.is_gone and not self.is_needed
 
     @property

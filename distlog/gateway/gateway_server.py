@@ -431,7 +431,7 @@ class GatewayServer:
             request.head.api_key == PRODUCE_KEY
             and len(request.frame or b"") <= _SMALL_BYTES
             and self._processor.has_time()
-            and self._handlers[0].handled_at_once(request, self._apis.handle_at_once)
+            and self._handlers[0].handle_without_waiting(request, self._apis.handle_without_waiting)
         )
         if not is_handled:
             self._offer(request)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from distlog.core.batches.record_batch import TRANSACTIONAL
-from distlog.core.commits.producer_table import KEPT_BATCHES, NONE
+from distlog.core.commits.producer_table import KEPT_BATCHES
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
@@ -24,7 +26,7 @@ from distlog.core.topics.committed_batches import ConcurrentAppendError, Produce
 from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.refreshing_topic import RefreshingTopic
 
-#: Raises an error if nothing may be appended behind a snapshot.
+#: Raises an error if nothing may be appended after a snapshot.
 Fence = Callable[[Snapshot], None]
 
 
@@ -36,6 +38,8 @@ class GatheredBatch:
     valid: ValidBatch
     config: TopicConfig
     fence: Fence | None = None
+    #: How it ended; `result` gets it when all batches of its commit have ended.
+    outcome: AppendInfo | BaseException | None = None
     result: Future[AppendInfo] = field(default_factory=Future)
 
     @property
@@ -51,10 +55,10 @@ Accepted = Mapping[int, Sequence[GatheredBatch]]
 
 
 def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
-    """Fail the batches that their fences refuse; then raise ConcurrentAppendError, to begin anew without them."""
+    """Fail the batches that their fences refuse; then raise ConcurrentAppendError, to start again without them."""
     errors = dict[Fence, Exception | None]()
     has_refused = False
-    for batch in [batch for each in accepted.values() for batch in each]:
+    for batch in [batch for batches in accepted.values() for batch in batches]:
         fence = batch.fence
         if fence is None:
             continue
@@ -65,7 +69,7 @@ def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
             except Exception as error:
                 errors[fence] = error
         if (refusal := errors[fence]) is not None:
-            batch.result.set_exception(refusal)
+            batch.outcome = refusal
             has_refused = True
     if has_refused:
         raise ConcurrentAppendError
@@ -80,57 +84,132 @@ def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInf
     return AppendInfo(Appended(first, end, SEALED, snapshot.version, False, time_ms), state.log_start_offset)
 
 
-# Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot knows
-# the last batches of each producer: nothing of a log is read (see `committed_batches`).
+# Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot has the
+# last batches of each producer, so no log is read (see `committed_batches`).
 
 #: The results of batches, by partition.
 Results = dict[int, Future[AppendInfo]]
-#: The most batches in a commit: the number of producers in it is bounded.
+#: A request's batches by partition, each with the fence that may refuse it.
+RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
+#: The most batches in a commit, so that the number of producers in it is bounded.
 MOST_BATCHES = 10_000
-#: Due at any time.
-_AT_ONCE = -math.inf
-#: The partitions of a request, and the requests that a client sends together, are one commit also behind a pause.
+#: Due at any time, and never.
+_AT_ONCE, _NEVER = -math.inf, math.inf
+#: Requests that clients send together come within this time. They are one commit also after a pause.
 _TOGETHER_S = 0.01
-#: A thread without batches ends after so long: a root may have more topics than a process may have threads.
+#: A client with a backlog sends again in this part of a linger after it was answered.
+_SOON = 0.25
+#: A commit of more bytes is worth its price before the end of the linger.
+_WORTH_BYTES = 64 << 10
+#: A thread without batches ends after this time: a root may have more topics than a process may have threads.
 _IDLE_S = 60.0
 
 
-class _Gathering:
-    """Batches that wait for their commit."""
+class Completeness(Enum):
+    """Whether a sender sends more before it is answered."""
 
-    def __init__(self, batches: Sequence[GatheredBatch] = ()) -> None:
-        self.batches, self.size = list[GatheredBatch](), 0
-        # the batches of each numbered producer in each partition, the producers, and the ones that send no more now
-        self._numbers, self._producers, self._full = Counter[tuple[int, int]](), set[int](), set[int]()
-        self.add(batches)
+    UNKNOWN = auto()
+    #: It is in the middle of its window. If it pauses, it has nothing to send.
+    SENDING = auto()
+    #: It waits, as it did the last time.
+    WAITING = auto()
+    #: It is an idempotent producer, and has as many requests in flight as these may have.
+    FULL = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sender:
+    """A connection of a client, and its window: the requests after which it waits for an answer.
+
+    The window is learned where the client pauses until it is answered, and forgotten where it sends more.
+    """
+
+    in_flight: int = 0
+    window: int | None = None
+    sent_s: float = _AT_ONCE
+    answered_s: float = _AT_ONCE
+    #: Whether its first request in flight came soon after an answer, so that it has a backlog.
+    has_backlog: bool = False
+
+    def send(self, now_s: float, soon_s: float) -> None:
+        if not self.in_flight:
+            self.has_backlog = now_s - self.answered_s <= soon_s
+        self.in_flight += 1
+        self.sent_s = now_s
+        if self.window is not None and self.in_flight > self.window:
+            self.window = None
+
+    def answer(self, requests: int, now_s: float) -> None:
+        self.in_flight -= requests
+        self.answered_s = now_s
+        if not self.in_flight and now_s - self.sent_s >= _TOGETHER_S:
+            self.window = requests
+
+    def completeness(self, requests: int, *, is_idempotent: bool) -> Completeness:
+        if is_idempotent and requests >= KEPT_BATCHES:
+            return Completeness.FULL
+        if self.window is None or not self.has_backlog:
+            return Completeness.UNKNOWN
+        return Completeness.SENDING if requests < self.window else Completeness.WAITING
+
+
+class _Gathering:
+    """Requests that wait for their commit: the batches and the sender of each, None for the gateway's own."""
+
+    def __init__(self, requests: Sequence[tuple[Sequence[GatheredBatch], Sender | None]] = ()) -> None:
+        self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _AT_ONCE
+        self.requests = Counter[Sender | None]()
+        self._in_order = list[tuple[Sequence[GatheredBatch], Sender | None]]()
+        self._completeness = dict[Sender | None, Completeness]()
+        self._senders = Counter[Completeness]()
+        for batches, sender in requests:
+            self.add(batches, sender)
 
     def __len__(self) -> int:
         return len(self.batches)
 
-    def add(self, batches: Sequence[GatheredBatch]) -> None:
-        """Have batches wait."""
+    def add(self, batches: Sequence[GatheredBatch], sender: Sender | None) -> None:
+        """Have the batches of a request wait."""
+        self._in_order.append((batches, sender))
         self.batches += batches
-        for batch in batches:
-            self.size += batch.valid.data.nbytes
-            row = batch.valid.rows[0]
-            producer = int(row["producer_id"]) if row["base_sequence"] >= 0 else NONE
-            self._producers.add(producer)
-            if producer != NONE:
-                self._numbers[producer, batch.partition] += 1
-                if self._numbers[producer, batch.partition] >= KEPT_BATCHES:
-                    self._full.add(producer)
+        self.size += sum(batch.valid.data.nbytes for batch in batches)
+        self.requests[sender] += 1
+        completeness = Completeness.UNKNOWN
+        if sender is not None:
+            is_idempotent = any(batch.sequence for batch in batches)
+            completeness = sender.completeness(self.requests[sender], is_idempotent=is_idempotent)
+            self.sent_s = sender.sent_s
+        if sender in self._completeness:
+            self._senders[self._completeness[sender]] -= 1
+        self._completeness[sender] = completeness
+        self._senders[completeness] += 1
 
     @property
-    def is_complete(self) -> bool:
-        """True if no producer sends more before it has an answer, so that nothing is gained by a linger."""
-        return len(self._full) == len(self._producers)
+    def complete_s(self) -> float:
+        """The time from which on no sender sends more before it is answered, so that a linger gains nothing."""
+        senders = self._senders
+        if senders[Completeness.UNKNOWN]:
+            return _NEVER
+        if self.size < _WORTH_BYTES and (senders[Completeness.SENDING] or senders[Completeness.WAITING]):
+            return _NEVER
+        return self.sent_s + _TOGETHER_S if senders[Completeness.SENDING] else _AT_ONCE
+
+    def split(self) -> tuple[_Gathering, _Gathering]:
+        """The oldest requests, with no more than MOST_BATCHES but for one request, and the newer ones."""
+        size = count = 0
+        while count < len(self._in_order) and size < MOST_BATCHES:
+            size += len(self._in_order[count][0])
+            count += 1
+        if count == len(self._in_order):
+            return self, _Gathering()
+        return _Gathering(self._in_order[:count]), _Gathering(self._in_order[count:])
 
 
 class GatheredAppends:
     """The appends of one topic, for many threads; a thread commits them every `linger_ms`, or when they are large.
 
-    Or when all their producers wait for answers. What comes together behind a pause of `linger_ms` is committed soon:
-    a producer that sends now and then waits for little but its commit. A burst of many producers may be two commits
+    Or when all their senders wait for answers. Batches that come together after a pause of `linger_ms` are committed
+    soon: a client that sends now and then waits for little but its commit. A burst of many clients may be two commits
     then; there are never more than one for each `linger_ms`. The thread ends when it has been idle for long.
     """
 
@@ -140,37 +219,50 @@ class GatheredAppends:
         self._fresh, self._linger_s, self._linger_bytes = fresh, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
         self._waiting = _Gathering()
+        self._senders = WeakKeyDictionary[object, Sender]()
+        #: The senders whose next requests may come together, and until when that is.
+        self._expected, self._expected_until_s = set[Sender](), _AT_ONCE
         #: When the next commit is due, if batches wait; and from when on the pause is long enough.
         self._due_s = self._paused_s = _AT_ONCE
         self._is_closing = False
         self._first = first
         self._thread: threading.Thread | None = None
 
-    def append(self, partition: int, records: bytes, fence: Fence | None = None) -> Future[AppendInfo]:
-        """Append the batch with the next commit, unless `fence` refuses.
+    def append(self, requested: RequestedBatches, connection: object | None = None) -> Results:
+        """Append the batches of a request with the next commit, each unless its fence refuses.
 
-        Without a fence, batches of transactions are refused. Raises the errors of `validate`, TopicNotFoundError.
+        Without a fence, a batch of a transaction is refused. The results have the errors of `validate`, too. Raises
+        TopicNotFoundError.
         """
-        config = self._fresh.snapshot.config
-        valid = validate(records, config, self._fresh.topic.clock())
-        if fence is None and valid.rows[0]["attributes"] & TRANSACTIONAL:
-            raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
-        batch = GatheredBatch(partition, valid, config, fence)
-        self._gather([batch], at_once=False)
-        return batch.result
+        config, now_ms = self._fresh.snapshot.config, self._fresh.topic.clock()
+        results, batches = Results(), list[GatheredBatch]()
+        for number, (records, fence) in requested.items():
+            try:
+                valid = validate(records, config, now_ms)
+                if fence is None and valid.rows[0]["attributes"] & TRANSACTIONAL:
+                    raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
+            except Exception as error:  # noqa: PERF203 - the other batches are appended
+                results[number] = Future()
+                results[number].set_exception(error)
+            else:
+                batches.append(GatheredBatch(number, valid, config, fence))
+                results[number] = batches[-1].result
+        if batches:
+            self._gather(batches, connection, at_once=False)
+        return results
 
     def append_runs(self, runs: Mapping[int, BatchRun], fence: Fence, *, at_once: bool = True) -> Results:
-        """Append a batch of the gateway itself to each of these partitions, in one commit with all that wait."""
+        """Append a batch of the gateway itself to each partition, in one commit with all that wait."""
         config = self._fresh.snapshot.config
         valid = (
             (number, ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0])))
             for number, run in runs.items()
         )
         batches = [GatheredBatch(number, batch, config, fence) for number, batch in valid]
-        self._gather(batches, at_once=at_once)
+        self._gather(batches, None, at_once=at_once)
         return {batch.partition: batch.result for batch in batches}
 
-    def _gather(self, batches: Sequence[GatheredBatch], *, at_once: bool) -> None:
+    def _gather(self, batches: Sequence[GatheredBatch], connection: object | None, *, at_once: bool) -> None:
         with self._changed:
             if self._is_closing and at_once:  # the topic may be there still, and need its end marker
                 raise StorageError("the topic was dropped, or the gateway is stopping: retry")
@@ -181,12 +273,17 @@ class GatheredAppends:
                 # it may be that there can be no more threads now
                 thread.start()
                 self._thread = thread
+            now_s = time.monotonic()
             if at_once:
                 self._due_s = _AT_ONCE
             elif not self._waiting:
-                now = time.monotonic()
-                self._due_s = now + (self._linger_s if now < self._paused_s else min(_TOGETHER_S, self._linger_s))
-            self._waiting.add(batches)
+                self._due_s = now_s + (self._linger_s if now_s < self._paused_s else min(_TOGETHER_S, self._linger_s))
+            sender = None
+            if connection is not None:
+                sender = self._senders.setdefault(connection, Sender())
+                sender.send(now_s, _SOON * self._linger_s)
+                self._expected.discard(sender)
+            self._waiting.add(batches, sender)
             self._changed.notify()
 
     def hurry(self) -> None:
@@ -204,37 +301,57 @@ class GatheredAppends:
             thread.join()
 
     def _run(self) -> None:
-        while batches := self._take():
+        while gathering := self._next_gathering():
             try:
-                self._commit(batches)
+                self._commit(gathering.batches)
             except BaseException as error:
-                for batch in batches:
-                    if not batch.result.done():
-                        batch.result.set_exception(error)
+                for batch in gathering.batches:
+                    batch.outcome = batch.outcome or error
+            self._answer(gathering)
             self._paused_s = time.monotonic() + self._linger_s
 
-    def _take(self) -> list[GatheredBatch]:
-        """The batches of the next commit; waits for them. None are left at the end, or came for _IDLE_S."""
+    def _next_gathering(self) -> _Gathering | None:
+        """The batches of the next commit; waits for them. None at the end, or if none came for _IDLE_S."""
         with self._changed:
             while not self._is_closing:
-                left_s = self._due_s - time.monotonic() if self._waiting else _IDLE_S
-                is_large = self._waiting.size >= self._linger_bytes
-                if self._waiting and (left_s <= 0 or is_large or self._waiting.is_complete):
+                left_s = self._next_commit_s() - time.monotonic() if self._waiting else _IDLE_S
+                if left_s <= 0:
                     break
                 if not self._changed.wait(left_s) and not self._waiting:
                     self._thread = None
-                    return []
-            batches = self._waiting.batches
-            self._waiting, self._paused_s = _Gathering(batches[MOST_BATCHES:]), math.inf
-            return batches[:MOST_BATCHES]
+                    return None
+            (gathering, self._waiting), self._paused_s = self._waiting.split(), math.inf
+            return gathering or None
+
+    def _next_commit_s(self) -> float:
+        """When the batches that wait are to be committed."""
+        if self._waiting.size >= self._linger_bytes or len(self._waiting) >= MOST_BATCHES:
+            return _AT_ONCE
+        expected_s = self._expected_until_s if self._expected else _AT_ONCE
+        return min(self._due_s, max(self._waiting.complete_s, expected_s))
+
+    def _answer(self, gathering: _Gathering) -> None:
+        """Set the results of all batches. Their senders may send more from then on."""
+        with self._changed:
+            now_s = time.monotonic()
+            for sender, requests in gathering.requests.items():
+                if sender is not None:
+                    sender.answer(requests, now_s)
+            self._expected = {sender for sender in gathering.requests if sender is not None and sender.window}
+            self._expected_until_s = now_s + _TOGETHER_S
+        for batch in gathering.batches:
+            if isinstance(batch.outcome, BaseException):
+                batch.result.set_exception(batch.outcome)
+            else:
+                assert batch.outcome is not None
+                batch.result.set_result(batch.outcome)
 
     def _commit(self, batches: Sequence[GatheredBatch]) -> None:
-        left = list(batches)
-        while left:
+        while batches:
             with suppress(ConcurrentAppendError):
-                self._try(left)
-            # if other writers were faster, the next try settles at least one batch
-            left = [batch for batch in left if not batch.result.done()]
+                self._try(batches)
+            # if other writers were faster, the next try ends at least one batch
+            batches = [batch for batch in batches if batch.outcome is None]
 
     def _try(self, batches: Sequence[GatheredBatch]) -> None:
         check = ProducerCheck(self._fresh.topic.handle, self._fresh.refresh(), self._first)
@@ -244,7 +361,7 @@ class GatheredAppends:
         for batch in batches:
             first = first_of.setdefault(batch.sequence, batch) if batch.sequence else batch
             if first is not batch:
-                # the client sent it again meanwhile
+                # the client has sent it again
                 repeats.setdefault(id(first), []).append(batch)
             elif self._is_next(check, batch):
                 accepted.setdefault(batch.partition, []).append(batch)
@@ -252,31 +369,28 @@ class GatheredAppends:
             self._commit_accepted(check, accepted)
         for first in first_of.values():
             for batch in repeats.get(id(first), ()):
-                if (error := first.result.exception()) is not None:
-                    batch.result.set_exception(error)
-                else:
-                    batch.result.set_result(first.result.result())
+                batch.outcome = first.outcome
 
     def _commit_accepted(self, check: ProducerCheck, accepted: Accepted) -> None:
-        parts = {number: [batch.valid for batch in each] for number, each in accepted.items()}
-        configs = [batch.config for each in accepted.values() for batch in each]
-        # the least strict one that any of them was validated with: one that demands no keys
+        parts = {number: [batch.valid for batch in batches] for number, batches in accepted.items()}
+        configs = [batch.config for batches in accepted.values() for batch in batches]
+        # the least strict one that a batch was validated with: one that demands no keys
         config = next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
         result, after = commit_batches(check, parts, config, partial(refuse_fenced, accepted))
         self._fresh.topic.advance(after)
-        for number, each in accepted.items():
+        for number, batches in accepted.items():
             first = result.offsets[number][0]
-            for batch in each:
-                batch.result.set_result(_info(after, number, first, first + batch.valid.offset_count))
+            for batch in batches:
+                batch.outcome = _info(after, number, first, first + batch.valid.offset_count)
                 first += batch.valid.offset_count
 
     def _is_next(self, check: ProducerCheck, batch: GatheredBatch) -> bool:
-        """True if the batch is to be committed, behind the ones before it; if not, its result is set."""
+        """True if the batch is to be committed, after the ones that were checked before; else it has an outcome."""
         try:
-            known = check.check(batch.partition, [batch.valid])
+            earlier = check.check(batch.partition, [batch.valid])
         except Exception as error:
-            batch.result.set_exception(error)
+            batch.outcome = error
             return False
-        if known is not None:
-            batch.result.set_result(_info(check.snapshot, batch.partition, known.first_offset, known.last_offset + 1))
-        return known is None
+        if earlier is not None:
+            batch.outcome = _info(check.snapshot, batch.partition, earlier.first_offset, earlier.last_offset + 1)
+        return earlier is None

@@ -13,10 +13,12 @@ from distlog.gateway.apis import (
     cluster,
     configs,
     consumer_groups,
+    fetch,
     groups,
+    offsets,
     positions,
+    produce,
     quotas,
-    records,
     topics,
     transactions,
     users,
@@ -31,7 +33,7 @@ from distlog.gateway.server.request import ClientSession, Request
 APIS: dict[int, Api] = {
     api.key: api
     for module in (
-        *(records, topics, configs, cluster, groups, consumer_groups, positions, transactions),
+        *(produce, fetch, offsets, topics, configs, cluster, groups, consumer_groups, positions, transactions),
         *(admin, quotas, acls, users),
     )
     for api in module.APIS
@@ -40,12 +42,14 @@ APIS: dict[int, Api] = {
 #: The APIs that members of groups depend on: they use the storage of groups alone, and must not wait for other work.
 OF_MEMBERS = frozenset(api.key for api in (*groups.APIS, consumer_groups.CONSUMER_GROUP_HEARTBEAT))
 #: APIs that wait for the storage, step by step: readers and writers of records must not wait for them.
-OF_TRANSACTIONS = frozenset(api.key for api in (*transactions.APIS, records.INIT_PRODUCER_ID, positions.OFFSET_FETCH))
+OF_TRANSACTIONS = frozenset(api.key for api in (*transactions.APIS, positions.OFFSET_FETCH))
 #: APIs that end or change topics: they wait for each partition's lock, which a stopped process may hold.
-OF_TOPICS = frozenset(api.key for api in (*topics.APIS, *configs.CHANGING_APIS, records.DELETE_RECORDS))
+OF_TOPICS = frozenset(api.key for api in (*topics.APIS, *configs.CHANGING_APIS, offsets.DELETE_RECORDS))
 #: APIs that authenticate clients: they take time on purpose, and other requests must not wait for them.
 OF_SASL = frozenset(api.key for api in users.SASL_APIS)
 _BEFORE_AUTHENTICATION = OF_SASL | {cluster.KEY}
+#: The most topics and partitions of a request that the network's thread handles.
+_FEW_PARTITIONS = 9
 
 
 def supports(head: RequestHead, session: ClientSession) -> bool:
@@ -108,7 +112,7 @@ class KafkaApis:
 
     def handle(self, request: Request) -> None:
         """Handle one request, and send its response unless its handler does that itself."""
-        api, begun_s = APIS[request.head.api_key], time.perf_counter()
+        api, start_s = APIS[request.head.api_key], time.perf_counter()
         try:
             request.read()
             self._grant(request)
@@ -118,26 +122,21 @@ class KafkaApis:
         except InvalidRequestError as error:
             request.hang_up(str(error))
         finally:
-            self._metrics.note(api.name, time.perf_counter() - begun_s)
+            self._metrics.note(api.name, time.perf_counter() - start_s)
 
-    def handle_at_once(self, request: Request) -> bool:
-        """Handle a small Produce request, if that needs no wait for storage or locks; False: `handle` it."""
-        begun_s = time.perf_counter()
+    def handle_without_waiting(self, request: Request) -> bool:
+        """Handle a small Produce request, if that waits for no storage and no lock; else `handle` continues."""
+        start_s = time.perf_counter()
         try:
-            request.read(records.MOST_AT_ONCE)
+            request.read(_FEW_PARTITIONS)
         except InvalidRequestError:
-            # a large one, or none at all: a handler reads it again, and says so
+            # it is large, or no request: a handler reads it again, and says so
             return False
-        try:
-            if not records.is_at_hand(request, self._broker):
-                return False
-            self._grant(request)
-            if not records.produce_at_once(request, self._broker):
-                return False
-        except InvalidRequestError as error:
-            request.hang_up(str(error))
-        self._metrics.note(records.PRODUCE.name, time.perf_counter() - begun_s)
-        return True
+        self._grant(request)
+        is_handled = produce.produce_without_waiting(request, self._broker)
+        if is_handled:
+            self._metrics.note(produce.PRODUCE.name, time.perf_counter() - start_s)
+        return is_handled
 
     def _grant(self, request: Request) -> None:
         """Give a request the rights of its client; one that was put off keeps those that it had."""

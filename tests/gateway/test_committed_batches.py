@@ -84,7 +84,7 @@ def test_a_batch_of_a_transaction_needs_somebody_who_knows_that_it_is_open(two: 
 
     data = batch([record(0, 0, b"k", b"v")], attributes=TRANSACTIONAL, producer=(7, 0, 0))
     with pytest.raises(InvalidRecordError, match="transactional id"):
-        two[0].hosted.append_later(0, data)
+        two[0].hosted.append_later({0: (data, None)})[0].result()
 
 
 def test_a_refused_batch_is_left_out_and_the_others_are_committed(two: tuple[Gateway, Gateway]) -> None:
@@ -185,7 +185,7 @@ def test_what_was_appended_in_place_is_known_in_a_copy_on_an_object_store(
 
     def sent(sequence: int) -> int:
         data = batch([record(0, 0, None, b"v")], producer=(row["producer_id"], 0, sequence))
-        return gateway.hosted.append_later(0, data).result().appended.first_offset
+        return gateway.hosted.append_later({0: (data, None)})[0].result().appended.first_offset
 
     assert [sent(1), sent(3), sent(0), sent(3)] == [1, 4, 0, 4]
     with pytest.raises(OutOfOrderSequenceError):
@@ -200,7 +200,7 @@ def test_what_retention_and_merging_took_away_is_known_all_the_same(two: tuple[G
 
     def sent(gateway: Gateway, sequence: int) -> int:
         data = batch([record(0, 0, b"k", b"v")], producer=(7, 0, sequence))
-        return gateway.hosted.append_later(0, data).result().appended.first_offset
+        return gateway.hosted.append_later({0: (data, None)})[0].result().appended.first_offset
 
     assert [sent(two[0], number) for number in range(6)] == [*range(6)]
     topic.refresh().compact()

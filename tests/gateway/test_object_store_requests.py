@@ -87,8 +87,9 @@ def commit_in_transactions(address: Address) -> None:
             batch([record(0, 0, *position(number, offset))], attributes=TRANSACTIONAL, producer=(7, 0, offset))
             for number in range(PARTITIONS)
         ]
-        for told in [hosted.append_later(number, each, lambda _: None) for number, each in enumerate(data)]:
-            told.result()
+        fenced = {number: (records, lambda _: None) for number, records in enumerate(data)}
+        for result in hosted.append_later(fenced).values():
+            result.result()
 
 
 @pytest.mark.parametrize("commit", [commit_plain, commit_in_transactions])
@@ -118,9 +119,9 @@ def test_a_gateway_that_begins_reads_nothing_of_what_was_appended_before(
     distlog.create(f"{memory_url.url}/clicks", PARTITIONS)
 
     def appended(hosted: Any, sequence: int) -> list[int]:
-        told = [hosted.append_later(number, numbered(number, sequence)) for number in range(PARTITIONS)]
+        results = hosted.append_later({number: (numbered(number, sequence), None) for number in range(PARTITIONS)})
         hosted.hurry()
-        return [each.result().appended.first_offset for each in told]
+        return [result.result().appended.first_offset for result in results.values()]
 
     hosted = cache(memory_url, linger_ms=3_600_000).topic("clicks")
     for sequence in range(commits):

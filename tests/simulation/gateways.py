@@ -25,7 +25,7 @@ from distlog.core.errors import DistlogError, OffsetOutOfRangeError
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.transaction_state import ProducerId
-from distlog.gateway.apis.records import produce
+from distlog.gateway.apis.produce import produce
 from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GatewayConfig
@@ -137,6 +137,7 @@ def _ignored(request: object) -> None:
 class _Produce:
     """A produce request as its handler sees it."""
 
+    client: Any = None
     delayed: Any = None
     is_gone = False
     rights = Rights()

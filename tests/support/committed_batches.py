@@ -50,7 +50,7 @@ class Gateway:
         """Append a record of the producer's transaction, the next one it sends here; returns its offset."""
         sequence = self._sequences.get((producer, number), 0) if sequence is None else sequence
         data = batch([record(0, 0, key, value)], attributes=TRANSACTIONAL, producer=(producer, 0, sequence))
-        info = self.hosted.append_later(number, data, fence).result()
+        info = self.hosted.append_later({number: (data, fence)})[number].result()
         self._sequences[producer, number] = sequence + 1
         return info.appended.first_offset
 

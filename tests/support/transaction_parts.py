@@ -114,7 +114,7 @@ class Parts:
         fence = self.services.fence(ID, producer, (topic, number))
         hosted = self.broker.metadata.fresh_topic(topic)
         if not hosted.is_local:
-            hosted.append_later(number, data, fence).result()
+            hosted.append_later({number: (data, fence)})[number].result()
             return
         info = hosted.partition(number).append(data, fence)
         if info.appended.flush_due:  # as Produce does

@@ -300,7 +300,7 @@ class ActivePartition:
             self._use(anew)
         return self._segment
 
-    def at_hand(self) -> LogSegment | None:
+    def ready_segment(self) -> LogSegment | None:
         """The active segment, if it is ready for appends as this process left it; None if `recover` has work."""
         segment = self._known_segment(self.lock.value())
         if segment is None or segment.config is not self.snapshots.snapshot.config:

@@ -13,13 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.record_batch import (
-    CODEC_MASK,
-    attributes_of,
-    batch_fields,
-    give_append_times,
-    write_append_times,
-)
+from distlog.core.batches.record_batch import batch_fields, give_append_times, write_append_times
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_LONG
@@ -60,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class WouldWaitError(Exception):
-    """An append at once has to wait, or to do more than to write its batch; nothing was appended."""
+    """An append that may not wait has to do more than to write its batch; nothing was appended."""
 
 
 class PartitionLog:
@@ -143,11 +137,11 @@ class PartitionLog:
             is_open = self._producers.has_open(producer, epoch, segment, start_offset)
             return self._append(asked_ns, marker) if is_open else None
 
-    def _append(self, asked_ns: int, run: BatchRun, *, at_once: bool = False) -> Appended:
+    def _append(self, asked_ns: int, run: BatchRun, *, may_wait: bool = True) -> Appended:
         try:
-            appended = self._put(run, at_once=at_once)
+            appended = self._put(run, may_wait=may_wait)
         except StorageFullError:
-            if at_once:
+            if not may_wait:
                 # a seal takes syncs and a commit
                 raise WouldWaitError from None
             # without space for that either, the segment stays active, and takes appends when there is space again
@@ -157,16 +151,16 @@ class PartitionLog:
         self._active.lock.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
         return appended
 
-    def _put(self, run: BatchRun, *, at_once: bool) -> Appended:
+    def _put(self, run: BatchRun, *, may_wait: bool) -> Appended:
         """Check the batches, put them behind all that is there, and count them in the page; needs the lock."""
         data, rows, newest_offsets, min_timestamps, in_transaction = run
         active, snapshots = self._active, self._snapshots
         end, newest, of_producers = look_at(
             rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
         )
-        segment = active.at_hand() if at_once else active.recover() or begin_segments([active])[0]
+        segment = (active.recover() or begin_segments([active])[0]) if may_wait else active.ready_segment()
         batches = batch_fields(rows) if of_producers else []
-        if segment is None or (at_once and batches and not self._producers.is_next(batches[-1], segment)):
+        if segment is None or (not may_wait and batches and not self._producers.is_next(batches[-1], segment)):
             raise WouldWaitError
         if batches and (known := self._producers.check(batches, segment)):
             # a producer appends these batches again
@@ -186,7 +180,7 @@ class PartitionLog:
         if segment.next_offset + end > MAX_LONG:
             raise InvalidRecordError("the partition has no offsets left", partition=self.partition)
         if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
-            if at_once:
+            if not may_wait:
                 raise WouldWaitError
             segment = roll(active)
             if of_producers:
@@ -224,7 +218,7 @@ class PartitionLog:
         fence: Callable[[Snapshot], None] | None = None,
         *,
         timeout_s: float | None = None,
-        at_once: bool = False,
+        may_wait: bool = True,
     ) -> AppendInfo:
         """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
 
@@ -232,13 +226,11 @@ class PartitionLog:
         was appended. LockHeldError says that it only waited, for `timeout_s` at most: `is_free` tells when to
         try again.
 
-        `at_once` it waits for nothing, not even the lock, and makes no commit or sync: WouldWaitError says that
-        it has to, as for a compressed batch, whose records take an unknown time, and for one that is not the
-        next of its producer, since the log of others may have to be read.
+        Unless it `may_wait`, it waits for nothing, not even the lock, and makes no commit or sync: WouldWaitError
+        says that it has to, as for a batch that is not the next of its producer, since other batches may have to be
+        read.
         """
         snapshot = self._snapshots.snapshot
-        if at_once and (snapshot.config.flush_messages <= 1 or attributes_of(data) & CODEC_MASK):
-            raise WouldWaitError
         valid = validate(data, snapshot.config, self._clock())
         run = BatchRun(
             valid.data,
@@ -248,10 +240,10 @@ class PartitionLog:
             in_transaction=fence is not None,
         )
         asked_ns = perf_counter_ns()
-        with self._active.held(0 if at_once else timeout_s):
+        with self._active.held(timeout_s if may_wait else 0):
             if fence is not None:
                 fence(self._snapshots.refresh())
-            appended = self._append(asked_ns, run, at_once=at_once)
+            appended = self._append(asked_ns, run, may_wait=may_wait)
         return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
 
     @property

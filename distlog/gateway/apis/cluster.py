@@ -48,6 +48,13 @@ def check_topic(request: Request, broker: Broker, operation: Operation, topic: s
     request.rights.check(operation, ResourceType.TOPIC, name)
 
 
+def topic_error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
+    """The code of a partition's error; a topic that was requested by its id, and was dropped, has an unknown id."""
+    if isinstance(error, TopicNotFoundError) and isinstance(topic, uuid.UUID) and "partition" not in error.details:
+        return ErrorCode.unknown_topic_id
+    return error_code(error)
+
+
 def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
     """`fields` with the fields that `work` returns; or with the code and the text of its error."""
     try:

@@ -1,4 +1,4 @@
-"""The APIs of transactional producers."""
+"""The APIs of transactions, and InitProducerId."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.offsets_format import encode_key
+from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.protocol.frames import FAILURES, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import OWN_WAIT_S
+from distlog.gateway.transactions.transaction_coordinator import new_producer_id
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError, own_batch
 
 
@@ -55,6 +57,40 @@ def _denied(request: Request, transactional_id: str, group: str | None = None) -
 def fenced_code(api_version: int, since: int) -> ErrorCode:
     """The code for a fenced producer; clients before version `since` know only the older one."""
     return ErrorCode.producer_fenced if api_version >= since else ErrorCode.invalid_producer_epoch
+
+
+_NO_PRODUCER = ProducerId(-1, -1)
+_PRODUCER_FENCED_SINCE = 4
+
+
+def init_producer_id(request: Request, broker: Broker) -> Fields:
+    """Give a producer without a transactional id a new id, and one with it the next epoch."""
+    body, rights, producer = request.body, request.rights, _NO_PRODUCER
+    id_, timeout_ms = body.transactional_id, body.transaction_timeout
+
+    def begin_producer() -> None:
+        nonlocal producer
+        expected = ProducerId(request.get("producer_id", -1), request.get("producer_epoch", -1))
+        producer = broker.transactions.coordinator.begin_producer(
+            id_, timeout_ms, None if expected == _NO_PRODUCER else expected
+        )
+
+    code = ErrorCode.none
+    if id_ is None:
+        # the right to write to any topic is enough (KIP-679)
+        if not rights.might_with_any(Operation.WRITE, ResourceType.TOPIC):
+            code = rights.denied(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+        if code is ErrorCode.none:
+            producer = ProducerId(new_producer_id(), 0)
+    elif denial := rights.denied(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, id_):
+        code = denial
+    elif not 0 < len(id_.encode("utf-8", "surrogatepass")) <= MAX_TEXT_BYTES:
+        code = ErrorCode.invalid_request
+    elif not 0 < timeout_ms <= broker.config.transaction_max_timeout_ms:
+        code = ErrorCode.invalid_transaction_timeout
+    else:
+        code = code_of(begin_producer, fenced=fenced_code(request.api_version, _PRODUCER_FENCED_SINCE))
+    return {"throttle_time": 0, "error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
 
 
 _FENCED_SINCE = 2
@@ -210,6 +246,14 @@ def _write(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode
 
 
 APIS = (
+    Api(
+        22,
+        "InitProducerId",
+        0,
+        4,
+        init_producer_id,
+        "WRITE of the transactional id; without one, IDEMPOTENT_WRITE of the cluster or WRITE of any topic",
+    ),
     Api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, "WRITE of the transactional id and of the topic"),
     Api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, "WRITE of the transactional id, READ of the group"),
     Api(

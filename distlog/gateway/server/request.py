@@ -301,7 +301,7 @@ class KafkaRequestHandlerPool:
             thread.join(max(end - time.monotonic(), 0))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def handled_at_once(self, request: Request, work: Callable[[Request], bool]) -> bool:
+    def handle_without_waiting(self, request: Request, work: Callable[[Request], bool]) -> bool:
         """Handle a request in the calling thread, by `work`, if no other waits; True if it was handled.
 
         The caller is the thread of all connections, so `work` must not wait; it returns False for what would have to.

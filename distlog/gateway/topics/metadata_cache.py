@@ -38,7 +38,7 @@ from distlog.core.topics.topic_id import copy_text
 from distlog.core.transaction_state import TRANSACTIONS_TOPIC
 from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.gathered_appends import Fence, GatheredAppends
+from distlog.gateway.gathered_appends import Fence, GatheredAppends, RequestedBatches, Results
 from distlog.gateway.protocol.frames import AccessDeniedError, UnknownTopicIdError, error_code
 from distlog.gateway.refreshing_topic import RefreshingTopic, monotonic_ms
 from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
@@ -141,13 +141,9 @@ class HostedTopic(RefreshingTopic):
 
         return check
 
-    def append_later(self, number: int, records: bytes, fence: Fence | None = None) -> Future[AppendInfo]:
-        """On an object store, append a producer's batch with the next commit.
-
-        `fence` refuses snapshots at which the transaction of the batch is not open; without it, a batch of a
-        transaction is refused. The future has the error of an append that failed, or was refused.
-        """
-        return self._gathered.append(number, records, fence)
+    def append_later(self, requested: RequestedBatches, connection: object | None = None) -> Results:
+        """On an object store, append the batches of a request with the next commit; see `GatheredAppends.append`."""
+        return self._gathered.append(requested, connection)
 
     def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
         """Append a batch of the gateway itself, unless `fence` refuses; on the device, if it `is_durable`."""
@@ -296,7 +292,7 @@ class MetadataCache:
         with self._lock:
             return dict(self._topics)
 
-    def at_hand(self, topic: str | uuid.UUID) -> HostedTopic | None:
+    def cached_topic(self, topic: str | uuid.UUID) -> HostedTopic | None:
         """The topic with this name or id, if it was used before; asks the storage nothing."""
         return self._topics.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
 

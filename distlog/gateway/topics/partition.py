@@ -377,14 +377,14 @@ class Partition:
         self._epochs = LeaderEpochs()
 
     def append(
-        self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None, at_once: bool = False
+        self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None, may_wait: bool = True
     ) -> AppendInfo:
-        """Append a producer's batch in place: see `PartitionLog.append_batches`; `at_once` only if the log is open.
+        """Append a producer's batch directly: see `PartitionLog.append_batches`. A log that is not open takes a wait.
 
         The caller flushes the batch, if that is due, as it always is for one of a transaction.
         """
-        with self._logs.use(self, _not_open) if at_once else self._log() as log:
-            info = log.append_batches(records, fence, timeout_s=timeout_s, at_once=at_once)
+        with self._log() if may_wait else self._logs.use(self, _not_open) as log:
+            info = log.append_batches(records, fence, timeout_s=timeout_s, may_wait=may_wait)
         return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
 
     def is_free(self, *, flush: bool) -> bool:

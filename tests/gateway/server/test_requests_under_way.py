@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +17,10 @@ from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsets
 from raw_batches import batch, record
 
 import distlog
+from distlog.gateway import gathered_appends
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.gathered_appends import Completeness, Sender
 
 pytestmark = pytest.mark.usefixtures("lingers")
 
@@ -84,6 +88,73 @@ def test_five_batches_of_each_numbered_producer_do_not_wait_for_more(address: Ad
         told = answered(one, ids) + answered(other, first_of_other + rest_of_other)
         assert {each.error_code for each in told} == {ErrorCode.none}
     assert [row["operation"] for row in opened(address).history().to_pylist()] == ["append", "create"]
+
+
+def test_five_requests_of_an_idempotent_producer_do_not_wait_for_more(address: Address) -> None:
+    """A client has no more in flight on a connection, whichever partitions they are for."""
+    with started(address) as gateway, Wire(gateway) as wire:
+        batches = [("clicks", number % 3, data(producer=7, sequence=number // 3)) for number in range(5)]
+        ids = [wire.send(PRODUCE, 9, **produce_fields(9, [batch])) for batch in batches]
+        assert {result.error_code for result in answered(wire, ids)} == {ErrorCode.none}
+    assert opened(address).version == 1
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True])
+def test_a_client_with_a_backlog_that_waits_for_answers_waits_for_no_linger(
+    address: Address, monkeypatch: pytest.MonkeyPatch, is_idempotent: bool
+) -> None:
+    monkeypatch.setattr(gathered_appends, "_TOGETHER_S", 0.05)
+    sequences, rounds, linger_s = itertools.count(), 10, 2.0
+
+    def send_four(wire: Wire, size: int) -> float:
+        """Send four batches, and return the seconds until all are answered."""
+        start_s = time.monotonic()
+        producer = 7 if is_idempotent else -1
+        numbers = [next(sequences) if is_idempotent else -1 for _ in range(4)]
+        ids = sent(wire, [data(bytes(size), producer=producer, sequence=number) for number in numbers])
+        assert {result.error_code for result in answered(wire, ids)} == {ErrorCode.none}
+        return time.monotonic() - start_s
+
+    with started(address, linger_ms=int(1000 * linger_s)) as gateway, Wire(gateway) as wire:
+        # the first commit comes after a pause
+        answered(wire, sent(wire, [data()]))
+        assert send_four(wire, 20_000) > linger_s / 2
+        assert sum(send_four(wire, 20_000) for _ in range(rounds)) < rounds * linger_s / 2
+        # a few bytes are not worth a commit
+        assert send_four(wire, 100) > linger_s / 2
+
+
+def test_the_window_of_a_client_is_the_requests_after_which_it_waits_for_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gathered_appends, "_TOGETHER_S", 0.2)
+    sender, soon_s = Sender(), 10.0
+
+    def send(now_s: float, requests: int) -> list[Completeness]:
+        states = list[Completeness]()
+        for number in range(requests):
+            sender.send(now_s, soon_s)
+            states.append(sender.completeness(number + 1, is_idempotent=False))
+        return states
+
+    unknown, sending, waiting = Completeness.UNKNOWN, Completeness.SENDING, Completeness.WAITING
+    assert send(100.0, 2) == [unknown] * 2
+    sender.answer(2, 101.0)
+    assert send(101.5, 2) == [sending, waiting]
+    sender.answer(2, 102.0)
+    # it sends more than the last time
+    assert send(102.5, 3) == [sending, waiting, unknown]
+    sender.answer(3, 103.0)
+    assert send(103.5, 3) == [sending, sending, waiting]
+    # what it sends during the commit is of the next one
+    assert send(103.9, 1) == [unknown]
+    sender.answer(3, 104.0)
+    assert send(104.5, 1) == [unknown]
+    sender.answer(2, 105.0)
+    assert send(105.5, 1) == [sending]
+    sender.answer(1, 106.0)
+    # without a backlog it may send at any time
+    assert send(117.0, 1) == [unknown]
 
 
 def test_a_request_of_another_kind_waits_until_those_before_it_are_answered(address: Address) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -43,8 +42,9 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Failing:
             def failing(*given: Any, **options: Any) -> Any:
                 for owner, name, append in APPENDS:
                     monkeypatch.setattr(owner, name, append)
-                if is_stored and isinstance(appended := real(*given, **options), Future):
-                    appended.result()
+                if is_stored and isinstance(appended := real(*given, **options), dict):
+                    for result in appended.values():
+                        result.result()
                 raise StorageError("no answer")
 
             return failing

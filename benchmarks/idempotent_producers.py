@@ -1,0 +1,132 @@
+"""librdkafka's idempotent producer through the gateway and its plain one, on a local root and on moto's S3 server.
+
+The records have 1 KB, in batches of up to 128 KB, for four partitions. The gateway and the server are processes of
+their own.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import distlog
+from benchmarks.s3_server import S3Server
+
+TOPIC, PARTITIONS, VALUE, ROUNDS = "events", 4, b"v" * 1000, 3
+BYTES = {"local root": 200_000_000, "local root, not synced": 200_000_000, "S3 server": 100_000_000}
+_UNSYNCED = 1 << 40
+#: Kafka's name of the setting, and the number of requests in flight, where that isn't the client's default.
+PRODUCERS: dict[str, dict[str, Any]] = {
+    "idempotent": {"enable.idempotence": True},
+    "plain": {},
+    "plain, 5 requests in flight": {"max.in.flight": 5},
+}
+
+
+def run(scale: float = 1.0) -> list[dict[str, Any]]:
+    """Medians of some rounds in MB/s of values, one dict per root and kind of plain producer."""
+    return [row for name, size in BYTES.items() for row in _measure(name, int(scale * size) // len(VALUE))]
+
+
+def _measure(root_name: str, records: int) -> Iterator[dict[str, Any]]:
+    rates: dict[str, list[float]] = {name: [] for name in PRODUCERS}
+    for _ in range(ROUNDS):
+        for name, settings in PRODUCERS.items():
+            with _gateway(root_name) as address:
+                rates[name].append(_produce({"bootstrap.servers": address, **settings}, records))
+    idempotent, *plain = ((name, statistics.median(rounds)) for name, rounds in rates.items())
+    for name, rate in plain:
+        yield {
+            "benchmark": "idempotent producers",
+            "case": f"{root_name}, {PARTITIONS} partitions",
+            "distlog": round(idempotent[1], 1),
+            "peer": round(rate, 1),
+            "peer_name": name,
+            "unit": "MB/s",
+            "ratio": round(idempotent[1] / rate, 2),
+        }
+
+
+@contextmanager
+def _gateway(root_name: str) -> Iterator[str]:
+    if root_name == "S3 server":
+        with _s3_server() as options, _served(f"s3://bench/{uuid.uuid4().hex}", options, {}) as address:
+            yield address
+    else:
+        config = {"flush.messages": _UNSYNCED} if "not synced" in root_name else {}
+        with tempfile.TemporaryDirectory() as root, _served(root, {}, config) as address:
+            yield address
+
+
+@contextmanager
+def _served(root: str, options: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
+    distlog.create(f"{root}/{TOPIC}", PARTITIONS, config=config, storage_options=options)
+    command = [sys.executable, "-m", "distlog", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
+    command += [part for name, value in options.items() for part in ("--storage", f"{name}={value}")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())["listen"]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def _s3_server() -> Iterator[Mapping[str, Any]]:
+    """The storage options for a server in a process of its own, which ends with its standard input."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", __spec__.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+def _produce(settings: Mapping[str, Any], records: int) -> float:
+    """The MB/s of values that a producer delivers, after some that it delivers first."""
+    from confluent_kafka import Producer
+
+    errors: list[Any] = []
+    producer = Producer(
+        {
+            "linger.ms": 5,
+            "batch.size": 128 << 10,
+            "queue.buffering.max.messages": records,
+            "queue.buffering.max.kbytes": 1 << 20,
+            **settings,
+        }
+    )
+
+    def on_delivery(error: Any, _: Any) -> None:
+        if error is not None:
+            errors.append(error)
+
+    def deliver(count: int) -> float:
+        start_s = time.perf_counter()
+        for number in range(count):
+            producer.produce(TOPIC, VALUE, partition=number % PARTITIONS, on_delivery=on_delivery)
+        assert producer.flush(300) == 0
+        assert not errors, errors[0]
+        return count * len(VALUE) / (time.perf_counter() - start_s) / 1e6
+
+    deliver(PARTITIONS * 200)
+    return deliver(records)
+
+
+if __name__ == "__main__":
+    with S3Server() as server:
+        print(json.dumps(server.options), flush=True)
+        sys.stdin.read()

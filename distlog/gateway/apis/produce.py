@@ -1,0 +1,398 @@
+"""The API that appends records: Produce."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+from distlog.core.batches.record_batch import CODEC_MASK, TRANSACTIONAL, attributes_of
+from distlog.core.errors import DistlogError, InvalidRecordError, LockHeldError, RecordValidationError
+from distlog.core.log.flush import AppendInfo
+from distlog.core.log.partition_log import WouldWaitError
+from distlog.core.storage.locks_and_pages import TIMEOUT_S
+from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
+from distlog.core.times import NO_TIMESTAMP
+from distlog.core.topics.time_warnings import is_early, warn_of_early
+from distlog.core.transaction_state import ProducerId
+from distlog.gateway.apis.cluster import by_topic, check_topic, grouped, topic_error_code, topic_key
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.delayed_operations import DelayedAppend
+from distlog.gateway.gathered_appends import Fence
+from distlog.gateway.protocol.frames import Fields, client_text, error_code
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import Operation, ResourceType
+from distlog.gateway.server.quotas import PRODUCER_BYTE_RATE
+from distlog.gateway.server.request import Request
+from distlog.gateway.topics.metadata_cache import HostedTopic
+from distlog.gateway.topics.partition import Partition
+from distlog.gateway.transactions.transaction_log import TransactionRefusedError
+
+_log = logging.getLogger("distlog.gateway")
+_NO_OFFSET = -1
+#: A batch's producer id and epoch.
+_PRODUCER_AT, _PRODUCER = 43, struct.Struct(">qh")
+_ACKS = (-1, 0, 1)
+#: A batch's first timestamp, and its largest one.
+_TIMES_AT, _TIMES = 27, struct.Struct(">qq")
+#: The most record errors in a response, which must not be many times as large as its request.
+_MOST_RECORD_ERRORS = 10_000
+#: An append may wait for a lock for at least this time, even if a client's `timeout.ms` is shorter.
+_SHORTEST_WAIT_S = 1.0
+
+
+class PartState(Enum):
+    """How far the batch of one partition is. DURABLE and FAILED are final."""
+
+    #: To be appended.
+    WAITING = auto()
+    #: To be appended when the partition's lock is free.
+    LOCKED = auto()
+    #: Part of the next commit.
+    COMMITTING = auto()
+    #: Appended; to be flushed.
+    APPENDED = auto()
+    #: Appended; to be flushed when the partition's flush lock is free.
+    FLUSH_LOCKED = auto()
+    #: Appended, and as durable as the topic's flush policy wants it.
+    DURABLE = auto()
+    FAILED = auto()
+
+
+_FINAL = (PartState.DURABLE, PartState.FAILED)
+
+
+@dataclass(slots=True, eq=False)
+class ProducedPart:
+    """The batch of one partition; `topic` is a name or an id."""
+
+    topic: str | uuid.UUID
+    number: int
+    records: bytes | None
+    state: PartState = PartState.WAITING
+    partition: Partition | None = None
+    info: AppendInfo | None = None
+    error: BaseException | None = None
+    code: ErrorCode = ErrorCode.none
+
+
+class ProduceRequest(DelayedAppend):
+    """A Produce request: Kafka's DelayedProduce. `step` moves it on, from any thread, until it is answered."""
+
+    def __init__(self, request: Request, broker: Broker) -> None:
+        body = request.body
+        wait_s = min(max(body.timeout / 1000, _SHORTEST_WAIT_S), TIMEOUT_S)
+        # a client that wants no response may be gone before the append
+        super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
+        self._broker, self._parts = broker, list(_parts(body))
+        self._commits, self._lock = 0, threading.Lock()
+        request.counts(PRODUCER_BYTE_RATE, sum(len(part.records or b"") for part in self._parts))
+        self._check_requested()
+
+    def step(self, *, may_wait: bool) -> bool:
+        """Move all parts on. True if it is answered, or waits for locks or commits, which call this again.
+
+        Without `may_wait` the thread waits for nothing; False if another one has to continue.
+        """
+        if self.is_dropped:
+            self._fail(self._of(PartState.LOCKED))
+        commits = self._append(may_wait=may_wait)
+        if not may_wait and any(part.state not in _FINAL for part in self._parts):
+            return False
+        self._flush()
+        if commits:
+            self.request.let_next()
+            for part, result in commits:
+                result.add_done_callback(partial(self._committed, part))
+        else:
+            self._wait_or_respond()
+        return True
+
+    def _of(self, *states: PartState) -> list[ProducedPart]:
+        return [part for part in self._parts if part.state in states]
+
+    def _check_requested(self) -> None:
+        """Fail the parts that the client may not append, or that no response could answer."""
+        request, id_ = self.request, self.request.body.transactional_id
+        for topic, parts in _by_topic(self._of(PartState.WAITING)):
+            try:
+                if id_ is not None:
+                    request.rights.check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, id_)
+                check_topic(request, self._broker, Operation.WRITE, topic)
+            except DistlogError as error:  # noqa: PERF203 - the other topics are appended to
+                self._fail(parts, error, error_code(error))
+        if request.body.acks not in _ACKS:
+            refusal = InvalidRecordError("acks must be 0, 1 or -1")
+            self._fail(self._parts, refusal, ErrorCode.invalid_required_acks)
+
+    def _append(self, *, may_wait: bool) -> list[tuple[ProducedPart, Future[AppendInfo]]]:
+        """Append the parts that are to be appended; returns the ones that the next commit appends."""
+        commits = list[tuple[ProducedPart, Future[AppendInfo]]]()
+        for topic, parts in _by_topic(self._of(PartState.WAITING, PartState.LOCKED)):
+            try:
+                hosted = self._broker.metadata.clients_topic(topic)
+            except Exception as error:
+                self._fail(parts, error)
+                continue
+            if hosted.is_local:
+                for part in parts:
+                    self._append_locally(hosted, part, may_wait=may_wait)
+            else:
+                commits += self._append_later(hosted, parts)
+        self._commits = len(commits)
+        return commits
+
+    def _append_locally(self, hosted: HostedTopic, part: ProducedPart, *, may_wait: bool) -> None:
+        try:
+            records, fence = self._checked(hosted, part)
+            part.partition = hosted.partition(part.number)
+            wait_s = self._broker.appends.max_wait_s(part.partition)
+            part.info = part.partition.append(records, fence, timeout_s=wait_s, may_wait=may_wait)
+        except WouldWaitError:
+            part.state = PartState.WAITING
+        except LockHeldError as error:
+            part.state, part.error = PartState.LOCKED, error
+        except Exception as error:
+            self._fail([part], error)
+        else:
+            part.state = PartState.APPENDED
+            if not part.info.appended.flush_due:
+                self._succeed(part)
+
+    def _append_later(
+        self, hosted: HostedTopic, parts: Sequence[ProducedPart]
+    ) -> list[tuple[ProducedPart, Future[AppendInfo]]]:
+        requested = dict[int, tuple[bytes, Fence | None]]()
+        for part in parts:
+            try:
+                part.partition = hosted.partition(part.number)
+                requested[part.number] = self._checked(hosted, part)
+            except Exception as error:  # noqa: PERF203 - the other parts are appended
+                self._fail([part], error)
+        committing = [part for part in parts if part.number in requested]
+        try:
+            results = hosted.append_later(requested, self.request.client)
+        except Exception as error:
+            self._fail(committing, error)
+            return []
+        for part in committing:
+            part.state = PartState.COMMITTING
+        return [(part, results[part.number]) for part in committing]
+
+    def _checked(self, hosted: HostedTopic, part: ProducedPart) -> tuple[bytes, Fence | None]:
+        """The records of a part, and the fence of its transaction, if it has one."""
+        records, id_ = part.records, self.request.body.transactional_id
+        if not records:
+            raise InvalidRecordError("a produce request has no records for a partition")
+        if not attributes_of(records) & TRANSACTIONAL:
+            return records, None
+        if id_ is None:
+            # no coordinator would ever end the transaction
+            raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
+        producer = ProducerId(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
+        return records, self._broker.transactions.fence(id_, producer, (hosted.name, part.number))
+
+    def _committed(self, part: ProducedPart, result: Future[AppendInfo]) -> None:
+        """End a part when its commit has ended; after the last one, wait for locks or respond.
+
+        The producer's next batch may be gathered already. It is checked after this: a failure that is found before a
+        gathering is noted before the next request is handled, and a commit ends before the next one is checked.
+        """
+        if (error := result.exception()) is not None:
+            self._fail([part], error)
+        else:
+            part.info = result.result()
+            self._succeed(part)
+        with self._lock:
+            self._commits -= 1
+            is_last = not self._commits
+        if is_last:
+            try:
+                self._wait_or_respond()
+            except Exception as unexpected:
+                _log.error("a produce request failed", exc_info=unexpected)
+                self.request.hang_up("the request failed")
+
+    def _flush(self) -> None:
+        """Sync the appended batches, by the flush policies of their topics."""
+        parts = self._of(PartState.APPENDED, PartState.FLUSH_LOCKED)
+        # a thread has several: to hand a part over takes as long as the work for it besides the sync
+        threads = min(len(parts), PARALLEL_REQUESTS)
+
+        def flush(first: int) -> None:
+            for part in parts[first::threads]:
+                self._flush_part(part)
+
+        if threads == 1:
+            flush(0)
+        elif threads:
+            in_parallel(flush, range(threads))
+
+    def _flush_part(self, part: ProducedPart) -> None:
+        assert part.partition is not None
+        assert part.info is not None
+        try:
+            part.partition.sync(part.info.appended, timeout_s=self._broker.appends.max_wait_s(part.partition))
+        except LockHeldError as error:
+            part.state, part.error = PartState.FLUSH_LOCKED, error
+        except Exception as error:
+            self._fail([part], error)
+        else:
+            self._succeed(part)
+
+    def _wait_or_respond(self) -> None:
+        """Wait for locks that are held, or respond if there are none, or the time is over."""
+        locked = self._of(PartState.LOCKED, PartState.FLUSH_LOCKED)
+        waits_for = {part.partition: part.state is PartState.FLUSH_LOCKED for part in locked if part.partition}
+        if waits_for and self._broker.appends.wait(self, waits_for):
+            return
+        self._fail(locked)
+        self._respond()
+
+    def _succeed(self, part: ProducedPart) -> None:
+        part.state, part.error = PartState.DURABLE, None
+        assert part.partition is not None
+        if part.records:
+            self._broker.metadata.failed.appended(part.topic, part.number, part.records)
+        self._broker.fetches.appended(part.partition)
+        _warn_of_early_times(part, part.partition)
+
+    def _fail(
+        self, parts: Iterable[ProducedPart], error: BaseException | None = None, code: ErrorCode | None = None
+    ) -> None:
+        """End these parts with the error, or with their own, of a lock. Note batches that come again."""
+        for part in parts:
+            part.state, part.error = PartState.FAILED, error or part.error
+            assert part.error is not None
+            part.code = _error_code(part.error, part.topic) if code is None else code
+            _drop_tracebacks(part.error)
+            if part.code.retriable and part.records:
+                # the topic may not have been found: its name and its id are two keys, and the log checks both
+                self._broker.metadata.failed.failed(part.topic, part.number, part.records)
+
+    def _respond(self) -> None:
+        request, parts = self.request, self._parts
+        if request.body.acks == 0:
+            # without a response, as in Kafka, an error ends the connection, so that the client reconnects
+            if any(part.state is PartState.FAILED for part in parts):
+                request.hang_up("a produce request with acks=0 failed")
+            else:
+                request.respond_nothing()
+            return
+        results, errors_left = list[tuple[str | uuid.UUID, Fields]](), _MOST_RECORD_ERRORS
+        for part in parts:
+            results.append((part.topic, _part_fields(part, errors_left)))
+            errors_left -= len(results[-1][1].get("record_errors", ()))
+        request.respond({"responses": by_topic(results, "partition_responses"), "throttle_time": 0})
+
+
+def produce(request: Request, broker: Broker) -> None:
+    """Append the batch of each partition; the request is answered when all are durable, or have failed."""
+    if request.delayed is None:
+        request.delayed = ProduceRequest(request, broker)
+    request.delayed.step(may_wait=True)
+
+
+def produce_without_waiting(request: Request, broker: Broker) -> bool:
+    """Do as `produce` does, if that waits for nothing; False if `produce` has to continue."""
+    if not _is_only_written(request, broker):
+        return False
+    request.delayed = produce_request = ProduceRequest(request, broker)
+    return produce_request.step(may_wait=False)
+
+
+def _is_only_written(request: Request, broker: Broker) -> bool:
+    """True if batches need only be written: to open topics on a local disk, which don't sync each batch.
+
+    A batch of a transaction is always synced; records of a compressed batch take an unknown time.
+    """
+    if request.body.transactional_id is not None:
+        return False
+    for topic in request.body.topic_data:
+        hosted = broker.metadata.cached_topic(topic_key(topic, "name"))
+        if hosted is None or not hosted.is_local or hosted.snapshot.config.flush_messages <= 1:
+            return False
+        if any(part.records and attributes_of(part.records) & CODEC_MASK for part in topic.partition_data):
+            return False
+    return True
+
+
+def _parts(body: Any) -> Iterator[ProducedPart]:
+    """The batch of each partition; a partition with several gets none, as a response has one result."""
+    batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
+    for (topic, number), same in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
+        part = ProducedPart(topic, number, same[0][1].records)
+        if len(same) > 1:
+            part.state, part.code = PartState.FAILED, ErrorCode.invalid_request
+            part.error = InvalidRecordError("a request has a partition twice")
+        yield part
+
+
+def _by_topic(parts: Sequence[ProducedPart]) -> Iterable[tuple[str | uuid.UUID, list[ProducedPart]]]:
+    return grouped(parts, lambda part: part.topic).items()
+
+
+def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:
+    """Warn of records before 1990 that a client appends: its seconds count as milliseconds."""
+    if part.info is None or not part.records or part.info.appended.append_time_ms != NO_TIMESTAMP:
+        return
+    early_ms = next(filter(is_early, _TIMES.unpack_from(part.records, _TIMES_AT)), None)
+    if early_ms is not None:
+        warn_of_early(partition.fresh.name, partition.fresh.snapshot.topic_id, early_ms)
+
+
+def _drop_tracebacks(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of its causes; the log has them.
+
+    Their frames hold the request, which holds the error: only the garbage collector would free it and its records.
+    """
+    causes, ids = [error], set[int]()
+    while causes:
+        cause = causes.pop()
+        # a cause is a context too as a rule, and causes and contexts may form a circle
+        if id(cause) not in ids:
+            ids.add(id(cause))
+            cause.__traceback__ = None
+            causes += filter(None, (cause.__cause__, cause.__context__))
+
+
+def _error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
+    if isinstance(error, TransactionRefusedError):
+        return ErrorCode.invalid_producer_epoch if error.code is ErrorCode.producer_fenced else error.code
+    return topic_error_code(error, topic)
+
+
+def _part_fields(part: ProducedPart, most_errors: int) -> Fields:
+    fields: dict[str, Any] = {"index": part.number, "error_code": part.code}
+    if part.state is PartState.FAILED:
+        errors = part.error.record_errors if isinstance(part.error, RecordValidationError) else ()
+        # as at a broker: clients have texts of their own for the codes of transactions
+        error = None if isinstance(part.error, TransactionRefusedError) else part.error
+        return {
+            **fields,
+            "base_offset": _NO_OFFSET,
+            "record_errors": [
+                {"batch_index": number, "batch_index_error_message": reason}
+                for number, reason in errors[:most_errors]
+            ],
+            "error_message": None if error is None else client_text(error),
+        }
+    assert part.info is not None
+    return {
+        **fields,
+        "base_offset": part.info.appended.first_offset,
+        "log_append_time": part.info.appended.append_time_ms,
+        "log_start_offset": part.info.log_start_offset,
+    }
+
+
+PRODUCE = Api(0, "Produce", 3, 13, produce, "WRITE of the topic, and of the transactional id")
+APIS = (PRODUCE,)
