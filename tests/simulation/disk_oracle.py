@@ -178,8 +178,10 @@ class DiskOracle(Oracle):
         self._audit_lost(lost, ids)
         if after_loss:
             self.solid.update(rows)
-            for record in self.records.values():
-                record.is_durable = record.is_durable or not record.is_lost
+            ends = topic.end_offsets()
+            for (partition, offset), record in self.records.items():
+                # what compaction may remove is lost as well if the log ends before it
+                record.is_durable |= offset < ends[partition] and not record.is_lost
         self.audited = self.disk.power_losses
 
     def _audit_contents(self, rows: Mapping[Place, Row], ids: Mapping[Place, bytes]) -> None:
