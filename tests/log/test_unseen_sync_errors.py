@@ -174,11 +174,12 @@ def test_what_the_kernel_no_longer_has_is_lost_for_all(
     assert waiting.anomalies() == ()
 
 
+@pytest.mark.parametrize("is_preallocated", [False, True])
 @pytest.mark.parametrize("work", ["an append", *ENDS])
 def test_what_nobody_had_open_when_the_kernel_failed_to_write_it_does_not_take_later_records_along(
-    work: str, tmp_path: Path
+    work: str, is_preallocated: bool, tmp_path: Path
 ) -> None:
-    folder = new_topic(tmp_path / "events")
+    folder = new_topic(tmp_path / "events", preallocate=is_preallocated, internal_segment_bytes=1 << 12)
     killed = Process(folder)
     append(killed[0], b"a")
     killed[0].flush()
@@ -186,7 +187,7 @@ def test_what_nobody_had_open_when_the_kernel_failed_to_write_it_does_not_take_l
     # the process is killed, and the kernel drops the file and its error: what is read is what the device has
     (log,) = (folder / "events-0").glob("*.log")
     with log.open("r+b") as file:
-        file.seek(-BATCH_BYTES, os.SEEK_END)
+        file.seek(BATCH_BYTES)
         file.write(bytes(BATCH_BYTES))
     other = Process(folder)
     with suppress(StorageError):

@@ -99,8 +99,9 @@ class SegmentOpener:
             try:
                 self._repair(segment, status, is_known=is_known)
             except DamagedLogError:
-                # only what that sync was to save may be gone: of all else this is the damage of other hands
-                if not (was_not_synced(self._folder, segment.stem) and segment.has_lost_its_end()):
+                # a device may lose what no sync has saved; without a failed sync, other hands have cut a short log
+                is_cut = segment.unknown_bytes() < 0 and not was_not_synced(self._folder, segment.stem)
+                if is_cut or not segment.has_lost_its_end():
                     raise
                 segment.close()
                 return None

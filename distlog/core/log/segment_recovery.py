@@ -260,7 +260,7 @@ def tell_lost(files: SegmentFiles, numbers: Numbers, counted: Numbers) -> None:
     """Log what `counted` has behind what `numbers` count, whether the log had it until now or not."""
     if counted[NEXT_OFFSET] > numbers[NEXT_OFFSET]:
         _log.warning(
-            "%s: a sync failed, or its process died in it: the records from offset %d to %d are lost, between "
+            "%s: the disk did not keep what was not synced: the records from offset %d to %d are lost, between "
             "positions %d and %d",
             files.log.path,
             *(int(each[place]) for place in (NEXT_OFFSET, POSITION) for each in (numbers, counted)),
@@ -270,8 +270,8 @@ def tell_lost(files: SegmentFiles, numbers: Numbers, counted: Numbers) -> None:
 def has_lost_its_end(files: SegmentFiles, numbers: Numbers) -> bool:
     """True if the log has what is flushed, and not all that is counted after it: there are zeros, or it is too short.
 
-    A kernel that could not write pages leaves that. A file that is missing or replaced, and a bad batch that
-    has lost no page, with sound ones after it, are the work of other hands.
+    A kernel that could not write pages leaves that, with an error or without. A file that is missing or
+    replaced, and a bad batch that has lost no page, with sound ones after it, are the work of other hands.
     """
     if files.log.was_replaced or not os.path.exists(files.log.path):
         return False
