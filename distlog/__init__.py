@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
     from distlog.core.tiered.tiered_topic import open_tiered
     from distlog.core.topics.append_commit import AppendResult
-    from distlog.core.topics.destinations import Delivery
+    from distlog.core.topics.delivery import Delivery
     from distlog.core.topics.open_topic import AdoptReport, adopt, create, open, open_or_create, topics
     from distlog.core.topics.topic import Topic
     from distlog.core.values.registry import SchemaRegistry
@@ -152,7 +152,7 @@ _MODULES = {
     ),
     "distlog.core.tiered.tiered_topic": ("open_tiered",),
     "distlog.core.topics.append_commit": ("AppendResult",),
-    "distlog.core.topics.destinations": ("Delivery",),
+    "distlog.core.topics.delivery": ("Delivery",),
     "distlog.core.topics.open_topic": (
         "AdoptReport",
         "adopt",

@@ -22,7 +22,8 @@ from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundE
 from distlog.core.log.flush import SEALED, Appended, AppendInfo
 from distlog.core.log.log_validator import BatchRun, ValidBatch, validate
 from distlog.core.times import NO_TIMESTAMP
-from distlog.core.topics.committed_batches import ConcurrentAppendError, ProducerCheck, commit_batches
+from distlog.core.topics.commit_engine import commit_batches
+from distlog.core.topics.producer_check import ConcurrentAppendError, ProducerCheck
 from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.refreshing_topic import RefreshingTopic
 
@@ -85,7 +86,7 @@ def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInf
 
 
 # Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot has the
-# last batches of each producer, so no log is read (see `committed_batches`).
+# last batches of each producer, so no log is read (see `producer_check`).
 
 #: The results of batches, by partition.
 Results = dict[int, Future[AppendInfo]]

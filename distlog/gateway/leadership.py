@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
-
-import pyarrow as pa
 
 from distlog.core.commits.actions import LEADER_APP, SetTransaction
 from distlog.core.commits.commit_race import CommitRace
@@ -17,8 +14,6 @@ from distlog.core.log.active_seals import wait_for_appends
 from distlog.core.maintenance.cleaning_plan import first_dirty_offset
 from distlog.core.maintenance.compaction import compact
 from distlog.core.topic_handle import TopicHandle, topic_log
-from distlog.core.topics.append_commit import AppendResult, commit_append, open_appender
-from distlog.core.topics.destinations import CommitDestination, Destination, InPlaceDestination
 from distlog.core.topics.topic import Topic
 
 _log = logging.getLogger("distlog.gateway")
@@ -67,16 +62,16 @@ class Leadership:
         snapshot = self._current.refresh()
         return {number for number, epoch in self._epochs.items() if _epoch(snapshot, number) != epoch}
 
-    def check(self, snapshot: Snapshot, partitions: Collection[int]) -> None:
-        """Raise LeaderFencedError unless this process leads all of these partitions at this snapshot."""
+    def check(self, head: Snapshot, partitions: Collection[int]) -> None:
+        """Raise LeaderFencedError unless this process leads all of these partitions at this head."""
         epochs = self._epochs
         for number in partitions:
-            if epochs.get(number) != _epoch(snapshot, number):
+            if epochs.get(number) != _epoch(head, number):
                 raise LeaderFencedError(
                     "nothing was appended: another process leads the partition",
                     partition=number,
                     epoch=epochs.get(number),
-                    newest=_epoch(snapshot, number),
+                    newest=_epoch(head, number),
                 )
 
 
@@ -87,72 +82,6 @@ def _app_id(partition: int) -> str:
 def _epoch(snapshot: Snapshot, partition: int) -> int:
     newest = snapshot.transactions.newest(_app_id(partition))
     return -1 if newest is None else newest
-
-
-class LeaderTopic:
-    """A topic as the writer of a leader sees it: it takes records of the partitions that the process leads.
-
-    `timeout_s` is how long it waits for each lock of a partition on a disk.
-    """
-
-    def __init__(
-        self,
-        handle: TopicHandle,
-        current: CurrentSnapshot,
-        moved_on: Callable[[], None],
-        leadership: Leadership,
-        timeout_s: float | None = None,
-    ) -> None:
-        self.handle, self.current, self._moved_on = handle, current, moved_on
-        self._leadership, self._timeout_s = leadership, timeout_s
-
-    def destination(self, compression: str | None) -> Destination:
-        """The destination of buffers: in place on a disk of this machine, else commits."""
-        of_topic = self.handle, self.current, compression
-        if self.handle.storage.is_local_disk:
-            return _LeaderInPlace(self._leadership, *of_topic, self._moved_on, self._timeout_s)
-        return _LeaderCommits(self._leadership, *of_topic)
-
-
-class _LeaderInPlace(InPlaceDestination):
-    """Appends the records of each partition's leader in place."""
-
-    def __init__(self, leadership: Leadership, *of_topic: Any) -> None:
-        super().__init__(*of_topic)
-        self._leadership = leadership
-
-    def _fence_of(self, partition: int) -> Callable[[Snapshot], None]:
-        return lambda snapshot: self._leadership.check(snapshot, (partition,))
-
-
-class _LeaderCommits(CommitDestination):
-    """Commits each buffer, if this process leads all of its partitions then."""
-
-    def __init__(self, leadership: Leadership, *of_topic: Any) -> None:
-        super().__init__(*of_topic)
-        self._leadership = leadership
-
-    def _commit(self, records: pa.RecordBatch) -> AppendResult:
-        """Raises as `Topic.append` does, and LeaderFencedError."""
-        read_version = self._current.refresh().version
-        appender = open_appender(self._handle, self._current, self._compression)
-        try:
-            appender.append(records)
-            segments = appender.close()
-        except BaseException:
-            appender.abort()
-            raise
-        partitions = {segment.partition for segment in segments}
-        result, after = commit_append(
-            self._handle,
-            self._current.snapshot,
-            segments,
-            read_version=read_version,
-            written_by=appender.config,
-            fence=lambda snapshot: self._leadership.check(snapshot, partitions),
-        )
-        self._current.advance(after)
-        return result
 
 
 # A gateway that takes over a partition reads all of it. So its leader keeps the segments few, whether the root is

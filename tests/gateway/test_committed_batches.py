@@ -19,11 +19,11 @@ from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics import committed_batches
+from distlog.core.topics import commit_engine
 from distlog.core.topics.topic import Topic
 
 HOUR_MS = 3_600_000
-write_bundle = committed_batches.write_bundle
+write_bundle = commit_engine.write_bundle
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def test_an_end_marker_that_another_commit_overtakes_ends_what_it_should(
     one.send(7, b"a")
 
     def slow(*given: Any) -> Any:
-        monkeypatch.setattr(committed_batches, "write_bundle", write_bundle)
+        monkeypatch.setattr(commit_engine, "write_bundle", write_bundle)
         written = write_bundle(*given)
         other.send(8, b"b")
         return written
 
-    monkeypatch.setattr(committed_batches, "write_bundle", slow)
+    monkeypatch.setattr(commit_engine, "write_bundle", slow)
     one.end(7, is_committed=is_committed)
     topic = one.topic()
     assert (stable(topic)[0], seen(topic)[0]) == (1, [b"a"] if is_committed else [])

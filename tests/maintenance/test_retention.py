@@ -27,6 +27,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP, now_ms
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics import open_topic as topics
+from distlog.core.topics.record_sender import RecordSender
 from distlog.core.topics.topic import Topic
 
 SIZE = 69 + 1
@@ -87,11 +88,11 @@ def test_what_was_appended_in_place_a_moment_ago_stays_however_old_its_segment_i
     """Nothing tells the age of such records but the time of their append: neither now, nor after the seal."""
     clock = Clock(now_ms() - 60_000)
     topic = topic_on(Storage(f"{tmp_path}/log"), 1, {"retention.ms": 1000, "flush.messages": flush_messages}, clock)
-    with closing(topic.destination(None)) as place:
+    with closing(RecordSender(topic.handle, topic.current, topic.engine())) as sender:
         for _ in range(5):
             clock.now_ms += 900
             timestamp = NO_TIMESTAMP if ahead_ms is None else clock.now_ms + ahead_ms
-            place.send(pa.record_batch({"value": [b"vv"], "timestamp": [timestamp]}))
+            sender.send(pa.record_batch({"value": [b"vv"], "timestamp": [timestamp]}))
             assert topic.retention(dry_run=True).partitions == topic.retention().partitions == ()
     topic.append([{"value": b"seals the segment", "timestamp": clock.now_ms}])
     assert left(topic, clock.now_ms + 900) == [0, 5]

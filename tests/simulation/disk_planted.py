@@ -18,7 +18,7 @@ from distlog.core.log.segment_files import ActiveFile, ActiveIndex, SegmentFiles
 from distlog.core.storage import durable_files, local_files
 from distlog.core.storage.local_files import LocalFiles
 from distlog.core.storage.locks_and_pages import FileLock
-from distlog.core.topics import destinations
+from distlog.core.topics import direct_engine
 from simulation.local_disk import boot_id
 from simulation.planted import Bug, Plant, bug
 
@@ -101,7 +101,7 @@ def _flushes_wait_for_nothing() -> Any:
     def sync(self: Any) -> None:
         self._unflushed.clear()
 
-    return mock.patch.object(destinations.InPlaceDestination, "_sync", sync)
+    return mock.patch.object(direct_engine.DirectEngine, "_sync", sync)
 
 
 def _indexes_are_trimmed_too_far() -> Any:

@@ -36,7 +36,7 @@ from distlog.core.maintenance import log_floor, merge, merge_job, restore, vacuu
 from distlog.core.maintenance.group_rewrite import SegmentGroup
 from distlog.core.maintenance.removals import StemSet
 from distlog.core.storage import object_store, retry
-from distlog.core.topics import append_commit, committed_batches, producer, topic
+from distlog.core.topics import append_commit, producer, producer_check, topic
 from distlog.gateway import gathered_appends, leadership
 from distlog.gateway.transactions import transaction_coordinator
 from simulation import planted_records, planted_state
@@ -324,7 +324,7 @@ def _a_newer_producer_ends_none() -> Any:
 
 def _nothing_is_committed_unchecked() -> Any:
     """A producer that was ended commits a transaction without records."""
-    real = producer.CommittedTransactions.commit
+    real = producer.TransactionSender.commit
 
     def commit(self: Any) -> Any:
         if self._written is None:
@@ -334,7 +334,7 @@ def _nothing_is_committed_unchecked() -> Any:
         self._appender = None
         return producer.SendResult(producer.AppendResult(None), [])
 
-    return mock.patch.object(producer.CommittedTransactions, "commit", commit)
+    return mock.patch.object(producer.TransactionSender, "commit", commit)
 
 
 def _an_abort_believes_in_itself() -> Any:
@@ -344,17 +344,17 @@ def _an_abort_believes_in_itself() -> Any:
         self._open_appender().abort()
         self._appender = None
 
-    return mock.patch.object(producer.CommittedTransactions, "abort", abort)
+    return mock.patch.object(producer.TransactionSender, "abort", abort)
 
 
 def _a_producer_is_not_checked() -> Any:
     """Batches of a producer that are in the log already are appended again."""
-    return mock.patch.object(committed_batches.ProducerCheck, "check", return_value=None)
+    return mock.patch.object(producer_check.ProducerCheck, "check", return_value=None)
 
 
 def _a_commit_checks_producers_only_at_first() -> Any:
     """Batches of a producer are checked before the commit, and not behind commits that came first."""
-    return mock.patch.object(committed_batches, "_check_again", return_value=None)
+    return mock.patch.object(producer_check, "_check_again", return_value=None)
 
 
 def _a_checkpoint_lacks_producers() -> Any:

@@ -18,8 +18,9 @@ from distlog.core.commits.actions import LEADER_APP, Add, SetTransaction, withou
 from distlog.core.commits.commit_json import Commit
 from distlog.core.errors import FencedMemberError, LeaderFencedError
 from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
+from distlog.core.topics.record_sender import RecordSender
 from distlog.core.topics.writer import Writer
-from distlog.gateway.leadership import Leadership, LeaderTopic
+from distlog.gateway.leadership import Leadership
 from simulation.actors import PASSING, make
 from simulation.oracle import Batch
 from simulation.scenario import Scenario, StoreScenario
@@ -366,10 +367,10 @@ class Leaders(StoreScenario):
             leadership = Leadership(topic.handle, topic.current)
             leadership.begin([0])
             leadership.begin([0])
-            led = LeaderTopic(topic.handle, topic.current, topic.live.look_again, leadership)
+            sender = RecordSender(topic.handle, topic.current, topic.engine(), fence=leadership)
             for _ in range(2):
                 batch, table = self.stage.records_of([None], name)
-                with Writer(led, linger_ms=0) as writer:
+                with Writer(sender, linger_ms=0) as writer:
                     writer.append(table["value"][0].as_py(), partition=0)
                 batch.acknowledge(topic.snapshot.topic_id)
 

@@ -13,7 +13,7 @@ import pytest
 from topics import contents, topic_on
 
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.destinations import CommitDestination, InPlaceDestination, SendResult
+from distlog.core.topics.record_sender import RecordSender, SendResult
 from distlog.core.topics.topic import Topic
 from distlog.core.topics.writer import Writer
 
@@ -23,7 +23,7 @@ TIMEOUT_S = 60
 VALUE = b"%064d"
 BUFFER_BYTES = 300
 
-#: The method `send` of a destination, unbound.
+#: The method `send` of a sender, unbound.
 Send = Callable[[Any, pa.RecordBatch], SendResult]
 
 
@@ -34,8 +34,7 @@ def somewhere(where: str, tmp_path: Path) -> Storage:
 
 def replace_sends(monkeypatch: pytest.MonkeyPatch, replace: Callable[[Send], Send]) -> None:
     """Have every writer send its buffers by what `replace` makes of the real method, in place and in commits."""
-    for kind in (CommitDestination, InPlaceDestination):
-        monkeypatch.setattr(kind, "send", replace(kind.send))
+    monkeypatch.setattr(RecordSender, "send", replace(RecordSender.send))
 
 
 class Gate:
@@ -74,8 +73,9 @@ class Gate:
 
 
 def small(topic: Topic, **options: Any) -> Writer:
-    """A writer with buffers of three records, which never linger."""
-    return Writer(topic, linger_ms=NEVER_MS, buffer_bytes=BUFFER_BYTES, **options)
+    """A writer with buffers of three records, which never linger, unless `options` say something else."""
+    sender = RecordSender(topic.handle, topic.current, topic.engine(), options.pop("compression", None))
+    return Writer(sender, **{"linger_ms": NEVER_MS, "buffer_bytes": BUFFER_BYTES, **options})
 
 
 def fill(writer: Writer, numbers: range) -> None:

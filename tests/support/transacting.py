@@ -13,7 +13,8 @@ from distlog.core.batches.record_encoder import encode
 from distlog.core.log.end_marker import marker
 from distlog.core.log.log_validator import runs
 from distlog.core.topics.append_commit import AppendResult
-from distlog.core.topics.producer import CommittedTransactions, ProducingTopic
+from distlog.core.topics.producer import TransactionSender, producer_sender
+from distlog.core.topics.record_sender import engine_of
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.open_transactions import IsolationLevel
 
@@ -72,25 +73,26 @@ class Producing:
     """A producer with the transactional id; what it sends is written at once."""
 
     def __init__(self, process: Process, transactional_id: str = "payments") -> None:
-        producing = ProducingTopic(process.handle, process.snapshots, lambda: None, transactional_id)
-        self.destination = cast(CommittedTransactions, producing.destination(None))
+        engine = engine_of(process.handle, process.snapshots, lambda: None)
+        sender = producer_sender(process.handle, process.snapshots, engine, None, transactional_id)
+        self.sender = cast(TransactionSender, sender)
 
     def begin(self) -> Producing:
-        self.destination.begin()
+        self.sender.begin()
         return self
 
     def send(self, partition: int, *values: bytes) -> Producing:
         rows = [{"value": value, "key": None, "partition": partition} for value in values]
         schema = pa.schema([("partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
-        for failure in self.destination.send(pa.RecordBatch.from_pylist(rows, schema)).failures:
+        for failure in self.sender.send(pa.RecordBatch.from_pylist(rows, schema)).failures:
             raise failure.error
         return self
 
     def commit(self) -> AppendResult:
-        return self.destination.commit().result
+        return self.sender.commit().result
 
     def abort(self) -> None:
-        self.destination.abort()
+        self.sender.abort()
 
 
 def seen(topic: Topic, isolation: IsolationLevel = "read_committed") -> dict[int, list[bytes]]:

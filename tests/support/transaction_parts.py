@@ -17,7 +17,7 @@ from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.consumer_offsets import OFFSETS_TOPIC, Position, encode_position
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import committed_batches
+from distlog.core.topics import commit_engine
 from distlog.core.topics.topic import Topic
 from distlog.core.transaction_state import ProducerId
 from distlog.gateway.broker import Broker
@@ -38,7 +38,7 @@ from distlog.gateway.transactions.transaction_log import own_batch
 NOW, TIMEOUT_MS, GROUP, ID = 1_700_000_000_000, 60_000, "billing", "payments"
 #: What a gateway does in logs, in the order of a transaction: in place, and in commits.
 IN_PLACE = [(Partition, name) for name in ("append", "append_run", "end_transaction", "sync")]
-IN_COMMITS: list[tuple[Any, str]] = [(committed_batches, name) for name in ("write_bundle", "CommitRace")]
+IN_COMMITS: list[tuple[Any, str]] = [(commit_engine, name) for name in ("write_bundle", "CommitRace")]
 
 
 class Killed(BaseException):

@@ -16,9 +16,10 @@ import distlog
 from distlog.core import paths
 from distlog.core.errors import LeaderFencedError, StorageError
 from distlog.core.storage.locks_and_pages import FileLock
+from distlog.core.topics.record_sender import RecordSender
 from distlog.core.topics.writer import Writer
 from distlog.gateway import leadership as leadership_module
-from distlog.gateway.leadership import Leadership, LeaderTopic
+from distlog.gateway.leadership import Leadership
 
 
 @pytest.fixture
@@ -37,8 +38,8 @@ class Leader:
 
     def begin_writing(self) -> None:
         topic = self.topic
-        led = LeaderTopic(topic.handle, topic.current, topic.live.look_again, self.leadership)
-        self.writer = Writer(led, linger_ms=0)
+        sender = RecordSender(topic.handle, topic.current, topic.engine(), fence=self.leadership)
+        self.writer = Writer(sender, linger_ms=0)
 
     def append(self, value: bytes, partition: int = 0) -> None:
         self.writer.append(value, partition=partition)

@@ -13,13 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from gated_writer import Send, replace_sends, somewhere
+from gated_writer import Send, replace_sends, small, somewhere
 from topics import NOW, Clock, contents, topic_on
 from waiting import until
 
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.destinations import Delivery, SendResult
+from distlog.core.topics.delivery import Delivery
+from distlog.core.topics.record_sender import SendResult
 from distlog.core.topics.topic import Topic
 from distlog.core.topics.writer import Writer
 
@@ -90,7 +91,7 @@ def test_close_commits_the_rest_and_may_be_called_again(topic: Topic, writer: Wr
 
 def test_enough_bytes_are_committed_without_being_asked_for(topic: Topic) -> None:
     told: list[Delivery] = []
-    with Writer(topic, linger_ms=NEVER_MS, buffer_bytes=1000, on_delivery=told.append) as writer:
+    with small(topic, buffer_bytes=1000, on_delivery=told.append) as writer:
         for number in range(100):
             writer.append(b"%90d" % number, partition=0)
         until(lambda: topic.end_offsets()[0] > 90)
@@ -102,7 +103,7 @@ def test_enough_bytes_are_committed_without_being_asked_for(topic: Topic) -> Non
 def test_keys_and_headers_count_as_bytes(topic: Topic, field: str) -> None:
     large = b"x" * 400
     record: dict[str, Any] = {"key": large} if field == "key" else {"headers": [("h", large), ("h", None)]}
-    with Writer(topic, linger_ms=NEVER_MS, buffer_bytes=1000) as writer:
+    with small(topic, buffer_bytes=1000) as writer:
         for _ in range(3):
             writer.append(b"", **record)
         until(lambda: sum(topic.end_offsets().values()) > 0)
@@ -278,7 +279,7 @@ def restless_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("restless_threads")
 def test_threads_may_share_a_writer(topic: Topic) -> None:
-    writer = Writer(topic, linger_ms=1, buffer_bytes=2000)
+    writer = small(topic, linger_ms=1, buffer_bytes=2000)
 
     def work(thread: int) -> None:
         for number in range(300):

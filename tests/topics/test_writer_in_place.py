@@ -22,8 +22,10 @@ from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.storage import durable_files
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import destinations
-from distlog.core.topics.destinations import CommitDestination, Delivery, InPlaceDestination
+from distlog.core.topics import direct_engine
+from distlog.core.topics.commit_engine import CommitEngine
+from distlog.core.topics.delivery import Delivery
+from distlog.core.topics.direct_engine import DirectEngine
 from distlog.core.topics.topic import Topic
 
 # --- where buffers go
@@ -32,13 +34,13 @@ from distlog.core.topics.topic import Topic
 def test_buffers_go_in_place_on_a_local_disk_and_into_commits_elsewhere(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(topic.destination(), InPlaceDestination)
-    assert isinstance(topic_on(Storage("memory://elsewhere/topic"), 1).destination(), CommitDestination)
+    assert isinstance(topic.engine(), DirectEngine)
+    assert isinstance(topic_on(Storage("memory://elsewhere/topic"), 1).engine(), CommitEngine)
     # as a folder of a network file system is
     monkeypatch.setattr(durable_files, "LOCAL", frozenset())
     durable_files.known_local_disk.cache_clear()
     try:
-        assert isinstance(topic.destination(), CommitDestination)
+        assert isinstance(topic.engine(), CommitEngine)
     finally:
         durable_files.known_local_disk.cache_clear()
 
@@ -110,7 +112,7 @@ def test_a_full_index_rolls_within_a_buffer_too(topic: Topic) -> None:
 def test_the_files_of_some_partitions_only_stay_open(
     flush_messages: str, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destinations, "most_open_logs", lambda writer, logs: 3)
+    monkeypatch.setattr(direct_engine, "most_open_logs", lambda writer, logs: 3)
     many = topic_on(Storage(str(tmp_path / "many")), 20)
     many.alter_config({"flush.messages": flush_messages})
     before = open_files(tmp_path)

@@ -20,7 +20,7 @@ from topics import NOW, contents, topic_on
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import writer as accumulator
-from distlog.core.topics.destinations import Delivery
+from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
 
 

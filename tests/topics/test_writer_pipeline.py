@@ -14,7 +14,7 @@ from topics import NOW, Clock, contents, topic_on
 from distlog.core.errors import CommitStateUnknownError, InvalidRecordError, StorageError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import AppendResult
-from distlog.core.topics.destinations import Delivery
+from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
 
 # --- it goes on taking records

@@ -29,10 +29,10 @@ from distlog.core.reading.fetch import MAX_TIMEOUT_MS, OpenTransaction, open_tra
 from distlog.core.reading.pipeline import whole_logs
 from distlog.core.times import iso
 from distlog.core.topic_handle import TopicHandle, topic_log
-from distlog.core.topics.committed_batches import (
+from distlog.core.topics.commit_engine import commit_batches
+from distlog.core.topics.producer_check import (
     ConcurrentAppendError,
     ProducerCheck,
-    commit_batches,
     producer_entries,
 )
 from distlog.core.transaction_state import TRANSACTIONS_TOPIC, TransactionState, TransactionStatus, take_state

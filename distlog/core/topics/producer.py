@@ -6,19 +6,18 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pyarrow as pa
 
-from distlog.core.batches.record_batch import increment_sequence
+from distlog.core.batches.record_batch import BatchFormat, increment_sequence
 from distlog.core.commits.actions import PRODUCER_APP, SetTransaction
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.config import MAX_LONG
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -29,24 +28,13 @@ from distlog.core.errors import (
     StorageError,
 )
 from distlog.core.log.active_seals import wait_for_appends
-from distlog.core.storage.parallel import in_order
 from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult, commit_append, open_appender
 from distlog.core.topics.appender import Appender
-from distlog.core.topics.committed_batches import ConcurrentAppendError, Parts, ProducerCheck, commit_batches
-from distlog.core.topics.destinations import (
-    CommitDestination,
-    Destination,
-    Encoding,
-    InPlaceDestination,
-    PartitionBuffer,
-    Router,
-    SendResult,
-    deliver,
-    delivered,
-    workers_for,
-)
+from distlog.core.topics.delivery import deliver, successes
+from distlog.core.topics.engine import DELIVERY_TIMEOUT_S, Engine
+from distlog.core.topics.record_sender import RecordSender, SendResult
 from distlog.core.topics.writer import Writer
 
 # Without a transactional id a producer is new each time, with a random id. With one, the commit log counts its
@@ -71,9 +59,10 @@ class ProducerIdentity:
     epoch: int
     app_id: str
 
-    def check(self, snapshot: Snapshot) -> None:
+    def check(self, head: Snapshot, partitions: Collection[int] = ()) -> None:
+        """Raise ProducerFencedError if a newer producer with this transactional id has started by this head."""
         if self.transactional_id is not None:
-            newest = _generation(snapshot, self.app_id)
+            newest = _generation(head, self.app_id)
             if newest is not None and newest > self.generation:
                 raise ProducerFencedError(
                     "a newer producer with this transactional id has begun: end this one",
@@ -110,12 +99,8 @@ def _generation(snapshot: Snapshot, app_id: str) -> int | None:
     return None if newest is None else newest >> _NUMBER_BITS
 
 
-#: How long a buffer is tried (Kafka's delivery.timeout.ms).
-DELIVERY_TIMEOUT_S = 120.0
-
-
-class _Producer:
-    """The producer of a destination; a forked child is another one."""
+class ProducerSequences:
+    """The numbers of one producer's batches; a forked child is another producer."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot, transactional_id: str | None) -> None:
         self._handle, self._current = handle, current
@@ -126,7 +111,7 @@ class _Producer:
         self._sequences = Counter[tuple[int, int]]()
 
     @property
-    def identity(self) -> ProducerIdentity:
+    def fence(self) -> ProducerIdentity:
         """The identity; raises InvalidRecordError in a forked child if it has a transactional id."""
         if self._process != os.getpid():
             if self._identity.transactional_id is not None:
@@ -134,123 +119,27 @@ class _Producer:
             self._identity, self._process = begin_producer(self._handle, self._current), os.getpid()
         return self._identity
 
-    def encoding_of(self, partition: int, encoding: Encoding) -> Encoding:
-        identity = self.identity
-        form = replace(
-            encoding.form,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            base_sequence=self._sequences[identity.producer_id, partition],
-        )
-        return encoding._replace(form=form)
+    def form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
+        """`form` with the producer, and the next sequence number of the partition."""
+        identity = self.fence
+        sequence = self._sequences[identity.producer_id, partition]
+        return replace(form, producer_id=identity.producer_id, producer_epoch=identity.epoch, base_sequence=sequence)
 
-    def count(self, parts: Iterable[PartitionBuffer]) -> None:
-        """Advance the sequence numbers past these buffers, which are in the log."""
-        for part in parts:
-            place = self.identity.producer_id, part.partition
-            self._sequences[place] = int(increment_sequence(self._sequences[place], part.record_count))
-
-
-class InPlaceProducer(InPlaceDestination):
-    """Appends each buffer in place, once; after errors of the disk and failed syncs again, for two minutes."""
-
-    def __init__(
-        self,
-        handle: TopicHandle,
-        current: CurrentSnapshot,
-        compression: str | None,
-        moved_on: Callable[[], None],
-        transactional_id: str | None,
-    ) -> None:
-        self.producer = _Producer(handle, current, transactional_id)
-        super().__init__(handle, current, compression, moved_on)
-        if transactional_id is not None:
-            # the transactions of earlier producers with this id
-            wait_for_appends(handle, current.snapshot)
-
-    def _fence_of(self, partition: int) -> Callable[[Snapshot], None]:
-        # a forked child has another identity
-        return lambda snapshot: self.producer.identity.check(snapshot)
-
-    def _encoding_of(self, partition: int, encoding: Encoding) -> Encoding:
-        return self.producer.encoding_of(partition, encoding)
-
-    def _append(self, parts: Sequence[PartitionBuffer], encoding: Encoding, workers: int) -> None:
-        super()._append(parts, encoding, workers)
-        deadline = Deadline(DELIVERY_TIMEOUT_S)
-        while (again := [part for part in parts if part.may_succeed_later]) and deadline.pause():
-            for part in again:
-                part.begin_again()
-            super()._append(again, encoding, workers)
-        self.producer.count(part for part in parts if part.is_done)
-
-
-class CommittedProducer(CommitDestination):
-    """Commits each buffer, once; again, for two minutes, after errors and when the outcome is unknown."""
-
-    def __init__(
-        self,
-        handle: TopicHandle,
-        current: CurrentSnapshot,
-        compression: str | None,
-        transactional_id: str | None,
-    ) -> None:
-        super().__init__(handle, current, compression)
-        self.producer = _Producer(handle, current, transactional_id)
-        self._router = Router(handle, compression)
-
-    def _commit(self, records: pa.RecordBatch) -> AppendResult:
-        deadline = Deadline(DELIVERY_TIMEOUT_S)
-        snapshot: Snapshot | None = self._current.refresh()
-        parts, encoding = self._router.route(records, self._current.snapshot)
-        encodings = (partial(part.encode, self.producer.encoding_of(part.partition, encoding)) for part in parts)
-        workers = workers_for(records)
-        encoded = list(in_order(encodings, 2 * workers if workers > 1 else 0, workers=workers, joined=True))
-        batches = {part.partition: part.batches() for part in encoded}
-        while True:
-            try:
-                result = self._commit_once(snapshot or self._current.refresh(), batches, encoding.config)
-                break
-            except ConcurrentAppendError:
-                # they are in the log already, or a newer producer has begun: the next check shows which
-                pass
-            except (StorageError, CommitStateUnknownError):
-                if not deadline.pause():
-                    raise
-            snapshot = None
-        self.producer.count(parts)
-        return result
-
-    def _commit_once(self, snapshot: Snapshot, batches: Parts, config: TopicConfig) -> AppendResult:
-        identity = self.producer.identity
-        checked = ProducerCheck(self._handle, snapshot)
-        try:
-            in_log = {number: checked.check(number, each) for number, each in batches.items()}
-        except ProducerFencedError:
-            identity.check(snapshot)
-            raise
-        offsets = dict[int, tuple[int, int]]()
-        for number, last in in_log.items():
-            if last is not None:
-                end = last.last_offset + 1
-                offsets[number] = end - sum(batch.offset_count for batch in batches[number]), end
-        if offsets:
-            # one commit has all of them
-            return AppendResult(None, offsets, replayed=True)
-        result, after = commit_batches(checked, batches, config, identity.check)
-        self._current.advance(after)
-        return result
+    def count(self, partition: int, records: int) -> None:
+        """Advance the sequence number of a partition past records that are in the log."""
+        key = self.fence.producer_id, partition
+        self._sequences[key] = int(increment_sequence(self._sequences[key], records))
 
 
 class CommittedError(CommitConflictError):
     """The transaction cannot be aborted: its commit landed, although it returned an error."""
 
 
-class CommittedTransactions:
-    """Commits each transaction at once; buffers outside of transactions go to `outside`, of the same producer.
+class TransactionSender:
+    """Sends a producer's buffers: within a transaction to segments that no commit names, else to `sender`.
 
-    A commit is atomic, so a transaction is written as segments that no commit names, and is one commit at its end,
-    or none: nothing is left open, and no marker is needed.
+    A commit is atomic, so a transaction is one commit of its segments at its end, or none: nothing is left open, and
+    no marker is needed.
     """
 
     _appender: Appender | None = None
@@ -259,28 +148,22 @@ class CommittedTransactions:
     _written: Sequence[SegmentInfo] | None = None
     _number = 0
 
-    def __init__(
-        self,
-        handle: TopicHandle,
-        current: CurrentSnapshot,
-        compression: str | None,
-        outside: InPlaceProducer | CommittedProducer,
-    ) -> None:
-        self._handle, self._current, self._compression = handle, current, compression
-        self._outside, self._producer = outside, outside.producer
+    def __init__(self, sender: RecordSender, sequences: ProducerSequences) -> None:
+        self.handle, self.current, self.compression = sender.handle, sender.current, sender.compression
+        self._sender, self._sequences = sender, sequences
 
     def begin(self) -> None:
-        identity = self._producer.identity
-        identity.check(self._current.refresh())
-        self._read_version, self._written = self._current.snapshot.version, None
+        identity = self._sequences.fence
+        identity.check(self.current.refresh())
+        self._read_version, self._written = self.current.snapshot.version, None
         # each has a number of its own, so that it is known again even if an interrupt came behind its commit
-        self._producer.transactions[identity.app_id] += 1
-        self._number = (identity.generation << _NUMBER_BITS) + self._producer.transactions[identity.app_id]
-        self._appender = open_appender(self._handle, self._current, self._compression)
+        self._sequences.transactions[identity.app_id] += 1
+        self._number = (identity.generation << _NUMBER_BITS) + self._sequences.transactions[identity.app_id]
+        self._appender = open_appender(self.handle, self.current, self.compression)
 
     def send(self, records: pa.RecordBatch) -> SendResult:
         if self._appender is None:
-            return self._outside.send(records)
+            return self._sender.send(records)
         self._appender.append(records)
         return SendResult(AppendResult(None), [])
 
@@ -291,10 +174,10 @@ class CommittedTransactions:
         if self._written:
             result = self._committed_once(self._written)
         else:
-            self._producer.identity.check(self._current.refresh())
+            self._sequences.fence.check(self.current.refresh())
             result = AppendResult(None)
         self._appender = None
-        return SendResult(result, delivered(result))
+        return SendResult(result, successes(result))
 
     def abort(self) -> None:
         """Forget all records sent; raises CommittedError if the commit landed after all."""
@@ -307,17 +190,17 @@ class CommittedTransactions:
 
     def begin_child(self) -> None:
         self._appender = None
-        self._outside.begin_child()
+        self._sender.begin_child()
 
     @property
     def is_flushed(self) -> bool:
-        return self._outside.is_flushed
+        return self._sender.is_flushed
 
     def flush(self) -> None:
-        self._outside.flush()
+        self._sender.flush()
 
     def close(self) -> None:
-        self._outside.close()
+        self._sender.close()
 
     def _open_appender(self) -> Appender:
         assert self._appender is not None
@@ -325,12 +208,12 @@ class CommittedTransactions:
 
     def _committed_once(self, segments: Sequence[SegmentInfo]) -> AppendResult:
         """Commit the segments under the transaction's number, unless something is committed under it."""
-        identity, deadline = self._producer.identity, Deadline(DELIVERY_TIMEOUT_S)
+        identity, deadline = self._sequences.fence, Deadline(DELIVERY_TIMEOUT_S)
         while True:
             try:
                 result, snapshot = commit_append(
-                    self._handle,
-                    self._current.snapshot,
+                    self.handle,
+                    self.current.snapshot,
                     segments,
                     # where nothing is added, no file can be too old
                     read_version=self._read_version if segments else None,
@@ -343,30 +226,27 @@ class CommittedTransactions:
             except (StorageError, CommitStateUnknownError):
                 if not deadline.pause():
                     raise
-        self._current.advance(snapshot)
+        self.current.advance(snapshot)
         if result.replayed and result.version is None:
             identity.check(snapshot)
             raise ProducerFencedError("the outcome of this transaction is not kept any more: begin a new producer")
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class ProducingTopic:
-    """The topic, as the writer of one producer uses it; `moved_on` is called after each append in place."""
-
-    handle: TopicHandle
-    current: CurrentSnapshot
-    moved_on: Callable[[], None]
-    transactional_id: str | None
-
-    def destination(self, compression: str | None) -> Destination:
-        handle, current, id_ = self.handle, self.current, self.transactional_id
-        outside = (
-            InPlaceProducer(handle, current, compression, self.moved_on, id_)
-            if handle.storage.is_local_disk
-            else CommittedProducer(handle, current, compression, id_)
-        )
-        return outside if id_ is None else CommittedTransactions(handle, current, compression, outside)
+def producer_sender(
+    handle: TopicHandle,
+    current: CurrentSnapshot,
+    engine: Engine,
+    compression: str | None,
+    transactional_id: str | None,
+) -> RecordSender | TransactionSender:
+    """The sender of a new producer; it ends all earlier producers with the same transactional id."""
+    sequences = ProducerSequences(handle, current, transactional_id)
+    if transactional_id is not None and handle.storage.is_local_disk:
+        # until the appends of earlier producers with this id have ended
+        wait_for_appends(handle, current.snapshot)
+    sender = RecordSender(handle, current, engine, compression, numbers=sequences)
+    return sender if transactional_id is None else TransactionSender(sender, sequences)
 
 
 _log = logging.getLogger("distlog")
@@ -393,11 +273,11 @@ class Producer(Writer):
 
         Raises InvalidConfigError without a transactional id, InvalidRecordError if one is open.
         """
-        destination = self._transactions()
+        sender = self._transactions()
         if self._is_open:
             raise InvalidRecordError("a transaction is open: commit or abort it first")
         self.flush()
-        destination.begin()
+        sender.begin()
         self._is_open = True
         return ProducerTransaction(self)
 
@@ -407,14 +287,14 @@ class Producer(Writer):
         Raises ProducerFencedError when a newer producer with its id has begun; CommitStateUnknownError, after which
         it may be called again. After other errors the transaction can only be aborted.
         """
-        destination = self._transactions()
+        sender = self._transactions()
         self._check_is_open()
         self._check_can_wait()
         self._check_open()
         self._settle()
         self._raise_error()
         try:
-            outcome = destination.commit()
+            outcome = sender.commit()
         except CommitStateUnknownError:
             raise
         except BaseException as error:
@@ -432,7 +312,7 @@ class Producer(Writer):
         Raises ProducerFencedError if another producer has taken over and it is unknown whether the transaction was
         committed before, CommitConflictError if it is committed, although `commit` raised.
         """
-        destination = self._transactions()
+        sender = self._transactions()
         self._check_is_open()
         self._check_can_wait()
         if self._error is None:
@@ -441,7 +321,7 @@ class Producer(Writer):
         self._settle()
         # until it has ended, it must not be committed: it lacks records
         try:
-            destination.abort()
+            sender.abort()
         except CommittedError:
             self._is_open, self._error = False, None
             raise
@@ -464,10 +344,10 @@ class Producer(Writer):
         if not self._is_open:
             raise InvalidRecordError("no transaction is open: begin one")
 
-    def _transactions(self) -> CommittedTransactions:
-        if not isinstance(self._destination, CommittedTransactions):
+    def _transactions(self) -> TransactionSender:
+        if not isinstance(self._sender, TransactionSender):
             raise InvalidConfigError("transactions need a transactional_id: give one to topic.producer")
-        return self._destination
+        return self._sender
 
     def __enter__(self) -> Producer:
         return self

@@ -65,7 +65,7 @@ from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult, BatchId, Transaction, check_batch, open_appender
 from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.appender import Appender
-from distlog.core.topics.destinations import CommitDestination, Destination, InPlaceDestination, OnDelivery
+from distlog.core.topics.delivery import OnDelivery
 from distlog.core.topics.end_transactions import (
     ListedTransaction,
     TransactionsReport,
@@ -73,7 +73,9 @@ from distlog.core.topics.end_transactions import (
     list_producers,
     list_transactions,
 )
-from distlog.core.topics.producer import Producer, ProducingTopic
+from distlog.core.topics.engine import Engine
+from distlog.core.topics.producer import Producer, producer_sender
+from distlog.core.topics.record_sender import RecordSender, engine_of
 from distlog.core.topics.topic_id import assign_new_id
 from distlog.core.topics.writer import Writer
 from distlog.core.transactions.open_transactions import IsolationLevel
@@ -494,9 +496,8 @@ class Topic:
         Numbers for times count `timestamp_unit`, as in `append`.
         """
         self._check_writable()
-        return Writer(
-            self, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery, timestamp_unit=timestamp_unit
-        )
+        sender = RecordSender(self.handle, self.current, self.engine(), compression)
+        return Writer(sender, linger_ms=linger_ms, on_delivery=on_delivery, timestamp_unit=timestamp_unit)
 
     def producer(
         self,
@@ -514,14 +515,8 @@ class Topic:
         ProducerFencedError.
         """
         self._check_writable()
-        producing = ProducingTopic(self.handle, self.current, self.live.look_again, transactional_id)
-        return Producer(
-            producing,
-            linger_ms=linger_ms,
-            compression=compression,
-            on_delivery=on_delivery,
-            timestamp_unit=timestamp_unit,
-        )
+        sender = producer_sender(self.handle, self.current, self.engine(), compression, transactional_id)
+        return Producer(sender, linger_ms=linger_ms, on_delivery=on_delivery, timestamp_unit=timestamp_unit)
 
     def open_transactions(self, *, max_timeout_ms: int = MAX_TIMEOUT_MS) -> TransactionsReport:
         """The transactions that are open in the partitions: readers of committed records wait before them.
@@ -545,11 +540,9 @@ class Topic:
         self.check_partition(partition)
         return abort_transaction(self.handle, self.current, partition, whole_number("start_offset", start_offset))
 
-    def destination(self, compression: str | None = None) -> Destination:
-        """The destination of a writer's buffers: in place on a disk of this machine, else commits."""
-        if self.storage.is_local_disk:
-            return InPlaceDestination(self.handle, self.current, compression, self.live.look_again)
-        return CommitDestination(self.handle, self.current, compression)
+    def engine(self) -> Engine:
+        """An engine, which takes batches of this topic: directly on a disk of this machine, else by commits."""
+        return engine_of(self.handle, self.current, self.live.look_again)
 
     def appender(self, compression: str | None = None) -> Appender:
         """An Appender, which writes rows of this topic as segments that wait for a commit."""

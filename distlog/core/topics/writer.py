@@ -11,15 +11,17 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidConfigError, InvalidRecordError
 from distlog.core.integers import whole_number
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.times import check_unit, fastest
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.appendable import (
     FIELDS,
@@ -33,7 +35,8 @@ from distlog.core.topics.appendable import (
     row_of,
 )
 from distlog.core.topics.appender import Partitioner
-from distlog.core.topics.destinations import Delivery, OnDelivery, WritableTopic, deliver, failed
+from distlog.core.topics.delivery import Delivery, OnDelivery, deliver, errors
+from distlog.core.topics.record_sender import SendResult
 from distlog.core.topics.time_warnings import is_early, warn_of_early
 
 #: Records by partition; None counts records without a key, whose partition is not chosen yet.
@@ -266,6 +269,25 @@ getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
 atexit.register(_unclosed.warn)
 
 
+class Sender(Protocol):
+    """Sends the buffers of one writer, one at a time."""
+
+    handle: TopicHandle
+    current: CurrentSnapshot
+    compression: str | None
+
+    def send(self, records: pa.RecordBatch) -> SendResult: ...
+
+    @property
+    def is_flushed(self) -> bool: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def begin_child(self) -> None: ...
+
+
 class Writer:
     """Buffers records, and sends them when `buffer_bytes` are there, or after `linger_ms`.
 
@@ -290,20 +312,18 @@ class Writer:
 
     def __init__(
         self,
-        topic: WritableTopic,
+        sender: Sender,
         *,
         linger_ms: int,
         buffer_bytes: int = BUFFER_BYTES,
-        compression: str | None = None,
         on_delivery: OnDelivery | None = None,
         timestamp_unit: str = "ms",
     ) -> None:
-        self._current, self._unit = topic.current, check_unit(timestamp_unit)
-        codec_of(self._current.snapshot.config, compression)
+        self._current, self._unit = sender.current, check_unit(timestamp_unit)
+        codec_of(self._current.snapshot.config, sender.compression)
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
-        self._handle, self._compression, self._on_delivery = topic.handle, compression, on_delivery
-        self._destination = topic.destination(compression)
+        self._handle, self._sender, self._on_delivery = sender.handle, sender, on_delivery
         self._now, self._per_ms = fastest(self._handle.clock)
         self._closed = self._is_over = False
         self.result = AppendResult(None)
@@ -317,7 +337,7 @@ class Writer:
     def begin_empty(self) -> None:
         """Become empty, as after a fork: the parent has the records, their thread and their error."""
         self._accumulator.begin_empty()
-        self._destination.begin_child()
+        self._sender.begin_child()
         self._error: BaseException | None = None
         self._ruled_by: Snapshot | None = None
 
@@ -373,7 +393,7 @@ class Writer:
         """Keep the rules that a record must fit; raises the error of a writer that failed or was closed."""
         self._check_open()
         snapshot = self._current.snapshot
-        self._codec = codec_of(snapshot.config, self._compression)
+        self._codec = codec_of(snapshot.config, self._sender.compression)
         self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
         self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
         self._ruled_by = snapshot
@@ -382,7 +402,7 @@ class Writer:
         self._accumulator.advance(lambda: _unclosed.add(self))
         if self._closed:  # by another thread, which may not have seen this record
             self._settle()
-            self._destination.close()
+            self._sender.close()
         self._raise_error()
 
     def flush(self) -> AppendResult:
@@ -391,7 +411,7 @@ class Writer:
         self._check_open()
         self._settle()
         self._raise_error()
-        self._destination.flush()
+        self._sender.flush()
         self._accumulator.idle_if_empty()
         return self.result
 
@@ -402,7 +422,7 @@ class Writer:
             # set last: after an interrupt the next close waits and raises, as the first should have
             self._closed, self._ruled_by = True, None
             self._settle()
-            self._destination.close()
+            self._sender.close()
             self._accumulator.idle_if_empty()
             self._is_over = True
             self._raise_error()
@@ -435,11 +455,11 @@ class Writer:
 
     def _sent(self, fields: list[Any]) -> list[Delivery]:
         try:
-            outcome = self._destination.send(batch_of_fields(fields, self._per_ms, self._handle.clock()))
+            outcome = self._sender.send(batch_of_fields(fields, self._per_ms, self._handle.clock()))
         except BaseException as error:
             self._fail(error)
             in_doubt = isinstance(error, CommitStateUnknownError)
-            return self._uncommitted(fields, error, in_doubt=in_doubt) + self._taken(error)
+            return self._uncommitted(fields, error, in_doubt=in_doubt) + self._fail_buffer(error)
         self.result = outcome.result
         if not outcome.failures:
             return outcome.deliveries
@@ -448,8 +468,8 @@ class Writer:
         deliveries = outcome.deliveries
         for partition, count, cause, in_doubt in outcome.failures:
             self._add_missing(first, Counter({partition: count}), in_doubt=in_doubt)
-            deliveries += failed({partition: count}, cause)
-        return deliveries + self._taken(first)
+            deliveries += errors({partition: count}, cause)
+        return deliveries + self._fail_buffer(first)
 
     def _fail(self, error: BaseException) -> None:
         self._missing: Counter[str] = Counter()
@@ -465,7 +485,7 @@ class Writer:
         elif hasattr(error, "add_note"):
             error.add_note(" ".join(f"{name}={value}" for name, value in facts.items()))
 
-    def _taken(self, error: BaseException) -> list[Delivery]:
+    def _fail_buffer(self, error: BaseException) -> list[Delivery]:
         """Fail the records in the buffer, since they must not overtake those that failed."""
         fields = self._accumulator.take()
         return self._uncommitted(fields, error) if fields else []
@@ -476,10 +496,10 @@ class Writer:
         except MemoryError:
             counts = Counter({None: len(fields) // FIELDS})
         self._add_missing(error, counts, in_doubt=in_doubt)
-        return failed(counts, error)
+        return errors(counts, error)
 
     def _idle(self) -> None:
-        if self._error is None and self._destination.is_flushed:
+        if self._error is None and self._sender.is_flushed:
             _unclosed.discard(self)
 
     def commit_at_exit(self) -> BaseException | None:
@@ -492,7 +512,7 @@ class Writer:
 
     def _flush_error(self) -> BaseException | None:
         try:
-            self._destination.flush()
+            self._sender.flush()
         except Exception as error:
             # no error may keep the other writers from their last commit
             return error

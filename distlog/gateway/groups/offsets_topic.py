@@ -33,8 +33,9 @@ from distlog.core.errors import (
 from distlog.core.reading.fetch import FetchedBatches
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.destinations import Delivery
+from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.open_topic import make_topic, open
+from distlog.core.topics.record_sender import RecordSender, engine_of
 from distlog.core.topics.topic import Topic
 from distlog.core.topics.writer import Writer
 from distlog.gateway.groups.classic_group import GroupRecord, Stored
@@ -55,7 +56,7 @@ from distlog.gateway.groups.offsets_format import (
     encode_key,
     ended_transactions,
 )
-from distlog.gateway.leadership import Leadership, LeaderTopic, OwnCompaction
+from distlog.gateway.leadership import Leadership, OwnCompaction
 from distlog.gateway.protocol.frames import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
@@ -82,13 +83,13 @@ class OffsetsBatching:
     writer that failed.
     """
 
-    def __init__(self, topic: LeaderTopic, linger_ms: int, answer: Callable[[Sequence[Call]], None]) -> None:
+    def __init__(self, sender: RecordSender, linger_ms: int, answer: Callable[[Sequence[Call]], None]) -> None:
         # the first keeps calls and records in the same order; the writer's thread takes only the second
         self._order, self._lock = threading.RLock(), threading.Lock()
         self._calls, self._answer = dict[int, deque[Call]](), answer
         self._waiting_bytes = 0
         self.has_failed = False
-        self._writer = Writer(topic, linger_ms=linger_ms, on_delivery=self._delivered)
+        self._writer = Writer(sender, linger_ms=linger_ms, on_delivery=self._delivered)
 
     def append(
         self, partition: int, records: Sequence[tuple[bytes, bytes | None]], done: Stored, too_large: ErrorCode
@@ -335,9 +336,9 @@ class OffsetsTopic:
                 threading.Thread(target=batching.close, name="groups-closed", daemon=True).start()
                 batching = None
             if batching is None:
-                look_again = topic.live.look_again
-                leader = LeaderTopic(topic.handle, topic.current, look_again, leadership, _LOCK_WAIT_S)
-                batching = self._batchings[place] = OffsetsBatching(leader, self._linger_ms, self._over.put)
+                engine = engine_of(topic.handle, topic.current, topic.live.look_again, _LOCK_WAIT_S)
+                sender = RecordSender(topic.handle, topic.current, engine, fence=leadership)
+                batching = self._batchings[place] = OffsetsBatching(sender, self._linger_ms, self._over.put)
             if self._answerer is None:
                 self._answerer = threading.Thread(target=self._answer_calls, name="groups-stored", daemon=True)
                 self._answerer.start()

@@ -37,7 +37,7 @@ from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed, f
 from distlog.core.reading.stable_offset import aborted_between, last_stable_offset
 from distlog.core.storage.locks_and_pages import WatchedPage
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.committed_batches import producer_entries
+from distlog.core.topics.producer_check import producer_entries
 from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.gathered_appends import Fence
 from distlog.gateway.refreshing_topic import RefreshingTopic

@@ -12,15 +12,12 @@ appended to the partition meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import batch_fields
-from distlog.core.commits.actions import Action, Add, ProducerBatches
-from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.producer_table import (
     NONE,
     PAUSE_MS,
@@ -30,19 +27,12 @@ from distlog.core.commits.producer_table import (
     ProducerTable,
     sufficient_batches,
 )
-from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, InvalidRecordError
-from distlog.core.log.active_seals import ActiveSeals
-from distlog.core.log.end_marker import WrittenSegment, effect, write_bundle
 from distlog.core.log.log_validator import ValidBatch
 from distlog.core.reading.pipeline import whole_log
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import AppendResult, check_keyed, offsets_of, place
-from distlog.core.topics.time_warnings import warn_of_times
-from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_states import FirstBatch, ProducerStates, any_first, producer_batches
 
 #: Batches by partition.
@@ -155,35 +145,6 @@ class ConcurrentAppendError(Exception):
     """The batches cannot be committed, or not like this: another process has committed concurrently."""
 
 
-def commit_batches(
-    checked: ProducerCheck, parts: Parts, written_by: TopicConfig, fence: Callable[[Snapshot], None] = lambda _: None
-) -> tuple[AppendResult, Snapshot]:
-    """Commit the batches of `parts`, which were `checked`, all or none.
-
-    `fence` may refuse each head after which they would be committed; then nothing is. Raises ConcurrentAppendError
-    if the batches do not come next any more.
-    """
-    handle, snapshot = checked.handle, checked.snapshot
-    numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
-    opened = {number: checked.known(number)[0].opened for number in numbered}
-    written = write_bundle(handle, snapshot, parts, opened)
-    segments, placed = [segment.info for segment in written], list[SegmentInfo]()
-    warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    race = CommitRace(handle.log, snapshot, "append", read_version=snapshot.version)
-    with race, ActiveSeals(handle, race) as seals:
-        for head in race:
-            sealed = seals.seal(head, parts)
-            if sealed is None:
-                continue
-            check_keyed(sealed.config, written_by)
-            fence(sealed)
-            check = checked.after(sealed, {number: parts[number] for number in numbered})
-            placed, actions = _with_producers(check, numbered, written, place(sealed, segments))
-            race.put([*seals.actions, *map(Add, placed), *actions])
-    assert race.commit is not None
-    return AppendResult(race.commit.version, offsets_of(placed)), race.after
-
-
 def _check_again(check: ProducerCheck, partition: int, batches: Sequence[ValidBatch]) -> None:
     for batch in batches:
         try:
@@ -192,28 +153,3 @@ def _check_again(check: ProducerCheck, partition: int, batches: Sequence[ValidBa
             raise ConcurrentAppendError from error
         if known is not None:
             raise ConcurrentAppendError
-
-
-def _with_producers(
-    check: ProducerCheck, numbered: Sequence[int], written: Sequence[WrittenSegment], placed: Sequence[SegmentInfo]
-) -> tuple[list[SegmentInfo], list[Action]]:
-    """The segments with their first unstable offsets, and the actions that name their producers."""
-    transactions, segments = dict[int, OpenTransactions](), list[SegmentInfo]()
-    named = {number: list[ProducerBatch]() for number in numbered}
-    for each, segment in zip(written, placed, strict=True):
-        number, offset = segment.partition, segment.base_offset
-        if segment.has_transactions:
-            opened = transactions.setdefault(number, OpenTransactions(check.known(number)[0].opened))
-            aborted, first_unstable = effect(each, offset, opened)
-            if aborted != list(each.aborted):
-                # the index that was written is of other offsets
-                raise ConcurrentAppendError
-            segment = replace(segment, first_unstable_offset=first_unstable)
-        segments.append(segment)
-        for batch in each.batches if number in named else ():
-            named[number] += producer_batches(batch.data, batch.rows, offset)
-            offset += batch.offset_count
-    batches = {
-        number: (*check.known(number)[1], *sufficient_batches(each)) for number, each in sorted(named.items()) if each
-    }
-    return segments, [ProducerBatches(batches)] if batches else []
