@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distlog.core.topics.delivery import Delivery
 from gated_writer import NEVER_MS
 from topics import contents
 from vacuuming import World
@@ -19,7 +20,6 @@ from distlog.core.config import COMMIT_RETENTION_MS, DAY_MS
 from distlog.core.errors import OffsetOutOfRangeError, StorageError
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.topics.destinations import Delivery
 from distlog.core.topics.topic import Topic
 
 
