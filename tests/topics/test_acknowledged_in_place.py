@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distlog.core.topics.delivery import Delivery
 from gated_writer import NEVER_MS
 from topics import contents
 from vacuuming import World
@@ -20,6 +19,7 @@ from distlog.core.config import COMMIT_RETENTION_MS, DAY_MS
 from distlog.core.errors import OffsetOutOfRangeError, StorageError
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_log import PartitionLog
+from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
 
 
