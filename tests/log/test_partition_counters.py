@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from partition_logs import Process, append, commit_sealed, encoded, new_topic
 
 from distlog.core.log.partition_lock import PartitionCounters, counters_in
-from distlog.core.storage import locks_and_pages
 from distlog.core.storage.locks_and_pages import COUNTERS
 
 FSYNC_S = 0.01
@@ -73,12 +73,12 @@ def test_what_failed_is_not_counted(tmp_path: Path) -> None:
     process.close()
 
 
-def test_counters_begin_at_0_with_each_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_begin_at_0_with_each_boot(tmp_path: Path, rebooted: Callable[[], None]) -> None:
     folder = new_topic(tmp_path / "events")
     process = Process(folder)
     append(process[0], b"a")
     process.close()
-    monkeypatch.setattr(locks_and_pages, "boot_id", lambda: b"another boot id.")
+    rebooted()
     assert counted(folder) == PartitionCounters()
     process = Process(folder)
     append(process[0], b"b")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.commits.actions import Active
-from distlog.core.log import partition_lock
 from distlog.core.log.partition_lock import RECORD_BYTES, PageStatus, StateRecord
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.locks_and_pages import MAX_VALUE_BYTES
@@ -28,9 +28,9 @@ def test_a_record_comes_back(record: StateRecord) -> None:
     assert len(record.pack()) == RECORD_BYTES <= MAX_VALUE_BYTES
 
 
-def test_a_record_of_another_boot_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_another_boot_is_none(rebooted: Callable[[], None]) -> None:
     data = RECORD.pack()
-    monkeypatch.setattr(partition_lock, "boot_id", lambda: bytes(16))
+    rebooted()
     assert StateRecord.unpack(data) is None
 
 

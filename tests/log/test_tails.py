@@ -122,12 +122,14 @@ def test_where_the_page_does_not_check_the_log_is_walked(process: Process, damag
     assert sorted(os.listdir(page_of(process).parent)) == before
 
 
-def test_a_page_of_another_boot_is_not_believed(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_another_boot_is_not_believed(
+    process: Process, rebooted: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = tail(process.handle, process.head(), 0)
     walks = walked(monkeypatch)
     assert tail(process.handle, process.head(), 0) == expected
     assert walks == []
-    monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: b"x" * 16)
+    rebooted()
     found = tail(process.handle, process.head(), 0)
     assert found
     assert expected

@@ -74,7 +74,7 @@ def after_a_power_loss(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     damage: Callable[[Path], None] = lambda page: None,
-) -> Process:
+) -> Path:
     """What is left when the power goes after a process ended in `work`, untold of a failed sync, and another flushed.
 
     `damage` gets the file of the partition's page in between.
@@ -97,23 +97,24 @@ def after_a_power_loss(
         other.close()
         disk.after_power_loss(tmp_path / "after")
         disk.close()
-    monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: bytes(16))
-    return Process(tmp_path / "after" / "events")
+    return tmp_path / "after" / "events"
 
 
 @pytest.mark.parametrize("work", ENDS)
 @pytest.mark.parametrize("seed", range(6))
 def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
-    work: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    work: str, seed: int, tmp_path: Path, rebooted: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    after = after_a_power_loss(work, seed, tmp_path, monkeypatch)
+    folder = after_a_power_loss(work, seed, tmp_path, monkeypatch)
+    rebooted()
+    after = Process(folder)
     assert after.seen()[0] == [b"a", b"b" * 20_000, b"c"]
     append(after[0], b"d")
     assert after.anomalies() == ()
 
 
 def test_a_sync_that_fails_while_another_process_seals_is_no_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rebooted: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = new_topic(tmp_path / "before" / "events")
     with monkeypatch.context() as patches:
@@ -137,7 +138,7 @@ def test_a_sync_that_fails_while_another_process_seals_is_no_loss(
         other.close()
         disk.after_power_loss(tmp_path / "after")
         disk.close()
-    monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: bytes(16))
+    rebooted()
     assert Process(tmp_path / "after" / "events").seen()[0] == [b"a"]
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from full_disk import fill
+from full_disk import fail_writes, fill
 from vacuuming import World
 
 import distlog
 from distlog.core.errors import CommitStateUnknownError, StorageError, StorageFullError
-from distlog.core.storage import durable_files
 from distlog.core.storage.local_files import LocalFiles
 
 
@@ -115,20 +114,15 @@ def test_what_the_floor_that_stands_lets_go_makes_room_too(tmp_path: Path, monke
 
 
 def full_until_something_is_deleted(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    deleted: list[str] = []
-    delete, write = LocalFiles.delete, durable_files.write_all
+    deleted, unlink = list[str](), os.unlink
 
-    def noted_delete(files: LocalFiles, paths: list[str]) -> None:
-        delete(files, paths)
-        deleted.extend(paths)
+    def noted_unlink(path: str, **options: Any) -> None:
+        unlink(path, **options)
+        if not path.endswith(".tmp"):
+            deleted.append(path)
 
-    def write_if_there_is_space(file: int, view: memoryview) -> None:
-        if not deleted:
-            raise OSError(code, os.strerror(code))
-        write(file, view)
-
-    monkeypatch.setattr(LocalFiles, "delete", noted_delete)
-    monkeypatch.setattr(durable_files, "write_all", write_if_there_is_space)
+    monkeypatch.setattr(os, "unlink", noted_unlink)
+    fail_writes(monkeypatch, lambda: not deleted, code)
 
 
 def test_what_only_a_new_floor_lets_go_stays_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +135,7 @@ def test_what_only_a_new_floor_lets_go_stays_without_one(tmp_path: Path, monkeyp
     world.wait()
     before = world.files()
     with monkeypatch.context() as patch:
-        patch.setattr(durable_files, "write_all", no_space)
+        fail_writes(patch)
         with pytest.raises(StorageFullError, match="free a little elsewhere"):
             world.vacuum()
     assert world.files() == before

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 from active_segments import FailingCalls
-from full_disk import fill, make_room
+from full_disk import fail_writes, fill, make_room
 from partition_logs import Process, append, encoded, new_topic, sealed
 
 import distlog
 from distlog.core.errors import StorageFullError
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.partition_lock import PageStatus
-from distlog.core.storage import durable_files
 
 SETTINGS = {"segment_index_bytes": 1200}
 
@@ -101,7 +100,7 @@ def test_wherever_the_seal_on_a_full_disk_fails_the_log_goes_on(
     calls.fail("pwrite", times=1 + step)
     with monkeypatch.context() as patches:
         if step % 2:
-            patches.setattr(durable_files, "write_all", no_space)
+            fail_writes(patches)
         with pytest.raises(StorageFullError):
             append(process[0], b"c")
     calls.fail("pwrite", times=0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,3 +46,17 @@ def make_room(folder: Path) -> None:
     for path in folder.iterdir():
         if path.is_file():
             path.unlink()
+
+
+def fail_writes(
+    monkeypatch: pytest.MonkeyPatch, is_full: Callable[[], bool] = lambda: True, code: int = errno.ENOSPC
+) -> None:
+    """Have each `os.write` to a file fail that comes while the disk `is_full`."""
+    real = os.write
+
+    def write(file: int, data: Any) -> int:
+        if os.readlink(f"/proc/self/fd/{file}").startswith("/") and is_full():
+            raise OSError(code, os.strerror(code))
+        return real(file, data)
+
+    monkeypatch.setattr(os, "write", write)

@@ -22,10 +22,12 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.log import partition_lock
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_lock import PartitionLock, StateRecord
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.maintenance.verify import verify
+from distlog.core.storage import locks_and_pages
 from distlog.core.storage.locks_and_pages import SharedPage
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
@@ -178,7 +180,8 @@ def rebooted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def reboot() -> None:
         boot = next(boots).to_bytes(16, "big")
-        monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: boot)
+        for module in (locks_and_pages, partition_lock):
+            monkeypatch.setattr(module, "boot_id", lambda: boot)
 
     return reboot
 

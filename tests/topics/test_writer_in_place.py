@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,10 +198,10 @@ def test_the_active_segments_of_a_buffers_partitions_begin_in_one_commit(topic: 
 
 
 def test_after_a_close_nothing_of_the_logs_is_read_when_the_machine_was_restarted(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
+    topic: Topic, rebooted: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append_both(topic, [], range(10))
-    monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: bytes(16))
+    rebooted()
     read, real = list[str](), os.preadv
 
     def preadv(file: int, *arguments: Any) -> int:

@@ -81,7 +81,7 @@ def test_a_topic_that_ends_within_a_request_is_unknown_as_the_request_names_it(
 
 
 def test_one_list_of_all_topics_serves_all_ids_that_no_topic_has_for_a_while(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, facts_or_errors = list[int](), MetadataCache.facts_or_errors
 
@@ -90,8 +90,7 @@ def test_one_list_of_all_topics_serves_all_ids_that_no_topic_has_for_a_while(
         return facts_or_errors(self)
 
     monkeypatch.setattr(MetadataCache, "facts_or_errors", counted)
-    monkeypatch.setattr(gateway.broker.metadata, "_max_age_ms", 3_600_000)
-    with Wire(gateway) as wire:
+    with serving(tmp_path, metadata_max_age_ms=3_600_000) as gateway, Wire(gateway) as wire:
         for unknown in (uuid.UUID(int=7), uuid.UUID(int=8), None):
             for _ in range(3):
                 assert fetching(wire, 0, topic=unknown, version=13).error_code is ErrorCode.unknown_topic_id

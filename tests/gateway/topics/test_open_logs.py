@@ -53,15 +53,14 @@ def test_an_append_is_not_failed_by_another_log_that_cannot_be_closed(tmp_path: 
     logs.close("sound")
 
 
-def test_a_log_that_is_used_is_closed_by_its_last_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = distlog.create(str(tmp_path / "clicks"))
-    closed, logs = list[PartitionLog](), OpenPartitionLogs()
-    monkeypatch.setattr(PartitionLog, "close", lambda log, **_: closed.append(log))
+def test_a_log_that_is_used_is_closed_by_its_last_user(tmp_path: Path) -> None:
+    topic, logs = distlog.create(str(tmp_path / "clicks")), OpenPartitionLogs()
     with logs.use(0, lambda: PartitionLog(topic.handle, 0, topic.current)) as log:
+        log.append_batches(DATA)
         with logs.use(0, lambda: log):
             logs.close(0)
-        assert closed == []
-    assert closed == [log]
+        assert open_below(tmp_path / "clicks")
+    assert not open_below(tmp_path / "clicks")
 
 
 def test_flush_ms_is_kept_while_nobody_appends(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from transaction_parts import ID, TIMEOUT_MS, Parts
 import distlog
 from distlog.core.errors import StorageError
 from distlog.core.transaction_state import LAST_EPOCH, ProducerId, TransactionStatus
-from distlog.gateway.protocol import frames
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
@@ -57,13 +57,13 @@ def status(parts: Parts) -> TransactionStatus:
     return state.status
 
 
-def failing(name: str, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+def failing(name: str, monkeypatch: pytest.MonkeyPatch, topic: str, error: str = "the storage failed") -> None:
     """Have a step in a topic fail."""
     work = getattr(HostedTopic, name)
 
     def failed(hosted: HostedTopic, *given: Any, **named: Any) -> Any:
         if hosted.name == topic:
-            raise StorageError("the storage failed")
+            raise StorageError(error)
         return work(hosted, *given, **named)
 
     monkeypatch.setattr(HostedTopic, name, failed)
@@ -142,15 +142,14 @@ def test_a_decision_of_a_gateway_with_a_clock_ahead_gets_its_markers_at_the_next
 def test_a_transaction_that_cannot_be_ended_for_long_is_logged_once_a_minute(
     in_place: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # the log of the process may have had this text a moment ago
-    monkeypatch.setattr(frames.FAILURES, "_logged", {})
-    producer = opened(in_place)
+    # the log of the process does not have this text yet
+    producer, error = opened(in_place), f"the storage failed, {uuid.uuid4().hex}"
     with monkeypatch.context() as patches:
-        failing("end_transaction", patches, "views")
+        failing("end_transaction", patches, "views", error)
         in_place.coordinator.end(ID, producer, is_committed=True)
         for _ in range(5):
             in_place.coordinator.tick()
-    text = f"to end the transaction of '{ID}', which is tried again, failed: the storage failed"
+    text = f"to end the transaction of '{ID}', which is tried again, failed: {error}"
     assert [each for each in caplog.messages if "tried again" in each] == [text]
 
 
