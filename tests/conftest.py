@@ -39,7 +39,6 @@ from spark_python import forked_python
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.indexes import index_cache
 from distlog.core.storage.storage import Storage
 
 # The first example compiles kernels, and other tests run beside it: time says nothing about an example.
@@ -139,11 +138,8 @@ def copies_of_indexes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
     A test that has a folder of its own for temporary files has them there.
     """
-    folder, usual, default = tmp_path_factory.mktemp("copies"), tempfile.gettempdir(), index_cache.default_folder
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            index_cache, "default_folder", lambda: str(folder) if tempfile.gettempdir() == usual else default()
-        )
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("copies")))
         yield
 
 

@@ -246,7 +246,7 @@ def test_a_full_disk_is_an_error_and_one_that_is_nearly_full_a_warning(
     disk = dict.fromkeys(("f_bavail", "f_blocks", "f_favail", "f_files", "f_frsize"), 1000)
     for free, status in ((0, "error"), (49, "warning"), (50, "ok")):
         seen = type("Disk", (), {**disk, name: free})
-        monkeypatch.setattr("distlog.cli.doctor.os.statvfs", lambda _, seen=seen: seen)
+        monkeypatch.setattr(os, "statvfs", lambda _, seen=seen: seen)
         assert rows(cli, cli.url, status=1 if status == "error" else 0)[check]["status"] == status
 
 

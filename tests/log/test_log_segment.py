@@ -174,11 +174,14 @@ def test_a_segment_is_made_once(tmp_path: Path) -> None:
 def test_the_names_of_a_new_segment_are_durable_when_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there: list[list[str]] = []
-    monkeypatch.setattr(
-        "distlog.core.log.segment_files.sync_folder",
-        lambda folder: there.append(sorted(path.suffix for path in Path(folder).iterdir())),
-    )
+    there, fsync = list[list[str]](), os.fsync
+
+    def noted(file: int) -> None:
+        if os.readlink(f"/proc/self/fd/{file}") == str(tmp_path):
+            there.append(sorted(path.suffix for path in tmp_path.iterdir()))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
     new_segment(tmp_path)
     assert there == [[".index", ".log", ".timeindex"]]
 

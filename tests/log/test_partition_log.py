@@ -26,8 +26,11 @@ transactions and leader epochs wait for transactional appends in place.
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +54,6 @@ from distlog.core.errors import (
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.log.partition_log import open_together
-from distlog.core.log.segment_files import ActiveFile
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.core.topics.topic import Topic
 
@@ -344,16 +346,16 @@ def test_partitions_that_others_opened_meanwhile_are_not_opened_again(tmp_path: 
 
 
 def test_of_partitions_that_cannot_all_be_opened_none_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process, create = Process(new_topic(tmp_path / "events", partitions=3)), ActiveFile.create
+    process, opened = Process(new_topic(tmp_path / "events", partitions=3)), os.open
 
-    def refused(file: ActiveFile) -> None:
-        if "events-1/" in file.path:
-            raise StorageError("no such luck", file=file.path)
-        create(file)
+    def refused(path: str, *given: Any, **named: Any) -> int:
+        if "events-1/" in str(path) and str(path).endswith(".log"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, *given, **named)
 
     with monkeypatch.context() as patches:
-        patches.setattr(ActiveFile, "create", refused)
-        with pytest.raises(StorageError, match="no such luck"):
+        patches.setattr(os, "open", refused)
+        with pytest.raises(StorageError, match="No space left"):
             open_together([process[number] for number in range(3)])
     assert operations(process) == ["create"]
     for number in range(3):

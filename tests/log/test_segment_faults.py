@@ -145,7 +145,7 @@ def test_a_flush_syncs_the_log_first_and_its_folder_once_there_is_a_transaction_
     segment.flush()
     assert synced == [".log", ".index", ".timeindex"]
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr("distlog.core.log.segment_files.sync_folder", lambda folder: synced.append(folder))
+        patches.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
         segment.append(records(2), read_headers(records(2)), aborted=[aborted])
         for expected in ([str(tmp_path)], []):
             del synced[:]

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from addresses import Address
 from bundled import bundles, changed, rows, segments
+from dying_calls import before_call
+from full_disk import fail_writes
 from histories import segment
 from topics import contents, topic_on
 
 from distlog.core.commits import commit_json
-from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.errors import StorageError
 from distlog.core.maintenance import merge, merge_job, merge_plan
@@ -142,10 +143,10 @@ def test_a_merge_that_cannot_write_its_bundle_commits_nothing(
 ) -> None:
     topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
     before, version = contents(topic), topic.version
-    monkeypatch.setattr(Storage, "put", lambda *given: (_ for _ in ()).throw(StorageError("full")))
-    with pytest.raises(StorageError, match="full"):
-        topic.compact()
-    monkeypatch.undo()
+    with monkeypatch.context() as patches:
+        fail_writes(patches)
+        with pytest.raises(StorageError, match="No space left"):
+            topic.compact()
     assert topic.refresh().version == version
     assert contents(topic) == before
     assert len(bundles(topic.storage)) == 3
@@ -159,6 +160,10 @@ def test_groups_larger_than_a_part_become_files(tmp_path: Path, monkeypatch: pyt
     assert {len(found) for found in contents(topic).values()} == {3}
 
 
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_merge_that_ends_before_its_commit_leaves_a_bundle_for_vacuum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +171,7 @@ def test_a_merge_that_ends_before_its_commit_leaves_a_bundle_for_vacuum(
     topic.alter_config({"file.delete.delay.ms": 0})
     before, kept = contents(topic), set(bundles(topic.storage))
     with monkeypatch.context() as patches:
-        patches.setattr(CommitRace, "put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        before_call(patches, "link", lambda _, to: "/_commits/" in to, interrupt)
         with pytest.raises(KeyboardInterrupt):
             topic.compact()
     assert len(set(bundles(topic.storage)) - kept) == 1

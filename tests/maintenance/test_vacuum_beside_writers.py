@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commits import put_commit
+from dying_calls import before_call
 from partition_logs import Process, append, new_topic, sealed
 
 from distlog.core.commits.snapshot import Snapshot
@@ -81,14 +82,8 @@ Meanwhile = Callable[[Process], object]
 
 def racing(process: Process, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Do `meanwhile` right before the next commit of `process`, once."""
-    real = process.handle.storage.put_if_absent
-
-    def put(name: str, data: bytes, **options: float) -> bytes:
-        monkeypatch.undo()
-        meanwhile(Process(Path(process.handle.storage.url)))
-        return real(name, data, **options)
-
-    monkeypatch.setattr(process.handle.storage, "put_if_absent", put)
+    other = Process(Path(process.handle.storage.url))
+    before_call(monkeypatch, "link", lambda _, to: "/_commits/" in to, lambda: meanwhile(other))
 
 
 def test_the_files_of_a_segment_that_is_being_opened_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

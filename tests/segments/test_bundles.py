@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from addresses import Address
 from bundled import bundles, rows, segments
+from full_disk import fail_writes
 from topics import NOW, TINY, contents, files, named_files, topic_on
 
 from distlog.core.arrays import PAGE_BYTES
@@ -166,12 +166,9 @@ def test_append_times_and_compression_are_those_of_files(local: Storage) -> None
 def test_an_append_that_fails_leaves_no_bundle(local: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = topic_on(local, 3)
 
-    def full(*_: Any) -> None:
-        raise StorageError("no space")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Storage, "put", full)
-        with pytest.raises(StorageError, match="no space"):
+        fail_writes(patch)
+        with pytest.raises(StorageError, match="No space left"):
             topic.append(rows(3, 10))
     assert not files(local)
     topic.append(rows(3, 10))

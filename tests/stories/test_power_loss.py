@@ -168,10 +168,14 @@ def test_a_folder_that_cannot_be_synced_makes_no_replay(tmp_path: Path, monkeypa
     topic = opened(tmp_path, 1)
     append(tmp_path)
 
-    def broken(folder: str) -> None:
-        raise OSError(5, "disk trouble")
+    fsync = os.fsync
 
-    monkeypatch.setattr("distlog.core.storage.local_files.sync_folder", broken)
+    def broken(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/_commits"):
+            raise OSError(5, "disk trouble")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", broken)
     with pytest.raises(CommitStateUnknownError, match="disk trouble"):
         append(tmp_path)
     assert topic.refresh().version == 1

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from addresses import Address
+from fsspec.implementations.memory import MemoryFileSystem
 
 import distlog
 from distlog.core import paths
 from distlog.core.commits import snapshot_loader
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidTopicError, StorageDeniedError, TopicNotFoundError
+from distlog.core.errors import InvalidTopicError, TopicNotFoundError
 from distlog.core.storage.storage import Storage, StorageCounters
 from distlog.core.topic_handle import topic_log
 
@@ -60,14 +61,14 @@ def test_a_folder_whose_name_no_address_can_have_is_left_out(memory_url: Address
 def closed_url(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> str:
     """The root of a topic, and of two folders into which this process may not look."""
     topic_log(Storage(*memory_url).child("a")).create(1, TopicConfig())
-    real = Storage.list_folders
+    real = MemoryFileSystem.ls
 
-    def list_folders(self: Storage, folder: str = "") -> list[str]:
-        if f"{self.url}/{folder}".rstrip("/").endswith(("/lost+found", "/closed")):
-            raise StorageDeniedError("cannot list", file=folder)
-        return real(self, folder)
+    def ls(client: MemoryFileSystem, path: str, *given: Any, **named: Any) -> Any:
+        if path.rstrip("/").endswith(("/lost+found", "/closed")):
+            raise PermissionError(path)
+        return real(client, path, *given, **named)
 
-    monkeypatch.setattr(Storage, "list_folders", list_folders)
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
     Storage(*memory_url).put("lost+found/a file", b"")
     Storage(*memory_url).put("closed/a file", b"")
     return memory_url.url
