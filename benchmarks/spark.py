@@ -4,9 +4,9 @@
 
 Keys are 16 random bytes, values 16, 100 or 1000. Scans read these two columns, appends write a timestamp too. All
 figures include Spark's own cost. Ready-made batches are those of the scan, kept in memory: no Python source can give
-Spark more. Likewise, no Python sink can take more than the one that drops its rows. An append "limited by rows" has
-batches without a limit of bytes, which costs Spark a sum after each row. "append and read back" is the first read
-of what was just written; the other reads are of files in the page cache. Earlier output is removed between the
+Spark more. Likewise, no Python sink can take more than the one that drops its rows. Spark limits the batches of a
+data source by bytes, which costs it a sum after each row. "append and read back" is the first read of what was just
+written; the other reads are of files in the page cache. Earlier output is removed between the
 measurements. A ratio is the median of the ratios of the rounds: a virtual machine that gets its memory page by page
 makes single runs differ by a third.
 """
@@ -50,11 +50,6 @@ KEY_BYTES = 16
 PARTITIONS = 4
 TASKS = 8
 COLUMNS = ["key", "value"]
-#: Batches of a fixed number of rows, without a limit of bytes.
-BY_ROWS = {
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-}
 _BUFFER = bytearray(1 << 20)
 CASES = (
     ("scan", "ready", "scan, data source", "a Python source of ready-made batches"),
@@ -66,8 +61,7 @@ CASES = (
     ("append", "drop", "append", "a Python sink that drops its rows"),
     ("append", "write none", "append", "Spark's Parquet write, uncompressed"),
     ("append", "write snappy", "append", "Spark's Parquet write, snappy"),
-    ("append by rows", "write none", "append, limited by rows", "Spark's Parquet write, uncompressed"),
-    ("append by rows", "write snappy", "append, limited by rows", "Spark's Parquet write, snappy"),
+    ("append", "save", "append", "distlog's data source"),
     ("append and read", "write and scan", "append and read back", "Spark's Parquet, uncompressed"),
 )
 
@@ -115,13 +109,9 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
         distlog.create(made, PARTITIONS, config={"retention.ms": -1})
         append(table, made)
 
-    def append_by_rows() -> None:
-        usual = {name: spark.conf.get(name) or "" for name in BY_ROWS}
-        for name, value in BY_ROWS.items():
-            spark.conf.set(name, value)
-        append_all()
-        for name, value in usual.items():
-            spark.conf.set(name, value)
+    def save_all() -> None:
+        distlog.create(made, PARTITIONS, config={"retention.ms": -1})
+        table.write.format("distlog").mode("append").save(made)
 
     def write_parquet(codec: str = "none") -> None:
         table.write.option("compression", codec).parquet(made)
@@ -141,7 +131,7 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
         "scan none": lambda: _noop(spark.read.parquet(source).select(*COLUMNS)),
         "scan snappy": lambda: _noop(spark.read.parquet(snappy).select(*COLUMNS)),
         "append": append_all,
-        "append by rows": append_by_rows,
+        "save": save_all,
         "drop": lambda: table.write.format("dropped").mode("append").save(),
         "write none": write_parquet,
         "write snappy": lambda: write_parquet("snappy"),

@@ -11,14 +11,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.core import paths
-from distlog.core.arrays import column_of, integers
+from distlog.core.arrays import column_of, integers, numbers_of
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidRecordError, StorageFullError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.topics.append_commit import AppendResult, check_room, replayed
 from distlog.core.topics.topic import Topic
 from distlog.spark.batch_source import check_writable
+from distlog.spark.row_limit import RowLimit, has_large_row
 from distlog.spark.sink import (
     MicroBatch,
+    TaskWriter,
     TopicFacts,
     WriteOptions,
     WrittenSegments,
@@ -39,6 +42,10 @@ FEW_ROWS, FEW_BYTES = 10_000, 1 << 20
 _POSITION = "distlog position"
 #: What a task returns: its number, and the pickled WrittenSegments.
 _SCHEMA = "task int, written binary"
+#: Topics with a larger mean record are appended with the limit of bytes, whose cost is small then.
+MEAN_BYTES = 1 << 10
+#: Ids of the topics in which this process had to append a DataFrame again for its large rows.
+_with_large_rows = set[str]()
 
 
 def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffle: bool = False) -> AppendResult:
@@ -59,11 +66,12 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
         check_room(topic.refresh().snapshot, app_id, batch_id)
     if (table := few_rows(rows)) is not None:
         written = [write_rows(options.storage, facts, options.compression, [table], options.timestamp_unit)]
+    elif shuffle:
+        rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
+        written = _written(by_id(rows, topic.partitions, "partition"), options, facts)
     else:
-        if shuffle:
-            rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
-            rows = by_id(rows, topic.partitions, "partition")
-        written = written_in_tasks(rows, options, facts)
+        limited = _written_by_row_limit(rows, options, facts, snapshot)
+        written = _written(rows, options, facts) if limited is None else limited
     return commit_written(options, facts, written, topic.handle, snapshot, batch=batch)
 
 
@@ -102,18 +110,62 @@ def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     return numbered.repartitionByRange(*columns).sortWithinPartitions(*columns, _POSITION).drop(_POSITION)
 
 
-def written_in_tasks(rows: DataFrame, options: WriteOptions, facts: TopicFacts) -> list[WrittenSegments]:
-    """The segments that the tasks of the DataFrame wrote, in the order of its partitions."""
+def _written_by_row_limit(
+    rows: DataFrame, options: WriteOptions, facts: TopicFacts, snapshot: Snapshot
+) -> list[WrittenSegments] | None:
+    """The segments that the tasks wrote; None if some rows are too large for batches without a limit of bytes."""
+    if snapshot.topic_id in _with_large_rows or _mean_bytes(snapshot) > MEAN_BYTES:
+        return None
+    limit = RowLimit.of(rows)
+    if limit is None:
+        return None
+    try:
+        return _written(limit.rows, options, facts, limit.large)
+    except _LargeRowError:
+        _with_large_rows.add(snapshot.topic_id)
+        return None
+
+
+def _mean_bytes(snapshot: Snapshot) -> int:
+    segments = snapshot.table.segments()
+    return int(numbers_of(segments["log_bytes"]).sum() // max(numbers_of(segments["record_count"]).sum(), 1))
+
+
+class _LargeRowError(Exception):
+    """A task got a row that is too large."""
+
+
+def _written(
+    rows: DataFrame, options: WriteOptions, facts: TopicFacts, large: str | None = None
+) -> list[WrittenSegments]:
+    """The segments that the tasks of the DataFrame wrote, in the order of its partitions.
+
+    Raises _LargeRowError if `large` is the value of a row.
+    """
     storage, compression, unit = options.storage, options.compression, options.timestamp_unit
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        written = write_rows(storage, facts, compression, batches, unit)
+        writer = TaskWriter(storage, facts, compression, unit)
+        written = None
+        for batch in batches:
+            if large is not None and has_large_row(batch, large):
+                writer.abort()
+                break
+            writer.append(batch)
+        else:
+            written = writer.close()
+        # a task has to read all of its rows
+        for _ in batches:
+            pass
         context = TaskContext.get()
         number = integers([context.partitionId() if context else 0], pa.int32())
         yield from pa.table({"task": number, "written": column_of([pickle.dumps(written)], pa.binary())}).to_batches()
 
-    results = map_in_arrow(rows, write, _SCHEMA).collect()
-    return [pickle.loads(row["written"]) for row in sorted(results, key=lambda row: int(row["task"]))]
+    results = sorted(map_in_arrow(rows, write, _SCHEMA).collect(), key=lambda row: int(row["task"]))
+    written = [pickle.loads(row["written"]) for row in results]
+    if None in written:
+        raise _LargeRowError
+    return written
 
 
 def _micro_batch(rows: DataFrame) -> MicroBatch | None:
