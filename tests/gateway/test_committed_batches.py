@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from addresses import Address
 from committed_batches import NOW, Gateway
+from fsspec.implementations.memory import MemoryFileSystem
 from raw_batches import batch, record
 from transacting import seen
 
@@ -19,11 +20,9 @@ from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics import commit_engine
 from distlog.core.topics.topic import Topic
 
 HOUR_MS = 3_600_000
-write_bundle = commit_engine.write_bundle
 
 
 @pytest.fixture
@@ -65,14 +64,18 @@ def test_an_end_marker_that_another_commit_overtakes_ends_what_it_should(
     one, other = two
     one.send(7, b"a")
 
-    def slow(*given: Any) -> Any:
-        monkeypatch.setattr(commit_engine, "write_bundle", write_bundle)
-        written = write_bundle(*given)
-        other.send(8, b"b")
-        return written
+    pipe_file = MemoryFileSystem.pipe_file
 
-    monkeypatch.setattr(commit_engine, "write_bundle", slow)
+    def slow(client: MemoryFileSystem, path: str, *given: Any, **named: Any) -> None:
+        pipe_file(client, path, *given, **named)
+        if "/_commits/" not in path:
+            monkeypatch.setattr(MemoryFileSystem, "pipe_file", pipe_file)
+            overtaken.append(other.send(8, b"b"))
+
+    overtaken = list[int]()
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", slow)
     one.end(7, is_committed=is_committed)
+    assert overtaken == [1]
     topic = one.topic()
     assert (stable(topic)[0], seen(topic)[0]) == (1, [b"a"] if is_committed else [])
     other.end(8, is_committed=True)

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 
 def held() -> dict[str, Any]:
     """All files, by their paths."""
     return dict(MemoryFileSystem.store)
+
+
+def refuse_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the store refuse each write, as to who has no right to it."""
+
+    def refused(client: MemoryFileSystem, path: str, *_: object, **__: object) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refused)
 
 
 def hold(files: Mapping[str, Any] | None = None) -> None:

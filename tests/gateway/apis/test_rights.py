@@ -510,15 +510,12 @@ def test_acls_outlive_a_gateway_and_other_gateways_have_them(tmp_path: Path, eve
             until(lambda: allowed(mallory) is everyone_if_none)
 
 
-def test_before_the_acls_are_known_only_super_users_are_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from distlog.gateway.root_records import RootRecords
-
-    def look(records: RootRecords[Any, Any]) -> None:
-        raise OSError("the storage is away")
-
-    monkeypatch.setattr(RootRecords, "look", look)
+def test_before_the_acls_are_known_only_super_users_are_served(tmp_path: Path) -> None:
+    with with_acls(tmp_path):
+        pass
+    commits = tmp_path / "root" / ACLS_TOPIC / "_commits"
+    commits.mkdir(parents=True)
+    (commits / f"{0:020d}.json").write_text("damaged")
     with with_acls(tmp_path, everyone_if_none=True) as gateway:
         for user, told in (("mallory", OF_TOPIC), ("root", E.none)):
             with UserWire(gateway, user) as wire:

@@ -8,11 +8,11 @@ import pytest
 from addresses import Address
 from gateways import until
 from kio.schema.errors import ErrorCode
+from memory_files import refuse_writes
 from test_offsets_topic import key, leading, loaded, stored
 
 import distlog
 from distlog.core.consumer_offsets import OFFSETS_TOPIC, Position, offsets_partition
-from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 from distlog.gateway import gateway_server, leadership
 from distlog.gateway.config import GatewayConfig
@@ -81,14 +81,11 @@ def test_what_others_lead_is_left_to_them(topic: OffsetsTopic, memory_url: Addre
 def test_a_storage_that_fails_is_logged_and_what_failed_waits_for_more(
     topic: OffsetsTopic, memory_url: Address, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise StorageError("no answer")
-
     commit(topic, range(LEAST))
     with monkeypatch.context() as patches:
-        patches.setattr(leadership, "compact", fails)
+        refuse_writes(patches)
         topic.compact()
-    assert "__consumer_offsets was not compacted: no answer" in caplog.text
+    assert "__consumer_offsets was not compacted: " in caplog.text
     topic.compact()
     assert segments(memory_url) == LEAST
     commit(topic, range(LEAST))
