@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from addresses import Address
 from committed_batches import NOW, Gateway
-from fsspec.implementations.memory import MemoryFileSystem
+from memory_files import after_write
 from raw_batches import batch, record
 from transacting import seen
 
@@ -63,17 +62,9 @@ def test_an_end_marker_that_another_commit_overtakes_ends_what_it_should(
 ) -> None:
     one, other = two
     one.send(7, b"a")
-
-    pipe_file = MemoryFileSystem.pipe_file
-
-    def slow(client: MemoryFileSystem, path: str, *given: Any, **named: Any) -> None:
-        pipe_file(client, path, *given, **named)
-        if "/_commits/" not in path:
-            monkeypatch.setattr(MemoryFileSystem, "pipe_file", pipe_file)
-            overtaken.append(other.send(8, b"b"))
-
     overtaken = list[int]()
-    monkeypatch.setattr(MemoryFileSystem, "pipe_file", slow)
+    # the marker is written, and not committed
+    after_write(monkeypatch, lambda path: "/_commits/" not in path, lambda: overtaken.append(other.send(8, b"b")))
     one.end(7, is_committed=is_committed)
     assert overtaken == [1]
     topic = one.topic()

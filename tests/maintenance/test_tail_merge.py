@@ -12,6 +12,7 @@ import histories
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_files import after_write
 from searches import examples
 from topics import TINY, contents, topic_on, values
 
@@ -213,13 +214,8 @@ def test_a_merge_that_loses_every_race_is_given_up_soon(storage: Storage, monkey
     for _ in range(8):
         appended = append(topic, 1)
     other = distlog.open(storage.url)
-    real = merge.merge_groups
-
-    def late(*given: object, **options: object) -> object:
-        other.append([{"value": b"x"}])
-        return real(*given, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(merge, "merge_groups", late)
+    # the merged segment is written, and not committed
+    after_write(monkeypatch, lambda path: "/_commits/" not in path, lambda: other.append([{"value": b"x"}]))
     with pytest.raises(CommitConflictError, match="other commits came first"):
         merge_tails(topic.handle, topic.snapshot, appended)
     assert other.refresh().scan().count() == 9

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -21,6 +21,19 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(path)
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", refused)
+
+
+def after_write(monkeypatch: pytest.MonkeyPatch, is_it: Callable[[str], bool], work: Callable[[], object]) -> None:
+    """Do `work` once, right after the first write to a path that `is_it`."""
+    real = MemoryFileSystem.pipe_file
+
+    def write(client: MemoryFileSystem, path: str, *given: Any, **named: Any) -> None:
+        real(client, path, *given, **named)
+        if is_it(path):
+            monkeypatch.setattr(MemoryFileSystem, "pipe_file", real)
+            work()
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", write)
 
 
 def hold(files: Mapping[str, Any] | None = None) -> None:
