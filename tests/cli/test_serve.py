@@ -150,7 +150,7 @@ def test_a_store_that_answers_everything_with_404_is_an_error(serve: Any, s3_ser
         proxy.inject("*", answer(404, "404"), times=FOREVER)
         address = s3_server.address()
         reason = ended(serve, address.url, {**address.options, "endpoint_url": proxy.url})
-    assert "no such bucket or container" in reason
+    assert "bucket or container does not exist" in reason
 
 
 @pytest.mark.s3

@@ -623,7 +623,7 @@ _BY_FILE: dict[str, Callable[..., Any]] = {
 }
 _REAL: dict[str, Any] = {name: getattr(os, name) for name in (*_BY_PATH, *_BY_FILE, "link", "replace", "close")}
 _FLOCK, _FCNTL = fcntl.flock, fcntl.fcntl
-_WRITE_PAGE, _ADD, _TELL, _INIT = SharedPage.write, SharedPage.add, SharedPage.tell_holder, SharedPage.__init__
+_WRITE_PAGE, _ADD, _TELL, _INIT = SharedPage.write, SharedPage.add, SharedPage.record_holder, SharedPage.__init__
 
 
 def _here() -> LocalDisk | None:
@@ -718,7 +718,7 @@ _LED: list[tuple[Any, str, Any]] = [
     (SharedPage, "__init__", _init_page),
     (SharedPage, "write", _write_page),
     (SharedPage, "add", _alive(_ADD)),
-    (SharedPage, "tell_holder", _alive(_TELL)),
+    (SharedPage, "record_holder", _alive(_TELL)),
 ]
 _REALS = [(owner, name, getattr(owner, name)) for owner, name, _ in _LED]
 #: The same, for those who have imported the names themselves, or have them as default arguments.

@@ -163,7 +163,7 @@ class Surroundings:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._crews = dict[int, parallel.WorkerThreads]()
+        self._background_pools = dict[int, parallel.WorkerThreads]()
 
     def lead_here(self) -> None:
         """Have all names lead to the world of the fiber that runs."""
@@ -173,7 +173,7 @@ class Surroundings:
         self._hook, sys.unraisablehook = sys.unraisablehook, _say_of_the_living
         own: list[tuple[Any, str, Any]] = [
             # what a process keeps for itself: its threads, and its copies of index files
-            (parallel, "_crew", self._crew),
+            (parallel, "_background_pool", self._background_pool),
             (index_cache, "default_folder", self._copies),
             # what others left behind
             (partition_log, "_holders", WeakKeyDictionary()),
@@ -195,11 +195,11 @@ class Surroundings:
         if self._collects:
             gc.enable()
 
-    def _crew(self) -> parallel.WorkerThreads:
+    def _background_pool(self) -> parallel.WorkerThreads:
         process = living().process
-        if process.pid not in self._crews:
-            self._crews[process.pid] = parallel.WorkerThreads(4, "background")
-        return self._crews[process.pid]
+        if process.pid not in self._background_pools:
+            self._background_pools[process.pid] = parallel.WorkerThreads(4, "background")
+        return self._background_pools[process.pid]
 
     def _copies(self) -> str:
         fiber = current()

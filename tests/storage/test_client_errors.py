@@ -110,22 +110,25 @@ def of_gcsfs(status: int, words: str) -> Exception:
     ("error", "cause"),
     [
         (of_s3fs(403, "RequestTimeTooSkewed"), "this machine's clock differs too much from the store's: set it"),
-        (of_s3fs(400, "ExpiredToken"), "the session token has run out: get new credentials"),
-        (UnauthorizedSSOTokenError(), "the session token has run out: get new credentials, as by aws sso login"),
+        (of_s3fs(400, "ExpiredToken"), "the session token has expired: get new credentials"),
+        (
+            UnauthorizedSSOTokenError(),
+            "the session token has expired: get new credentials, for example by aws sso login",
+        ),
         (
             of_s3fs(403, "InvalidAccessKeyId"),
             "the store does not know this access key: check the key and the endpoint",
         ),
-        (of_s3fs(403, "SignatureDoesNotMatch"), "the secret is not that of the access key"),
+        (of_s3fs(403, "SignatureDoesNotMatch"), "the secret does not match the access key"),
         (of_s3fs(400, "AuthorizationHeaderMalformed"), "the region is not the bucket's: set AWS_DEFAULT_REGION"),
         (of_s3fs(403, "AccessDenied"), "the credentials do not allow it: check their permissions"),
-        (of_gcsfs(401, "Invalid Credentials"), "the token is wrong or has run out: gcloud auth application-default"),
+        (of_gcsfs(401, "Invalid Credentials"), "the token is wrong or has expired: gcloud auth application-default"),
         (of_gcsfs(401, "Anonymous caller does not have storage.objects.get access"), "no credentials were sent"),
         (of_gcsfs(403, "no access"), "the credentials do not allow it: check their permissions"),
         (RefreshError("invalid_grant", "a-very-secret-key"), "cannot be renewed: gcloud.*this machine's clock"),
-        (of_adlfs(401, "NoAuthenticationInformation"), "the token or the SAS is missing, wrong or has run out"),
-        (of_adlfs(403, "AuthenticationFailed"), "the SAS is wrong or has run out, or this machine's clock is"),
-        (of_adlfs(403, "AuthorizationPermissionMismatch"), "permissions, such as the role Storage Blob Data"),
+        (of_adlfs(401, "NoAuthenticationInformation"), "the token or the SAS is missing, wrong or expired"),
+        (of_adlfs(403, "AuthenticationFailed"), "the SAS is wrong or expired, or this machine's clock is"),
+        (of_adlfs(403, "AuthorizationPermissionMismatch"), "permissions, for example the role Storage Blob Data"),
     ],
 )
 def test_the_cause_of_a_refusal_is_named(error: Exception, cause: str) -> None:

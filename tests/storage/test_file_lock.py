@@ -185,7 +185,7 @@ def test_a_lock_may_make_its_folder_also_when_that_was_removed(tmp_path: Path) -
 
 def test_an_interrupt_at_any_moment_of_its_taking_leaves_a_lock_free(path: str) -> None:
     lock, random = FileLock(path), Random(1)
-    lock.page.tell_holder(0)
+    lock.page.record_holder(0)
     before = signal.signal(signal.SIGALRM, interrupted)
     try:
         for _ in range(3000):
@@ -268,7 +268,7 @@ def test_a_descriptor_that_nobody_knows_does_not_hold_the_lock_for_ever(
             caplog.clear()
             with FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic).held(5):
                 assert [record.levelno for record in caplog.records] == [logging.ERROR]
-                assert "while no thread was inside" in caplog.text
+                assert "without a thread inside" in caplog.text
     finally:
         os.close(unknown)
 

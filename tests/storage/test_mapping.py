@@ -46,7 +46,7 @@ def test_a_file_that_is_cut_while_it_is_mapped_is_an_error(file: Path, monkeypat
         before = os.fstat(opened.fileno())
         file.write_bytes(b"x")
         monkeypatch.setattr("os.fstat", lambda descriptor: before)
-        with pytest.raises(OSError, match="the file was cut while it was opened"):
+        with pytest.raises(OSError, match="the file was truncated while it was opened"):
             map_sealed(opened.fileno())
 
 

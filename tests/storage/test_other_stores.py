@@ -96,7 +96,7 @@ def test_a_bucket_that_is_missing_is_told_at_once(store: Store, call: str) -> No
         "put_if_absent": lambda: storage.put_if_absent("a", b"1"),
         "probe": lambda: storage.probe_put_if_absent("_commits"),
     }
-    with pytest.raises(StorageError, match="there is no such bucket or container"):
+    with pytest.raises(StorageError, match="the bucket or container does not exist"):
         calls[call]()
 
 

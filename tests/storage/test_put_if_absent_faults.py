@@ -94,7 +94,7 @@ def test_no_answer_until_the_deadline_is_an_unknown_outcome_that_can_be_settled_
     fault: Fault, proxy: FaultProxy, storage: Storage, direct: Storage
 ) -> None:
     proxy.inject("*", fault, times=FOREVER)
-    with pytest.raises(CommitStateUnknownError, match="did not say") as raised:
+    with pytest.raises(CommitStateUnknownError, match="unknown whether the storage") as raised:
         storage.put_if_absent(NAME, OURS, timeout_s=0.1)
     assert NAME in str(raised.value)
     proxy.reset()

@@ -134,6 +134,6 @@ def test_no_credentials_at_all_is_an_error_at_once(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("options", ["anon=true", [("anon", True)]])
 def test_options_that_are_no_dict_are_refused_without_being_shown(options: Any, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="storage options are a dict, as in") as raised:
+    with pytest.raises(StorageError, match="storage options must be a dict, as in") as raised:
         Storage(str(tmp_path), options)
     assert "anon" not in str(raised.value)

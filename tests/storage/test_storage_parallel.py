@@ -63,7 +63,7 @@ def refuse(thread: threading.Thread) -> None:
 
 
 def test_work_is_done_once_though_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "_crew", lambda: WorkerThreads(2, "none"))
+    monkeypatch.setattr(task_module, "_background_pool", lambda: WorkerThreads(2, "none"))
     monkeypatch.setattr(threading.Thread, "start", refuse)
     done: list[int] = []
     task = begin(lambda: done.append(1))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from searches import examples
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage.retry import Deadline, ErrorClassifier, ErrorKind, retried, settle
+from distlog.core.storage.retry import Deadline, ErrorClassifier, ErrorKind, resolve_put, retried
 
 OURS, THEIRS = b"ours", b"theirs"
 
@@ -191,7 +191,7 @@ get_events = st.sampled_from(["ok", "cut", "theirs", "refused"])
 def test_put_if_absent_is_never_wrong(puts: list[str], gets: list[str], hold: int, timeout_s: float) -> None:
     store = Store(puts, gets, hold)
     try:
-        answer = settle(store.put, store.get, "a", Judge(), Clock().deadline(timeout_s))
+        answer = resolve_put(store.put, store.get, "a", Judge(), Clock().deadline(timeout_s))
     except CommitStateUnknownError:
         return
     except StorageError:
@@ -203,14 +203,14 @@ def test_put_if_absent_is_never_wrong(puts: list[str], gets: list[str], hold: in
 def test_every_passing_fault_is_settled() -> None:
     for puts in (["lost"], ["cut", "cut"], ["late", "cut"], ["lapsed"], ["lost", "lost", "lost"]):
         store = Store(list(puts), ["cut", "cut"], 3)
-        assert settle(store.put, store.get, "a", Judge(), Clock().deadline(60)) == OURS
+        assert resolve_put(store.put, store.get, "a", Judge(), Clock().deadline(60)) == OURS
 
 
 @pytest.mark.parametrize("gets", [[], ["cut"], ["refused"]])
 def test_a_first_refusal_is_an_error_and_not_a_doubt(gets: list[str]) -> None:
     store = Store(["refused"], list(gets), 1)
     with pytest.raises(StorageError, match="REFUSED"):
-        settle(store.put, store.get, "a", Judge(), Clock().deadline(60))
+        resolve_put(store.put, store.get, "a", Judge(), Clock().deadline(60))
     assert store.standing is None
 
 
@@ -220,6 +220,6 @@ def test_a_first_refusal_is_an_error_and_not_a_doubt(gets: list[str]) -> None:
 def test_what_may_have_landed_and_cannot_be_looked_at_is_unknown_at_once(puts: list[str], gets: list[str]) -> None:
     store = Store(list(puts), list(gets), 9)
     clock = Clock()
-    with pytest.raises(CommitStateUnknownError, match="did not say"):
-        settle(store.put, store.get, "a", Judge(), clock.deadline(60))
+    with pytest.raises(CommitStateUnknownError, match="unknown whether the storage"):
+        resolve_put(store.put, store.get, "a", Judge(), clock.deadline(60))
     assert clock.now < 101, "it waited, with nothing to wait for"

@@ -56,7 +56,7 @@ from distlog.core.kernels.crc import find_valid
 from distlog.core.reading.chunks import LogFile
 from distlog.core.row_lines import TEXT, Texts, bytes_of, java_texts, joined, joined_items, json_texts, or_else, raw
 from distlog.core.storage.backend import Part
-from distlog.core.storage.parallel import begun, cores, in_order
+from distlog.core.storage.parallel import cores, in_order, prefetched
 from distlog.core.storage.storage import Storage
 
 _SMALLEST_HEADER = 2
@@ -536,7 +536,7 @@ class _LogDump:
             yield from windows
 
     def _started(self, window: Batches) -> tuple[Iterator[ShownBatches], int]:
-        return begun(self._windows.show(window), _BUFFERED_PARTS), window.end
+        return prefetched(self._windows.show(window), _BUFFERED_PARTS), window.end
 
     def _compare_offsets(self, part: ShownBatches) -> None:
         if part.ends is None:

@@ -16,7 +16,7 @@ from distlog.core.errors import CorruptRecordError
 from distlog.core.reading.chunks import DEPTH, Chunk
 from distlog.core.reading.segment_reader import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.slices import SegmentSlice
-from distlog.core.storage.parallel import begun, in_order
+from distlog.core.storage.parallel import in_order, prefetched
 from distlog.core.transactions.open_transactions import Isolation
 
 #: Segments up to this size are read whole and decoded together.
@@ -124,7 +124,7 @@ def _same(chunk: Chunk) -> Chunk:
 
 def _decoded(opened: Opened, columns: Sequence[str], isolation: Isolation, workers: int) -> Iterator[pa.RecordBatch]:
     """The records of one chunk; with several workers AHEAD_BATCHES are decoded now, the rest when they are needed."""
-    return begun(opened().records(columns, isolation), AHEAD_BATCHES if workers > 1 else 0)
+    return prefetched(opened().records(columns, isolation), AHEAD_BATCHES if workers > 1 else 0)
 
 
 def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:

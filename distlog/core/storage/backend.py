@@ -33,7 +33,7 @@ Entries: TypeAlias = list[FileInfo | str]
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """A multipart upload that is neither completed nor aborted; `started_ms` is by the store's own clock."""
+    """An unfinished multipart upload; `started_ms` is by the store's clock."""
 
     name: str
     id: str
@@ -60,10 +60,10 @@ class StorageCounters:
 
 
 class ObjectWriter(ABC):
-    """Writes one new object piece by piece; its `with` block closes it, or aborts it on an error.
+    """Writes a new object in several calls; its `with` block closes it, or aborts it on an error.
 
-    It belongs to one process: a forked child can only abort it, and the parent's object is not touched. An
-    error may be raised by a later call, at the latest by `close`.
+    It belongs to one process: a forked child can only abort it, without an effect on the parent. A later call may
+    raise the error of an earlier one, at the latest `close`.
     """
 
     written: int = 0
@@ -78,7 +78,7 @@ class ObjectWriter(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Make the whole object durable and visible; after StorageError, do not use the object."""
+        """Make the object durable and visible; after StorageError, don't use the object."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -125,9 +125,9 @@ class Backend(Protocol):
 
 
 def check_process(process: int, path: str) -> None:
-    """Raise StorageError unless this is `process`, the process that began to write `path`."""
+    """Raise StorageError unless this is `process`, which started to write `path`."""
     if process != os.getpid():
-        raise StorageError("cannot write: this was begun before a fork, and the parent goes on with it", file=path)
+        raise StorageError("cannot write after a fork: only the parent process can continue this file", file=path)
 
 
 def byte_view(data: Buffer) -> memoryview:
@@ -139,9 +139,9 @@ def byte_view(data: Buffer) -> memoryview:
 
 
 class Part(NamedTuple):
-    """Bytes [begin, begin + size) of the object `name`; if it `is_file`, the object is this part and nothing more.
+    """Bytes [begin, begin + size) of the object `name`; all its bytes if it `is_file`.
 
-    Readers count positions from the part's first byte. Positions in errors are those of the object.
+    Readers count positions from the part's first byte. Errors have positions in the object.
     """
 
     name: str
@@ -168,7 +168,10 @@ MAX_MERGED_BYTES = 8 * 1024 * 1024
 
 
 def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[int]]:
-    """Merge close (path, start, end); returns the merged ranges, and for each range the number of its own."""
+    """Merge close (path, start, end).
+
+    Returns the merged ranges, and for each range the number of its merged range.
+    """
     merged: list[tuple[str, int, int]] = []
     covered_by = [0] * len(ranges)
     for number in sorted(range(len(ranges)), key=ranges.__getitem__):

@@ -26,7 +26,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ClientTable:
-    """The meanings of one client's errors; the meaning of a code goes before that of its status."""
+    """The meanings of one client's errors; a code takes precedence over its status."""
 
     name: str
     reply: Callable[[BaseException], Reply | None]
@@ -59,7 +59,7 @@ def _reply_of_gcsfs(error: BaseException) -> Reply | None:
     code = str(getattr(error, "code", None)) if type(error).__name__ == "HttpError" else ""
     if code.isdecimal():
         return Reply(int(code), _phrase(int(code)), str(getattr(error, "message", "")))
-    # it tells a 403 by its text alone
+    # a 403 is only recognizable by its text
     if type(error) is OSError and error.errno is None and str(error).startswith("Forbidden: "):
         return Reply(403, _phrase(403), str(error).partition("\n")[2])
     return None
@@ -75,17 +75,17 @@ def _reply_of_adlfs(error: BaseException) -> Reply | None:
 
 
 def _phrase(status: int) -> str:
-    return next((known.phrase for known in HTTPStatus if known == status), "Error")
+    return next((member.phrase for member in HTTPStatus if member == status), "Error")
 
 
-_NO_BUCKET = "there is no such bucket or container: create it, or check the address"
-_CLOCK = "this machine's clock differs too much from the store's: set it, as by NTP"
+_NO_BUCKET = "the bucket or container does not exist: create it, or check the address"
+_CLOCK = "this machine's clock differs too much from the store's: set it, for example by NTP"
 _PERMISSIONS = "the credentials do not allow it: check their permissions"
-_S3_EXPIRED = "the session token has run out: get new credentials, as by aws sso login"
+_S3_EXPIRED = "the session token has expired: get new credentials, for example by aws sso login"
 _GOOGLE_LOGIN = "gcloud auth application-default login, or another storage option token"
 _AZURE_KEYS = "the account key, the token or the SAS"
-#: 409 and 412 are unclear, since only a read tells whose object is stored. Of what is not here, 3xx and 4xx are
-#: refusals, and 5xx may pass.
+#: 409 and 412 are unclear, since only a read shows which object is stored. Other 3xx and 4xx are refusals, and 5xx
+#: may be temporary.
 _STATUSES = {
     307: ErrorKind.UNCLEAR,
     401: ErrorKind.REFUSED,
@@ -126,19 +126,19 @@ S3FS = ClientTable(
             "the session token is wrong or of other credentials: get new ones, or unset AWS_SESSION_TOKEN",
         ),
         "InvalidAccessKeyId": "the store does not know this access key: check the key and the endpoint",
-        "SignatureDoesNotMatch": "the secret is not that of the access key: check both",
+        "SignatureDoesNotMatch": "the secret does not match the access key: check both",
         "AuthorizationHeaderMalformed": "the region is not the bucket's: set AWS_DEFAULT_REGION",
         "PermanentRedirect": "the bucket is at another endpoint: set AWS_DEFAULT_REGION, or endpoint_url",
         "NoSuchBucket": _NO_BUCKET,
     },
 )
-#: A token of Google or Azure that has run out is a 401.
+#: An expired token of Google or Azure is a 401.
 GCSFS = ClientTable(
     "gcsfs",
     _reply_of_gcsfs,
     {**_STATUSES, 401: ErrorKind.LAPSED},
     {},
-    {401: f"the token is wrong or has run out: {_GOOGLE_LOGIN}", 403: _PERMISSIONS},
+    {401: f"the token is wrong or has expired: {_GOOGLE_LOGIN}", 403: _PERMISSIONS},
 )
 ADLFS = ClientTable(
     "adlfs",
@@ -147,15 +147,15 @@ ADLFS = ClientTable(
     {
         "ContainerNotFound": ErrorKind.REFUSED,
         "BlobArchived": ErrorKind.REFUSED,
-        # a signature in the address that has run out says the same as a wrong key
+        # an expired signature in the address has the same code as a wrong key
         "AuthenticationFailed": ErrorKind.LAPSED,
         "OperationTimedOut": ErrorKind.UNCLEAR,
     },
     {
-        401: f"{_AZURE_KEYS} is missing, wrong or has run out: get another, as by az login",
+        401: f"{_AZURE_KEYS} is missing, wrong or expired: get another, for example by az login",
         403: _PERMISSIONS,
-        "AuthenticationFailed": f"{_AZURE_KEYS} is wrong or has run out, or this machine's clock is: check them",
-        "AuthorizationPermissionMismatch": f"{_PERMISSIONS}, such as the role Storage Blob Data Contributor",
+        "AuthenticationFailed": f"{_AZURE_KEYS} is wrong or expired, or this machine's clock is wrong: check them",
+        "AuthorizationPermissionMismatch": f"{_PERMISSIONS}, for example the role Storage Blob Data Contributor",
         "AuthorizationFailure": "the account's firewall, or a SAS without this right, forbids it: check both",
         "ContainerNotFound": _NO_BUCKET,
     },
@@ -170,7 +170,7 @@ _NO_CREDENTIALS = {
     "CredentialRetrievalError",
     "ProfileNotFound",
     "DefaultCredentialsError",
-    # of Azure, without a reply: none of its ways to find credentials has some
+    # of Azure, without a reply: no credentials were found
     "ClientAuthenticationError",
 }
 _CREDENTIALS = (
@@ -180,7 +180,7 @@ _CREDENTIALS = (
 )
 #: botocore's, before a request is sent.
 _RUN_OUT = {"SSOError", "TokenRetrievalError"}
-#: Where each client finds its server, for an error that it cannot be reached.
+#: The settings that locate the server of a client, for the error that it cannot be reached.
 _WHERE = {
     "s3": "the storage option endpoint_url or AWS_ENDPOINT_URL, the region, and the network",
     "gs": "the storage option endpoint_url or STORAGE_EMULATOR_HOST, if one is set, and the network",
@@ -190,7 +190,7 @@ _WHERE = {
         "AZURE_STORAGE_CONNECTION_STRING, and the network",
     ),
 }
-#: The cause of a client's error in plain words, the first that fits.
+#: The cause of a client's error in plain words; the first match applies.
 _REASONS = (
     (socket.gaierror, "its name does not resolve"),
     (ConnectionRefusedError, "it refuses connections"),
@@ -198,7 +198,7 @@ _REASONS = (
     (TimeoutError, "no answer"),
 )
 
-#: What clients raise most, and have no reply: at most their cause has one.
+#: Frequent errors of clients, which have no reply; at most their cause has a reply.
 _NO_REPLIES = (FileNotFoundError, FileExistsError, TimeoutError)
 
 
@@ -267,7 +267,7 @@ def _reply(error: BaseException) -> tuple[ClientTable, Reply] | None:
 
 
 def _advice(error: Exception, where: str) -> str | None:
-    """The fault and the remedy, if the error is of a server that was not reached or of missing credentials."""
+    """Return the fault and the remedy, for a server that was not reached, and for missing credentials."""
     if _kinds(error) & _NO_CREDENTIALS:
         return _CREDENTIALS
     if "RefreshError" in _kinds(error):
@@ -285,9 +285,9 @@ def _advice(error: Exception, where: str) -> str | None:
 
 
 def _server(error: BaseException) -> str | None:
-    """The name and port of the server that botocore or aiohttp did not reach, without a user or a path."""
-    facts = getattr(error, "kwargs", None)
-    address = facts.get("endpoint_url") if isinstance(facts, Mapping) else None
+    """Return the name and port of the server that botocore or aiohttp did not reach."""
+    arguments = getattr(error, "kwargs", None)
+    address = arguments.get("endpoint_url") if isinstance(arguments, Mapping) else None
     if isinstance(address, str):
         return urlsplit(address).netloc.rpartition("@")[2]
     host, port = getattr(error, "host", None), getattr(error, "port", None)
@@ -295,10 +295,10 @@ def _server(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException | None, most: int) -> Iterator[BaseException]:
-    """The error, and what it comes from, of botocore and of aiohttp, in `most` steps."""
+    """Yield an error of botocore or aiohttp and its causes, in `most` steps."""
     while error is not None and most > 0:
         yield error
         most -= 1
-        facts: Any = getattr(error, "kwargs", None)
-        inner = facts.get("error") if isinstance(facts, Mapping) else getattr(error, "os_error", None)
+        arguments: Any = getattr(error, "kwargs", None)
+        inner = arguments.get("error") if isinstance(arguments, Mapping) else getattr(error, "os_error", None)
         error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__

@@ -55,7 +55,7 @@ class LocalErrors(ErrorClassifier):
 
 
 def _free_bytes(path: str) -> int | None:
-    """The bytes that the file system has for this process; None if it does not tell. A quota may leave fewer."""
+    """Return the free bytes of the file system, or None if unknown. A quota may leave fewer."""
     try:
         status = os.statvfs(os.path.dirname(path))
     except OSError:
@@ -67,7 +67,7 @@ LOCAL_ERRORS = LocalErrors()
 
 #: The folders that this process has made durable, with all folders above them: (device, inode) by path.
 DURABLE_FOLDERS: dict[str, tuple[int, int]] = {}
-#: So many folders are known at most; one that was forgotten costs a sync or two of those above it.
+#: The most entries; a forgotten folder costs a sync or two of its parents.
 _MOST_FOLDERS = 16_384
 
 
@@ -83,7 +83,7 @@ def failing_as(action: str, path: str) -> Iterator[None]:
 
 
 def create_file(path: str) -> int:
-    """A descriptor of the new file `path`; missing folders above it are made, and are durable."""
+    """Create the file `path` and missing folders above it, durably; returns a descriptor."""
     try:
         return os.open(path, _CREATE, 0o666)
     except FileNotFoundError:
@@ -101,33 +101,33 @@ def make_folders(folder: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(path)
         sync_folder(os.path.dirname(path))
-        _note_durable(path, _place(os.stat(path)))
+        _note_durable(path, _inode(os.stat(path)))
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in `folder` durable, and the folder's own name, also if another process made it."""
-    place = _sync_names(folder)
-    if DURABLE_FOLDERS.get(folder) != place:
-        _sync_above(os.path.realpath(folder), place[0])
-        _note_durable(folder, place)
+    """Make the names in `folder` durable, and the folder's name, also if another process made it."""
+    inode = _sync_names(folder)
+    if DURABLE_FOLDERS.get(folder) != inode:
+        _sync_above(os.path.realpath(folder), inode[0])
+        _note_durable(folder, inode)
 
 
-def _note_durable(folder: str, place: tuple[int, int]) -> None:
+def _note_durable(folder: str, inode: tuple[int, int]) -> None:
     if len(DURABLE_FOLDERS) >= _MOST_FOLDERS:
         DURABLE_FOLDERS.clear()
-    DURABLE_FOLDERS[folder] = place
+    DURABLE_FOLDERS[folder] = inode
 
 
 def _sync_above(folder: str, device: int) -> None:
-    """Sync the folders above `folder`, as far up as they may have been made together with it."""
+    """Sync the folders above `folder`, as far as they may have been made together with it."""
     above = os.path.dirname(folder)
     # a mount point is older than what is mounted on it
     while above != folder and os.stat(above).st_dev == device:
         try:
-            place = _sync_names(above)
+            inode = _sync_names(above)
         except PermissionError:
-            return  # a process that may not read a folder has made none in it: `make_folders` would have failed
-        if DURABLE_FOLDERS.get(above) == place:
+            return  # this process made no folder there: `make_folders` would have failed
+        if DURABLE_FOLDERS.get(above) == inode:
             return
         folder, above = above, os.path.dirname(above)
 
@@ -136,17 +136,17 @@ def _sync_names(folder: str) -> tuple[int, int]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
-        return _place(os.fstat(descriptor))
+        return _inode(os.fstat(descriptor))
     finally:
         os.close(descriptor)
 
 
-def _place(status: os.stat_result) -> tuple[int, int]:
+def _inode(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
 def write_all(file: int, view: memoryview) -> None:
-    """Write the whole `view` to a descriptor, in as many system calls as it takes."""
+    """Write all of `view` to a descriptor, in as many system calls as needed."""
     while view.nbytes:
         view = view[os.write(file, view) :]
 
@@ -162,19 +162,19 @@ def removed_on_error(path: str) -> Iterator[None]:
 
 
 def write_temporary(path: str, data: Buffer) -> str:
-    """Write and sync a file next to `path` that is to become it; returns its path."""
+    """Write and sync a temporary file for `path`; returns its path."""
     with _temporary(path, data) as (temporary, file), failing_as("put", path):
         os.fsync(file)
     return temporary
 
 
 def replace_files(files: Mapping[str, Buffer]) -> None:
-    """Put each file in place of an old one in one step, unsynced names; all are written before the first sync."""
+    """Replace files, each atomically, with unsynced names; writes all before the first sync."""
     with ExitStack() as stack:
         written = [(path, *stack.enter_context(_temporary(path, data))) for path, data in files.items()]
         if len(written) > 1:
             for _, _, file in written:
-                # Linux begins to write on the advice that the pages are not needed; its own call is not in Python
+                # this advice makes Linux start to write; Python lacks sync_file_range
                 if hasattr(os, "posix_fadvise"):
                     with suppress(OSError):
                         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -188,7 +188,7 @@ def replace_files(files: Mapping[str, Buffer]) -> None:
 
 @contextmanager
 def _temporary(path: str, data: Buffer) -> Iterator[tuple[str, int]]:
-    """The path and a descriptor of a new file beside `path` with `data`; when the block raises, it is removed."""
+    """Yield the path and a descriptor of a new file next to `path` with `data`; removed when the block raises."""
     temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
     with failing_as("put", path):
         file = create_file(temporary)
@@ -210,7 +210,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
-    """True if `path`, or the folder above it that exists, is on a file system that is known to be local."""
+    """Return whether `path`, or the existing folder above it, is on a local file system."""
     try:
         with open(mount_table, encoding="utf-8", errors="surrogateescape") as table:
             mounts = [_mount(line) for line in table]
@@ -218,7 +218,7 @@ def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
         return False
     real, longest, file_system = os.path.realpath(path), -1, ""
     for folder, kind in mounts:
-        # of several mounts at one place, the last one is visible
+        # of several mounts at one path, the last is visible
         if (folder == "/" or real == folder or real.startswith(folder + "/")) and len(folder) >= longest:
             longest, file_system = len(folder), kind
     return file_system in LOCAL

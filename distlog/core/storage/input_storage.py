@@ -20,7 +20,7 @@ from distlog.core.storage.storage import parse_url
 
 #: Bytes of one read, and how many reads of an object are in flight after the current one.
 CHUNK_BYTES = 2 << 20
-_AHEAD = 4
+_READS_IN_FLIGHT = 4
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/")
 _LOCAL_SCHEMES = ("file", "local")
 #: The schemes of `Storage`, and those that can be read but cannot hold a topic.
@@ -30,7 +30,7 @@ READABLE = ("a local path", "file://", "s3://", "gs://", "abfs://", "https://", 
 
 
 class InputStorage:
-    """Files to read: local paths, with links followed, and URLs. It can be pickled."""
+    """Files to read: local paths, following links, and URLs. Pickles."""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         self._options = StorageOptions(options or {})
@@ -43,27 +43,27 @@ class InputStorage:
     def is_local(self, url: str) -> bool:
         return url.startswith("/")
 
-    def address(self, given: str) -> str:
-        """The absolute path or URL of an input. Raises StorageError for a scheme that has no reader here."""
-        scheme = found["scheme"].lower() if (found := _SCHEME.match(given)) else "file"
+    def address(self, url: str) -> str:
+        """Return the absolute path or URL of an input. Raises StorageError for an unsupported scheme."""
+        scheme = match["scheme"].lower() if (match := _SCHEME.match(url)) else "file"
         if scheme in _LOCAL_SCHEMES:
-            return parse_url(given).url
+            return parse_url(url).url
         if scheme in _STORES:
             # a question mark is a part of a pattern here
-            return parse_url(given.replace("?", "\0")).url.replace("\0", "?")
+            return parse_url(url.replace("?", "\0")).url.replace("\0", "?")
         if scheme not in (*_WEB, "hdfs"):
             raise StorageError(
-                f"no reader of {scheme}:// files: give {', '.join(READABLE)}, or have Spark read them:\n"
+                f"{scheme}:// cannot be read: use {', '.join(READABLE)}, or read it with Spark:\n"
                 "import distlog.spark\n"
-                f'distlog.spark.append(spark.read.text("{scheme}:{given.partition(":")[2].partition("?")[0]}"), url)'
+                f'distlog.spark.append(spark.read.text("{scheme}:{url.partition(":")[2].partition("?")[0]}"), url)'
             )
-        parts = urlsplit(given)
+        parts = urlsplit(url)
         if "@" in parts.netloc or not parts.netloc or parts.path in ("", "/"):
-            raise StorageError(f"an address is {scheme}://server/path, without a user", file=shown(given))
-        return f"{scheme}{given[len(scheme) :]}"
+            raise StorageError(f"the address must be {scheme}://server/path, without a user", file=shown(url))
+        return f"{scheme}{url[len(scheme) :]}"
 
     def size(self, url: str) -> int:
-        """The size of a file in bytes; FileNotFoundError if there is none, or a folder."""
+        """Return the size of a file. Raises FileNotFoundError if it is missing, or a folder."""
         if self.is_local(url):
             with _local_errors(url):
                 status = os.stat(url)
@@ -74,36 +74,36 @@ class InputStorage:
             return self._store(url).size(url)
 
     def entries(self, folder: str) -> Entries:
-        """The files and folders in a folder; none if it does not exist, or on a web server, which lists nothing."""
+        """List the files and folders in a folder; empty if it does not exist, and on a web server."""
         if not self.is_local(folder):
             return [] if folder.startswith(_WEB) else self._store(folder).entries(folder)
         try:
             with os.scandir(folder) as entries:
-                found = [(entry.name, entry.stat()) for entry in entries if entry.is_dir() or entry.is_file()]
+                statuses = [(entry.name, entry.stat()) for entry in entries if entry.is_dir() or entry.is_file()]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise StorageError(f"cannot list a folder: {error.strerror}", file=folder) from None
-        return [name if stat.S_ISDIR(status.st_mode) else FileInfo(name, status.st_size) for name, status in found]
+        return [name if stat.S_ISDIR(status.st_mode) else FileInfo(name, status.st_size) for name, status in statuses]
 
     def read(self, url: str, start: int, end: int) -> bytes:
         if not self.is_local(url):
             with self._masked(url):
                 return self._store(url).read(url, start, end)
-        with _opened(url) as file:
+        with _open_file(url) as file:
             return os.pread(file, end - start, start)
 
     def chunks(self, url: str, start: int, end: int) -> Iterator[bytes]:
-        """Bytes `start` to `end` of a file, some MiB at a time; fewer if it is shorter."""
+        """Yield bytes `start` to `end` of a file, some MiB at a time; fewer if it is shorter."""
         if self.is_local(url):
-            with _opened(url) as file:
+            with _open_file(url) as file:
                 while start < end and (data := os.pread(file, min(CHUNK_BYTES, end - start), start)):
                     yield data
                     start += len(data)
             return
         starts = range(start, end, CHUNK_BYTES)
-        reads = (partial(self.read, url, at, min(at + CHUNK_BYTES, end)) for at in starts)
-        yield from in_order(reads, min(_AHEAD, max(len(starts) - 1, 0)))
+        reads = (partial(self.read, url, position, min(position + CHUNK_BYTES, end)) for position in starts)
+        yield from in_order(reads, min(_READS_IN_FLIGHT, max(len(starts) - 1, 0)))
 
     @contextmanager
     def _masked(self, url: str) -> Iterator[None]:
@@ -128,7 +128,7 @@ class InputStorage:
 
 
 def shown(url: str) -> str:
-    """An address as messages show it: without the query of a web address, and without a user."""
+    """Return an address for messages, without a user, and without the query of a web address."""
     if not url.startswith(_WEB):
         return url
     parts = urlsplit(url)
@@ -136,7 +136,7 @@ def shown(url: str) -> str:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[int]:
+def _open_file(path: str) -> Iterator[int]:
     with _local_errors(path):
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -42,7 +42,7 @@ from distlog.core.storage.durable_files import (
 )
 from distlog.core.storage.mapping import map_sealed
 from distlog.core.storage.parallel import Task, begin
-from distlog.core.storage.retry import LOCAL_RACERS, Deadline, check_one_wins, settle
+from distlog.core.storage.retry import LOCAL_RACERS, Deadline, check_one_wins, resolve_put
 from distlog.core.times import now_ms
 
 # A segment is written once and synced anyway. Going through the page cache would cost more processor time than
@@ -57,7 +57,7 @@ _DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
 class LocalWriter(ObjectWriter):
-    """Writes directly to the final name, which must be new; complete parts are written in the background."""
+    """Writes directly to the final name, which must be new; full parts are written in the background."""
 
     def __init__(self, path: str, counters: StorageCounters) -> None:
         self._path, self._counters = path, counters
@@ -70,12 +70,12 @@ class LocalWriter(ObjectWriter):
         _pass_cache(self._file, True)
 
     def write(self, data: Buffer) -> None:
-        self._settle()
+        self._wait()
         self._gather(byte_view(data))
 
     def write_behind(self, data: Buffer) -> None:
-        """See `ObjectWriter.write_behind`; nothing is copied if `data` lies in a page as it will in the file."""
-        self._settle()
+        """See `ObjectWriter.write_behind`; copies nothing if `data` is aligned to pages as in the file."""
+        self._wait()
         view = byte_view(data)
         head = -self.written % PAGE_BYTES
         if view.nbytes >= _LARGE and lies_in_pages(np.frombuffer(view, np.uint8), self.written):
@@ -92,12 +92,12 @@ class LocalWriter(ObjectWriter):
             self._fill(view[:count])
             view = view[count:]
             if self._filled == _GATHERED:
-                self._settle()
+                self._wait()
                 self._start_write()
 
     def _fill(self, view: memoryview) -> None:
-        place = self._start + self._filled
-        self._block.data[place : place + view.nbytes] = view
+        position = self._start + self._filled
+        self._block.data[position : position + view.nbytes] = view
         self._filled += view.nbytes
         self.written += view.nbytes
 
@@ -105,41 +105,41 @@ class LocalWriter(ObjectWriter):
         return self._block.data[self._start : self._start + self._filled]
 
     def _start_write(self, *more: memoryview) -> None:
-        """Begin to write what is gathered, and then `more`; no other write may be going on."""
-        file = self._opened()
-        # if this fails, the file must not go on with a part missing or written twice, unnoticed by the caller
+        """Start to write the buffered bytes, and then `more`; no other write may be running."""
+        file = self._descriptor()
+        # after a failure, the file must not continue with a missing or repeated part
         self._is_broken = True
-        # a descriptor of its own: after an abort, the old number may soon belong to another file
+        # a duplicate, since another file may get the old number after an abort
         with failing_as("write", self._path):
-            own = os.dup(file)
+            duplicate = os.dup(file)
         views = self._held(), *more
 
         def write_and_close() -> None:
             try:
-                self._write_out(own, *views)
+                self._write_out(duplicate, *views)
             finally:
                 with failing_as("write", self._path):
-                    os.close(own)
+                    os.close(duplicate)
 
         self._writing = begin(write_and_close)
         self._start, self._filled = _GATHERED - self._start, 0
         self._is_broken = False
 
-    def _settle(self) -> None:
-        """Wait for the write that is going on; StorageError if a part of the file was lost."""
-        self._opened()
+    def _wait(self) -> None:
+        """Wait for the running write. Raises StorageError if a part of the file was lost."""
+        self._descriptor()
         if self._writing is not None:
             self._is_broken = True
             self._writing.wait()
             self._writing, self._is_broken = None, False
 
-    def _opened(self) -> int:
+    def _descriptor(self) -> int:
         check_process(self._process, self._path)
         if self._file is None:
             raise StorageError("cannot write: the file is closed", file=self._path)
         if self._is_broken:
             raise StorageError(
-                "cannot write: an earlier write of this file failed; write it again from its start", file=self._path
+                "cannot write: an earlier write of this file failed; rewrite the file from its start", file=self._path
             )
         return self._file
 
@@ -153,7 +153,7 @@ class LocalWriter(ObjectWriter):
                 written = 0
             for view in views:
                 if written < view.nbytes:
-                    # the file system does not take direct writes after all, or took a part of a disk's block
+                    # the file system refuses direct writes after all, or wrote a part of a disk's block
                     _pass_cache(file, False)
                     write_all(file, view[written:])
                 written = max(written - view.nbytes, 0)
@@ -161,15 +161,15 @@ class LocalWriter(ObjectWriter):
     def close(self) -> None:
         if self._file is None:
             return
-        self._settle()
-        file, held = self._opened(), self._held()
-        whole = self._filled // PAGE_BYTES * PAGE_BYTES
-        # broken until closed: after a failed sync a second one would succeed, without the data that was lost
+        self._wait()
+        file, held = self._descriptor(), self._held()
+        page_bytes = self._filled // PAGE_BYTES * PAGE_BYTES
+        # broken until closed: after a failed sync, a second sync would succeed without the lost data
         self._is_broken = True
-        if whole:
-            self._write_out(file, held[:whole])
+        if page_bytes:
+            self._write_out(file, held[:page_bytes])
         _pass_cache(file, False)
-        self._write_out(file, held[whole:])
+        self._write_out(file, held[page_bytes:])
         with failing_as("write", self._path):
             os.fsync(file)
             self._file = None
@@ -181,7 +181,7 @@ class LocalWriter(ObjectWriter):
     def abort(self) -> None:
         if self._file is None:
             return
-        # a write that is going on continues into a file without a name
+        # a running write continues into a file without a name
         file, self._file = self._file, None
         with suppress(OSError):
             os.close(file)
@@ -190,19 +190,19 @@ class LocalWriter(ObjectWriter):
                 os.unlink(self._path)
 
 
-def _pass_cache(file: int, wanted: bool) -> None:
-    """Turn writes past the page cache on or off. The refusal of a file system that cannot do them is ignored."""
+def _pass_cache(file: int, is_direct: bool) -> None:
+    """Turn writes past the page cache on or off, if the file system supports them."""
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     with suppress(OSError):
-        fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if wanted else flags & ~_DIRECT)
+        fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if is_direct else flags & ~_DIRECT)
 
 
 _READ = os.O_RDONLY | os.O_CLOEXEC
 _FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
-#: A folder that is only passed, or deleted in, need not be readable, where the system knows that.
-_PLACE: int = getattr(os, "O_PATH", os.O_RDONLY)
-LINK = "this is a link, which is not followed here: it leads to files of others; take it away"
-#: A buffer of up to this size is allocated without a look at the size of the files.
+#: The flag to open a folder that need not be readable, for a path or a delete, where the system has it.
+_PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY)
+LINK = "refusing to follow a link, which may lead to other users' files: remove it"
+#: A buffer up to this size is allocated without checking the size of the files.
 _PLAIN_BYTES = 8 << 20
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -211,11 +211,10 @@ T = TypeVar("T")
 
 
 class LocalFiles:
-    """The backend of absolute paths, for the folder `root` and what is below it; fsspec's never syncs, and its
-    create races.
+    """The backend of absolute paths in the folder `root`. fsspec's never syncs, and its create is not atomic.
 
-    Folders below the root are listed, and files below it deleted, without following links: a link would lead to files
-    of others. With `follows_links` false, files are not read through links either.
+    Folders in the root are listed, and files deleted, without following links, which may lead to other users' files.
+    Unless `follows_links`, files are not read through links either.
     """
 
     def __init__(self, counters: StorageCounters, root: str, *, follows_links: bool = True) -> None:
@@ -225,31 +224,29 @@ class LocalFiles:
         return LocalFiles(self._counters, self._root, follows_links=False)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
-        data = self._opened("read", path, lambda file: _pread(file, start, end))
+        data = self._use_file("read", path, lambda file: _pread(file, start, end))
         self._counters.bytes_read += len(data)
         return data
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
-        """See `Storage.read_ranges`; a file is opened once for ranges that follow each other."""
+        """See `Storage.read_ranges`; opens a file once for consecutive ranges."""
         parts: list[bytes] = []
         for path, group in itertools.groupby(ranges, key=itemgetter(0)):
-            wanted = [(start, end) for _, start, end in group]
-            parts += self._opened(
-                "read", path, partial(lambda each, file: [_pread(file, *at) for at in each], wanted)
-            )
+            spans = [(start, end) for _, start, end in group]
+            parts += self._use_file("read", path, partial(_pread_all, spans))
         self._counters.bytes_read += sum(map(len, parts))
         return [memoryview(data) for data in parts]
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
-        """See `Storage.read_joined`; it stops after a range that its file cuts short."""
+        """See `Storage.read_joined`; stops after a range that its file cuts short."""
         sizes = [max(end - start, 0) for _, start, end in ranges]
         if sum(sizes) > _PLAIN_BYTES:
-            # a wrong size in the metadata must not make us allocate more than there is
+            # a wrong size in the metadata must not allocate more than the files have
             sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
         memory = new_array(sum(sizes), np.uint8)
         buffer, position = memory.data, 0
         for (path, start, end), size in zip(ranges, sizes, strict=True):
-            count = self._opened("read", path, partial(_fill, buffer[position : position + size], start))
+            count = self._use_file("read", path, partial(_fill, buffer[position : position + size], start))
             position += count
             if count < end - start:
                 break
@@ -257,7 +254,7 @@ class LocalFiles:
         return buffer[:position].toreadonly()
 
     def map(self, path: str, start: int, end: int | None) -> memoryview:
-        return self._opened("map", path, partial(map_sealed, start=start, end=end))
+        return self._use_file("map", path, partial(map_sealed, start=start, end=end))
 
     def size(self, path: str) -> int:
         return self._status(path).st_size
@@ -268,10 +265,10 @@ class LocalFiles:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise LOCAL_ERRORS.failure("look at", path, error) from error
+            raise LOCAL_ERRORS.failure("stat", path, error) from error
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
-        """See `Storage.put_many`; each file replaces the old one in one step."""
+        """See `Storage.put_many`; files are replaced atomically."""
         replace_files(files)
         for data in files.values():
             self._count(data)
@@ -291,14 +288,16 @@ class LocalFiles:
                 os.link(temporary, path)
             except OSError as error:
                 if error.errno in _NO_HARD_LINKS:
-                    raise StorageError("commits need a file system with hard links, and this one has none") from error
-                # Over NFS the reply to a link that was made can be lost; the count of names knows.
+                    raise StorageError(
+                        "commits need a file system with hard links, which this file system lacks"
+                    ) from error
+                # over NFS the response can be lost; the number of links shows whether it was made
                 if os.stat(temporary).st_nlink != 2:
                     raise
             return data
 
         try:
-            existing = settle(
+            existing = resolve_put(
                 link, lambda: self.read(path, 0, MAX_CONDITIONAL_BYTES + 1), path, LOCAL_ERRORS, Deadline(timeout_s)
             )
             put_time.time_ms = _linked_ms(temporary) if existing == data and next(tries) == 1 else 0
@@ -309,7 +308,7 @@ class LocalFiles:
         return existing
 
     def probe_put_if_absent(self, folder: str, timeout_s: float) -> None:
-        """See `Storage.probe_put_if_absent`; a put does not ask, since the kernel makes one step of a link."""
+        """See `Storage.probe_put_if_absent`; a put needs no probe, since links are atomic."""
         path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
         try:
             check_one_wins(
@@ -319,7 +318,7 @@ class LocalFiles:
                 racers=LOCAL_RACERS,
             )
         except StorageDeniedError:
-            while not os.path.exists(folder):  # the first folder that is there denied it
+            while not os.path.exists(folder):  # the first existing folder denied it
                 folder = os.path.dirname(folder)
             raise StorageDeniedError(f"cannot write to {folder}: permission denied") from None
 
@@ -338,8 +337,8 @@ class LocalFiles:
         with (
             failing_as("list", folder),
             suppress(FileNotFoundError),
-            self._folder(folder, os.O_RDONLY) as opened,
-            os.scandir(opened) as entries,
+            self._folder(folder, os.O_RDONLY) as descriptor,
+            os.scandir(descriptor) as entries,
         ):
             yield from of(entries)
 
@@ -351,44 +350,45 @@ class LocalFiles:
     def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
         """See `Storage.list_after`; files that vanish during the call are left out."""
         self._counters.lists += 1
-        found = self._scanned(folder, lambda entries: _described(entry for entry in entries if entry.name > name))
-        yield from (each for each in found if isinstance(each, FileInfo))
+        entries = self._scanned(folder, lambda entries: _described(entry for entry in entries if entry.name > name))
+        yield from (entry for entry in entries if isinstance(entry, FileInfo))
 
     def links(self, folder: str) -> list[str]:
         return list(self._scanned(folder, lambda entries: (entry.name for entry in entries if entry.is_symlink())))
 
     def delete(self, paths: Sequence[str]) -> None:
-        """See `Storage.delete`; not synced: a file that comes back after a crash will be deleted again."""
+        """See `Storage.delete`; not synced, since a file that a crash restores is deleted again."""
         for folder, group in itertools.groupby(paths, key=os.path.dirname):
-            with failing_as("delete in", folder), suppress(FileNotFoundError), self._folder(folder) as opened:
+            with failing_as("delete in", folder), suppress(FileNotFoundError), self._folder(folder) as descriptor:
                 for path in group:
                     with failing_as("delete", path), suppress(FileNotFoundError):
-                        os.unlink(os.path.basename(path), dir_fd=opened)
+                        os.unlink(os.path.basename(path), dir_fd=descriptor)
         self._counters.deletes += len(paths)
 
     @contextmanager
-    def _folder(self, folder: str, flags: int = _PLACE) -> Iterator[int]:
-        """A descriptor of a folder, to which no link leads below the root. Raises StorageError for a link."""
+    def _folder(self, folder: str, flags: int = _PATH_ONLY) -> Iterator[int]:
+        """Yield a descriptor of a folder, without links in the path from the root. Raises StorageError for a link."""
         below = os.path.relpath(folder, self._root).split("/") if folder.startswith(f"{self._root}/") else []
-        place = self._root if below else folder
-        opened = os.open(place, _FOLDER | (_PLACE if below else flags))
+        path = self._root if below else folder
+        descriptor = os.open(path, _FOLDER | (_PATH_ONLY if below else flags))
         try:
             for number, name in enumerate(below, 1):
-                place = os.path.join(place, name)
+                path = os.path.join(path, name)
                 is_last = number == len(below)
-                above = opened
+                parent = descriptor
                 try:
-                    opened = os.open(name, _FOLDER | os.O_NOFOLLOW | (flags if is_last else _PLACE), dir_fd=above)
+                    flag = flags if is_last else _PATH_ONLY
+                    descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW | flag, dir_fd=parent)
                 except OSError:
-                    _refuse_link(name, above, place)
+                    _refuse_link(name, parent, path)
                     raise
-                os.close(above)
-            yield opened
+                os.close(parent)
+            yield descriptor
         finally:
-            os.close(opened)
+            os.close(descriptor)
 
     def open(self, path: str) -> int:
-        """A descriptor of a file to read, which is the caller's. Raises OSError, and StorageError for a link."""
+        """Open a file to read, which the caller closes. Raises OSError, and StorageError for a link."""
         if self._follows_links:
             return os.open(path, _READ)
         name = os.path.basename(path)
@@ -400,14 +400,14 @@ class LocalFiles:
                 raise
 
     def now_ms(self, folder: str) -> int:
-        """See `Storage.now_ms`: a touch gets the file server's time, and needs no disk space."""
+        """See `Storage.now_ms`: a touch sets the file server's time, and needs no disk space."""
         with failing_as("get the storage's time", folder):
             try:
                 os.utime(folder)
             except OSError as error:
                 if error.errno not in _READ_ONLY:
                     raise
-                return now_ms()  # a process that may only read, in a dry run, does no harm with a wrong time
+                return now_ms()  # a process that may only read makes a dry run, where a wrong time is harmless
             return os.stat(folder).st_mtime_ns // 1_000_000
 
     def replied_ms(self) -> int:
@@ -423,7 +423,7 @@ class LocalFiles:
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
         """See `Storage.abort_uploads`."""
 
-    def _opened(self, action: str, path: str, use: Callable[[int], T]) -> T:
+    def _use_file(self, action: str, path: str, use: Callable[[int], T]) -> T:
         try:
             file = self.open(path)
             try:
@@ -451,7 +451,7 @@ def _refuse_link(name: str, folder: int, path: str) -> None:
 
 
 def _linked_ms(temporary: str) -> int:
-    """The time at which the file got its second name, by its disk's clock; 0 if it has lost that again."""
+    """Return the time of the file's hard link, by its disk's clock; 0 without the link."""
     with suppress(OSError):
         status = os.stat(temporary)
         return status.st_ctime_ns // 1_000_000 if status.st_nlink == 2 else 0
@@ -459,7 +459,7 @@ def _linked_ms(temporary: str) -> int:
 
 
 def _pread(file: int, start: int, end: int | None) -> bytes:
-    """Bytes from `start` to `end` or the end of the file, which bounds what is allocated."""
+    """Read bytes from `start` to `end` or the end of the file, which bounds the allocation."""
     size = os.fstat(file).st_size
     end = size if end is None or end > size else end
     if end <= start:
@@ -470,12 +470,16 @@ def _pread(file: int, start: int, end: int | None) -> bytes:
     return data
 
 
+def _pread_all(spans: Sequence[tuple[int, int]], file: int) -> list[bytes]:
+    return [_pread(file, *span) for span in spans]
+
+
 def _fill(part: memoryview, start: int, file: int) -> int:
-    """Read into `part` from position `start` on, up to the end of the file; returns how many bytes."""
-    done = 0
-    while done < len(part) and (more := os.preadv(file, [part[done:]], start + done)):
-        done += more
-    return done
+    """Read into `part` from position `start`, up to the end of the file; returns the number of bytes."""
+    count = 0
+    while count < len(part) and (more := os.preadv(file, [part[count:]], start + count)):
+        count += more
+    return count
 
 
 def _described(entries: Iterator[os.DirEntry[str]]) -> Iterator[FileInfo | str]:

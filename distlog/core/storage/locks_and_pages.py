@@ -23,15 +23,15 @@ from distlog.core.errors import LockHeldError, StorageError
 from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.mapping import map_shared, map_watched
 
-# A page has two slots. A write fills the slot with the older value, so a process that is killed while it writes
-# leaves the newer value whole. Each slot has a number that grows and a CRC-32C; the whole slot with the larger
-# number counts. So readers need no lock. Writers need one (`FileLock`), since two of them would fill the same slot.
+# A page has two slots. A write fills the slot with the older value, so the newer value survives a process that is
+# killed during a write. A slot has an increasing number and a CRC-32C; the valid slot with the larger number applies.
+# So readers need no lock. Writers need a `FileLock`, since two writers would fill the same slot.
 #
-# The page is in the page cache: it survives processes, and after a power loss it may hold anything. So store the
-# boot's id (`boot_id`) with each value.
+# The page is in the page cache: it survives processes, and has arbitrary content after a power loss. So store the
+# boot's id (`boot_id`) with a value.
 #
-# Users that may read the topic, but not write it, may not open the file, since they could lock it then. For them
-# there is a copy, which is written right after the page: the same bytes at the same places.
+# Users that may read the topic, but not write it, may not open the file, since they could lock it. They read a copy,
+# which is written right after the page, with the same layout.
 #
 #     position  size  field
 #            0     8  magic
@@ -63,12 +63,12 @@ _COUNTERS_END = _COUNTERS_AT + _COUNTERS.size
 class _Slot(NamedTuple):
     number: int
     value: bytes
-    at: int
+    position: int
     data: bytes
 
     @property
     def other(self) -> int:
-        return _SLOTS_AT[self.at == _SLOTS_AT[0]]
+        return _SLOTS_AT[self.position == _SLOTS_AT[0]]
 
 
 class SharedPage:
@@ -81,26 +81,26 @@ class SharedPage:
                 "the lock file has the wrong size: delete it while no process uses the topic", file=path
             )
         if not status.st_size or not status.st_blocks:
-            # a hole in the map would kill the process (SIGBUS) that writes to it while the disk is full
+            # on a full disk, a write to a hole in the map would kill the process (SIGBUS)
             os.posix_fallocate(descriptor, 0, PAGE_BYTES)
         if os.pread(descriptor, len(_MAGIC), 0) != _MAGIC:
-            # new, or what a power loss left; several processes may do this at once: all write the same bytes
+            # new, or after a power loss; several processes may write the same bytes concurrently
             os.pwrite(descriptor, _MAGIC, 0)
         self._page = map_shared(descriptor, PAGE_BYTES)
-        self._known: _Slot | None = None
-        # items of 8 bytes, so that a reader sees each of them whole
+        self._cached: _Slot | None = None
+        # items of 8 bytes, which readers read atomically
         self._counters = self._page[_COUNTERS_AT:_COUNTERS_END].cast("q")
         self._counted = False
-        # a copy may be older than the page, or newer after a power loss: all of it is written the first time
+        # a copy may be older than the page, or newer after a power loss, so the first write copies everything
         self._copy, self._is_copied = None if copy is None else copy._page, False
 
     @property
     def holder(self) -> int:
-        """The id of the process that last called `tell_holder`; it may have ended since."""
+        """The id of the process that last called `record_holder`; it may have ended."""
         return int(_HOLDER.unpack_from(self._page, _HOLDER_AT)[0])
 
-    def tell_holder(self, process_id: int) -> None:
-        """Store the id of the process that holds the lock, for the errors of those that wait."""
+    def record_holder(self, process_id: int) -> None:
+        """Store the id of the process that holds the lock, for the errors of waiting processes."""
         _HOLDER.pack_into(self._page, _HOLDER_AT, process_id)
 
     def read(self) -> bytes | None:
@@ -112,60 +112,60 @@ class SharedPage:
         if len(value) > MAX_VALUE_BYTES:
             raise ValueError(f"a value of {len(value)} bytes does not fit into a slot of {MAX_VALUE_BYTES}")
         newest = self._newest()
-        number, at = (newest.number + 1, newest.other) if newest else (0, _SLOTS_AT[0])
+        number, position = (newest.number + 1, newest.other) if newest else (0, _SLOTS_AT[0])
         head = _NUMBERS.pack(number, len(value))
         data = head + _CRC.pack(crc32c(value, crc32c(head))) + value
-        self._page[at : at + len(data)] = data
-        self._known = _Slot(number, value, at, data)
+        self._page[position : position + len(data)] = data
+        self._cached = _Slot(number, value, position, data)
         if self._copy is not None:
             if self._is_copied:
-                self._copy[at : at + len(data)] = data
+                self._copy[position : position + len(data)] = data
             else:
                 self._copy[_SLOTS_AT[0] : _BOOT_AT] = self._page[_SLOTS_AT[0] : _BOOT_AT]
                 self._is_copied = True
 
     def add(self, *amounts: int) -> None:
-        """Add to the counters, of which there are COUNTERS, from the first one on. Needs the lock."""
+        """Add to the counters (COUNTERS), from the first. Needs the lock."""
         counters = self._counters
         if not self._counted and self._page[_BOOT_AT:_COUNTERS_AT] != boot_id():
             self._page[_BOOT_AT:_COUNTERS_END] = boot_id() + bytes(_COUNTERS.size)
         self._counted = True
-        for place, amount in enumerate(amounts):
-            counters[place] += amount
+        for index, amount in enumerate(amounts):
+            counters[index] += amount
         if self._copy is not None:
             self._copy[_BOOT_AT:_COUNTERS_END] = self._page[_BOOT_AT:_COUNTERS_END]
 
     def _newest(self) -> _Slot | None:
-        known = self._known
-        if known is None or not self._is_newest(known):
-            known = self._known = max(_whole_slots(self._page), default=None)
-        return known
+        newest = self._cached
+        if newest is None or not self._is_newest(newest):
+            newest = self._cached = max(_whole_slots(self._page), default=None)
+        return newest
 
     def _is_newest(self, slot: _Slot) -> bool:
-        """True if a whole slot is there as it was, and the other one is older; computes no checksum."""
+        """Return whether a slot is unchanged and the other slot is older, without computing a checksum."""
         page = self._page
-        is_there = page[slot.at : slot.at + len(slot.data)].tobytes() == slot.data
-        return is_there and _NUMBER.unpack_from(page, slot.other)[0] < slot.number and page[: len(_MAGIC)] == _MAGIC
+        is_same = page[slot.position : slot.position + len(slot.data)].tobytes() == slot.data
+        return is_same and _NUMBER.unpack_from(page, slot.other)[0] < slot.number and page[: len(_MAGIC)] == _MAGIC
 
 
 class WatchedPage:
-    """The page in the file `path`, for a process that wants to know, without the lock, when it changes."""
+    """The page in the file `path`, to detect changes without the lock."""
 
     def __init__(self, path: str) -> None:
         file = _open_to_watch(path)
         try:
             if os.fstat(file).st_size != PAGE_BYTES:
                 raise StorageError("the lock file has the wrong size", file=path)
-            # without the head and the counters, which say nothing of the value
+            # without the head and the counters, which are not part of the value
             self._slots = map_watched(file, PAGE_BYTES)[_SLOTS_AT[0] : _BOOT_AT]
         finally:
             os.close(file)
-        self._seen = b""
+        self._last = b""
 
     def changed(self) -> bool:
-        """True if any byte of the value changed since the last call, the first time too."""
+        """Return whether a byte of the value changed since the last call; True at the first call."""
         now = self._slots.tobytes()
-        changed, self._seen = now != self._seen, now
+        changed, self._last = now != self._last, now
         return changed
 
 
@@ -174,7 +174,7 @@ def copy_of(path: str) -> str:
 
 
 def open_page(path: str) -> int:
-    """A descriptor of the page in a lock's file, to read it: of its copy where the file is for writers only."""
+    """Open the page in a lock's file for reading, or its copy if only writers may open the file."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
@@ -182,10 +182,10 @@ def open_page(path: str) -> int:
 
 
 def _open_to_watch(path: str) -> int:
-    """As `open_page`, of a page to be mapped: open for writes too if this user may write it.
+    """Same as `open_page`, for a page to be mapped, and for writes too if this user may write it.
 
-    A container's file system (overlay) copies a file of the image when it is first opened for writes, and what was
-    mapped before stays as it is: so a process that watches must not be there before the copy.
+    A container's file system (overlay) copies a file of the image when it is first opened for writes, without
+    updating earlier maps. So a process that watches the page must open it for writes.
     """
     try:
         return os.open(path, _OPEN)
@@ -196,7 +196,7 @@ def _open_to_watch(path: str) -> int:
 
 
 def read_newest(read: Callable[[], bytes]) -> bytes | None:
-    """The newest whole value of a page; reads again if a slot is torn, as the newer one may be."""
+    """Return the newest valid value of a page; reads again if a slot is torn, which may be the newer one."""
     slots = _whole_slots(read())
     if len(slots) < len(_SLOTS_AT):
         slots += _whole_slots(read())
@@ -204,7 +204,7 @@ def read_newest(read: Callable[[], bytes]) -> bytes | None:
 
 
 def counters_of(page: bytes) -> tuple[int, ...]:
-    """The counters in the bytes of a page; zeros if nothing was counted since the machine was started."""
+    """Return the counters in a page; zeros if nothing was counted since the boot."""
     if len(page) < PAGE_BYTES or page[_BOOT_AT:_COUNTERS_AT] != boot_id():
         return (0,) * COUNTERS
     return _COUNTERS.unpack_from(page, _COUNTERS_AT)
@@ -213,11 +213,11 @@ def counters_of(page: bytes) -> tuple[int, ...]:
 def _whole_slots(page: bytes | memoryview) -> list[_Slot]:
     if page[: len(_MAGIC)] != _MAGIC or len(page) < PAGE_BYTES:
         return []
-    return [slot for slot in (_slot(page, at) for at in _SLOTS_AT) if slot is not None]
+    return [slot for slot in (_slot(page, position) for position in _SLOTS_AT) if slot is not None]
 
 
-def _slot(page: bytes | memoryview, at: int) -> _Slot | None:
-    data = bytes(page[at : at + SLOT_BYTES])
+def _slot(page: bytes | memoryview, position: int) -> _Slot | None:
+    data = bytes(page[position : position + SLOT_BYTES])
     number, length = _NUMBERS.unpack_from(data)
     if length > MAX_VALUE_BYTES:
         return None
@@ -225,12 +225,12 @@ def _slot(page: bytes | memoryview, at: int) -> _Slot | None:
     (checksum,) = _CRC.unpack_from(data, _NUMBERS.size)
     if crc32c(value, crc32c(data[: _NUMBERS.size])) != checksum:
         return None
-    return _Slot(number, value, at, data[: _VALUE_AT + length])
+    return _Slot(number, value, position, data[: _VALUE_AT + length])
 
 
 @cache
 def boot_id() -> bytes:
-    """16 bytes that change with each start of the machine; zeros if the system does not tell."""
+    """Return 16 bytes that change with every boot; zeros if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return bytes.fromhex(file.read().decode().strip().replace("-", ""))
@@ -239,35 +239,35 @@ def boot_id() -> bytes:
 
 
 # `flock` belongs to an open file, which a forked child shares with its parent: the child's copy would hold the lock
-# when the parent is dead. So a child closes its copies, and opens its own files when it locks. A file that was
-# opened while another thread forked is opened again, since the child may have a copy that it does not know.
+# after the parent's death. So a child closes its copies, and opens its own files when it locks. A file that was
+# opened while another thread forked is opened again, since the child may have an unknown copy.
 #
-# A lost descriptor that holds the lock would hold it as long as the process lives. So a file is opened under a lock
-# of its own, and what was locked is unlocked, whatever was opened since. Should there be such a descriptor all the
-# same, a thread that waits for the lock finds it, unlocks it and says so.
+# A lost descriptor with the lock would hold it for the lifetime of the process. So a file is opened under a separate
+# lock, and the locked descriptor is unlocked even after another was opened. If there is a lost descriptor after all,
+# a thread that waits for the lock finds it, unlocks it and logs that.
 #
-# A process that can open a file can `flock` it, if only for reading. So users that may not write the file must not
-# read it either; for them there is a copy of its page, which is never locked.
+# A process that can open a file, even for reading, can `flock` it. So users that may not write the file must not read
+# it; they read a copy of the page, which is never locked.
 
 _log = logging.getLogger("distlog")
 
-#: How long to wait for a lock. Its holders need milliseconds, and about a second when they commit.
+#: How long to wait for a lock. Holders need milliseconds, or about a second for a commit.
 TIMEOUT_S = 60.0
-#: A lock that is not free for so long is logged, and looked at: its holder may be stopped, or gone.
+#: A lock that is not free for this time is logged and inspected: its holder may be stopped or lost.
 _LONG_S = 1.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
 
-#: A link is not followed: it may lead to a file of others, whose modes would change, or to nothing, again and again.
+#: Links are not followed: they may lead to another user's file, whose mode would change, or to a missing file.
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
-#: All locks of this process, weakly. A set of references, since copying it is one step for other threads.
+#: Weak references to all locks of this process; copying the set is atomic.
 _locks: set[weakref.ref[FileLock]] = set()
-#: How often this process began to fork, and how many forks there are between it and the first process.
+#: How often this process started to fork, and its number of forks from the first process.
 _forks = _generation = 0
 
 
 class FileLock:
-    """The lock and page of the file `path`, not reentrant; one that is removed is made again."""
+    """The lock and page of the file `path`, not reentrant; a removed file is created again."""
 
     def __init__(
         self,
@@ -279,15 +279,15 @@ class FileLock:
     ) -> None:
         self.path = path
         self._makes_folder, self._sleep, self._monotonic = makes_folder, sleep, monotonic
-        # the one excludes threads; the other is held for moments, while the file is opened or closed
+        # the first excludes threads; the second is held briefly, while the file is opened or closed
         self._thread, self._opening = threading.Lock(), threading.Lock()
-        # `_locked` is the descriptor that a thread locks, from before it is locked until after it was unlocked
+        # `_locked` is the descriptor that a thread locks, set from before the lock until after the unlock
         self._file = self._locked = -1
         self._is_held = False
         self._page: SharedPage | None = None
-        # since when, and when last, others were found to hold the lock
+        # when the lock was first and last found held by another
         self._refused_s: float | None = None
-        self._looked_s, self._is_told = 0.0, False
+        self._checked_s, self._is_logged = 0.0, False
         _locks.add(weakref.ref(self, _locks.discard))
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
@@ -296,26 +296,26 @@ class FileLock:
 
     @property
     def page(self) -> SharedPage:
-        """The page that processes share by this lock. Reading needs no lock, writing does."""
+        """The page that processes share by this lock. Only writes need the lock."""
         return self._page or self._open()
 
     def held(self, timeout_s: float = TIMEOUT_S) -> LockGuard:
-        """Hold the lock; LockHeldError, with the id of the process that holds it, when it is not free in time."""
+        """Hold the lock in a block. Raises LockHeldError, with the holder's process id, at the timeout."""
         return LockGuard(self, timeout_s)
 
     def acquire(self, timeout_s: float) -> SharedPage:
         end = self._monotonic() + timeout_s
-        taken: list[bool] = []
+        acquired: list[bool] = []
         try:
-            # the interpreter takes it and notes that in one step: an interrupt comes before or behind both
-            taken.extend(map(self._thread.acquire, (True,), (max(timeout_s, 0),)))
-            if not taken[0]:
-                # the thread that is inside may only wait for another process
-                raise self._taken([os.getpid()] if self._is_held else self._holders(), timeout_s)
+            # the interpreter acquires it and stores that in one step: an interrupt comes before or after both
+            acquired.extend(map(self._thread.acquire, (True,), (max(timeout_s, 0),)))
+            if not acquired[0]:
+                # the thread inside may still be waiting for another process
+                raise self._held_error([os.getpid()] if self._is_held else self._holders(), timeout_s)
             page = self._locked_page(end, timeout_s)
-            page.tell_holder(os.getpid())
+            page.record_holder(os.getpid())
         except BaseException:
-            if any(taken):
+            if any(acquired):
                 self.release()
             raise
         return page
@@ -330,24 +330,24 @@ class FileLock:
             self._thread.release()
 
     def is_free(self) -> bool:
-        """True if the lock could be taken a moment ago; costs next to nothing if not. Raises StorageError."""
-        taken: list[bool] = []
+        """Return whether the lock was just free; cheap if it was not. Raises StorageError."""
+        acquired: list[bool] = []
         try:
             # as in `acquire`
-            taken.extend(map(self._thread.acquire, (False,)))
-            if not taken[0]:
-                self._look_at_holder(self._monotonic())
+            acquired.extend(map(self._thread.acquire, (False,)))
+            if not acquired[0]:
+                self._check_holder(self._monotonic())
                 return False
             if self._page is None:
                 self._open()
             self._locked = self._file
-            return self._has_locked() or self._look_at_holder(self._monotonic())
+            return self._has_locked() or self._check_holder(self._monotonic())
         finally:
-            if any(taken):
+            if any(acquired):
                 self.release()
 
     def alone(self) -> AbstractContextManager[object]:
-        """No thread of this process holds the lock in the block."""
+        """Exclude all threads of this process from the lock in the block."""
         return self._thread
 
     def close(self) -> None:
@@ -355,14 +355,14 @@ class FileLock:
             self.forget()
 
     def forget(self) -> None:
-        """Close the file without taking the lock, for a caller that holds it, or is `alone`."""
+        """Close the file without the lock, for a caller that holds it, or is `alone`."""
         with self._opening:
             file, self._file, self._page, self._locked = self._file, -1, None, -1
             if file >= 0:
                 os.close(file)
 
     def renew(self) -> None:
-        """Make the lock free in a forked child, even if the parent holds it."""
+        """Reset the lock in a forked child, even if the parent holds it."""
         self._thread, self._opening, self._is_held = threading.Lock(), threading.Lock(), False
         self.forget()
 
@@ -372,7 +372,7 @@ class FileLock:
                 forks = _forks
                 if self._makes_folder and not os.path.isdir(folder := os.path.dirname(self.path)):
                     make_folders(folder)
-                # first the file, then its page: if it is removed in between, the next to lock it sees that
+                # first the file, then its page: the next lock detects a removal in between
                 file = open_lock(self.path)
                 try:
                     page = self._mapped()
@@ -394,7 +394,7 @@ class FileLock:
         try:
             copy = os.open(copy_of(self.path), _OPEN | os.O_CREAT, 0o666)
             try:
-                # all users that may append can write the copy, whatever the umask of its maker was
+                # all users that may append can write the copy, regardless of its creator's umask
                 _have_mode(copy, _mode_of(copy) | _mode_of(mapped))
                 return SharedPage(mapped, self.path, SharedPage(copy, self.path))
             finally:
@@ -409,7 +409,7 @@ class FileLock:
             self._lock(end, timeout_s)
             if os.fstat(self._file).st_nlink > 0:
                 return page
-            # the file was removed meanwhile: other processes lock a new one
+            # the file was removed: other processes lock a new one
             self._is_held = False
             self.forget()
 
@@ -418,10 +418,10 @@ class FileLock:
         while True:
             if self._has_locked():
                 return
-            if self._look_at_holder(now := self._monotonic()):
+            if self._check_holder(now := self._monotonic()):
                 continue
             if now >= end:
-                raise self._taken(self._holders(), timeout_s)
+                raise self._held_error(self._holders(), timeout_s)
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -435,33 +435,33 @@ class FileLock:
         self._is_held, self._refused_s = True, None
         return True
 
-    def _look_at_holder(self, now: float) -> bool:
-        """Log once that the lock is not free for long; True if this process held it without a thread, and let go."""
-        if self._refused_s is None or now - self._looked_s > _LONG_S:
-            self._refused_s, self._is_told = now, False
-        self._looked_s = now
-        if self._is_told or now - self._refused_s < _LONG_S:
+    def _check_holder(self, now: float) -> bool:
+        """Log once that the lock is held for long; True if this process held it without a thread, and unlocked it."""
+        if self._refused_s is None or now - self._checked_s > _LONG_S:
+            self._refused_s, self._is_logged = now, False
+        self._checked_s = now
+        if self._is_logged or now - self._refused_s < _LONG_S:
             return False
-        self._is_told = True
+        self._is_logged = True
         holders = self._holders()
         if os.getpid() in holders and _unlock_unknown(self._file):
-            _log.error("this process held a lock while no thread was inside; it is free now: %s", self.path)
+            _log.error("this process held a lock without a thread inside; unlocked it: %s", self.path)
             return True
-        _log.warning("%s", self._taken(holders, _LONG_S))
+        _log.warning("%s", self._held_error(holders, _LONG_S))
         return False
 
     def _holders(self) -> list[int]:
-        # without the lock, another thread may close the file meanwhile
+        # without the lock, another thread may close the file concurrently
         with suppress(OSError):
             return _holders_of(self._file)
         return []
 
-    def _taken(self, holders: list[int], timeout_s: float) -> LockHeldError:
+    def _held_error(self, holders: list[int], timeout_s: float) -> LockHeldError:
         return _held_by(holders, timeout_s, self.path)
 
 
 def open_lock(path: str) -> int:
-    """A descriptor of a file for locks, made if there is none; only users that may write it may open it."""
+    """Open a file for locks, created if missing; only users that may write it may open it."""
     while True:
         try:
             file = os.open(path, _OPEN)
@@ -473,7 +473,7 @@ def open_lock(path: str) -> int:
 
 
 def _make_lock(path: str) -> None:
-    # under its name it must never be without the modes that it keeps
+    # it must have its final modes before it has its name
     temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
     file = os.open(temporary, _OPEN | os.O_CREAT | os.O_EXCL, 0o622)
     try:
@@ -486,7 +486,7 @@ def _make_lock(path: str) -> None:
 
 
 def _keep_readers_out(file: int) -> None:
-    """Let each class of users both read and write a file, or do neither, as it may write now."""
+    """Let every class of users that may write a file also read it, and no other."""
     writers = _mode_of(file) & 0o022
     _have_mode(file, 0o600 | writers | writers << 1)
 
@@ -498,13 +498,13 @@ def _mode_of(file: int) -> int:
 def _have_mode(file: int, mode: int) -> None:
     status = os.fstat(file)
     if stat.S_IMODE(status.st_mode) != mode and os.geteuid() in (0, status.st_uid):
-        # some mounts know no modes, or let not even root change them; an append must not fail for that
+        # some mounts have no modes, or do not let root change them; an append must not fail for that
         with suppress(OSError):
             os.fchmod(file, mode)
 
 
 class LockGuard:
-    """A FileLock that is held in a `with` block; to leave one that was not entered does nothing."""
+    """A FileLock that is held in a `with` block; leaving a block that was not entered does nothing."""
 
     __slots__ = ("_generation", "_lock", "_timeout_s")
 
@@ -517,7 +517,7 @@ class LockGuard:
         return page
 
     def __exit__(self, *error: object) -> None:
-        # a child that was forked in the block holds nothing, and must not give back what another of its threads holds
+        # a child that was forked in the block does not hold the lock, which another of its threads may hold
         if self._generation == _generation:
             self._lock.release()
 
@@ -525,49 +525,49 @@ class LockGuard:
 def _held_by(holders: list[int], timeout_s: float, path: str) -> LockHeldError:
     held = f"has held the lock for more than {timeout_s:g} s" if timeout_s > 0 else "holds the lock"
     return LockHeldError(
-        f"{_who(holders)} {held}: {_what_to_do(holders)}", file=path, pid=holders[0] if holders else None
+        f"{_holder_name(holders)} {held}: {_advice(holders)}", file=path, pid=holders[0] if holders else None
     )
 
 
-def _who(holders: list[int]) -> str:
-    return f"process {holders[0]}" if holders else "a process that this one cannot see"
+def _holder_name(holders: list[int]) -> str:
+    return f"process {holders[0]}" if holders else "an invisible process"
 
 
-def _what_to_do(holders: list[int]) -> str:
+def _advice(holders: list[int]) -> str:
     with suppress(OSError, IndexError), open(f"/proc/{holders[0]}/stat", "rb") as file:
-        # behind the name in brackets, which may have any bytes
+        # after the name in brackets, which may have any bytes
         if file.read().rpartition(b")")[2].split()[0] in (b"T", b"t"):
-            return "it is stopped: have it go on (SIGCONT), or end it"
-    return "see what it waits for, or end it"
+            return "it is stopped: continue it (SIGCONT), or end it"
+    return "check what it waits for, or end it"
 
 
 def _holders_of(file: int) -> list[int]:
-    """The processes that hold the `flock` of an open file, as far as the system tells."""
+    """Return the processes that hold the `flock` of an open file, as far as the system reports them."""
     status = os.fstat(file)
     exact = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     holders = []
     with suppress(OSError, ValueError), open("/proc/locks", encoding="ascii") as locks:
         for line in locks:
-            # "1: FLOCK ADVISORY WRITE <pid> <device>:<inode> 0 EOF"; a process that waits has "->" behind the number
+            # "1: FLOCK ADVISORY WRITE <pid> <device>:<inode> 0 EOF"; a waiting process has "->" after the number
             fields = line.split()
             if fields[1] == "FLOCK" and fields[5].endswith(f":{status.st_ino}"):
-                # some file systems have another device here than `stat` tells
+                # some file systems have another device here than in `stat`
                 holders.append((fields[5] != exact, int(fields[4])))
-    return [process for other, process in sorted(holders) if other == min(holders)[0] and process > 0]
+    return [process for differs, process in sorted(holders) if differs == min(holders)[0] and process > 0]
 
 
 def _unlock_unknown(file: int) -> int:
-    """Unlock the descriptors of the open file's inode that hold its lock while no thread is inside; how many."""
+    """Unlock the descriptors of the open file's inode that hold its lock without a thread; returns their number."""
     try:
-        count, wanted = 0, os.fstat(file)
+        count, status = 0, os.fstat(file)
     except OSError:
         return 0
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
-            # a copy stays the same open file, whatever becomes of the descriptor
+            # a copy stays the same open file, even if the descriptor is reused
             copy = os.dup(int(name))
             try:
-                if int(name) != file and os.path.samestat(os.fstat(copy), wanted) and _holds(copy):
+                if int(name) != file and os.path.samestat(os.fstat(copy), status) and _holds(copy):
                     count += _unlocked(int(name), copy)
             finally:
                 os.close(copy)
@@ -575,7 +575,7 @@ def _unlock_unknown(file: int) -> int:
 
 
 def _unlocked(descriptor: int, copy: int) -> bool:
-    """Unlock an open file unless a thread is inside; a thread locks no descriptor before its FileLock has it."""
+    """Unlock an open file unless a thread is inside; a FileLock has a descriptor before a thread locks it."""
     locks = [lock for reference in tuple(_locks) if (lock := reference()) and lock._file == descriptor]
     if not locks:
         fcntl.flock(copy, fcntl.LOCK_UN)
@@ -590,8 +590,8 @@ def _unlocked(descriptor: int, copy: int) -> bool:
 
 
 def _holds(descriptor: int) -> bool:
-    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as facts:
-        return any(line.startswith("lock:") and " FLOCK " in line for line in facts)
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as info:
+        return any(line.startswith("lock:") and " FLOCK " in line for line in info)
 
 
 def _note_fork() -> None:
@@ -613,7 +613,7 @@ os.register_at_fork(before=_note_fork, after_in_child=_renew_all)
 
 @contextmanager
 def flocked(path: str, timeout_s: float = TIMEOUT_S) -> Iterator[int]:
-    """Hold the lock of a file without a page of state, which must never be removed; gives its descriptor."""
+    """Hold the lock of a file without a page, which must never be removed; yields its descriptor."""
     with failing_as("open the lock", path):
         file = open_lock(path)
     try:
@@ -621,27 +621,27 @@ def flocked(path: str, timeout_s: float = TIMEOUT_S) -> Iterator[int]:
             _lock_empty(file, path, timeout_s)
         yield file
     finally:
-        # a child that was forked meanwhile has the open file too, and must not keep the lock
+        # a child that was forked in the block also has the open file, and must not hold the lock
         fcntl.flock(file, fcntl.LOCK_UN)
         os.close(file)
 
 
 def _lock_empty(file: int, path: str, timeout_s: float) -> None:
-    end, pause_s, is_told = time.monotonic() + timeout_s, _SHORTEST_PAUSE_S, False
+    end, pause_s, is_logged = time.monotonic() + timeout_s, _SHORTEST_PAUSE_S, False
     while True:
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         if time.monotonic() >= end:
             raise _held_by(_holders_of(file), timeout_s, path)
-        if not is_told:
-            _log.warning("%s holds a lock, and this process waits for it: %s", _who(_holders_of(file)), path)
-            is_told = True
+        if not is_logged:
+            _log.warning("waiting for a lock that %s holds: %s", _holder_name(_holders_of(file)), path)
+            is_logged = True
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def make_lock(path: str) -> None:
-    """Make the file of a lock if there is none, so that a full disk need not have a place for it later."""
+    """Create the file of a lock if missing, so that a full disk does not prevent that later."""
     with failing_as("make the lock", path):
         os.close(open_lock(path))

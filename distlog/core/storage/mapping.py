@@ -31,7 +31,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class FileMap:
-    """`length` bytes of a descriptor's file from a page on, mapped until the last array over them goes."""
+    """Maps `length` bytes of a descriptor's file from a page, until the last array over them is deleted."""
 
     def __init__(self, file: int, start: int, length: int, *, writable: bool = False) -> None:
         access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
@@ -40,49 +40,48 @@ class FileMap:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         # numpy's array interface: the flag says whether the array is read-only
-        place = address, not writable
-        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": place}
-        self._place = address, length
+        interface = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (address, not writable)}
+        self.__array_interface__ = interface
+        self._mapped = address, length
 
     def __del__(self, unmap: Any = _system.munmap) -> None:
-        if hasattr(self, "_place"):
-            unmap(*self._place)
+        if hasattr(self, "_mapped"):
+            unmap(*self._mapped)
 
 
 def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
-    """Bytes [start, end) of the file of a descriptor, or as many as there are, read-only; the map outlives the
-    descriptor.
+    """Map bytes [start, end) of a descriptor's file, fewer if it is shorter, read-only; outlives the descriptor.
 
-    Raises OSError, also when the file is cut during the call.
+    Raises OSError, also if the file is truncated during the call.
     """
     length = os.fstat(file).st_size
     end = length if end is None else min(end, length)
     if start >= end:
         return memoryview(b"")
-    before = start % mmap.ALLOCATIONGRANULARITY
-    mapped = np.asarray(FileMap(file, start - before, before + end - start))
+    skipped = start % mmap.ALLOCATIONGRANULARITY
+    mapped = np.asarray(FileMap(file, start - skipped, skipped + end - start))
     if os.stat(file).st_size < end:
-        raise OSError(errno.EIO, "the file was cut while it was opened")
-    return mapped.data[before:]
+        raise OSError(errno.EIO, "the file was truncated while it was opened")
+    return mapped.data[skipped:]
 
 
 def map_watched(file: int, length: int) -> memoryview:
-    """As `map_shared`, read-only."""
+    """Same as `map_shared`, but read-only."""
     return memoryview(mmap.mmap(file, length, mmap.MAP_SHARED, mmap.PROT_READ))
 
 
 def map_shared(file: int, length: int) -> memoryview:
-    """The first `length` bytes of a descriptor's file, which must be that long; all processes see what one writes."""
+    """Map the first `length` bytes of a descriptor's file, which must exist, shared between processes."""
     return np.asarray(FileMap(file, 0, length, writable=True)).data
 
 
 def read_nothing_ahead(data: memoryview) -> None:
-    """Tell the system that only single places of a map will be used; it need not listen."""
+    """Advise the system that a map is read at random positions."""
     _system.madvise(np.frombuffer(data, np.uint8).ctypes.data, len(data), mmap.MADV_RANDOM)
 
 
 class SparseMap:
-    """The bytes of a file of which only small places are read: each is announced, and no others are read."""
+    """The bytes of a file with few small reads, which are announced; the system prefetches no other bytes."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -96,20 +95,20 @@ class SparseMap:
         if hasattr(self, "data"):
             close(self._file)
 
-    def is_in_memory(self, places: Iterable[int], size: int) -> bool:
-        """True if `size` bytes at each of the places can be had without the device; False if unknown."""
+    def is_in_memory(self, positions: Iterable[int], size: int) -> bool:
+        """Return whether `size` bytes at all `positions` are in the page cache; False if unknown."""
         if not hasattr(os, "RWF_NOWAIT"):  # as of a Python that was built for a glibc before 2.26
             return False
         buffer = bytearray(size)
         try:
-            return all(os.preadv(self._file, [buffer], place, os.RWF_NOWAIT) for place in places)
+            return all(os.preadv(self._file, [buffer], position, os.RWF_NOWAIT) for position in positions)
         except OSError:
             return False
 
-    def announce(self, places: Iterable[int], size: int) -> None:
-        """Have the system fetch `size` bytes at each of the places; it goes on when it has asked for them."""
-        for place in places if hasattr(os, "posix_fadvise") else ():
-            os.posix_fadvise(self._file, place, size, os.POSIX_FADV_WILLNEED)
+    def announce(self, positions: Iterable[int], size: int) -> None:
+        """Start to prefetch `size` bytes at all `positions`, without waiting."""
+        for position in positions if hasattr(os, "posix_fadvise") else ():
+            os.posix_fadvise(self._file, position, size, os.POSIX_FADV_WILLNEED)
 
     def read_nothing_ahead(self) -> None:
         if len(self.data):

@@ -70,16 +70,15 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in os.environ if name.startswith(_ENVIRONMENT)}
 
 
-# The store's own time, which its replies carry (the Date of HTTP). No clock of this machine can tell how long a
-# process stood still: not the wall clock, which may be set, and not the monotonic one, which stands still with a
-# machine that sleeps, or goes on from an image of days ago.
+# The store's time, from its replies (the Date of HTTP). No clock of this machine measures how long a process was
+# paused: the wall clock may be set, and the monotonic clock stops while the machine sleeps or is an image.
 
 #: Gets the times of the replies to the requests of a context, in ms since 1970.
 REPLY_TIMES: ContextVar[list[int] | None] = ContextVar("REPLY_TIMES", default=None)
 
 
 def note_reply(client: Any, date: str | None) -> None:
-    """Note the Date of a reply that `client` got; nothing if it has none that makes sense."""
+    """Store the Date of a reply to `client`; a missing or bad Date is ignored."""
     try:
         time_ms = _date_ms(date or "")
     except (TypeError, ValueError):
@@ -92,46 +91,46 @@ def note_reply(client: Any, date: str | None) -> None:
 
 @lru_cache(64)
 def _date_ms(date: str) -> int:
-    """A Date in ms since 1970; all replies of one second have the same."""
+    """Parse a Date to ms since 1970; cached, since all replies of a second have the same."""
     return int(parsedate_to_datetime(date).timestamp() * 1000)
 
 
 def replied_ms(client: Any) -> int:
-    """The newest time that was noted for `client`; 0 if there is none."""
+    """Return the newest time of a reply to `client`; 0 without any."""
     return int(getattr(client, "distlog_replied_ms", 0))
 
 
-def _note_replies(protocol: str, made: Any) -> None:
-    """Have a new client note its replies; one for which that fails goes on without."""
+def _note_replies(protocol: str, client: Any) -> None:
+    """Make a new client store the times of its replies, if it supports that."""
     with suppress(AttributeError):
         if protocol == "s3":
-            made._call_s3 = _noted_calls(made, made._call_s3)
+            client._call_s3 = _noted_calls(client, client._call_s3)
         elif protocol == "gs":
             from aiohttp import TraceConfig
 
             async def note(session: Any, context: Any, params: Any) -> None:
-                note_reply(made, params.response.headers.get("Date"))
+                note_reply(client, params.response.headers.get("Date"))
 
             config = TraceConfig()
             config.on_request_end.append(note)
-            made.session_kwargs = {**made.session_kwargs, "trace_configs": [config]}
+            client.session_kwargs = {**client.session_kwargs, "trace_configs": [config]}
         elif protocol in _AZURE:
-            for policy in made.service_client._pipeline._impl_policies:
+            for policy in client.service_client._pipeline._impl_policies:
                 if hasattr(policy, "_response_callback"):
                     policy._response_callback = lambda response: note_reply(
-                        made, response.http_response.headers.get("Date")
+                        client, response.http_response.headers.get("Date")
                     )
 
 
-def _noted_calls(made: Any, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _noted_calls(client: Any, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     async def noted(*arguments: Any, **named: Any) -> Any:
         try:
             reply = await call(*arguments, **named)
         except Exception as error:
-            # "not there" and "exists" are replies, too
-            note_reply(made, _s3_date(getattr(error, "response", getattr(error.__cause__, "response", None))))
+            # "missing" and "exists" are replies too
+            note_reply(client, _s3_date(getattr(error, "response", getattr(error.__cause__, "response", None))))
             raise
-        note_reply(made, _s3_date(reply))
+        note_reply(client, _s3_date(reply))
         return reply
 
     return noted
@@ -143,8 +142,8 @@ def _s3_date(reply: Any) -> str | None:
     return date
 
 
-# Clients are kept per process id. After a fork the child makes its own. It must not close those of its parent,
-# since both processes share their sockets and the file descriptors of the event loop.
+# Clients are cached per process id. A forked child makes its own, and must not close its parent's, since both
+# processes share sockets and the descriptors of the event loop.
 MAX_CLIENTS = 16
 
 # Only `storage.retry` retries, so that its deadline holds: retries in several layers would take minutes.
@@ -154,19 +153,19 @@ _S3_CONFIG = {
     "retries": {"total_max_attempts": 1},
     "max_pool_connections": 2 * PARALLEL_REQUESTS,
 }
-#: This variable is set to have gcsfs ask.
+#: This variable makes gcsfs query the kind of a bucket.
 _KINDS_OF_BUCKETS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 _AZURE = ("abfs", "abfss", "az")
 _AZURE_SETTINGS = {"connection_timeout": 5, "read_timeout": 20}
 _INSTALL = {"s3": "s3", "gs": "gcs", **dict.fromkeys(_AZURE, "azure")}
-#: The names that other tools have for options of s3fs.
+#: Names of other tools for options of s3fs.
 _S3_NAMES = {
     **dict.fromkeys(("access_key", "access_key_id", "aws_access_key_id"), "key"),
     **dict.fromkeys(("secret_key", "secret_access_key", "aws_secret_access_key"), "secret"),
     **dict.fromkeys(("session_token", "aws_session_token"), "token"),
     **dict.fromkeys(("region", "region_name", "aws_region"), 'client_kwargs={"region_name": ...}'),
 }
-#: What s3fs takes besides its own arguments: those of its cache of listings, and of botocore's session.
+#: The options of s3fs in addition to its arguments: of its cache of listings, and of botocore's session.
 _S3_LIBRARY = frozenset(
     {
         *("skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"),
@@ -182,7 +181,7 @@ _PROOFS: dict[tuple[int, str, str], Proof] = {}
 
 @dataclass(slots=True)
 class Proof:
-    """The proof that one writer wins a put-if-absent in a bucket, once that `is_held`; `lock` is for finding out."""
+    """Whether conditional puts of a bucket are proven to work, if `is_held`; `lock` is for the probe."""
 
     is_held: bool = False
     lock: AbstractContextManager[object] = field(default_factory=process_lock)
@@ -191,24 +190,24 @@ class Proof:
 class ClientSource:
     def __init__(self, protocol: str, options: StorageOptions) -> None:
         self._protocol, self._options = protocol, options
-        # A hash of all that a client is made from, which includes the credentials in the environment.
-        made_from = json.dumps([protocol, options, environment()], sort_keys=True, default=repr)
-        self._key = hashlib.sha256(made_from.encode()).hexdigest()
+        # a hash of all settings of a client, including the credentials in the environment
+        settings = json.dumps([protocol, options, environment()], sort_keys=True, default=repr)
+        self._key = hashlib.sha256(settings.encode()).hexdigest()
 
     def get(self) -> Any:
-        """This process's client; InvalidConfigError for an unknown option."""
+        """Return this process's client. Raises InvalidConfigError for an unknown option."""
         key = (os.getpid(), self._key)
-        made = _CLIENTS.get(key)
-        if made is None:
-            # rotating credentials make clients beyond MAX_CLIENTS: this process's oldest ones go, never a parent's
-            own = [old for old in list(_CLIENTS) if old[0] == key[0]]
-            for old in own[: 1 - MAX_CLIENTS]:
+        client = _CLIENTS.get(key)
+        if client is None:
+            # rotating credentials make more than MAX_CLIENTS: drop this process's oldest clients, never a parent's
+            clients = [old for old in list(_CLIENTS) if old[0] == key[0]]
+            for old in clients[: 1 - MAX_CLIENTS]:
                 _CLIENTS.pop(old, None)
                 _ANSWERED.discard(old)
-                for proof in [each for each in list(_PROOFS) if each[:2] == old]:
+                for proof in [bucket_key for bucket_key in list(_PROOFS) if bucket_key[:2] == old]:
                     _PROOFS.pop(proof, None)
-            made = _CLIENTS.setdefault(key, _connect(self._protocol, self._options))
-        return made
+            client = _CLIENTS.setdefault(key, _connect(self._protocol, self._options))
+        return client
 
     @property
     def has_answered(self) -> bool:
@@ -222,7 +221,7 @@ class ClientSource:
 
 
 def _connect(protocol: str, options: StorageOptions) -> Any:
-    # an eighth of what a process for a local topic would import, and it needs none of it
+    # slow to import, and local topics do not need it
     import fsspec
 
     settings = {**options.settings(), "skip_instance_cache": True, "use_listings_cache": False}
@@ -230,11 +229,15 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
         settings["config_kwargs"] = {**_S3_CONFIG, **settings.get("config_kwargs", {})}
     elif protocol in _AZURE:
         settings = {**_AZURE_SETTINGS, **settings}
-    client = _class_of(protocol)
-    if client is not None:
-        _check_options(protocol, client, settings)
+    kind_of_client = _class_of(protocol)
+    if kind_of_client is not None:
+        _check_options(protocol, kind_of_client, settings)
     try:
-        made = client(**settings) if client and protocol == "gs" else fsspec.filesystem(protocol, **settings)
+        client = (
+            kind_of_client(**settings)
+            if kind_of_client and protocol == "gs"
+            else fsspec.filesystem(protocol, **settings)
+        )
     except ImportError:
         name = _INSTALL.get(protocol)
         hint = f"pip install {extra(name)}" if name else f"install the fsspec package for {protocol}"
@@ -242,60 +245,60 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
     except (TypeError, ValueError, LookupError) as error:
         if protocol not in fsspec.available_protocols():
             raise StorageError(
-                f"no storage is called {protocol}://: give a path, s3://bucket/folder, gs://, abfs:// or memory://"
+                f"unknown storage {protocol}://: use a path, s3://bucket/folder, gs://, abfs:// or memory://"
             ) from None
         raise StorageError(f"cannot open {protocol}://: {options.masked(str(error))}") from None
     except OSError as error:
         if not str(error).startswith("Unable to load lib"):
             raise
         raise StorageError(
-            f"no client for {protocol}:// is installed: it needs Java and Hadoop's libhdfs, where JAVA_HOME and "
-            "HADOOP_HOME or ARROW_LIBHDFS_DIR say"
+            f"no client for {protocol}:// is installed: it needs Java and Hadoop's libhdfs, located by JAVA_HOME and "
+            "HADOOP_HOME or ARROW_LIBHDFS_DIR"
         ) from None
-    _stop_retries(protocol, made)
-    _note_replies(protocol, made)
-    return made
+    _stop_retries(protocol, client)
+    _note_replies(protocol, client)
+    return client
 
 
 def _class_of(protocol: str) -> Any:
-    """The class of the clients of a protocol, or None; the error comes when a client is made."""
+    """Return the class of the clients of a protocol, or None; making a client raises the error."""
     from fsspec import get_filesystem_class
 
     try:
         kind_of_client: Any = get_filesystem_class(protocol)
     except (ImportError, ValueError):
         return None
-    # gcsfs asks by gRPC of what kind a bucket is, and waits a minute where no server speaks it; its base does not
+    # gcsfs queries the kind of a bucket by gRPC, and waits a minute for a server without gRPC; its base does not
     if protocol == "gs" and _KINDS_OF_BUCKETS not in os.environ:
         return next((kind for kind in kind_of_client.__mro__ if kind.__module__ == "gcsfs.core"), kind_of_client)
     return kind_of_client
 
 
-def _stop_retries(protocol: str, made: Any) -> None:
-    """Have the client try once. Only s3fs has a setting for it; without one a client goes on as it is made."""
+def _stop_retries(protocol: str, client: Any) -> None:
+    """Make the client try once, if it supports that."""
     if protocol == "s3":
-        made.retries = 1
+        client.retries = 1
     elif protocol in _AZURE:
         with suppress(AttributeError):
-            made.service_client._config.retry_policy.total_retries = 0
+            client.service_client._config.retry_policy.total_retries = 0
     elif protocol == "gs":
         with suppress(AttributeError):
-            made._request = type(made)._request.__wrapped__.__get__(made)
+            client._request = type(client)._request.__wrapped__.__get__(client)
 
 
 def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> None:
     """Raise InvalidConfigError for missing options, and for misspelled names."""
-    known = inspect.signature(client.__init__).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    needed = {each.name for each in known if each.kind in kinds and each.default is each.empty} - {"self"}
+    parameters = [item for item in inspect.signature(client.__init__).parameters.values() if item.kind in kinds]
+    needed = {item.name for item in parameters if item.default is item.empty} - {"self"}
     if missing := sorted(needed - settings.keys()):
         raise InvalidConfigError(f"cannot open {protocol}://: set the storage option {' and '.join(missing)}")
-    names = [each.name for each in known if each.kind in kinds and each.name != "self"]
-    # arguments for the classes that it is made from are no slip
-    above = {name for kind in client.__mro__ for name in inspect.signature(kind.__init__).parameters}
+    names = [item.name for item in parameters if item.name != "self"]
+    # arguments of base classes are valid
+    inherited = {name for kind in client.__mro__ for name in inspect.signature(kind.__init__).parameters}
     meant = {**{name: name for name in names}, **(_S3_NAMES if protocol == "s3" else {})}
-    for name in [each for each in settings if each not in above]:
-        # of three letters two may have changed places
+    for name in [setting for setting in settings if setting not in inherited]:
+        # in a name of three letters two may be swapped
         if close := difflib.get_close_matches(name.lower(), meant, 1, 0.66):
             raise InvalidConfigError(f"{protocol}:// has no storage option {name!r}: did you mean {meant[close[0]]}?")
         if protocol == "s3" and name not in _S3_LIBRARY:

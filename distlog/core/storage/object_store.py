@@ -32,7 +32,7 @@ from distlog.core.storage.backend import (
 from distlog.core.storage.client_errors import ClientErrors
 from distlog.core.storage.object_client import REPLY_TIMES, ClientSource, Proof, StorageOptions, replied_ms
 from distlog.core.storage.parallel import Task, WorkerThreads, in_parallel
-from distlog.core.storage.retry import Deadline, ErrorKind, check_one_wins, retried, settle
+from distlog.core.storage.retry import Deadline, ErrorKind, check_one_wins, resolve_put, retried
 from distlog.core.times import to_ms
 
 _MEMORY = process_lock()
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class ObjectRequests:
-    """Sends requests, again while their answer is unclear; the client is got for each, as a fork may come between."""
+    """Sends requests and retries unclear answers; gets the client for every request, since the process may fork."""
 
     def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
         self.protocol, self.counters = protocol, counters
@@ -53,20 +53,24 @@ class ObjectRequests:
         return self._client.get()
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
-        """`call()`, again while it fails for reasons that may pass; for less time if the server never answered."""
+        """Return `call()`, retried after temporary failures; for a shorter time if the server never answered."""
         timeout_s, least = storage_retry.RETRY_TIMEOUT_S, 1
         if not self._client.has_answered:
-            timeout_s, least, call = min(timeout_s, storage_retry.FIRST_TIMEOUT_S), 0, partial(self._asked, call)
+            timeout_s, least, call = (
+                min(timeout_s, storage_retry.FIRST_TIMEOUT_S),
+                0,
+                partial(self._noting_answer, call),
+            )
         return retried(call, action, path, self._errors, Deadline(timeout_s, least=least))
 
     def of_bucket(self, action: str, path: str, call: Callable[[], T]) -> T:
-        """As `retried`, for a request that needs the bucket alone."""
+        """Same as `retried`, for a request that only needs the bucket."""
         try:
             return self.retried(action, path, call)
         except FileNotFoundError as error:
             raise self.failure(action, path, error) from None
 
-    def _asked(self, call: Callable[[], T]) -> T:
+    def _noting_answer(self, call: Callable[[], T]) -> T:
         try:
             answer = call()
         except Exception as error:
@@ -77,21 +81,21 @@ class ObjectRequests:
         return answer
 
     def proof(self, path: str) -> Proof:
-        # memory is one store, whatever its folders are called
+        # memory is a single store
         return self._client.proof("" if self.protocol == "memory" else path.split("/")[2])
 
     def failure(self, action: str, path: str, error: Exception) -> DistlogError:
         return self._errors.failure(action, path, error)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
-        """See `Storage.read`; a known range, so that no client asks for the size first."""
+        """See `Storage.read`; uses a known range, so that no client queries the size first."""
         return self.retried("read", path, lambda: self._get(path, start, end))
 
     def size(self, path: str) -> int:
         return int(self.describe(path)["size"])
 
     def describe(self, path: str) -> Any:
-        return self.retried("look at", path, lambda: self._head(path))
+        return self.retried("stat", path, lambda: self._head(path))
 
     def put(self, path: str, data: bytes | bytearray) -> None:
         self.of_bucket("put", path, lambda: self._put(path, data))
@@ -107,7 +111,7 @@ class ObjectRequests:
             finally:
                 REPLY_TIMES.reset(context)
 
-        stored = settle(
+        stored = resolve_put(
             create, lambda: self._get(path, 0, MAX_CONDITIONAL_BYTES + 1), path, self._errors, Deadline(timeout_s)
         )
         if stored == data and len(tries) == 1:
@@ -115,7 +119,7 @@ class ObjectRequests:
         return stored
 
     def replied_ms(self) -> int:
-        """See `Storage.replied_ms`; memory is no other machine's."""
+        """See `Storage.replied_ms`; memory has this machine's time."""
         return times.now_ms() if self.protocol == "memory" else replied_ms(self.fs)
 
     def delete_one(self, path: str) -> None:
@@ -126,11 +130,11 @@ class ObjectRequests:
     def delete_many(self, paths: Sequence[str]) -> None:
         """Delete up to a thousand objects of S3 in one request."""
         split = [self.fs.split_path(path) for path in paths]
-        wanted = {"Objects": [{"Key": key} for _, key, _ in split], "Quiet": True}
+        request = {"Objects": [{"Key": key} for _, key, _ in split], "Quiet": True}
 
         def delete() -> None:
             self.counters.deletes += 1
-            reply = self.fs.call_s3("delete_objects", Bucket=split[0][0], Delete=wanted)
+            reply = self.fs.call_s3("delete_objects", Bucket=split[0][0], Delete=request)
             failed = {error.get("Code") for error in reply.get("Errors", [])} - {"NoSuchKey"}
             if "AccessDenied" in failed:
                 raise StorageError("not allowed to delete", file=paths[0])
@@ -177,7 +181,7 @@ class ObjectRequests:
         self.counters.bytes_written += len(data)
 
     def _create(self, path: str, data: bytes) -> bytes:
-        # fsspec's memory tests and then writes; there is one process, so one lock makes one step of it.
+        # fsspec's memory tests and then writes; a lock makes that atomic in its single process
         with _MEMORY if self.protocol == "memory" else nullcontext():
             self._put(path, data, mode="create")
         return data
@@ -188,11 +192,11 @@ _MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
 
 
 def modified_ms(entry: Mapping[str, Any]) -> int:
-    """The time at which a listed object was written, in ms since 1970; MAX_LONG if the store does not say."""
-    said = next((entry[name] for name in _MODIFIED if entry.get(name)), MAX_LONG)
-    if isinstance(said, datetime | str):
-        return to_ms(said)
-    return int(said * 1000) if isinstance(said, float) else MAX_LONG
+    """Return the time of a listed object in ms since 1970; MAX_LONG if unknown."""
+    modified = next((entry[name] for name in _MODIFIED if entry.get(name)), MAX_LONG)
+    if isinstance(modified, datetime | str):
+        return to_ms(modified)
+    return int(modified * 1000) if isinstance(modified, float) else MAX_LONG
 
 
 # An object below 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB, or of more where there is memory for
@@ -247,7 +251,7 @@ class BufferedWriter(ObjectWriter):
         self._forget()
 
     def _send_full(self) -> None:
-        # The memory store keeps the object in memory in any case: parts would only be a second copy.
+        # the memory store holds the object in memory anyway: parts would be a second copy
         if self.written < SINGLE_PUT_BYTES or self._requests.protocol == "memory":
             return
         if self._upload is None:
@@ -262,11 +266,11 @@ class BufferedWriter(ObjectWriter):
         self._full, self._filling = [], bytearray()
 
 
-_GONE = "the upload was aborted by somebody else, or expired: write the object again"
+_ABORTED = "the upload expired, or another process aborted it: write the object again"
 
 
 class MultipartUpload:
-    """S3's multipart upload; each request is retried by itself."""
+    """S3's multipart upload; every request is retried separately."""
 
     def __init__(self, requests: ObjectRequests, path: str) -> None:
         self._requests, self._path = requests, path
@@ -277,7 +281,7 @@ class MultipartUpload:
         self._id = self._call("create_multipart_upload")["UploadId"]
 
     def send(self, part: bytearray) -> None:
-        """Start to upload `part` when fewer than PARTS_IN_FLIGHT are running; raises an earlier part's error."""
+        """Start to upload `part` when fewer than PARTS_IN_FLIGHT are running. Raises the error of an earlier part."""
         if len(self._tags) >= PARTS_IN_FLIGHT:
             self._tags[-PARTS_IN_FLIGHT].wait()
         self._tags.append(Task(partial(self._upload, len(self._tags) + 1, part)))
@@ -285,18 +289,18 @@ class MultipartUpload:
         self._sent += len(part)
 
     def finish(self) -> None:
-        parts = [{"PartNumber": at, "ETag": tag.wait()} for at, tag in enumerate(self._tags, start=1)]
+        parts = [{"PartNumber": number, "ETag": tag.wait()} for number, tag in enumerate(self._tags, start=1)]
         self._crew.end(joined=True)
         try:
             self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
         except FileNotFoundError:
-            # it is there if the upload was completed, and the reply was lost
+            # the object exists if the upload was completed and the response was lost
             try:
                 size = self._requests.size(self._path)
             except FileNotFoundError:
                 size = None
             if size != self._sent:
-                raise StorageError(_GONE, file=self._path, sent=self._sent, size=size) from None
+                raise StorageError(_ABORTED, file=self._path, sent=self._sent, size=size) from None
 
     def discard(self) -> None:
         self._crew.end(joined=True)
@@ -306,8 +310,8 @@ class MultipartUpload:
         try:
             reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
         except FileNotFoundError:
-            # no file is missing, as callers that read files too would take it
-            raise StorageError(_GONE, file=self._path, part=number) from None
+            # not FileNotFoundError, which callers that read files would misinterpret
+            raise StorageError(_ABORTED, file=self._path, part=number) from None
         self._requests.counters.bytes_written += len(part)
         return str(reply["ETag"])
 
@@ -320,24 +324,24 @@ class MultipartUpload:
 
 
 class StreamUpload:
-    """The chunked upload of an fsspec file, which has its own retries; for stores other than S3."""
+    """The chunked upload of an fsspec file, which retries by itself; for stores other than S3."""
 
     def __init__(self, requests: ObjectRequests, path: str) -> None:
         self._requests, self._path = requests, path
-        self._file = self._once(lambda: requests.fs.open(path, "wb", block_size=PART_BYTES))
+        self._file = self._called(lambda: requests.fs.open(path, "wb", block_size=PART_BYTES))
 
     def send(self, part: bytearray) -> None:
-        self._once(lambda: self._file.write(part))
+        self._called(lambda: self._file.write(part))
         self._requests.counters.bytes_written += len(part)
 
     def finish(self) -> None:
-        self._once(self._file.close)
+        self._called(self._file.close)
         self._requests.counters.puts += 1
 
     def discard(self) -> None:
         self._file.discard()
 
-    def _once(self, call: Callable[[], Any]) -> Any:
+    def _called(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except Exception as error:
@@ -346,14 +350,14 @@ class StreamUpload:
 
 _WRITABLE = ("s3", "gs", "abfs", "abfss", "az", "memory")
 _KEYS_PER_DELETE = 1000
-#: How often an object is put whose time is asked for, if others delete it.
+#: How often the object for the store's time is put, if another process deletes it.
 _PROBES_TRIED = 3
 
 
 class ObjectStore(ObjectRequests):
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
         merged, covered_by = merge_ranges(ranges)
-        replies = in_parallel(lambda wanted: memoryview(self.read(*wanted)), merged)
+        replies = in_parallel(lambda span: memoryview(self.read(*span)), merged)
         shifts = [merged[number][1] for number in covered_by]
         return [
             replies[number][start - shift : max(end, start) - shift]
@@ -373,23 +377,23 @@ class ObjectStore(ObjectRequests):
         in_parallel(lambda item: self._put_any(*item), files.items())
 
     def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
-        """See `Storage.put_if_absent`; the race that may come first takes of its time."""
-        begun_s = time.monotonic()
+        """See `Storage.put_if_absent`; a probe before the first put uses some of the time."""
+        start_s = time.monotonic()
         self.probe_put_if_absent(path.rpartition("/")[0], timeout_s)
-        left_s = timeout_s - (time.monotonic() - begun_s)
+        left_s = timeout_s - (time.monotonic() - start_s)
         return super().put_if_absent(path, data, left_s, put_time)
 
     def probe_put_if_absent(self, folder: str, timeout_s: float) -> None:
-        """See `Storage.probe_put_if_absent`; of several threads that ask, one sends the requests."""
+        """See `Storage.probe_put_if_absent`; one of several threads sends the requests."""
         self._check_writable()
-        begun_s = time.monotonic()
+        start_s = time.monotonic()
         proof = self.proof(folder)
         with proof.lock:
             if proof.is_held:
                 return
-            left_s = timeout_s - (time.monotonic() - begun_s)
+            left_s = timeout_s - (time.monotonic() - start_s)
             if left_s <= 0:
-                # or writers would wait one after the other for a store that does not answer
+                # otherwise writers would wait one after the other for a store that does not answer
                 raise StorageError("nothing was written: the storage did not answer another writer", folder=folder)
             path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
             check_one_wins(
@@ -407,7 +411,7 @@ class ObjectStore(ObjectRequests):
         return BufferedWriter(self, path, part_bytes)
 
     def entries(self, folder: str) -> Entries:
-        """The objects and the names of the folders; a folder that does not exist is empty."""
+        """List the objects and the names of the folders; a missing folder is empty."""
         self.counters.lists += 1
         try:
             entries = self.retried("list", folder, lambda: self.fs.ls(folder, detail=True))
@@ -435,13 +439,14 @@ class ObjectStore(ObjectRequests):
         if self.protocol != "s3":
             in_parallel(self.delete_one, paths)
             return
-        chunks = [paths[at : at + _KEYS_PER_DELETE] for at in range(0, len(paths), _KEYS_PER_DELETE)]
+        starts = range(0, len(paths), _KEYS_PER_DELETE)
+        chunks = [paths[start : start + _KEYS_PER_DELETE] for start in starts]
         in_parallel(self.delete_many, chunks)
 
     def now_ms(self, folder: str) -> int:
-        """See `Storage.now_ms`: the Date of a reply on S3, elsewhere the time of an object that was just written."""
+        """See `Storage.now_ms`: the Date of a reply on S3, elsewhere the time of a new object."""
         if self.protocol == "s3":
-            # to list one key needs no more permissions than to load a topic, and no object
+            # listing a key needs the permissions of loading a topic, and no object
             reply = self.list_s3("get the storage's time", folder, MaxKeys=1)
             return to_ms(parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]))
         path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
@@ -451,25 +456,25 @@ class ObjectStore(ObjectRequests):
                 written_ms = self.modified_ms(path)
                 break
             except FileNotFoundError:
-                # this process stood still for so long that a vacuum took the object for one of a dead process
+                # this process was paused, and a vacuum deleted the object as abandoned
                 continue
             finally:
                 self.delete_one(path)
         else:
-            raise StorageError("the storage lost an object that was just written", file=path)
+            raise StorageError("the storage lost a new object", file=path)
         if written_ms == MAX_LONG:
-            raise StorageError("this storage does not say when an object was written", file=folder)
+            raise StorageError("this storage does not report when an object was written", file=folder)
         return written_ms
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
-        """See `Storage.uploads`; one request per thousand, and only to S3."""
+        """See `Storage.uploads`; a request per thousand, and only to S3."""
         uploads = list[UnfinishedUpload]()
         after: dict[str, str] | None = {} if self.protocol == "s3" else None
         while after is not None:
             reply = self.list_s3("list the uploads below", folder, "list_multipart_uploads", **after)
             root = folder[: len(folder) - len(self.fs.split_path(folder)[1])]
-            for one in reply.get("Uploads", []):
-                uploads.append(UnfinishedUpload(root + one["Key"], one["UploadId"], to_ms(one["Initiated"])))
+            for entry in reply.get("Uploads", []):
+                uploads.append(UnfinishedUpload(root + entry["Key"], entry["UploadId"], to_ms(entry["Initiated"])))
             has_more = reply.get("IsTruncated")
             names = ("KeyMarker", "UploadIdMarker")
             after = {name: reply[f"Next{name}"] for name in names} if has_more else None
@@ -489,15 +494,15 @@ class ObjectStore(ObjectRequests):
             self.retried("abort the upload of", upload.name, abort)
 
     def _objects_after(self, folder: str, after: str) -> Iterator[FileInfo]:
-        """The objects of S3 behind the name `after`, in order, a page at a time: fsspec keeps all of a listing."""
+        """Yield the objects of S3 after the name `after`, in order, page by page, unlike fsspec."""
         _, key, _ = self.fs.split_path(folder)
         prefix = f"{key}/" if key else ""
         where: dict[str, Any] | None = {"StartAfter": prefix + after} if after else {}
         while where is not None:
             reply = self.list_s3("list", folder, Delimiter="/", **where)
-            for one in reply.get("Contents", []):
-                if name := one["Key"][len(prefix) :]:
-                    yield FileInfo(name, one["Size"], to_ms(one["LastModified"]))
+            for entry in reply.get("Contents", []):
+                if name := entry["Key"][len(prefix) :]:
+                    yield FileInfo(name, entry["Size"], to_ms(entry["LastModified"]))
             where = {"ContinuationToken": reply["NextContinuationToken"]} if reply.get("IsTruncated") else None
 
     def _put_any(self, path: str, data: Buffer) -> None:

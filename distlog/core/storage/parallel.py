@@ -18,19 +18,19 @@ from typing import Generic, NoReturn, TypeVar
 
 from distlog.core.errors import StorageError
 
-# An interrupt cannot leave others waiting forever. Python's executors and futures take several steps to take a lock:
-# an interrupt between two of these, such as Ctrl-C in a notebook, leaves the lock held, and all its waiters wait
-# forever. What the threads here share is taken and given back in one step of the interpreter.
+# Python's executors and futures acquire a lock in several steps: an interrupt between two steps, such as Ctrl-C in a
+# notebook, leaves the lock held, and all its waiters wait forever. The threads here acquire and release shared state
+# in one step of the interpreter.
 
 _pools: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
 
 class WorkerThreads:
-    """Up to `size` threads that only help: if none can be started, or after a fork, no thread does the work."""
+    """Up to `size` helper threads: if none can be started, or after a fork, no thread does the work."""
 
     def __init__(self, size: int, name: str) -> None:
         self._name, self._process = name, os.getpid()
-        # a token for each thread that may still be started, above them one for each that is idle: work takes the last
+        # a token per thread that may still be started, then a token per idle thread: work takes the last
         self._free = deque([True] * size)
         self._threads: list[threading.Thread] = []
         self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -38,7 +38,7 @@ class WorkerThreads:
         _pools.add(self)
 
     def put(self, work: Callable[[], object]) -> None:
-        """Have a thread do `work`; errors that it raises are dropped."""
+        """Make a thread do `work`, ignoring its errors."""
         if self._is_over or self._process != os.getpid():
             return
         self._waiting.put(work)
@@ -53,19 +53,19 @@ class WorkerThreads:
         thread = threading.Thread(target=_serve, args=(self._waiting, self._free), name=self._name, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # there can be no more threads, or the interpreter is ending
+        except RuntimeError:  # no more threads are possible, or the interpreter is shutting down
             self._free.appendleft(True)
         else:
-            # only now: a thread whose start was interrupted may never run
+            # after the start: a thread whose start was interrupted may never run
             self._threads.append(thread)
 
     def end(self, *, joined: bool) -> None:
-        """Drop the waiting work, and let the threads go; when `joined`, wait until they have ended."""
+        """Drop queued work and stop the threads; when `joined`, wait until they have ended."""
         self._is_over = True
         if self._process != os.getpid():
             return
         while not self._waiting.empty():
-            # a thread may take it first
+            # a thread may get it first
             with suppress(Empty):
                 self._waiting.get_nowait()
         self._waiting.put(None)
@@ -80,7 +80,7 @@ def _serve(waiting: SimpleQueue[Callable[[], object] | None], free: deque[bool])
             work()
         del work
         free.append(False)
-    # tell the next thread to end, too
+    # the next thread must end too
     waiting.put(None)
 
 
@@ -96,7 +96,7 @@ T = TypeVar("T")
 
 
 class Task(Generic[T]):
-    """Work of one process, done once: by a thread, or by the first caller that wants it before a thread begins."""
+    """Work of one process, done once: by a thread, or by a caller that needs it before a thread has started."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work, self._is_taken, self._is_over = work, threading.Lock(), False
@@ -106,7 +106,7 @@ class Task(Generic[T]):
         self._process = os.getpid()
 
     def run(self) -> None:
-        """Do the work, unless it has been begun already; an error is kept for `wait`."""
+        """Do the work, unless it has started already; `wait` raises its error."""
         if self._process != os.getpid() or not self._is_taken.acquire(blocking=False):
             return
         try:
@@ -114,7 +114,7 @@ class Task(Generic[T]):
         except BaseException as error:
             self._error = error
             if not isinstance(error, Exception):
-                # an interrupt is meant for the thread that runs this now, whichever caller wants the result
+                # an interrupt is for the thread that runs this, not for a caller that waits
                 raise
         finally:
             self._end()
@@ -127,7 +127,7 @@ class Task(Generic[T]):
         """Wait for the work and return its result. Raises the work's error, and StorageError in a forked child."""
         self.run()
         if self._process != os.getpid() and not self.is_done:
-            raise begun_before_fork()
+            raise started_before_fork()
         if not self.is_done:
             self._wait_for_another()
         if self._error is not None:
@@ -135,19 +135,19 @@ class Task(Generic[T]):
         return self._result[0]
 
     def _wait_for_another(self) -> None:
-        # a lock of its own for each waiter: an interrupt that comes just when it is taken harms no other
+        # a lock per waiter: an interrupt while it is acquired harms no other waiter
         over = threading.Lock()
         over.acquire()
         # before the calls of `when_over`, which may raise
         self._calls.appendleft(over.release)
         if self.is_done:
             self._call()
-        # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
+        # with a timeout: Ctrl-C cannot interrupt a plain wait where a library restarts waits, as polars does
         while not over.acquire(timeout=threading.TIMEOUT_MAX):
             pass
 
     def when_over(self, call: Callable[[], None]) -> None:
-        """Call `call` when the work is done. Work that has not begun is cancelled, and `call` is called now."""
+        """Call `call` when the work is done. Cancels work that has not started, and then calls `call` now."""
         if self._is_taken.acquire(blocking=False):
             self._error = CancelledError()
             self._end()
@@ -161,32 +161,32 @@ class Task(Generic[T]):
 
     def _call(self) -> None:
         while self._calls:
-            with suppress(IndexError):  # another thread may call them, too
+            with suppress(IndexError):  # another thread may call them as well
                 self._calls.popleft()()
 
 
 def begin(work: Callable[[], T]) -> Task[T]:
     task = Task(work)
-    _crew().put(task.run)
+    _background_pool().put(task.run)
     return task
 
 
 @cache
-def _crew() -> WorkerThreads:
+def _background_pool() -> WorkerThreads:
     return WorkerThreads(_THREADS, "distlog-background")
 
 
-def begun_before_fork() -> StorageError:
-    """The error of a forked child that waits for what only its parent's threads can do."""
-    return StorageError("this was begun before a fork, in the parent: do it again in this process")
+def started_before_fork() -> StorageError:
+    """Return the error of a forked child that waits for threads of its parent."""
+    return StorageError("this was started before a fork, in the parent: do it again in this process")
 
 
-os.register_at_fork(after_in_child=_crew.cache_clear)
+os.register_at_fork(after_in_child=_background_pool.cache_clear)
 
-#: Requests to an object store that are under way at once.
+#: Concurrent requests to an object store.
 PARALLEL_REQUESTS = 16
-_AHEAD = "distlog-ahead"
-#: How long a thread waits before it checks whether what it waits for is still wanted.
+_THREAD_NAME = "distlog-ahead"
+#: How long a thread waits before it checks whether it must still wait.
 _PATIENCE_SECONDS = 1.0
 
 U = TypeVar("U")
@@ -198,66 +198,66 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-class _Line(Generic[T]):
-    """Tasks in their order: the next one, which the reader waits for, and up to `ahead` tasks after it."""
+class _OrderedTasks(Generic[T]):
+    """Tasks in order: the next task, which the reader waits for, and up to `buffered` tasks after it."""
 
-    def __init__(self, tasks: Iterable[Callable[[], T]], ahead: int) -> None:
+    def __init__(self, tasks: Iterable[Callable[[], T]], buffered: int) -> None:
         self._tasks, self._turn, self._process = iter(tasks), threading.Lock(), os.getpid()
-        self._room, self._taken, self._given = ahead + 1, 0, 0
-        self.begun: deque[Task[T]] = deque()
+        self._room, self._pulled, self._returned = buffered + 1, 0, 0
+        self.queue: deque[Task[T]] = deque()
         self.is_over = False
 
-    def take(self, *, blocking: bool = True) -> Task[T] | None:
-        """Take the next task into the line; the caller must run it. None if there is no task or no room."""
+    def pull(self, *, blocking: bool = True) -> Task[T] | None:
+        """Queue the next task, which the caller must run. Returns None without a task or room."""
         if self._process != os.getpid():
-            raise begun_before_fork()
+            raise started_before_fork()
         while not self._turn.acquire(blocking, _PATIENCE_SECONDS if blocking else -1):
-            # an interrupt may end a thread between this line and `try`: then the turn is not given back
+            # an interrupt may end a thread between this line and `try`, without a release
             if self.is_over or not blocking:
                 return None
         try:
-            task = None if self.is_over or self._taken - self._given == self._room else self._pull()
+            task = None if self.is_over or self._pulled - self._returned == self._room else self._next_task()
         finally:
             self._turn.release()
         if self.is_over:
             self._close()
         return task
 
-    def take_in(self, pool: WorkerThreads, *, by_thread: bool) -> None:
-        """Have a thread of `pool` do the next task. With `by_thread` the thread takes it, too, if that is costly."""
+    def submit_next(self, pool: WorkerThreads, *, by_thread: bool) -> None:
+        """Make a thread of `pool` do the next task; with `by_thread`, the thread also pulls it, if that is costly."""
         if self.is_over:
             return
         if by_thread:
             pool.put(self._advance)
-        elif task := self.take():
+        elif task := self.pull():
             pool.put(task.run)
 
     def _advance(self) -> None:
-        if task := self.take():
+        if task := self.pull():
             task.run()
 
-    def help(self, task: Task[T]) -> None:
-        """Do `task`, or, while another thread does it, tasks that no thread has begun."""
+    def work_until(self, task: Task[T]) -> None:
+        """Do `task`, or, while another thread does it, tasks that no thread has started."""
         task.run()
-        while not task.is_done and (other := self.take(blocking=False)):
+        while not task.is_done and (other := self.pull(blocking=False)):
             other.run()
 
     def next(self) -> Task[T] | None:
         """Remove and return the task to wait for; None at the end."""
-        if not self.begun:
-            self.take()
-        return self.begun.popleft() if self.begun else None
+        if not self.queue:
+            self.pull()
+        return self.queue.popleft() if self.queue else None
 
-    def give(self) -> None:
-        """Make room for one more task: the reader has taken the result of the one that left the line."""
-        self._given += 1
+    def free_slot(self) -> None:
+        """Make room for another task, since the reader has the result of a removed task."""
+        self._returned += 1
 
     def stop(self) -> None:
-        """Take no more tasks, and close their iterator: now, or when the thread that is using it leaves it."""
+        """Pull no more tasks, and close their iterator, now or after the thread that is using it."""
         self.is_over = True
         self._close()
 
-    def _pull(self) -> Task[T] | None:
+    def _next_task(self) -> Task[T] | None:
         try:
             work = next(self._tasks)
         except StopIteration:
@@ -266,9 +266,9 @@ class _Line(Generic[T]):
         except BaseException as error:
             self.is_over = True
             work = partial(_fail, error)
-        self._taken += 1
-        self.begun.append(Task(work))
-        return self.begun[-1]
+        self._pulled += 1
+        self.queue.append(Task(work))
+        return self.queue[-1]
 
     def _close(self) -> None:
         if self._process == os.getpid() and self._turn.acquire(blocking=False):
@@ -280,54 +280,54 @@ class _Line(Generic[T]):
 
 
 def in_order(
-    tasks: Iterable[Callable[[], T]], ahead: int, *, workers: int | None = None, joined: bool = False
+    tasks: Iterable[Callable[[], T]], buffered: int, *, workers: int | None = None, joined: bool = False
 ) -> Generator[T, None, None]:
-    """The results of `tasks` in their order, while threads work on up to `ahead` tasks after the next one.
+    """Yield the results of `tasks` in order, while threads work on up to `buffered` tasks after the next one.
 
-    The caller does the first task. Each of those after it has a thread, since most tasks wait for a storage; tasks
-    that compute share `workers`, of which the caller is one. Without threads the caller does each task in its turn.
+    The caller does the first task. Every later task has a thread, since most tasks wait for a storage; tasks that
+    compute share `workers`, including the caller. Without threads the caller does all tasks.
 
-    One thread at a time uses the iterator of tasks. An error of the iterator or of a task is raised in its turn. At
-    the end, after an error and after `close`, no more task is begun, and the iterator is closed; when `joined`, the
-    threads have ended too.
+    One thread at a time uses the iterator of tasks. Errors of the iterator and of tasks are raised in order. At the
+    end, after an error and after `close`, no task is started, and the iterator is closed; when `joined`, the threads
+    have ended too.
     """
     computes = workers is not None
-    threads = ahead if workers is None else workers - 1
-    line, pool = _Line(tasks, ahead), None
+    threads = buffered if workers is None else workers - 1
+    ordered, pool = _OrderedTasks(tasks, buffered), None
     try:
-        if threads and line.take() and line.take():
-            pool = WorkerThreads(threads, _AHEAD)
-            # the first one is the caller's, who waits for nothing else
-            for task in list(line.begun)[1:]:
+        if threads and ordered.pull() and ordered.pull():
+            pool = WorkerThreads(threads, _THREAD_NAME)
+            # the caller does the first task
+            for task in list(ordered.queue)[1:]:
                 pool.put(task.run)
-            for _ in range(ahead - 1):
-                line.take_in(pool, by_thread=computes)
-        while next_task := line.next():
+            for _ in range(buffered - 1):
+                ordered.submit_next(pool, by_thread=computes)
+        while next_task := ordered.next():
             if pool and computes:
-                line.help(next_task)
+                ordered.work_until(next_task)
             yield next_task.wait()
-            line.give()
+            ordered.free_slot()
             if pool:
-                line.take_in(pool, by_thread=computes)
+                ordered.submit_next(pool, by_thread=computes)
     finally:
-        line.stop()
+        ordered.stop()
         if pool:
-            # the garbage collector may run this in one of these threads, and none of them can wait for another
-            pool.end(joined=joined and not threading.current_thread().name.startswith(_AHEAD))
+            # the garbage collector may run this in a thread of the pool, which must not wait for the pool
+            pool.end(joined=joined and not threading.current_thread().name.startswith(_THREAD_NAME))
 
 
-def begun(items: Iterator[T], count: int) -> Iterator[T]:
-    """The same `items`, the first `count` of which are made now; an error is raised after the items before it."""
-    made: list[T] = []
+def prefetched(items: Iterator[T], count: int) -> Iterator[T]:
+    """Return `items`, the first `count` of which are made now; an error is raised after the earlier items."""
+    ready: list[T] = []
     try:
-        made.extend(islice(items, count))
+        ready.extend(islice(items, count))
     except Exception as error:
-        return chain(made, map(_fail, [error]))
-    return chain(made, items)
+        return chain(ready, map(_fail, [error]))
+    return chain(ready, items)
 
 
 def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
-    """The results of `work` for each item, in order, by up to PARALLEL_REQUESTS threads; raises the first error."""
+    """Return `work` of all items, in order, by up to PARALLEL_REQUESTS threads. Raises the first error."""
     tasks = [partial(work, item) for item in items]
     if len(tasks) < 2:
         return [task() for task in tasks]

@@ -37,14 +37,14 @@ T = TypeVar("T")
 class ErrorKind(enum.Enum):
     """The meaning of a storage client's error for the object, and whether to retry."""
 
-    MISSING = "the object is not there"
-    REFUSED = "the answer is no, and would be no again"
-    LAPSED = "no longer allowed, though it may have been a moment ago"
-    PAST_THE_END = "the range starts behind the object's last byte"
+    MISSING = "the object does not exist"
+    REFUSED = "refused, now and at a retry"
+    LAPSED = "not allowed any more"
+    PAST_THE_END = "the range starts past the object's last byte"
     UNCLEAR = "no answer, or one that may change"
 
 
-#: Not Python's own generator: programs that seed it alike would retry in step, and have other numbers for our draws.
+#: Not Python's generator: programs with the same seed would retry in step, and our draws would change theirs.
 jitter = SystemRandom().random
 
 
@@ -60,14 +60,14 @@ class Deadline:
         random: Callable[[], float] = jitter,
         least: int = 0,
     ) -> None:
-        """`least`: so many pauses are taken however late it is, for a call that took all of the time by itself."""
+        """`least` is the number of pauses even without time left, for a call that used all of the time."""
         self._clock, self._sleep, self._random, self._least = clock, sleep, random, least
         self._end = clock() + timeout_s
         self._longest_s = FIRST_PAUSE_S
 
     @property
     def is_late(self) -> bool:
-        """True if the pauses have become as long as they get, some seconds after the first."""
+        """True if the pauses have reached the longest, some seconds after the first."""
         return self._longest_s == LONGEST_PAUSE_S
 
     def pause(self) -> bool:
@@ -82,7 +82,7 @@ class Deadline:
 
 
 class ErrorClassifier(ABC):
-    """The meanings that one kind of storage gives to the errors of its client."""
+    """The meanings of the errors of a storage client."""
 
     @abstractmethod
     def kind(self, error: Exception) -> ErrorKind:
@@ -90,10 +90,10 @@ class ErrorClassifier(ABC):
 
     @abstractmethod
     def describe(self, error: Exception) -> str:
-        """The words of `error` for people, without secrets."""
+        """Return the text of `error`, without secrets."""
 
     def failure(self, action: str, path: str, error: Exception) -> DistlogError:
-        """The error to raise instead of `error`, whose own text may hold a secret."""
+        """Return the error to raise instead of `error`, whose text may hold a secret."""
         if isinstance(error, (StorageError, InvalidConfigError)):
             return error
         text = f"cannot {action}: {self.describe(error)}"
@@ -104,8 +104,8 @@ class ErrorClassifier(ABC):
 
 
 def retried(call: Callable[[], T], action: str, path: str, errors: ErrorClassifier, deadline: Deadline) -> T:
-    """The result of `call()`, which is repeated while its errors are unclear and time is left."""
-    is_told = False
+    """Return `call()`, repeated while its errors are unclear and time is left."""
+    is_logged = False
     while True:
         try:
             return call()
@@ -115,26 +115,26 @@ def retried(call: Callable[[], T], action: str, path: str, errors: ErrorClassifi
                 raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
             if kind is not ErrorKind.UNCLEAR or not deadline.pause():
                 raise errors.failure(action, path, error) from None
-            if deadline.is_late and not is_told:
-                is_told = True
+            if deadline.is_late and not is_logged:
+                is_logged = True
                 _log.warning("cannot %s %s, trying again: %s", action, path, errors.describe(error))
 
 
-def settle(
+def resolve_put(
     create: Callable[[], bytes],
     read_back: Callable[[], bytes],
     path: str,
     errors: ErrorClassifier,
     deadline: Deadline,
 ) -> bytes:
-    """Settle a put-if-absent: return the bytes that are stored at `path`, ours or another writer's.
+    """Resolve the outcome of a put-if-absent: return the bytes stored at `path`, ours or another writer's.
 
-    After any error of `create` `read_back` reads the object: "it exists" may be the answer to our own write, since
-    replies get lost and clients send requests again by themselves. If it is not there, the same bytes are put again.
+    After an error of `create`, `read_back` reads the object: "it exists" may answer our own write, since responses
+    get lost and clients retry by themselves. If the object is missing, the same bytes are put again.
 
-    Raises StorageError when the put was refused and cannot have happened, CommitStateUnknownError when it may have
-    happened. A lapsed permission proves nothing: the client may have sent the put twice, and only the second one was
-    refused.
+    Raises StorageError if the put was refused and cannot have happened, CommitStateUnknownError if it may have
+    happened. An expired permission proves nothing: the client may have sent the put again, and only the second put
+    was refused.
     """
     may_have_landed = False
     while True:
@@ -151,39 +151,39 @@ def settle(
             blind = errors.kind(error) in (ErrorKind.REFUSED, ErrorKind.LAPSED)
             if refusal is not None or blind or not deadline.pause():
                 raise CommitStateUnknownError(
-                    f"the storage did not say whether it wrote the file ({errors.describe(refusal or error)}): "
-                    "keep all files that it names, and look again later",
+                    f"unknown whether the storage wrote the file ({errors.describe(refusal or error)}): keep "
+                    "all files that it names, and check again later",
                     file=path,
                 ) from None
 
 
-#: How many race for one object of an object store; on a local disk, whose kernel makes one step of a link, two do.
+#: How many writers race for an object in an object store, and on a local disk, where links are atomic.
 RACERS, LOCAL_RACERS = 6, 2
 
 
 def check_one_wins(
     put: Callable[[bytes], bytes], delete: Callable[[], None], folder: str, *, racers: int = RACERS
 ) -> None:
-    """Raise StorageError unless one of several puts wins, and a later one loses; then delete the object."""
+    """Raise StorageError unless one of several puts wins and a later put loses; then delete the object."""
     try:
         outcomes = in_parallel(put, [uuid.uuid4().bytes for _ in range(racers)])
         late = uuid.uuid4().bytes
         outcomes.append(put(late))
     except CommitStateUnknownError as error:
-        # of the object of the race: nothing of the caller's was put
+        # the error is about the test's object; nothing of the caller was put
         raise StorageError(
-            f"nothing was written: the storage did not say whether it keeps the condition of a put ({error.message})",
+            f"nothing was written: unknown whether the storage supports conditional puts ({error.message})",
             folder=folder,
         ) from None
     finally:
         try:
             delete()
         except StorageError as error:
-            _log.warning("the object of a test stays in %s until a vacuum: %s", folder, error)
+            _log.warning("could not delete the test object in %s; vacuum will: %s", folder, error)
     if len(set(outcomes)) > 1 or late in outcomes:
         raise StorageError(
-            "this storage ignores the condition of a put (If-None-Match: *), or lets several writers pass it at "
-            "once, so commits could be lost: use another, or a newer version of it",
+            "this storage ignores the condition of a put (If-None-Match: *), or lets several concurrent writers "
+            "pass, so commits could be lost: use another storage, or a newer version",
             folder=folder,
             winners=len(set(outcomes)),
         )

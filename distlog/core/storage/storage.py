@@ -1,4 +1,4 @@
-"""All access to stored bytes: one class, whatever the storage is."""
+"""All access to stored bytes, through one class for every kind of storage."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from distlog.core.storage.local_files import LINK, LocalFiles
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.object_store import ObjectStore
 
-_REMOTE = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
+_REMOTE = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+)://(?P<location>.*)", re.DOTALL)
 _LOCAL = re.compile(r"(?:file|local):(?://(?P<server>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
 _LOOKS_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:/")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
-#: Addresses that cannot hold a topic, and what to give instead; none of the address is repeated.
+#: Addresses that cannot hold a topic, and what to use instead; the address is not repeated.
 _REFUSED = {
     "hdfs": "hdfs:// cannot hold a topic: it has no put-if-absent; use s3://bucket/folder, gs://, abfs:// or a path",
     **dict.fromkeys(
         ("http", "https"),
-        "an address of the web cannot hold a topic: give the bucket's, as in s3://bucket/folder, gs:// or abfs://, "
-        "and the server's as the storage option endpoint_url",
+        "a web address cannot hold a topic: use the bucket, as in s3://bucket/folder, gs:// or abfs://, and set the "
+        "server as the storage option endpoint_url",
     ),
-    "dbfs": "dbfs:/ cannot hold a topic: give the address of the bucket itself, as s3://bucket/folder or abfss://",
+    "dbfs": "dbfs:/ cannot hold a topic: use the address of the bucket, as in s3://bucket/folder or abfss://",
     "adl": "adl:// (Azure Data Lake Storage Gen1) has ended: write abfs://container@account.dfs.core.windows.net/folder",
     **dict.fromkeys(
         ("wasb", "wasbs"),
@@ -58,27 +58,27 @@ class StorageUrl:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The options of the client that the address says: of `abfs://container@account...` the account."""
-        found = _ACCOUNT.fullmatch(self.url)
-        return {"account_name": found["account"]} if found else {}
+        """The options of the client in the address: the account of `abfs://container@account...`."""
+        match = _ACCOUNT.fullmatch(self.url)
+        return {"account_name": match["account"]} if match else {}
 
 
 def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
     """Normalise a path (made absolute) or a URL; errors do not repeat the address, which may hold a secret."""
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str):
-        raise StorageError("an address is text or a path, as in /data/logs/clicks", got=type(text).__name__)
+        raise StorageError("an address must be text or a path, as in /data/logs/clicks", got=type(text).__name__)
     if local := _LOCAL.fullmatch(text):
         if local["server"] not in (None, "", "localhost"):
             # RFC 8089: two slashes are followed by a server, so `file://tmp/x` would not mean /tmp/x
             meant = f"file:///{local['server']}{local['path']}"
-            raise StorageError(f"the address of a local folder has three slashes, as in {meant}; or give its path")
+            raise StorageError(f"the address of a local folder has three slashes, as in {meant}; or use its path")
         return _local(local["path"])
     if remote := _REMOTE.fullmatch(text):
-        return _remote(remote["protocol"].lower(), remote["rest"])
+        return _remote(remote["protocol"].lower(), remote["location"])
     if _LOOKS_REMOTE.match(text):
         _refuse_protocol(text.partition(":")[0].lower())
-        raise StorageError("not an address: write a path, or one protocol and two slashes, as in s3://bucket/folder")
+        raise StorageError("not an address: use a path, or a protocol and two slashes, as in s3://bucket/folder")
     return _local(text)
 
 
@@ -88,19 +88,17 @@ def _local(path: str) -> StorageUrl:
     return StorageUrl("file", os.path.abspath(os.path.expanduser(path)))
 
 
-def _remote(protocol: str, rest: str) -> StorageUrl:
+def _remote(protocol: str, location: str) -> StorageUrl:
     protocol = _ALIASES.get(protocol, protocol)
-    _refuse_credentials(protocol, rest.strip("/"))
+    _refuse_credentials(protocol, location.strip("/"))
     _refuse_protocol(protocol)
-    if rest.startswith("/") and protocol != "memory":
-        # the name of a folder must not be taken for that of a bucket
-        raise StorageError(
-            f"the address names no bucket: write it behind two slashes, as in {protocol}://bucket/folder"
-        )
-    rest = rest.strip("/")
-    if not rest:
-        raise StorageError("the address names no bucket or folder", protocol=protocol)
-    return StorageUrl(protocol, f"{protocol}://{rest}")
+    if location.startswith("/") and protocol != "memory":
+        # the name of a folder must not be used as a bucket
+        raise StorageError(f"the address has no bucket: use two slashes, as in {protocol}://bucket/folder")
+    location = location.strip("/")
+    if not location:
+        raise StorageError("the address has no bucket or folder", protocol=protocol)
+    return StorageUrl(protocol, f"{protocol}://{location}")
 
 
 def _refuse_protocol(protocol: str) -> None:
@@ -108,14 +106,14 @@ def _refuse_protocol(protocol: str) -> None:
         raise StorageError(f"not an address of a topic: {_REFUSED[protocol]}")
 
 
-def _refuse_credentials(protocol: str, rest: str) -> None:
+def _refuse_credentials(protocol: str, location: str) -> None:
     """Addresses are logged, stored and shown, so secrets belong in the storage options or the environment."""
-    login, at, _ = rest.partition("/")[0].rpartition("@")
+    login, separator, _ = location.partition("/")[0].rpartition("@")
     names_container = protocol in _CONTAINER_AT_ACCOUNT and ":" not in login
-    if (at and not names_container) or "?" in rest:
+    if (separator and not names_container) or "?" in location:
         raise StorageError(
-            "the address carries credentials or a query: take them out, and give credentials as storage options "
-            "(key, secret, token, ...) or in the environment",
+            "the address has credentials or a query: remove them, and set credentials as storage options (key, "
+            "secret, token, ...) or in the environment",
             protocol=protocol,
         )
 
@@ -129,20 +127,22 @@ COMMIT_TIMEOUT_S = 600.0
 
 
 class Storage:
-    """One folder (a topic, or a root of topics) on a local disk or on any fsspec URL, and the files below it.
+    """A folder (a topic, or a root of topics) on a local disk or at a fsspec URL, and the files in it.
 
     Names are relative to the folder, with `/` between their parts; a name that was read from storage must be checked
     first. A missing file raises FileNotFoundError, any other failure StorageError. Reads and writes are repeated for
     a minute after faults that may pass. When a put returns, its file is durable.
 
-    It can be pickled, with its options, and used from several threads and after a fork.
+    Pickles with its options. Safe between threads and after a fork.
     """
 
     def __init__(self, url: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> None:
         """`url` is a path, file://, s3://bucket/folder, memory://, ...; `options` are its fsspec client's."""
         address = parse_url(url)
         if not isinstance(options or {}, Mapping):
-            raise StorageError("storage options are a dict, as in {'endpoint_url': URL}", got=type(options).__name__)
+            raise StorageError(
+                "storage options must be a dict, as in {'endpoint_url': URL}", got=type(options).__name__
+            )
         self._options = StorageOptions(options or {})
         self.counters = StorageCounters()
         self._backend: Backend
@@ -165,7 +165,7 @@ class Storage:
 
     @property
     def name(self) -> str:
-        """The folder's own name: the last part of its address, which is the name of a topic in it."""
+        """The folder's name: the last part of its address, which is the name of its topic."""
         return self.url.rstrip("/").rpartition("/")[2]
 
     @property
@@ -178,43 +178,46 @@ class Storage:
 
     @property
     def is_local_disk(self) -> bool:
-        """True if this is a disk of this machine, so that processes may share files by locks and mapped pages."""
+        """Whether this is a disk of this machine, where processes may share files by locks and mapped pages."""
         return self.is_local and known_local_disk(self.local_path(""))
 
-    def _at(self, url: str) -> Storage:
+    def _folder_at(self, url: str) -> Storage:
         storage = object.__new__(Storage)
         storage.__dict__.update(self.__dict__)
         storage._set_folder(url)
         return storage
 
     def child(self, name: str) -> Storage:
-        """The folder `name` below this one, with the same client, options and counters."""
-        return self._at(self._prefix + name.strip("/"))
+        """Return the folder `name` in this one, with the same client, options and counters."""
+        return self._folder_at(self._prefix + name.strip("/"))
 
     def without_links(self) -> Storage:
-        """This folder, of which no file is read through a link; StorageError is raised for one."""
-        storage = self._at(self.url)
+        """Return this folder, without reads through links, which raise StorageError."""
+        storage = self._folder_at(self.url)
         storage._backend = self._backend.without_links() if isinstance(self._backend, LocalFiles) else self._backend
         return storage
 
     def parents(self) -> Iterator[Storage]:
-        """The folders around this one, the nearest first, up to the bucket or the root of the disk."""
+        """Yield the folders around this one, the nearest first, up to the bucket or the root of the disk."""
         url = self.url.rstrip("/").rpartition("/")[0]
         while url and not url.endswith("/"):
-            yield self._at(url)
+            yield self._folder_at(url)
             url = url.rpartition("/")[0]
 
     def sibling(self, name: str) -> Storage | None:
-        """The folder `name` beside this one, as `child` makes it; None if this one has no folder above it."""
-        parent, _, own = self.url.rpartition("/")
-        return None if not own or parent.endswith("/") else self._at(f"{parent}/{name}")
+        """Return the folder `name` next to this one; None if this folder has no parent."""
+        parent, _, name_here = self.url.rpartition("/")
+        return None if not name_here or parent.endswith("/") else self._folder_at(f"{parent}/{name}")
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes `start` to `end` (None: all the rest) in one request; fewer if the file is shorter."""
+        """Read bytes `start` to `end` (None: the end) in one request; fewer if the file is shorter."""
         return self._backend.read(self._prefix + name, start, end)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
-        """The bytes of each (name, start, end): close ones in one request; StorageError if a file is shorter."""
+        """Read the bytes of each (name, start, end), close ones together.
+
+        Raises StorageError if a file is shorter.
+        """
         parts = self._backend.read_ranges([(self._prefix + name, start, end) for name, start, end in ranges])
         for (name, start, end), data in zip(ranges, parts, strict=True):
             if len(data) != max(end - start, 0):
@@ -222,7 +225,7 @@ class Storage:
         return parts
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
-        """The bytes of each (name, start, end), back to back in one buffer; otherwise as `read_ranges`."""
+        """Same as `read_ranges`, with the bytes back to back in one buffer."""
         data = self._backend.read_joined([(self._prefix + name, start, end) for name, start, end in ranges])
         position = 0
         for name, start, end in ranges:
@@ -235,33 +238,33 @@ class Storage:
         return self._backend.size(self._prefix + name)
 
     def put(self, name: str, data: Buffer) -> None:
-        """Write or replace a whole file; a reader sees either the old file or the new one."""
+        """Write or replace a file atomically."""
         self._backend.put_many({self._prefix + name: data})
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
-        """Write or replace whole files, which must be few; after an error some of them may be written."""
+        """Write or replace a few files; after an error, some may be written."""
         self._backend.put_many({self._prefix + name: data for name, data in files.items()})
 
     def open_write(self, name: str, part_bytes: int | None = None) -> ObjectWriter:
-        """A writer of the new file `name`; a large object is uploaded in parts of `part_bytes`, three in memory."""
+        """Return a writer of a new file, which uploads large objects in parts of `part_bytes`, three in memory."""
         return self._backend.open_write(self._prefix + name, part_bytes)
 
     def put_if_absent(
         self, name: str, data: bytes, *, timeout_s: float = COMMIT_TIMEOUT_S, put_time: PutTime | None = None
     ) -> bytes:
-        """Write `data` unless `name` exists; return the bytes that are stored there: ours, or another writer's.
+        """Write `data` unless `name` exists; return the stored bytes, ours or another writer's.
 
-        `data` must differ from that of any other writer (by a uuid in it): the caller compares the bytes to
-        learn which one was first. Of another's at most MAX_CONDITIONAL_BYTES + 1 are returned. After a lost
-        response the file is read back. Raises StorageError when nothing was written, CommitStateUnknownError
-        when `data` may have been written. `put_time` gets the time of the put, at no further request.
+        `data` must be unique (by a uuid): the caller compares the bytes to learn who was first. Another writer's
+        bytes are cut at MAX_CONDITIONAL_BYTES + 1. After a lost response the file is read back. Raises StorageError
+        if nothing was written, CommitStateUnknownError if `data` may have been written. `put_time` gets the time of
+        the put, without another request.
         """
         if not 0 < len(data) <= MAX_CONDITIONAL_BYTES:
-            raise StorageError("a conditional put takes 1 byte to 64 MiB", file=name, size=len(data))
+            raise StorageError("a conditional put needs 1 byte to 64 MiB", file=name, size=len(data))
         return self._backend.put_if_absent(self._prefix + name, data, timeout_s, put_time or PutTime())
 
     def sync(self, folder: str) -> None:
-        """Make all visible files in `folder` durable, also those of others; CommitStateUnknownError if it fails."""
+        """Make all visible files in `folder` durable, of all writers. Raises CommitStateUnknownError."""
         self._backend.sync(self._prefix + folder)
 
     def probe_put_if_absent(self, folder: str) -> None:
@@ -269,28 +272,28 @@ class Storage:
         self._backend.probe_put_if_absent(self._prefix + folder, COMMIT_TIMEOUT_S)
 
     def list_folders(self, folder: str = "") -> list[str]:
-        """The folders in `folder`, not below them; names are relative to this storage."""
+        """List the folders in `folder`, with names relative to this storage."""
         prefix, entries = self._entries(folder)
         return [prefix + entry for entry in entries if isinstance(entry, str)]
 
     def links(self, folder: str = "") -> list[str]:
-        """The names of the links in `folder`, which no listing has; object storage has none."""
+        """List the links in `folder`, which other listings omit; object storage has none."""
         if not isinstance(self._backend, LocalFiles):
             return []
         return self._backend.links((self._prefix + folder.strip("/")).rstrip("/") or "/")
 
     def refuse_links(self, folder: str = "") -> None:
-        """Raise StorageError if there is a link in `folder`: callers that delete or copy files must know of it."""
+        """Raise StorageError if `folder` has a link, for callers that delete or copy files."""
         for name in sorted(self.links(folder))[:1]:
             raise StorageError(LINK, file=self._prefix + f"{folder}/{name}".strip("/"))
 
     def open_file(self, name: str) -> int:
-        """A descriptor of a local file, to read it; the caller closes it. Raises OSError."""
+        """Open a local file to read; the caller closes the descriptor. Raises OSError."""
         return self._local().open(self._prefix + name)
 
     @contextmanager
     def opened(self, name: str) -> Iterator[int]:
-        """A descriptor of a local file, to read it in the block. Raises as `open_file`."""
+        """Open a local file to read in the block. Raises OSError."""
         file = self.open_file(name)
         try:
             yield file
@@ -298,7 +301,7 @@ class Storage:
             os.close(file)
 
     def is_there(self) -> bool:
-        """True if this folder exists; an object store has no folders, so there each does that can be listed."""
+        """Return whether this folder exists; always True in an object store."""
         return not self.is_local or os.path.isdir(self.local_path(""))
 
     def _entries(self, folder: str) -> tuple[str, Entries]:
@@ -306,30 +309,30 @@ class Storage:
         return prefix, self._backend.entries((self._prefix + prefix).rstrip("/") or "/")
 
     def now_ms(self, folder: str) -> int:
-        """The store's own time, in ms since 1970 (on S3 exact to the second); `folder` must be writable."""
+        """Return the store's time in ms since 1970 (on S3 in seconds); `folder` must be writable."""
         return self._backend.now_ms(self._prefix + folder)
 
     def replied_ms(self) -> int:
-        """The store's own time in the newest reply that this process got, so never in its future; 0 if unknown."""
+        """Return the store's time in the newest reply to this process; 0 if unknown."""
         return self._backend.replied_ms()
 
     def modified_ms(self, name: str) -> int:
-        """The time of the file by the store's own clock, in ms since 1970; MAX_LONG if the store does not say."""
+        """Return the time of the file by the store's clock, in ms since 1970; MAX_LONG if unknown."""
         return self._backend.modified_ms(self._prefix + name)
 
     def uploads(self) -> list[UnfinishedUpload]:
-        """The multipart uploads below this folder, under way or of writers that died; only S3 keeps them forever."""
+        """List the multipart uploads in this folder, running or abandoned; only S3 stores them forever."""
         uploads = self._backend.uploads(self.url.rstrip("/"))
         return [dataclasses.replace(upload, name=upload.name[len(self._prefix) :]) for upload in uploads]
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
-        """Abort `uploads` and delete their parts; an upload that is gone is no error."""
+        """Abort `uploads` and delete their parts; missing uploads are ignored."""
         self._backend.abort_uploads(
             [dataclasses.replace(upload, name=self._prefix + upload.name) for upload in uploads]
         )
 
     def list(self, folder: str = "") -> list[FileInfo]:
-        """The files in `folder`, not below it, in any order, without links; none if the folder does not exist."""
+        """List the files in `folder` in any order, without links; empty if the folder does not exist."""
         prefix, entries = self._entries(folder)
         return [
             FileInfo(prefix + entry.name, entry.size, entry.modified_ms)
@@ -338,7 +341,7 @@ class Storage:
         ]
 
     def list_after(self, folder: str, name: str = "") -> Iterator[FileInfo]:
-        """The files in `folder` whose names come after `name`, on S3 in that order; otherwise as `list`."""
+        """Same as `list`, for names after `name`, on S3 in order."""
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
         for entry in self._backend.files_after((self._prefix + prefix).rstrip("/") or "/", name):
             yield FileInfo(prefix + entry.name, entry.size, entry.modified_ms)

@@ -1,4 +1,4 @@
-"""Finds out whether a storage can hold a topic, and how fast it is; it leaves nothing behind."""
+"""Checks whether a storage can hold a topic, and measures it; leaves no files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StoreReport:
         words = {True: "ok", False: "FAILED", None: "not tried"}
         lines = [f"{check.name}: {words[check.ok]}{check.about and f', {check.about}'}" for check in self.checks]
         lines += [f"{name}: {value:,.1f}" for name, value in self.speeds.items()]
-        return "\n".join([*lines, f"{self.url} {'can' if self.ok else 'cannot, as it is,'} hold a topic"])
+        return "\n".join([*lines, f"{self.url} {'can' if self.ok else 'cannot'} hold a topic"])
 
     def to_dict(self) -> dict[str, Any]:
         checks = [{"check": check.name, "ok": check.ok, "about": check.about} for check in self.checks]
@@ -54,16 +54,16 @@ class StoreReport:
 
 
 class _WrongError(Exception):
-    """The storage answered, and not as it must."""
+    """The storage returned a wrong answer."""
 
 
 def check_store(
     storage: Storage, clock: Callable[[], int], monotonic: Callable[[], float], *, is_measured: bool = True
 ) -> StoreReport:
-    """Check the storage in a new folder below it; `clock` gives our time in ms, `monotonic` measures in seconds."""
+    """Check the storage in a new folder; `clock` returns our time in ms, `monotonic` measures in seconds."""
     was_there = storage.is_there()
     folder = storage.child(f".distlog-check-{uuid.uuid4().hex}")
-    done: list[StoreCheck] = []
+    results: list[StoreCheck] = []
     checks: dict[str, Callable[[], str]] = {
         "writes and reads": partial(_check_replaced, folder),
         "ranges": partial(_check_ranges, folder),
@@ -76,24 +76,24 @@ def check_store(
     try:
         for name, check in checks.items():
             if is_met:
-                done.append(StoreCheck(name, None, ""))
+                results.append(StoreCheck(name, None, ""))
                 continue
             try:
-                done.append(StoreCheck(name, True, check()))
+                results.append(StoreCheck(name, True, check()))
             except _WrongError as wrong:
-                done.append(StoreCheck(name, False, str(wrong)))
+                results.append(StoreCheck(name, False, str(wrong)))
             except (DistlogError, OSError) as error:
-                # it does not get better, and each try takes seconds
+                # later checks would fail too, after seconds
                 is_met = True
-                # a store that refused the first put is not asked for what there is to delete; a disk may have folders
+                # after a refused first put a store has no files to delete; a disk may have folders
                 is_refused = isinstance(error, StorageRefusedError) and not storage.counters.bytes_written
                 is_clean = is_refused and not storage.is_local
-                done.append(StoreCheck(name, False, str(error)))
-        speeds = _speeds(folder, monotonic) if is_measured and all(check.ok for check in done) else {}
+                results.append(StoreCheck(name, False, str(error)))
+        speeds = _speeds(folder, monotonic) if is_measured and all(check.ok for check in results) else {}
     finally:
         if not is_clean:
             _clear(storage, folder, was_there=was_there)
-    return StoreReport(storage.url, tuple(done), speeds)
+    return StoreReport(storage.url, tuple(results), speeds)
 
 
 def _expect(is_right: bool, wrong: str) -> None:
@@ -104,7 +104,7 @@ def _expect(is_right: bool, wrong: str) -> None:
 def _check_replaced(folder: Storage) -> str:
     for data in (b"old", b"newer", b""):
         folder.put("f/a", data)
-        _expect(folder.read("f/a") == data, "what was just written is not what is read")
+        _expect(folder.read("f/a") == data, "a read does not return the bytes just written")
     return ""
 
 
@@ -114,7 +114,7 @@ def _check_ranges(folder: Storage) -> str:
     size = len(data)
     for start, end in ((0, None), (1000, 2000), (size - 5, size + 5), (size, None), (2 * size, 3 * size)):
         _expect(folder.read("f/data", start, end) == data[start:end], f"wrong bytes from {start} to {end}")
-    _expect(folder.read("f/empty") == folder.read("f/empty", 0, 10) == b"", "an empty object is not read as one")
+    _expect(folder.read("f/empty") == folder.read("f/empty", 0, 10) == b"", "an empty object cannot be read")
     parts = folder.read_ranges([("f/data", 500_000, 500_100), ("f/data", 5, 10)])
     _expect([bytes(part) for part in parts] == [data[500_000:500_100], data[5:10]], "wrong bytes of several ranges")
     return ""
@@ -124,19 +124,21 @@ def _check_listings(folder: Storage) -> str:
     names = {f"l/{number:03d}": bytes(number) for number in range(1, 6)}
     folder.put_many({**names, "l/below/z": b"1"})
     sizes = {file.name: file.size for file in folder.list("l")}
-    _expect(sizes == {name: len(data) for name, data in names.items()}, "what was just written is not what is listed")
-    _expect(folder.list_folders("l") == ["l/below"], "folders are not listed as such")
-    _expect(folder.list("nothing") == [], "a folder that is not there is not listed as empty")
+    _expect(
+        sizes == {name: len(data) for name, data in names.items()}, "a listing does not have the files just written"
+    )
+    _expect(folder.list_folders("l") == ["l/below"], "folders are not listed as folders")
+    _expect(folder.list("nothing") == [], "a missing folder is not listed as empty")
     return ""
 
 
 def _check_deletes(folder: Storage) -> str:
     folder.put_many({"d/a": b"1", "d/b": b"2"})
     folder.delete(["d/a", "d/missing"])
-    _expect([file.name for file in folder.list("d")] == ["d/b"], "what was deleted is listed")
+    _expect([file.name for file in folder.list("d")] == ["d/b"], "a deleted object is listed")
     with suppress(FileNotFoundError):
         folder.read("d/a")
-        raise _WrongError("a deleted object is still read")
+        raise _WrongError("a deleted object can be read")
     return ""
 
 
@@ -178,13 +180,13 @@ def _speeds(folder: Storage, monotonic: Callable[[], float]) -> dict[str, float]
 
 
 def _seconds(call: Callable[[], object], monotonic: Callable[[], float]) -> float:
-    begun = monotonic()
+    start = monotonic()
     call()
-    return max(monotonic() - begun, 1e-9)
+    return max(monotonic() - start, 1e-9)
 
 
 def _clear(storage: Storage, folder: Storage, *, was_there: bool) -> None:
-    """Delete all that the checks wrote; they have reported files that cannot be deleted."""
+    """Delete the files of the checks, ignoring errors, which the checks have reported."""
     with suppress(StorageError, OSError):
         for part in [*folder.list_folders(), *folder.list_folders("l")]:
             folder.delete([file.name for file in folder.list(part)])

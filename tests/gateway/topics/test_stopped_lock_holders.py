@@ -330,7 +330,7 @@ def test_a_lock_that_the_gateway_itself_holds_for_nobody_is_free_again(
             assert answers([(wire, wire.send(PRODUCE, VERSION, **fields))]) == [(ErrorCode.none, 1)]
     finally:
         os.close(unknown)
-    assert "while no thread was inside" in caplog.text
+    assert "without a thread inside" in caplog.text
 
 
 def test_a_gateway_ends_while_appends_wait(tmp_path: Path) -> None:
