@@ -40,7 +40,7 @@ OrderBy = str | Column | Iterable[str | Column]
 FEW_ROWS, FEW_BYTES = 10_000, 1 << 20
 #: The column by which rows with equal keys stay in their order.
 _POSITION = "distlog position"
-#: What a task returns: its number, and the pickled WrittenSegments.
+#: The rows that a task returns: its number, and the pickled WrittenSegments.
 _SCHEMA = "task int, written binary"
 #: Topics with a larger mean record are appended with the limit of bytes, whose cost is small then.
 MEAN_BYTES = 1 << 10

@@ -2,7 +2,7 @@
 
 With a limit of bytes, Spark adds up the bytes of a batch after each row, which takes longer than a small row itself.
 Without it, a batch of large rows could exceed the memory of the JVM. So Spark leaves the contents of large rows out,
-and a task that gets such a row says so: then the append has to be done again, with the limit of bytes.
+and a task that gets a large row reports it: then the append is repeated with the limit of bytes.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def sets(event: threading.Event, result: int) -> Callable[[], int]:
 
 def test_results_come_in_order_while_later_tasks_run_beside_the_first() -> None:
     event = threading.Event()
-    assert list(in_order([waits_for(event, 0), waits_for(event, 1), sets(event, 2), sets(event, 3)], ahead=3)) == [
+    assert list(in_order([waits_for(event, 0), waits_for(event, 1), sets(event, 2), sets(event, 3)], buffered=3)) == [
         0,
         1,
         2,
@@ -66,7 +66,7 @@ def test_no_more_tasks_are_taken_than_are_wanted_soon() -> None:
             taken.append(number)
             yield lambda number=number: number
 
-    results = in_order(tasks(), ahead=3)
+    results = in_order(tasks(), buffered=3)
     for number in range(10):
         assert next(results) == number
         assert len(taken) == number + 4

@@ -44,7 +44,7 @@ def jobs(spark: SparkSession, group: str, work: Callable[[], Any]) -> int:
 def test_small_rows_come_in_batches_of_rows_and_the_session_keeps_its_settings(
     spark: SparkSession, topic: distlog.Topic
 ) -> None:
-    before = {name: spark.conf.get(name) for name in SETTINGS}
+    previous = {name: spark.conf.get(name) for name in SETTINGS}
     rows = spark.range(0, 3 * BATCH_ROWS, 1, 1).selectExpr("cast(id as string) value")
     limit = RowLimit.of(rows)
     assert limit
@@ -55,7 +55,7 @@ def test_small_rows_come_in_batches_of_rows_and_the_session_keeps_its_settings(
     assert [row[0] for row in limit.rows.mapInArrow(count, "rows long").collect()] == [BATCH_ROWS] * 3
     assert jobs(spark, "small", lambda: append(rows, topic)) == 1
     assert records(topic)["value"].to_pylist() == [b"%d" % number for number in range(3 * BATCH_ROWS)]
-    assert {name: spark.conf.get(name) for name in SETTINGS} == before
+    assert {name: spark.conf.get(name) for name in SETTINGS} == previous
 
 
 def test_rows_of_the_largest_size_go_in_one_job_and_a_longer_key_or_value_in_two(
@@ -72,9 +72,9 @@ def test_rows_of_the_largest_size_go_in_one_job_and_a_longer_key_or_value_in_two
             f"encode(repeat('v', if(id = 15000, {value}, 1)), 'utf-8') value",
         )
         assert jobs(spark, name, lambda topic=topic, rows=rows: append(rows, topic)) == expected
-        found = records(topic)
-        assert found.num_rows == 20_000
-        assert found.slice(15_000, 1).to_pylist() == [{"key": b"k" * key, "value": b"v" * value}]
+        table = records(topic)
+        assert table.num_rows == 20_000
+        assert table.slice(15_000, 1).to_pylist() == [{"key": b"k" * key, "value": b"v" * value}]
 
 
 def test_nulls_are_small(spark: SparkSession, topic: distlog.Topic) -> None:
@@ -83,8 +83,8 @@ def test_nulls_are_small(spark: SparkSession, topic: distlog.Topic) -> None:
     )
     assert jobs(spark, "nulls", lambda: append(rows, topic)) == 1
     expected = [(None if n % 2 == 0 else b"k", None if n % 3 == 0 else b"%d" % n) for n in range(20_000)]
-    found = records(topic)
-    assert list(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True)) == expected
+    table = records(topic)
+    assert list(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == expected
 
 
 def test_large_rows_among_small_ones_fit_in_the_memory_of_a_jvm(spark: SparkSession, tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ def after_write(monkeypatch: pytest.MonkeyPatch, is_it: Callable[[str], bool], w
     """Do `work` once, right after the first write to a path that `is_it`."""
     real = MemoryFileSystem.pipe_file
 
-    def write(client: MemoryFileSystem, path: str, *given: Any, **named: Any) -> None:
-        real(client, path, *given, **named)
+    def write(client: MemoryFileSystem, path: str, *arguments: Any, **named: Any) -> None:
+        real(client, path, *arguments, **named)
         if is_it(path):
             monkeypatch.setattr(MemoryFileSystem, "pipe_file", real)
             work()

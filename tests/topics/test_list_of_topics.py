@@ -63,10 +63,10 @@ def closed_url(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> str:
     topic_log(Storage(*memory_url).child("a")).create(1, TopicConfig())
     real = MemoryFileSystem.ls
 
-    def ls(client: MemoryFileSystem, path: str, *given: Any, **named: Any) -> Any:
+    def ls(client: MemoryFileSystem, path: str, *arguments: Any, **named: Any) -> Any:
         if path.rstrip("/").endswith(("/lost+found", "/closed")):
             raise PermissionError(path)
-        return real(client, path, *given, **named)
+        return real(client, path, *arguments, **named)
 
     monkeypatch.setattr(MemoryFileSystem, "ls", ls)
     Storage(*memory_url).put("lost+found/a file", b"")
