@@ -27,8 +27,6 @@ from addresses import Address, S3Server
 from command_line import CommandLine
 from docs_pages import Reader
 from full_disk import disk as disk
-from gated_writer import gate as gate
-from gated_writer import topic as topic
 from histories import commit_log, topic_storage, topic_with_checkpoints
 from hypothesis import settings
 from partition_logs import folder as folder

@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from addresses import Address
 from topics import contents
 
 import distlog
@@ -20,11 +19,6 @@ from distlog.core.topics.record_sender import RecordSender
 from distlog.core.topics.writer import Writer
 from distlog.gateway import leadership as leadership_module
 from distlog.gateway.leadership import Leadership
-
-
-@pytest.fixture
-def topic(storage_url: Address) -> distlog.Topic:
-    return distlog.create(storage_url.url, partitions=2, storage_options=storage_url.options)
 
 
 class Leader:

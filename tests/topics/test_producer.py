@@ -31,11 +31,6 @@ from distlog.core.topics.producer import Producer
 
 
 @pytest.fixture
-def topic(storage_url: Address) -> distlog.Topic:
-    return distlog.create(storage_url.url, partitions=2, storage_options=storage_url.options)
-
-
-@pytest.fixture
 def local(tmp_path: Path) -> distlog.Topic:
     return distlog.create(str(tmp_path / "events"), config={"batch.bytes": 100})
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from test_producer import again, failing, in_child
-from test_producer import topic as topic
 from transacting import seen
 
 import distlog

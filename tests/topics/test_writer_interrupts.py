@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small
+from gated_writer import gate as gate
+from gated_writer import topic as topic
 from interrupts import interrupted
 from interrupts import waits as waits
 from topics import NOW, contents, topic_on

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small
+from gated_writer import gate as gate
+from gated_writer import topic as topic
 from topics import NOW, Clock, contents, topic_on
 
 from distlog.core.errors import CommitStateUnknownError, InvalidRecordError, StorageError

@@ -11,6 +11,7 @@ from typing import Any
 import memory_files
 import pytest
 from addresses import Address
+from memory_files import after_write
 
 import distlog
 from distlog.core import paths
@@ -180,13 +181,7 @@ def test_a_topic_that_is_forgotten_during_a_list_of_all_is_no_error(
     address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listing = Listing(address)
-    written = Storage.put
-
-    def put(storage: Storage, name: str, data: bytes) -> None:
-        # another thread, which does not wait for looks, learns that the topic was dropped
-        listing.index.forget(NAMES[3])
-        written(storage, name, data)
-
-    monkeypatch.setattr(Storage, "put", put)
+    # another thread, which does not wait for looks, learns that the topic was dropped
+    after_write(monkeypatch, lambda path: True, lambda: listing.index.forget(NAMES[3]))
     assert sorted(listing.facts()) == [*NAMES[:3], *NAMES[4:]]
     assert sorted(listing.facts()) == NAMES
