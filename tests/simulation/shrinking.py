@@ -80,8 +80,9 @@ def _candidates(drawn: Plan) -> Iterator[Plan]:
 
 
 def _kind(broken: str) -> str:
-    """What is broken, whoever met it, without numbers, ids, lists and the details of an error."""
-    return re.sub(r"^\S+ ended with |[0-9a-f-]{8,}|[0-9]+|\[.*\]|\{.*\}| \(\w+=.*\)", "#", broken)
+    """What is broken, whoever met it, without values, places, numbers, ids, lists and the details of an error."""
+    values = r"b'[^']*'|None|\(\d+, \d+\)|[0-9a-f-]{8,}|[0-9]+"
+    return re.sub(rf"^\S+ ended with | ?\w*\(\w+=.*\)|{values}|\[.*\]|\{{.*\}}", "#", broken)
 
 
 def as_test(arguments: list[str], broken: str) -> str:
