@@ -710,7 +710,6 @@ _LED: list[tuple[Any, str, Any]] = [
     (os, "link", _led_to_target("link", LocalDisk.link)),
     (os, "replace", _led_to_target("replace", LocalDisk.rename)),
     (os, "close", _close),
-    (durable_files, "is_local_disk", lambda path: True),
     (os.path, "realpath", _led_by_path(os.path.realpath, LocalDisk.realpath)),
     (fcntl, "flock", _led_by_file(_FLOCK, LocalDisk.flock)),
     (fcntl, "fcntl", _fcntl),
@@ -722,4 +721,6 @@ _LED: list[tuple[Any, str, Any]] = [
 ]
 _REALS = [(owner, name, getattr(owner, name)) for owner, name, _ in _LED]
 #: The same, for those who have imported the names themselves, or have them as default arguments.
-_places = Places({_BOOT_ID: boot_id, _REAL["close"]: _close})
+_places = Places(
+    {_BOOT_ID: boot_id, durable_files.known_local_disk: lambda folder: True, _REAL["close"]: _close},
+)

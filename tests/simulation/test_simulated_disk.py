@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+import distlog
+from distlog.core.commits.actions import Active
 from distlog.core.storage import locks_and_pages
 from distlog.core.storage.locks_and_pages import FileLock
 from simulation.device import PAGE
@@ -251,3 +253,15 @@ def test_outside_of_a_world_files_are_those_of_the_machine() -> None:
         root = disk.root
     assert before == (os.open, os.close, os.fsync, os.stat, fcntl.flock, FileLock.__del__.__defaults__)
     assert not os.path.exists(root)
+
+
+def test_a_writer_appends_to_active_segments() -> None:
+    def write(root: str) -> None:
+        with distlog.create(f"{root}/clicks", partitions=1).writer() as writer:
+            writer.append(b"v", partition=0)
+
+    active = list[Active | None]()
+    with machine(0) as (world, disk):
+        done(world, lambda: write(disk.root))
+        done(world, lambda: active.append(distlog.open(f"{disk.root}/clicks").snapshot.partitions[0].active))
+    assert active[0] is not None
