@@ -138,7 +138,6 @@ class Membership:
         else:
             if after.member(self._id) is None:
                 self._id, self.joins, self._heartbeats = fresh, self.joins + 1, 0
-                self._leaving.clear()
             self._renew(after, started)
             self.log.forget((_ids(state) & self._lapsed.keys()) - _ids(after))
         if looks:
