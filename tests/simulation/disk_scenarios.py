@@ -36,7 +36,7 @@ class ActiveSegment(DiskScenario):
         }
 
     def write(self, sender: str) -> None:
-        """Append a few records, each in a batch of its own, and flush."""
+        """Append a few records, each in a batch of its own, and have them synced."""
         with suppress(*PASSING):
             topic = distlog.open(self.stage.url)
             waiting, done = list[Batch](), list[Batch]()
@@ -54,8 +54,12 @@ class ActiveSegment(DiskScenario):
                     batch.tried.add(topic.snapshot.topic_id)
                     waiting.append(batch)
                     writer.append(table["value"][0].as_py(), key=sender.encode(), partition=0)
-                    writer.flush()
-                    self.durable += done
+                    self.durable += done if self.sync(writer) else ()
+
+    def sync(self, writer: distlog.Writer) -> bool:
+        """Have the records synced; False if it is unknown whether they are."""
+        writer.flush()
+        return True
 
     def check(self) -> None:
         """Say what is broken, when all actors have ended; then the log goes on."""
@@ -77,6 +81,23 @@ class Flushes(ActiveSegment):
 
     name = "appends that are synced by flushes"
     config: ClassVar[Mapping[str, object]] = {**_SEGMENT, "flush.messages": 1000}
+
+
+class FlushesInTime(Flushes):
+    """A writer appends, and leaves the syncs to `flush.ms`."""
+
+    name = "appends that are synced after flush.ms"
+    config: ClassVar[Mapping[str, object]] = {**Flushes.config, "flush.ms": 500}
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """One writer, which nobody keeps from the log."""
+        return {"first": lambda: self.write("first")}
+
+    def sync(self, writer: distlog.Writer) -> bool:
+        """Wait for longer than `flush.ms`; False if the process was paused in that time."""
+        due_s = self.world.now + 4.0
+        self.world.pause(4.0)
+        return self.world.now <= due_s + 0.1
 
 
 class CleanedSegments(ActiveSegment):
@@ -162,4 +183,10 @@ class TransactionsInPlace(DiskScenario):
             self.says(f"verify finds {report.anomalies[0]}")
 
 
-DISK_SCENARIOS: tuple[type[Scenario], ...] = (ActiveSegment, Flushes, CleanedSegments, TransactionsInPlace)
+DISK_SCENARIOS: tuple[type[Scenario], ...] = (
+    ActiveSegment,
+    Flushes,
+    FlushesInTime,
+    CleanedSegments,
+    TransactionsInPlace,
+)

@@ -11,6 +11,7 @@ from commits import put_commit
 
 from distlog.core.commits.actions import Action, SetTransaction
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.topics.destinations import InPlaceDestination
 from distlog.gateway import leadership
 from distlog.gateway.leadership import Leadership
 from simulation.planted import Plant
@@ -44,4 +45,7 @@ class ExploredBug:
 #: Each bug by what is wrong with it.
 EXPLORED_BUGS: Mapping[str, ExploredBug] = {
     "epochs are counted once": ExploredBug(_epochs_are_counted_once, "two leaders of one partition"),
+    "flush.ms has no effect": ExploredBug(
+        lambda: mock.patch.object(InPlaceDestination, "_sync_later"), "appends that are synced after flush.ms"
+    ),
 }

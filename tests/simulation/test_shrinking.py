@@ -22,8 +22,8 @@ def drawn() -> Plan:
 def broken_by(made: Plan) -> str | None:
     """As if the first two actors and lost requests broke a promise, in twenty seconds."""
     if made.acts(0) and made.acts(1) and made.faults.lost and made.length_s >= 20:
-        value, place = b"7" + b"." * int(made.length_s / 8), (1, 0) if made.length_s >= 40 else None
-        return f"seed {made.seed}: record {value!r} at {place} is there 2 times"
+        value, offset = b"7" + b"." * int(made.length_s / 8), (1, 0) if made.length_s >= 40 else None
+        return f"seed {made.seed}: record {value!r} at {offset} is there 2 times"
     return "another fault" if made.faults.lost else None
 
 
