@@ -107,9 +107,11 @@ class ProduceRequest(DelayedAppend):
         commits = self._append(may_wait=may_wait)
         if not may_wait and any(part.state not in _FINAL for part in self._parts):
             return False
+        if not self._of(PartState.LOCKED) and self._of(PartState.APPENDED, PartState.COMMITTING):
+            # the client's next batches share a sync or a commit with these
+            self.request.let_next()
         self._flush()
         if commits:
-            self.request.let_next()
             for part, result in commits:
                 result.add_done_callback(partial(self._committed, part))
         else:
@@ -164,7 +166,10 @@ class ProduceRequest(DelayedAppend):
             self._fail([part], error)
         else:
             part.state = PartState.APPENDED
-            if not part.info.appended.flush_due:
+            if part.info.appended.flush_due:
+                # a sync that fails may cut it off, and with it the log's only batch of a producer
+                self._broker.metadata.failed.failed(part.topic, part.number, records)
+            else:
                 self._succeed(part)
 
     def _append_later(

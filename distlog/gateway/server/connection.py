@@ -199,7 +199,7 @@ class Processor:
 
 
 # One client's connection. A request is handled when the one before it was answered, as in Kafka. But Produce requests
-# may follow each other while they wait for a commit, which all of them share. Responses keep the order of requests.
+# may follow each other while they wait for a sync or a commit that they share. Responses keep the requests' order.
 
 _log = logging.getLogger("distlog.gateway")
 #: The most unsent bytes before the rest of a response waits.
@@ -423,7 +423,7 @@ class Connection(asyncio.BufferedProtocol):
         self._processor.later(partial(self._let_next, request))
 
     def _let_next(self, request: Request) -> None:
-        if self._under_way and self._under_way[-1] is request:
+        if self._under_way and self._under_way[-1] is request and not request.has_passed:
             self._lets_next = request.has_passed = True
             self._memory.let_pass(request.memory)
             self._go_on()

@@ -194,7 +194,7 @@ class TokenRequest(Request):
 
 
 # Clients are served in turn, and not in the order in which their requests come. It needs no bound of its own: a
-# connection has one request here, and reads no further meanwhile.
+# connection has one request that waits here, and reads no further.
 
 #: How often clients are looked at that have used their part of the time.
 _PAUSE_S = 0.005

@@ -1,4 +1,4 @@
-"""Produce requests of one connection on an object store: they share commits, and are answered in their order."""
+"""Produce requests of one connection: they share syncs or commits, and are answered in their order."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import itertools
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from addresses import Address
-from gateways import LIST_OFFSETS, PRODUCE, Wire, counted, produce_fields, producing, until
+from gateways import LIST_OFFSETS, PRODUCE, Wire, counted, produce_fields, producing, serving, until
 from gateways import lingers as lingers
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsTopic
 from raw_batches import batch, record
 
 import distlog
+from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway import gathered_appends
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
@@ -155,6 +157,17 @@ def test_the_window_of_a_client_is_the_requests_after_which_it_waits_for_an_answ
     sender.answer(1, 106.0)
     # without a backlog it may send at any time
     assert send(117.0, 1) == [unknown]
+
+
+def test_a_batch_is_appended_while_an_earlier_one_of_its_connection_waits_for_a_sync(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), 2)
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        answered(wire, sent(wire, [data()]))
+        with FileLock(str(tmp_path / "clicks" / "clicks-0" / ".flush")).held():
+            ids = sent(wire, [data(), data()])
+            ids.append(wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 1, data())])))
+            until(lambda: topic.refresh().end_offsets() == {0: 3, 1: 1})
+        assert [result.base_offset for result in answered(wire, ids)] == [1, 2, 0]
 
 
 def test_a_request_of_another_kind_waits_until_those_before_it_are_answered(address: Address) -> None:

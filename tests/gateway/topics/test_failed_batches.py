@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from raw_batches import batch, record
 from transactional_clients import RawProducer
 
 import distlog
-from distlog.core.errors import StorageError
+from distlog.core.batches.record_batch import batch_fields, read_headers
+from distlog.core.errors import OutOfOrderSequenceError, StorageError
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import Partition
@@ -90,6 +92,26 @@ def test_a_batch_that_is_there_though_its_answer_was_an_error_is_followed_by_the
         assert told(wire, 0) is ErrorCode.kafka_storage_error
         assert [told(wire, 1), told(wire, 0)] == [ErrorCode.none] * 2
     assert values(gateway) == [b"0", b"1"]
+
+
+def test_a_batch_that_waits_for_a_sync_may_still_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client has sent more, which must not be the producer's first batch where the sync cuts this one off."""
+    sync, refusals, (second,) = Partition.sync, list[str](), batch_fields(read_headers(numbered(1)))
+    distlog.create(str(tmp_path / "clicks"))
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        failed = gateway.broker.metadata.failed
+
+        def checked_sync(partition: Partition, *arguments: Any, **options: Any) -> None:
+            try:
+                failed.check("clicks", 0, second)
+            except OutOfOrderSequenceError as error:
+                refusals.append(error.message)
+            sync(partition, *arguments, **options)
+
+        monkeypatch.setattr(Partition, "sync", checked_sync)
+        assert told(wire, 0) is ErrorCode.none
+        failed.check("clicks", 0, second)
+    assert len(refusals) == 1
 
 
 def test_a_producer_of_a_new_epoch_does_not_wait_for_the_old_one(gateway: GatewayServer, fail: Failing) -> None:
