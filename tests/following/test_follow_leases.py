@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from followers import Time, drained, rows, span
+from full_disk import fail_writes
 from group_members import LEASE_S, ids, joined, live, settled, state
 from group_members import time as time
 from group_members import topic as topic
+from memory_files import refuse_writes
 from topics import topic_on, values
 
 import distlog
 from distlog.core.errors import (
     FencedMemberError,
-    StorageError,
 )
 from distlog.core.following import followed_log
 from distlog.core.following.follower import Follower
@@ -68,17 +68,15 @@ def test_a_member_that_leaves_is_replaced_at_the_next_look(topic: Topic, time: T
 def test_a_member_that_cannot_leave_says_so_and_what_went_wrong_before_is_raised(
     topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*arguments: Any, **options: Any) -> bytes:
-        raise StorageError("the store is away")
-
     def fail_within() -> None:
         with joined(topic, time):
-            monkeypatch.setattr(Storage, "put_if_absent", fail)
+            fail_writes(monkeypatch)
+            refuse_writes(monkeypatch)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail_within()
-    assert "other members wait for the lease to end (the store is away)" in caplog.text
+    assert "other members wait for the lease to end (cannot put: " in caplog.text
 
 
 @pytest.mark.parametrize("after", range(5))

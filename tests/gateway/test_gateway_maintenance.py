@@ -16,6 +16,7 @@ from addresses import Address
 from followers import Time
 from forked_programs import command
 from gateways import until
+from memory_files import refuse_writes
 
 import distlog
 from distlog.core.log_manager.scheduler import TaskRun
@@ -59,18 +60,12 @@ def test_one_process_has_the_lease_of_the_tasks_until_it_leaves_or_dies(memory_u
     assert three.is_held
 
 
-def test_a_storage_that_does_not_answer_ends_the_lease_and_not_the_process(
+def test_a_storage_that_takes_nothing_ends_the_lease_and_not_the_process(
     memory_url: Address, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from distlog.core.errors import StorageError
-
-    def fails(*_: object, **__: object) -> None:
-        raise StorageError("no answer")
-
     leases = Leases(memory_url)
     one = leases.begin()
-    for request in ("read", "put", "list"):
-        monkeypatch.setattr(Storage, request, fails)
+    refuse_writes(monkeypatch)
     leases.go_on(one, seconds=LEASE_S + 1)
     assert not one.is_held
     assert "could not be renewed" in caplog.text

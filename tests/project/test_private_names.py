@@ -28,7 +28,7 @@ TAKEN = {
     "project/test_command_line_docs.py": {"_SHOWN"},
 }
 #: The patches of modules and classes of the library other than of their constants: a number that only shrinks.
-MOST_PATCHES = 125
+MOST_PATCHES = 122
 
 #: Parsing takes a hundred times as long, and finds fewer by the functions inside functions alone.
 MADE = re.compile(r"^[ \t]+def (\w+)|\b(?:self|cls)\.(\w+)|^[ \t]+(_\w+)(?::| =)", re.MULTILINE)

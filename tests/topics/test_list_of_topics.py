@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from distlog.core import paths
 from distlog.core.commits import snapshot_loader
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidTopicError, TopicNotFoundError
-from distlog.core.storage.storage import Storage, StorageCounters
+from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import topic_log
 
 
@@ -35,18 +36,22 @@ def test_the_topics_of_a_root_are_opened_and_other_folders_left_out(storage_url:
 def test_a_list_takes_two_requests_for_each_new_topic(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         distlog.create(f"{memory_url.url}/topic-{number}")
-    counters, real = list[StorageCounters](), Storage.__init__
+    requests = Counter[str]()
 
-    def counted(self: Storage, *arguments: Any, **named: Any) -> None:
-        real(self, *arguments, **named)
-        counters.append(self.counters)
+    def count(name: str) -> None:
+        real = getattr(MemoryFileSystem, name)
 
-    monkeypatch.setattr(Storage, "__init__", counted)
+        def counted(*given: Any, **named: Any) -> Any:
+            requests.update([name])
+            return real(*given, **named)
+
+        monkeypatch.setattr(MemoryFileSystem, name, counted)
+
+    for name in ("ls", "find", "cat_file", "open"):
+        count(name)
     assert len(distlog.topics(memory_url.url)) == 20
-    different = {id(each): each for each in counters}.values()
-    assert sum(each.gets for each in different) == 20
-    # and one of the root
-    assert sum(each.lists for each in different) == 21
+    # a listing of the root, too
+    assert requests == {"cat_file": 20, "ls": 21}
 
 
 def test_a_folder_whose_name_no_address_can_have_is_left_out(memory_url: Address) -> None:
