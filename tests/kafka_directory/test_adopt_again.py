@@ -177,7 +177,7 @@ def test_in_place_a_file_that_the_broker_wrote_on_in_is_no_longer_the_topics(tmp
     for log in sorted(folder.glob("*.log")):
         with log.open("ab") as file:
             file.write((STAGES["first"] / "codec-none-0" / log.name).read_bytes()[log.stat().st_size :])
-    with pytest.raises(StorageError, match="written on into files that it shares"):
+    with pytest.raises(StorageError, match="appended to files that it shares"):
         distlog.adopt(folder)
 
 
@@ -188,7 +188,7 @@ def test_of_replicas_the_one_of_the_latest_leader_epoch_and_then_the_longest_is_
     report = distlog.adopt([short, long], str(tmp_path / "topics"))
     assert read(report.topics["codec-none"]) == records
     assert report.notes == (
-        f"codec-none: partition 0: of 2 replicas, that in {long}/{name}/ is taken, which ends at {len(records)}",
+        f"codec-none: partition 0: of 2 replicas, the one in {long}/{name}/ is used, which ends at {len(records)}",
     )
     # a longer replica that no leader was elected from had records that were never committed
     (short / name / "leader-epoch-checkpoint").write_text(f"0\n2\n0 0\n7 {end - 1}\n")

@@ -107,9 +107,7 @@ def test_missing_and_insane_indexes_are_made_anew(tmp_path: Path) -> None:
     data = right[logs[1].with_suffix(".timeindex").name]
     logs[1].with_suffix(".timeindex").write_bytes(data[:8] + b"\x00\x00\x00\x01" + data[12:])
     report = distlog.adopt(folder, config={"index.interval.bytes": 512})
-    notes = [
-        f"codec-zstd: partition 0: {log.name}: made the offset index and the time index anew" for log in logs[:2]
-    ]
+    notes = [f"codec-zstd: partition 0: {log.name}: rebuilt the offset index and the time index" for log in logs[:2]]
     assert list(report.notes) == notes
     folder = folder.parent / "codec-zstd" / "codec-zstd-0"
     assert {name: (folder / name).read_bytes() for name in right} == right
@@ -128,7 +126,7 @@ def test_a_transaction_index_that_lacks_aborted_transactions_is_made_anew(change
         else:
             (folder / name).write_bytes(data[:9] + b"\x63" + data[10:])
     report = distlog.adopt(folder)
-    assert len([note for note in report.notes if "index anew" in note]) == len(right)
+    assert len([note for note in report.notes if "rebuilt the" in note]) == len(right)
     made = folder.parent / "txn" / "txn-0"
     assert {path.name: path.read_bytes() for path in made.glob("*.txnindex")} == right
     assert read(report.topic, committed=True) == golden_of("first")["txn-0"].records(committed=True)
@@ -178,7 +176,7 @@ def test_after_a_crash_the_log_ends_with_the_first_damaged_batch(tmp_path: Path)
     end = offset_at(logs[1], position)
     assert report.topic.end_offsets() == {0: end}
     assert read(report.topic) == [row for row in golden_of("first")["codec-none-0"].records() if row["offset"] < end]
-    left_out = [note for note in report.notes if note.endswith("left out, since it is behind what was cut")]
+    left_out = [note for note in report.notes if note.endswith("skipped, since it follows the cut")]
     assert [note.split(": ")[2] for note in left_out] == [log.name for log in logs[2:]]
 
 

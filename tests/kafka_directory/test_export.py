@@ -230,7 +230,7 @@ def test_another_topic_of_the_same_name_is_not_replaced(tmp_path: Path) -> None:
         distlog.create(f"{tmp_path}/{root}/clicks", partitions=2).append([{"value": root}], partition=0)
     distlog.open(f"{tmp_path}/one/clicks").export(tmp_path / "kafka", partitions=[0])
     before = {path: path.read_bytes() for path in (tmp_path / "kafka").rglob("*") if path.is_file()}
-    with pytest.raises(TopicExistsError, match="another topic of this name was exported to here"):
+    with pytest.raises(TopicExistsError, match="another topic of this name was exported to this directory"):
         distlog.open(f"{tmp_path}/other/clicks").export(tmp_path / "kafka")
     assert {path: path.read_bytes() for path in (tmp_path / "kafka").rglob("*") if path.is_file()} == before
 

@@ -155,5 +155,5 @@ def test_a_partition_whose_offsets_are_used_up_takes_no_more(tmp_path: Path) -> 
 
 def test_a_record_with_the_last_offset_of_all_is_refused_and_not_left_out(tmp_path: Path) -> None:
     path = partition(tmp_path, {MAX_LONG: [one(MAX_LONG)]})
-    with pytest.raises(distlog.CorruptionError, match=r"the offset 2\^63 - 1: no log can end behind it"):
+    with pytest.raises(distlog.CorruptionError, match=r"the offset 2\^63 - 1: no log can end after it"):
         distlog.adopt(path)

@@ -15,7 +15,7 @@ from distlog import CorruptRecordError
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY
 from distlog.core.kafka_directory import source_log
-from distlog.core.kafka_directory.source_log import HeaderScan, batch_places, open_headers
+from distlog.core.kafka_directory.source_log import HeaderScan, batch_positions, open_headers
 from distlog.core.storage.mapping import SparseMap
 from distlog.core.storage.storage import Storage
 
@@ -114,9 +114,9 @@ def test_an_index_that_is_wrong_costs_time_and_changes_nothing(change: str, tmp_
 
 
 def test_places_are_where_the_index_says_and_at_the_beginning() -> None:
-    assert batch_places(index_of(500, 900), 1000).tolist() == [0, 500, 900]
+    assert batch_positions(index_of(500, 900), 1000).tolist() == [0, 500, 900]
     for positions in ((900, 500), (500, 500), (0, 500), (500, 1000), (-5, 500)):
-        assert batch_places(index_of(*positions), 1000).tolist() == []
+        assert batch_positions(index_of(*positions), 1000).tolist() == []
 
 
 @pytest.mark.usefixtures("cold")

@@ -71,8 +71,8 @@ def test_the_settings_are_those_that_the_broker_told_its_clients(tmp_path: Path)
         assert settings_of(report, topic) == expected
         assert report.topics[topic].config.overrides() == {"retention.ms": "-1", **expected}
     assert notes_of(report, "clicks") == [
-        "left out flush.messages=1000: acknowledged records could be lost, since there are no replicas; give it if "
-        "that is meant",
+        "left out flush.messages=1000: acknowledged records could be lost, since there are no replicas; set it "
+        "explicitly if that is intended",
         "left out min.insync.replicas=1, which distlog does not have",
     ]
 
@@ -154,7 +154,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(tmp_path: Path) ->
     report = adopted(log_dir)
     assert settings_of(report, "keyed") == TOLD["keyed"]
     (note,) = {note for topic in TOLD for note in notes_of(report, topic) if "snapshot" in note}
-    assert note.startswith(f"{METADATA[:-2]}: an older snapshot is taken: ")
+    assert note.startswith(f"{METADATA[:-2]}: an older snapshot is used: ")
     assert NEWEST in note
 
 
@@ -230,7 +230,7 @@ def test_where_later_changes_may_be_lost_no_setting_is_taken_and_the_topics_are_
     for topic in TOLD:
         assert report.topics[topic].config.overrides() == {"retention.ms": "-1"}
         note = notes_of(report, topic)[-1]
-        assert note.startswith("settings are not taken from __cluster_metadata, as it is damaged: ")
+        assert note.startswith("settings are not taken from __cluster_metadata, which is damaged: ")
 
 
 @pytest.mark.parametrize("limit", [1 << 20, 1])
@@ -244,7 +244,7 @@ def test_after_a_crash_damage_before_a_whole_batch_is_not_the_end(
     flip(log, batch_at(log, 68) + 30)
     report = adopted(log_dir, topics=["clicks"])
     assert settings_of(report, "clicks") == {}
-    assert "as it is damaged: " in notes_of(report, "clicks")[0]
+    assert "which is damaged: " in notes_of(report, "clicks")[0]
 
 
 def test_after_a_crash_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_what_does_not_decode_is_told_and_no_setting_is_taken(value: bytes | Non
     assert report.ok
     assert report.topic.config.overrides() == {"retention.ms": "-1"}
     (note,) = notes_of(report, "clicks")
-    assert note.startswith("settings are not taken from __cluster_metadata, as it is damaged: ")
+    assert note.startswith("settings are not taken from __cluster_metadata, which is damaged: ")
 
 
 def test_settings_that_are_wrong_here_are_left_out_and_shown_as_one_short_line(tmp_path: Path) -> None:
@@ -369,8 +369,8 @@ def test_settings_that_are_wrong_here_are_left_out_and_shown_as_one_short_line(t
         rf"left out a\x1b[2J\nb={'x' * 59}…, which distlog does not have",
         "left out compression.type=lzma: compression.type must be one of producer, uncompressed, gzip, snappy, lz4, "
         "zstd",
-        "left out file.delete.delay.ms=60000: readers of an older version need removed files for longer; give it "
-        "if that is meant",
+        "left out file.delete.delay.ms=60000: readers of an older version need removed files for longer; set it "
+        "explicitly if that is intended",
         "left out min.compaction.lag.ms=9: min.compaction.lag.ms must not be above max.compaction.lag.ms",
         "left out segment.bytes=14: segment.bytes must be between 1048576 and 2147483647",
     ]
@@ -415,8 +415,8 @@ def test_what_is_read_and_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     log_dir = made_log_dir(tmp_path, [topic_record(), RETENTION])
     bounds = {
         "_MOST_BYTES": 100,
-        "_MOST_KEPT": 1,
-        "_MOST_KEPT_BYTES": 20,
+        "_MOST_VALUES": 1,
+        "_MOST_VALUE_BYTES": 20,
         "_MOST_TOPIC_BYTES": 15,
         "_MOST_RECORD_BYTES": 28,
         "_MOST_BATCH_BYTES": 100,
@@ -479,7 +479,7 @@ def test_of_several_clusters_the_id_of_a_topic_tells_whose_settings_it_has(
     report = adopted([own, other])
     assert settings_of(report, "clicks") == expected
     assert report.topic.config.overrides() == {"retention.ms": "-1", **expected}
-    text = "there is metadata of several clusters, and no id of the topic tells which one it is of"
+    text = "there is metadata of several clusters, and the topic has no id that selects one"
     assert notes_of(report, "clicks") == ([] if expected else [f"{text}: its settings are not known"])
 
 

@@ -67,7 +67,7 @@ def test_a_topic_that_cannot_be_adopted_makes_the_command_fail(
     assert "there is another topic at this address" in outcome.json["topics"][0]["error"]
     outcome = cli.bare("adopt", f"{tmp_path}/absent")
     assert outcome.status == 1
-    assert "there is no such directory to adopt" in outcome.err
+    assert "the directory to adopt does not exist" in outcome.err
 
 
 def test_text_for_people_has_a_row_for_each_topic(kafka_logs: str, cli: CommandLine) -> None:

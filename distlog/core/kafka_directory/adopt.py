@@ -1,4 +1,4 @@
-"""Adoption: the partitions in a stopped broker's log directory become topics, in place or as copies."""
+"""Imports the partitions in a stopped broker's log directory as topics, by hard links or as copies."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from distlog.core.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from distlog.core.kafka_directory.adopted_segment import AdoptedPartition, AdoptedSegment, take_partition
+from distlog.core.kafka_directory.adopted_segment import AdoptedPartition, AdoptedSegment, read_partition
 from distlog.core.kafka_directory.log_dir import LeftStates, LogDir
 from distlog.core.kafka_directory.partition_folder import (
     Epochs,
@@ -53,7 +54,7 @@ from distlog.core.kafka_directory.partition_folder import (
     read_epochs,
     write_epochs,
 )
-from distlog.core.kafka_directory.source_log import pieces
+from distlog.core.kafka_directory.source_log import chunks
 from distlog.core.log.end_marker import marker
 from distlog.core.maintenance.rebuild import complete_index
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
@@ -67,31 +68,31 @@ from distlog.core.transaction_state import TransactionState, TransactionStatus
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
 
-# A coordinator decides in `__transaction_state`, and then has a marker written to each partition. A broker that was
-# killed in between does the rest when it starts; so does an adoption of its logs. A transaction that is not decided
-# stays open, as it would until its coordinator aborts it, and is named.
+# A coordinator decides in `__transaction_state`, and then has a marker written to every partition. A broker that was
+# killed in between writes missing markers at startup; so does an import of its logs. An undecided transaction stays
+# open, as it would until its coordinator aborts it, and is reported.
 
 
 _EPOCH_AT = slice(12, 16)
 
 
 def with_end_markers(partition: AdoptedPartition, states: LeftStates) -> AdoptedPartition:
-    """The partition with the markers of its open transactions that are decided, and notes of all that are open."""
+    """Return the partition with the markers of decided open transactions, and notes on all open transactions."""
     open_ones = [entry for entry in _producers(partition) if entry["transaction_first_offset"] >= 0]
     if not open_ones or not partition.segments:
         return partition
-    place, notes = (partition.name.topic, partition.name.partition), list(partition.notes)
+    topic_partition, notes = (partition.name.topic, partition.name.partition), list(partition.notes)
     decided = list[tuple[TransactionState, int]]()
-    for entry in sorted(open_ones, key=lambda each: int(each["transaction_first_offset"])):
+    for entry in sorted(open_ones, key=itemgetter("transaction_first_offset")):
         producer, first = int(entry["producer_id"]), int(entry["transaction_first_offset"])
-        state = states.of(producer, int(entry["producer_epoch"]), place)
+        state = states.of(producer, int(entry["producer_epoch"]), topic_partition)
         if state is not None and state.is_decided:
             decided.append((state, max(0, int(entry["coordinator_epoch"]))))
             how = "committed" if state.status is TransactionStatus.PREPARE_COMMIT else "aborted"
             notes.append(f"wrote the end marker of the {how} {_named(producer, state)}, open from offset {first} on")
         else:
             text = "is open, and committed readers stop there; `distlog transactions URL --abort"
-            notes.append(f"the {_named(producer, state)} {text} {place[1]}:{first}` ends it")
+            notes.append(f"the {_named(producer, state)} {text} {topic_partition[1]}:{first}` ends it")
     notes += states.notes
     if not decided:
         return dataclasses.replace(partition, notes=tuple(notes))
@@ -99,8 +100,8 @@ def with_end_markers(partition: AdoptedPartition, states: LeftStates) -> Adopted
 
 
 def _named(producer: int, state: TransactionState | None) -> str:
-    known = f" ({state.transactional_id!r}, {state.status.kafka_name})" if state is not None else ""
-    return f"transaction of producer {producer}{known}"
+    details = f" ({state.transactional_id!r}, {state.status.kafka_name})" if state is not None else ""
+    return f"transaction of producer {producer}{details}"
 
 
 def _producers(partition: AdoptedPartition) -> Any:
@@ -108,7 +109,7 @@ def _producers(partition: AdoptedPartition) -> Any:
 
 
 def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[TransactionState, int]]) -> AdoptedPartition:
-    """The partition with one more segment: the markers of these transactions, each with its coordinator's epoch."""
+    """Return the partition with another segment: the markers of transactions, with their coordinators' epochs."""
     base, last = partition.log_end_offset, partition.segments[-1].info
     written_ms = max(state.updated_ms for state, _ in decided)
     data = b"".join(
@@ -123,16 +124,16 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
     log = LogDescription(base)
     log.add(data, rows)
     info, indexes = log.describe(partition.name.partition, f"{base:020d}", written_ms)
-    files = {suffix: made for suffix, made in indexes.items() if made}
+    files = {suffix: data for suffix, data in indexes.items() if data}
     if aborted:
         files[".txnindex"] = complete_index(b"", aborted)
-    facts: dict[str, Any] = {
+    changes: dict[str, Any] = {
         **index_facts({suffix: files.get(suffix, b"") for suffix in (".index", ".timeindex", ".txnindex")}),
         "first_unstable_offset": transactions.first_offset,
-        # a marker is no record that a reader could be sent to
+        # readers cannot start at a marker
         "offset_of_max_timestamp": -1,
     }
-    segment = AdoptedSegment(dataclasses.replace(info, **facts), {".log": data, **files}, 0, None, ())
+    segment = AdoptedSegment(dataclasses.replace(info, **changes), {".log": data, **files}, 0, None, ())
     return dataclasses.replace(
         partition,
         segments=(*partition.segments, segment),
@@ -142,7 +143,7 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
 
 
 def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader_epoch: int) -> bytes:
-    """The batch at its place in the log; the offset and the leader's epoch are outside of its checksum."""
+    """Return the batch at its offset; its checksum does not cover the offset and the leader epoch."""
     run = marker(
         state.producer.id,
         state.producer.epoch,
@@ -156,30 +157,30 @@ def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader
     return bytes(data)
 
 
-# The broker's own folders stay as they are. So until the commit that makes the topic, nothing has happened to them.
+# The broker's folders are not changed, so nothing has happened until the commit that makes the topic.
 #
-# On object storage a request may have its effect after the next adoption, of a log that has grown since. So there a
-# name tells the content, and nothing is deleted: a late put writes what is there already, or a file of nobody's.
+# On object storage a request may take effect after the next import, of a log that has grown since. So names depend on
+# the content there, and nothing is deleted: a late put writes the same bytes again, or an unused file.
 
 
-#: A file of up to this size is copied in one piece.
-_WHOLE_BYTES = 8 << 20
+#: A file up to this size is copied in one request.
+_SINGLE_BYTES = 8 << 20
 #: The size of a producer snapshot without a producer.
 _NO_PRODUCERS = 10
 
 
-def placed(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> list[str]:
-    """The files where the partitions' files will be, or are."""
+def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> list[str]:
+    """List the files in the folders of the partitions."""
     folders = [paths.partition_dir(name, partition.name.partition) for partition in partitions]
     return [file.name for folder in folders for file in topic.list(folder)]
 
 
 def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
-    """The partition with other stems: 20 digits, more than an offset has, that no other content gets."""
+    """Return the partition with stems by content: 20 digits, more than an offset has."""
 
     def renamed(segment: AdoptedSegment) -> AdoptedSegment:
-        facts = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
-        digest = int.from_bytes(hashlib.sha256(facts.encode()).digest(), "big")
+        identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
+        digest = int.from_bytes(hashlib.sha256(identity.encode()).digest(), "big")
         stem = str(10**19 + digest % (9 * 10**19))
         return segment._replace(info=dataclasses.replace(segment.info, stem=stem))
 
@@ -187,7 +188,7 @@ def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
 
 
 def delete_targets(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> None:
-    """Delete what an adoption that died left where the segments of these partitions will be; the topic has others."""
+    """Delete the files that a crashed import left for the segments of the partitions."""
     topic.delete(
         [
             paths.segment_file(name, segment.info.partition, segment.info.stem, suffix)
@@ -198,30 +199,31 @@ def delete_targets(topic: Storage, name: str, partitions: Sequence[AdoptedPartit
     )
 
 
-def place(topic: Storage, name: str, partition: AdoptedPartition, *, linked: bool) -> None:
-    """Put the partition's files into the folder of the topic `name`, durably; `linked` makes hard links."""
+def write_partition(topic: Storage, name: str, partition: AdoptedPartition, *, linked: bool) -> None:
+    """Write the partition's files into the folder of the topic `name`, durably; `linked` makes hard links."""
     folder = paths.partition_dir(name, partition.name.partition)
     if linked:
         path = topic.local_path(folder)
         with failing_as("make the folder", path):
             make_folders(path)
-    in_parallel(lambda each: _place_segment(topic, name, partition.folder, each, linked=linked), partition.segments)
+    write = partial(_write_segment, topic, name, partition.folder, linked=linked)
+    in_parallel(write, partition.segments)
     snapshot = partition.producer_snapshot
     if len(snapshot) > _NO_PRODUCERS:
         topic.put(f"{folder}/{file_name(partition.log_end_offset, SNAPSHOT_SUFFIX)}", snapshot)
     if partition.epochs:
-        # behind the leader epochs that are there, of records that were adopted before
+        # after the leader epochs of records that were imported earlier
         file = f"{folder}/{LEADER_EPOCHS}"
-        before: Epochs = []
+        existing: Epochs = []
         with suppress(FileNotFoundError):
-            before = read_epochs(topic.read(file), file=f"{topic.url}/{file}")
-        start = min(offset for _, offset in (*before, *partition.epochs))
-        topic.put(file, write_epochs(joined_epochs([before, partition.epochs], start)))
+            existing = read_epochs(topic.read(file), file=f"{topic.url}/{file}")
+        start = min(offset for _, offset in (*existing, *partition.epochs))
+        topic.put(file, write_epochs(joined_epochs([existing, partition.epochs], start)))
     if linked:
         topic.sync(folder)
 
 
-def _place_segment(
+def _write_segment(
     topic: Storage, name: str, folder: PartitionFolder, segment: AdoptedSegment, *, linked: bool
 ) -> None:
     for suffix, source in segment.files.items():
@@ -236,35 +238,35 @@ def _place_segment(
 
 
 def _link(folder: PartitionFolder, source: str, target: str) -> None:
-    """Give a file a second name; its bytes are synced, since a broker that was killed may not have done it."""
+    """Make a hard link of a file and sync its bytes, which a killed broker may not have done."""
     try:
         file = folder.open_file(source)
         try:
             os.link(folder.path(source), target, follow_symlinks=False)
             if not os.path.samestat(os.fstat(file), os.stat(target, follow_symlinks=False)):
-                # a link was put in its place
+                # the file was replaced by a link
                 os.unlink(target)
-                raise StorageError("this file was replaced meanwhile: adopt again", file=folder.path(source))
+                raise StorageError("this file was replaced during the import: adopt again", file=folder.path(source))
             os.fsync(file)
         finally:
             os.close(file)
     except StorageError:
         raise
     except OSError as error:
-        text = f"cannot give a broker's file a second name: {error.strerror}; adopt by copy, to another address"
+        text = f"cannot make a hard link of a broker's file: {error.strerror}; adopt by copy, to another address"
         raise StorageError(text, file=folder.path(source)) from error
 
 
 def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, start: int, end: int) -> None:
-    if end <= _WHOLE_BYTES:
+    if end <= _SINGLE_BYTES:
         topic.put(target, folder.read(source)[start:end])
         return
     with topic.open_write(target) as writer:
-        for piece in pieces(folder.log(source), start, end):
-            writer.write_behind(piece)
+        for chunk in chunks(folder.log(source), start, end):
+            writer.write_behind(chunk)
 
 
-# On object storage adoptions are at work beside each other: their files are the same, and one of their commits wins.
+# On object storage imports may run concurrently: their files are the same, and one of their commits wins.
 
 
 _MARK = ".adoption"
@@ -273,7 +275,7 @@ _TEXT = b"an adoption is under way, or has died: adopt again\n"
 
 @contextmanager
 def adopting(topic: Storage) -> Iterator[None]:
-    """Keep other adoptions out of the topic's folder on a disk until `end`, or raise StorageError."""
+    """Keep other imports out of the topic's folder on a disk until `end`. Raises StorageError."""
     if not topic.is_local:
         yield
         return
@@ -290,7 +292,7 @@ def is_marked(topic: Storage) -> bool:
 
 
 def end(topic: Storage) -> None:
-    """Say that no adoption is under way; the files in the topic's folder belong to the topic, or are gone."""
+    """Remove the mark of an import: the files in the topic's folder belong to the topic, or are deleted."""
     if topic.is_local:
         with suppress(StorageError):
             topic.delete([_MARK])
@@ -313,24 +315,24 @@ def _locked(path: str, url: str) -> int:
         except BaseException:
             os.close(file)
             raise
-        # its holder has ended its adoption meanwhile
+        # its holder has ended its import
         os.close(file)
 
 
-# All files of a topic are put in place first, and then one commit makes the topic. A crash before it leaves the
-# broker's files as they were; adopt again. The files are looked at as a broker does when it starts (`LogLoader`).
+# All files of a topic are written first, and then one commit makes the topic. A crash before it leaves the broker's
+# files unchanged; adopt again. The files are checked as by a broker at startup (`LogLoader`).
 #
-# A topic that an earlier adoption made gets what is new: partitions that it has nothing of, and the records behind
-# those that it has, where its log ends with the batch that is there in the broker's log too.
+# The topic of an earlier import gets new partitions, and new records of its partitions, if its log ends with a batch
+# that the broker's log also has.
 
 
-#: The log directories that have a partition: one, or as many as there are replicas.
+#: The log directories that have a partition: one per replica.
 Replicas = Mapping[PartitionName, Sequence[LogDir]]
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedTopic:
-    """The outcome for a topic of the log directories, at `url`; `was_there`: an earlier adoption made it."""
+    """The outcome for a topic of the log directories, at `url`; `was_there`: an earlier import made it."""
 
     name: str
     url: str
@@ -343,7 +345,7 @@ class AdoptedTopic:
 
     @property
     def result(self) -> str:
-        """The outcome in a word; the topic of an earlier adoption is extended, or unchanged."""
+        """The outcome in a word; the topic of an earlier import is extended, or unchanged."""
         if self.error is not None:
             return "failed"
         if self.was_there:
@@ -361,66 +363,68 @@ def adopt_topic(
     config: TopicConfig,
     states: LeftStates,
     *,
-    in_place: bool,
+    by_links: bool,
     dry_run: bool = False,
 ) -> _Adoption:
-    """Adopt the partitions `replicas`, all of one topic, as the topic at `topic`; returns its snapshot too."""
+    """Import the partitions `replicas` of a topic as the topic at `topic`; also returns its snapshot."""
     log, name = open_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
-    if in_place and parse_partition_folder(name) is not None:
-        text = "a topic of this name cannot be adopted in place: its folder would look like a partition's; copy it"
+    if by_links and parse_partition_folder(name) is not None:
+        text = (
+            "a topic of this name cannot be adopted without a copy: its folder would look like a partition's; copy it"
+        )
         raise InvalidTopicError(text, topic=name)
     existing = _load(log)
     ends = {} if existing is None else {n: state.log_end_offset for n, state in enumerate(existing.partitions)}
-    copies = _take(replicas, config, ends)
-    # before anything is put in place
+    copies = _read_replicas(replicas, config, ends)
+    # before anything is written
     topic_id = _topic_id(copies)
-    partitions = [with_end_markers(_most_complete(each), states) for each in copies]
+    partitions = [with_end_markers(_most_complete(replicas_of_one), states) for replicas_of_one in copies]
     if not topic.is_local:
-        partitions = [with_names_of_contents(each) for each in partitions]
-    is_linked = in_place and topic.is_local
+        partitions = [with_names_of_contents(partition) for partition in partitions]
+    is_linked = by_links and topic.is_local
     if existing is not None:
         if existing.dropped or existing.topic_id != topic_id:
             text = "there is another topic at this address, or there was: adopt to another address"
             if topic_id is None:
-                text = "there is a topic at this address, and no partition.metadata tells whether it is the same: "
+                text = "there is a topic at this address, and no partition.metadata shows whether it is the same: "
                 text += "adopt to another address, all directories at once"
             raise TopicExistsError(text, url=topic.url)
-        again = partial(adopt_topic, replicas, topic, open_log, config, states, in_place=in_place)
+        again = partial(adopt_topic, replicas, topic, open_log, config, states, by_links=by_links)
         return _grow(log, existing, topic, partitions, again, linked=is_linked, dry_run=dry_run)
     adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
     if dry_run:
         return adopted, log, None
-    if topic.is_local and (there := placed(topic, name, partitions)) and not is_marked(topic):
+    if topic.is_local and (existing_files := written_files(topic, name, partitions)) and not is_marked(topic):
         text = "other files are where the topic's would be: adopt to another address, or delete them"
-        raise StorageError(text, url=topic.url, file=there[0])
+        raise StorageError(text, url=topic.url, file=existing_files[0])
     with adopting(topic):
-        # another adoption may have ended since
+        # another import may have ended since
         if _load(log) is None:
-            _place(topic, name, partitions, linked=is_linked)
-            # on object storage it may do so now
+            _write_partitions(topic, name, partitions, linked=is_linked)
+            # on object storage another import may end now
             with suppress(TopicExistsError):
                 snapshot = _commit(log, partitions, topic_id, config, _producer_batches(topic, partitions))
                 end(topic)
                 return adopted, log, snapshot
         end(topic)
-    return adopt_topic(replicas, topic, open_log, config, states, in_place=in_place)
+    return adopt_topic(replicas, topic, open_log, config, states, by_links=by_links)
 
 
-def _take(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
-    """The replicas of each partition, split where the topic ends; a damaged one is left out if there is another."""
+def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
+    """Read the replicas of partitions, split at the topic's end; skips a damaged replica if there is another."""
     is_compacted = "compact" in config.cleanup_policy
     folders = [(name, log_dir) for name, log_dirs in replicas.items() for log_dir in log_dirs]
 
-    def take(name: PartitionName, log_dir: LogDir) -> AdoptedPartition | CorruptionError:
+    def read_replica(name: PartitionName, log_dir: LogDir) -> AdoptedPartition | CorruptionError:
         try:
             end, interval_bytes = ends.get(name.partition, 0), config.index_interval_bytes
-            return take_partition(log_dir, name, interval_bytes, end, is_compacted=is_compacted)
+            return read_partition(log_dir, name, interval_bytes, end, is_compacted=is_compacted)
         except CorruptionError as error:
             return error
 
     copies: dict[PartitionName, list[AdoptedPartition]] = {name: [] for name in replicas}
     damaged: dict[PartitionName, list[CorruptionError]] = {name: [] for name in replicas}
-    for (name, _), result in zip(folders, in_parallel(lambda each: take(*each), folders), strict=True):
+    for (name, _), result in zip(folders, in_parallel(lambda folder: read_replica(*folder), folders), strict=True):
         if isinstance(result, CorruptionError):
             damaged[name].append(result)
         else:
@@ -429,37 +433,37 @@ def _take(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> l
         if errors and not copies[name]:
             raise errors[0]
         notes = tuple(f"a replica was left out: {error}" for error in errors)
-        copies[name] = [dataclasses.replace(each, notes=(*notes, *each.notes)) for each in copies[name]]
+        copies[name] = [dataclasses.replace(copy, notes=(*notes, *copy.notes)) for copy in copies[name]]
     return list(copies.values())
 
 
 def _most_complete(replicas: Sequence[AdoptedPartition]) -> AdoptedPartition:
-    """The replica with all that was committed; its notes say which one it is, and where another one knew more."""
-    best = max(replicas, key=lambda each: each.completeness)
+    """Return the most complete replica, with notes that name it, and replicas with a higher high watermark."""
+    best = max(replicas, key=attrgetter("completeness"))
     if len(replicas) == 1:
         return best
-    place, end_offset = best.folder.path(""), best.log_end_offset
-    notes = [f"of {len(replicas)} replicas, that in {place} is taken, which ends at {end_offset}"]
+    path, end_offset = best.folder.path(""), best.log_end_offset
+    notes = [f"of {len(replicas)} replicas, the one in {path} is used, which ends at {end_offset}"]
     notes += [
-        f"the replica in {each.folder.path('')} had committed records up to {each.high_watermark}: a leader without "
-        "them was elected, or the directory of another replica is missing"
-        for each in replicas
-        if each is not best and each.high_watermark > end_offset
+        f"the replica in {other.folder.path('')} had committed records up to {other.high_watermark}: a leader "
+        "without them was elected, or the directory of another replica is missing"
+        for other in replicas
+        if other is not best and other.high_watermark > end_offset
     ]
     return dataclasses.replace(best, notes=(*notes, *best.notes))
 
 
-def _place(topic: Storage, name: str, partitions: Sequence[AdoptedPartition], *, linked: bool) -> None:
-    """Put all files in place; on a disk instead of those that an adoption left that died, and none after an error."""
+def _write_partitions(topic: Storage, name: str, partitions: Sequence[AdoptedPartition], *, linked: bool) -> None:
+    """Write all files; on a disk, first delete the files of a crashed import, and all files after an error."""
     if topic.is_local:
-        topic.delete(placed(topic, name, partitions))
+        topic.delete(written_files(topic, name, partitions))
     try:
         for partition in partitions:
-            place(topic, name, partition, linked=linked)
+            write_partition(topic, name, partition, linked=linked)
     except DistlogError:
         if topic.is_local:
             with suppress(StorageError):
-                topic.delete(placed(topic, name, partitions))
+                topic.delete(written_files(topic, name, partitions))
                 end(topic)
         raise
 
@@ -467,13 +471,17 @@ def _place(topic: Storage, name: str, partitions: Sequence[AdoptedPartition], *,
 def _producer_batches(
     topic: Storage, partitions: Sequence[AdoptedPartition], states: Mapping[int, PartitionState] | None = None
 ) -> list[Action]:
-    """The action that holds the producers; none on a local disk, where snapshots beside the logs hold them."""
-    known = {number: state.log_end_offset if state.producers else 0 for number, state in (states or {}).items()}
-    chosen = {} if topic.is_local_disk else {each.name.partition: each for each in partitions}
+    """Return the action with the producers; none on a local disk, where snapshots next to the logs have them."""
+    ends = {number: state.log_end_offset if state.producers else 0 for number, state in (states or {}).items()}
+    added = {} if topic.is_local_disk else {partition.name.partition: partition for partition in partitions}
     # an entry becomes up to three
-    most = MOST_PRODUCER_BATCHES // (3 * max(1, len(chosen)))
-    by_partition = {number: each.producers(known.get(number, 0), most) for number, each in sorted(chosen.items())}
-    batches = {number: each for number, each in by_partition.items() if each}
+    most = MOST_PRODUCER_BATCHES // (3 * max(1, len(added)))
+    producers = {
+        number: partition.producers(ends.get(number, 0), most) for number, partition in sorted(added.items())
+    }
+    batches = {
+        number: states_of_producers for number, states_of_producers in producers.items() if states_of_producers
+    }
     return [ProducerBatches(batches)] if batches else []
 
 
@@ -499,17 +507,20 @@ def _grow(
     linked: bool,
     dry_run: bool,
 ) -> _Adoption:
-    """Append what is new in the log directories to an adopted topic, in one commit; `again` retries."""
+    """Append new records of the log directories to an imported topic, in one commit; `again` retries."""
     adopted_ends = cache(partial(_adopted_ends, log, existing))
-    states = {each.name.partition: _state(existing, each.name.partition) for each in partitions}
-    parts = (_new_part(existing, states[each.name.partition], each, adopted_ends, topic.url) for each in partitions)
+    states = {number: _state(existing, number) for number in (partition.name.partition for partition in partitions)}
+    parts = (
+        _new_part(existing, states[partition.name.partition], partition, adopted_ends, topic.url)
+        for partition in partitions
+    )
     new = [part for part in parts if part is not None]
     notes = []
     for part in new:
         first = states[part.name.partition].log_end_offset or part.log_start_offset
-        what = f"the offsets from {first} to {part.log_end_offset}"
+        offsets = f"the offsets from {first} to {part.log_end_offset}"
         is_empty = first == part.log_end_offset
-        notes.append(f"partition {part.name.partition}: added{', without records' if is_empty else f' {what}'}")
+        notes.append(f"partition {part.name.partition}: added{', without records' if is_empty else f' {offsets}'}")
     adopted = AdoptedTopic(
         existing.name, topic.url, tuple(new), (*notes, *_notes(new, len(existing.partitions))), was_there=True
     )
@@ -519,17 +530,17 @@ def _grow(
         return adopted, log, existing
     for part in new:
         if linked and any(segment.position for segment in part.segments):
-            text = "the broker has written on into files that it shares with the topic: adopt to another address"
+            text = "the broker has appended to files that it shares with the topic: adopt to another address"
             raise StorageError(text, url=topic.url, partition=part.name.partition)
 
     with adopting(topic):
         try:
-            # another adoption may have ended since, and then these files are the topic's
+            # another import may have ended since, and then the files belong to the topic
             if is_unchanged := _is_unchanged(existing, log.load(include_dropped=True), states):
                 if topic.is_local:
                     delete_targets(topic, existing.name, new)
                 for part in new:
-                    place(topic, existing.name, part, linked=linked)
+                    write_partition(topic, existing.name, part, linked=linked)
                 snapshot = _commit_adopted(topic, log, existing, new, states)
         finally:
             end(topic)
@@ -573,7 +584,7 @@ def _new_part(
     adopted_ends: Callable[[], Mapping[int, int]],
     url: str,
 ) -> AdoptedPartition | None:
-    """The part of a partition that the topic lacks; None if none. Raises TopicExistsError if it does not fit."""
+    """Return the part of a partition that the topic lacks, if any. Raises TopicExistsError if it does not fit."""
     number, topic_end = partition.name.partition, state.log_end_offset
     if not topic_end and state.active is None:
         return partition if partition.log_end_offset or number >= len(existing.partitions) else None
@@ -586,7 +597,7 @@ def _new_part(
     new = tuple(segment for segment in partition.segments if segment.info.base_offset >= topic_end)
     is_next = bool(new) and new[0].info.base_offset == topic_end and state.active is None
     is_same_log = not below or _is_same_end(state, below[-1].info.next_offset, below[-1].info.last_batch_crc)
-    # where the commits of adoptions are deleted, a batch in both logs tells
+    # if the commits of imports are deleted, a batch in both logs decides
     adopted_end = adopted_ends().get(number, topic_end if below else 0)
     if not (is_next and is_same_log and adopted_end == topic_end):
         text = (
@@ -598,16 +609,16 @@ def _new_part(
 
 
 def _is_same_end(state: PartitionState, next_offset: int, last_batch_crc: int) -> bool:
-    """True if a segment of the topic ends there, with the batch of this checksum."""
-    place = int(state.segments.next_offsets.searchsorted(next_offset))
-    if place == len(state.segments) or last_batch_crc == UNKNOWN:
+    """Return whether a segment of the topic ends there, with the batch of this checksum."""
+    index = int(state.segments.next_offsets.searchsorted(next_offset))
+    if index == len(state.segments) or last_batch_crc == UNKNOWN:
         return False
-    segment = state.segments[place]
+    segment = state.segments[index]
     return bool((segment.next_offset, segment.last_batch_crc) == (next_offset, last_batch_crc))
 
 
 def _adopted_ends(log: CommitLog, existing: Snapshot) -> Mapping[int, int]:
-    """Up to which offset each partition was adopted, as far as the commits tell that are kept."""
+    """Return the end of imported offsets per partition, as far as the stored commits have it."""
     ends = dict[int, int]()
     for commit in log.history():
         imported = (commit.topic_id, commit.operation) == (existing.topic_id, "import")
@@ -623,18 +634,18 @@ def _adopted_ends(log: CommitLog, existing: Snapshot) -> Mapping[int, int]:
 
 
 def _topic_id(copies: Iterable[Sequence[AdoptedPartition]]) -> str | None:
-    """The id that all replicas of all partitions have; None if a broker gave them none."""
+    """Return the id of all replicas of all partitions; None if they have no id."""
     every = [replica for replicas in copies for replica in replicas]
     topic_ids = {replica.topic_id for replica in every}
     if len(topic_ids) > 1:
-        text = "by their partition.metadata, the partitions are of different topics of one name: adopt them apart"
+        text = "by their partition.metadata, the partitions belong to different topics of one name: adopt them apart"
         raise InvalidTopicError(text, topic=every[0].name.topic)
     (topic_id,) = topic_ids
     return None if topic_id is None else str(topic_id)
 
 
 def _load(log: CommitLog) -> Snapshot | None:
-    """The topic at the address, also one that was dropped; None if there is nothing."""
+    """Load the topic at the address, even if it was dropped; None without a topic."""
     try:
         return log.load(include_dropped=True)
     except TopicNotFoundError:
@@ -642,9 +653,9 @@ def _load(log: CommitLog) -> Snapshot | None:
 
 
 def _notes(partitions: Sequence[AdoptedPartition], existing: int = 0) -> list[str]:
-    """Notes on `partitions`, and on those that a topic with so many `existing` ones gets beside them."""
-    here = {partition.name.partition for partition in partitions}
-    absent = sorted(set(range(existing, max(here, default=-1) + 1)) - here)
+    """Return notes on `partitions`, and on missing partitions of a topic with `existing` partitions."""
+    present = {partition.name.partition for partition in partitions}
+    absent = sorted(set(range(existing, max(present, default=-1) + 1)) - present)
     of_each = (
         f"partition {partition.name.partition}: {note}" for partition in partitions for note in partition.notes
     )
@@ -654,8 +665,8 @@ def _notes(partitions: Sequence[AdoptedPartition], existing: int = 0) -> list[st
 def by_topic(
     log_dirs: Sequence[LogDir], names: Iterable[PartitionName]
 ) -> dict[str, dict[PartitionName, list[LogDir]]]:
-    """The partitions of each topic, with the log directories that have them."""
+    """Group partitions by topic, with the log directories that have them."""
     topics = dict[str, dict[PartitionName, list[LogDir]]]()
     for name in sorted(set(names)):
-        topics.setdefault(name.topic, {})[name] = [each for each in log_dirs if name in each.partitions]
+        topics.setdefault(name.topic, {})[name] = [log_dir for log_dir in log_dirs if name in log_dir.partitions]
     return topics

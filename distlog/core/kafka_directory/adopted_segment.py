@@ -1,4 +1,4 @@
-"""Takes a partition over as a broker would load it, segment by segment: recovers after a crash, and says so."""
+"""Reads a partition segment by segment as a broker loads it, recovers after a crash, and reports that."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from distlog.core.times import NO_TIMESTAMP
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_states import ProducerStates, batches_of, read_producer_snapshot
 
-# The headers tell all that a commit needs, also the checksum of the whole file: they hold the checksum of each
-# batch, and these can be joined. So a log is not read, except where a broker would read it too, after a crash.
+# The headers have everything that a commit needs, even the checksum of the file, joined from the batches' checksums.
+# So a log is only read after a crash, as by a broker.
 #
-# A log whose offsets are further apart than an index can tell becomes several segments: a broker splits it when it
-# loads it (KAFKA-6264; `LocalLog.splitOverflowedSegment`).
+# A log whose offsets exceed the range of an index becomes several segments: a broker splits it at load (KAFKA-6264;
+# `LocalLog.splitOverflowedSegment`).
 
 
 _PART_BYTES = 4 << 20
@@ -48,11 +48,11 @@ _INDEXES = (".index", ".timeindex", ".txnindex")
 class AdoptedSegment(NamedTuple):
     """A segment to be committed.
 
-    `files` has by suffix the name of a broker's file that is right as it is, or the content of a file that was
-    missing or wrong. Of the file of the log, the bytes from `position` to `end` count. `damage` says why they end
-    there, if neither the file does nor another segment follows in it. `remade` are the suffixes of the indexes that
-    were made anew. `gap` is how many offsets there are between its last batch and the next segment. `is_sparse` means
-    that its batches leave out offsets, as those of a compacted log do.
+    `files` has by suffix the name of a broker's valid file, or the content of a file that was missing or wrong. The
+    log is the bytes from `position` to `end` of its file. `damage` is why they end before the file, if no other
+    segment follows in it. `remade` has the suffixes of rebuilt indexes. `gap` is the number of offsets between the
+    last batch and the next segment. `is_sparse` means that offsets are missing between batches, as in a compacted
+    log.
     """
 
     info: SegmentInfo
@@ -70,13 +70,13 @@ class AdoptedSegment(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """The state that a partition's batches leave for the next ones: open transactions, and its producers."""
+    """The state of a partition after its batches: open transactions and producers."""
 
     transactions: OpenTransactions
     producers: ProducerStates
 
 
-def take_segments(
+def read_segments(
     folder: PartitionFolder,
     base_offset: int,
     end: int | None,
@@ -86,24 +86,24 @@ def take_segments(
     checked: bool,
     split_at: int = 0,
 ) -> Iterator[AdoptedSegment]:
-    """Describe the segment at `base_offset`; several if offsets are too far apart, or one begins at `split_at`."""
+    """Describe the segment at `base_offset`; several if offsets are too far apart, or it spans `split_at`."""
     names: Mapping[str, str] = folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset
     while begin is not None:
-        look = _Look(folder, names, begin, end, folder.size(file), interval_bytes, state, split_at)
-        log = folder.log(file) if checked else folder.headers(file, look.indexes[".index"])
+        inspection = _Inspection(folder, names, begin, end, folder.size(file), interval_bytes, state, split_at)
+        log = folder.log(file) if checked else folder.headers(file, inspection.indexes[".index"])
         walk = log_walk(log, checked=checked, file=folder.path(file), start=position)
         for batches in walk:
-            look.take(walk, batches)
-        yield look.finish(walk, position)
-        # the broker's indexes are those of the first part
-        names, position, begin = {".log": file}, walk.position, look.beyond
+            inspection.add(walk, batches)
+        yield inspection.finish(walk, position)
+        # the broker's indexes cover the first part
+        names, position, begin = {".log": file}, walk.position, inspection.next_base
 
 
 @dataclass(slots=True)
-class _Look:
-    """One segment while its batches are passed."""
+class _Inspection:
+    """A segment while its batches are read."""
 
     folder: PartitionFolder
     names: Mapping[str, str]
@@ -121,8 +121,8 @@ class _Look:
     newest: tuple[memoryview, Any] | None = None
     has_old_formats: bool = False
     is_sparse: bool = False
-    #: The base offset of the batch with which the next segment begins in the same log.
-    beyond: int | None = None
+    #: The base offset of the first batch of the next segment in the same log.
+    next_base: int | None = None
 
     def __post_init__(self) -> None:
         self.log = LogDescription(self.base_offset, interval_bytes=self.interval_bytes)
@@ -143,11 +143,11 @@ class _Look:
     def _stem(self) -> str:
         return f"{self.base_offset:020d}"
 
-    def take(self, walk: BatchWalk, batches: Batches) -> None:
-        """Pass the next batches; ends the walk before one that cannot follow those before it."""
+    def add(self, walk: BatchWalk, batches: Batches) -> None:
+        """Add the next batches; ends the walk before a batch that cannot follow."""
         if self.base_offset < self.split_at <= int(batches.rows["base_offset"][-1]):
             row = int(np.argmax(batches.rows["base_offset"] >= self.split_at))
-            self.beyond = int(batches.rows["base_offset"][row])
+            self.next_base = int(batches.rows["base_offset"][row])
             batches = walk.stop(batches, row, None)
             if not len(batches.rows):
                 return
@@ -155,16 +155,16 @@ class _Look:
         try:
             self.log.add(batches.data, batches.rows)
         except UnfitBatchError as error:
-            self.beyond = self._beyond(batches, error.row)
-            reason = f"a record batch cannot follow those before it: {error}" if self.beyond is None else None
+            self.next_base = self._next_base(batches, error.row)
+            reason = f"a record batch cannot follow the earlier batches: {error}" if self.next_base is None else None
             batches = walk.stop(batches, error.row, reason)
             if not len(batches.rows):
                 return
             self.log.add(batches.data, batches.rows)
         if self.log.next_offset < 0:
-            text = "a record has the offset 2^63 - 1: no log can end behind it"
+            text = "a record has the offset 2^63 - 1: no log can end after it"
             raise CorruptRecordError(text, file=self.folder.path(self.names[".log"]))
-        # a batch that was emptied by a cleaner hides nothing, and opens nothing
+        # a batch that a cleaner emptied does not start or abort transactions
         filled = batches.rows[batches.rows["record_count"] > 0]
         self.aborted += self.state.transactions.see(batches.data, filled)
         self.state.producers.see(batches.data, batches.rows)
@@ -177,46 +177,46 @@ class _Look:
         self.is_sparse |= bool(batches.rows["record_count"].sum() < self.log.next_offset - begin)
         self.has_old_formats |= bool((batches.rows["magic"] < 2).any())
 
-    def _beyond(self, batches: Batches, row: int) -> int | None:
-        """The base offset of a batch that was refused, if only the indexes of this segment cannot tell it."""
+    def _next_base(self, batches: Batches, row: int) -> int | None:
+        """Return the base offset of a refused batch, if only this segment's indexes cannot hold it."""
         rows = batches.rows[row - 1 : row + 1] if row else batches.rows[:1]
         bases, ends = rows["base_offset"].tolist(), (rows["base_offset"] + rows["last_offset_delta"] + 1).tolist()
         is_next = bases[-1] >= (ends[0] if row else self.log.next_offset)
         return bases[-1] if is_next and ends[-1] - self.base_offset > MAX_INT + 1 else None
 
     def finish(self, walk: BatchWalk, position: int) -> AdoptedSegment:
-        """The segment, from byte `position` of the file up to where the walk ended."""
+        """Return the segment, from byte `position` of the file to the end of the walk."""
         created_ms = self.folder.modified_ms(self.names[".log"])
         partition = self.folder.name.partition
-        info, made = self.log.describe(partition, self._stem(), created_ms)
-        files, remade = self._files(made)
-        kept = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
+        info, built = self.log.describe(partition, self._stem(), created_ms)
+        files, remade = self._files(built)
+        contents = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
         of_records: dict[str, Any] = {}
         if self.has_old_formats:
             file = self.names[".log"]
             of_records = _counted(self.folder.log(file), position, position + self.log.size, file)
         elif self.newest:
             of_records = {"offset_of_max_timestamp": _first_newest(*self.newest)}
-        facts: dict[str, Any] = {
+        changes: dict[str, Any] = {
             **of_records,
-            **index_facts({suffix: kept.get(suffix, b"") for suffix in _INDEXES}),
+            **index_facts({suffix: contents.get(suffix, b"") for suffix in _INDEXES}),
             "first_unstable_offset": self.state.transactions.first_offset,
         }
-        end = self.end if self.beyond is None else self.beyond
+        end = self.end if self.next_base is None else self.next_base
         gap = 0 if walk.damage is not None or end is None else max(0, end - info.next_offset)
-        info = dataclasses.replace(info, next_offset=info.next_offset + gap, **facts)
-        # within a file no other one can be missing
-        is_sparse = self.is_sparse or (gap > 0 and self.beyond is not None)
+        info = dataclasses.replace(info, next_offset=info.next_offset + gap, **changes)
+        # within a file no segment can be missing
+        is_sparse = self.is_sparse or (gap > 0 and self.next_base is not None)
         files = {".log": self.names[".log"], **files}
         return AdoptedSegment(info, files, position, walk.damage, remade, gap, is_sparse)
 
-    def _files(self, made: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
-        """The index files that have entries, and the suffixes of those that the broker's do not serve for."""
+    def _files(self, built: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
+        """Return the index files with entries, and the suffixes of rebuilt indexes."""
         present = self.indexes
         sound = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
         transactions = complete_index(present[".txnindex"] if ".txnindex" in sound else b"", self.aborted)
         files, remade = dict[str, str | bytes](), []
-        for suffix, data in {**made, ".txnindex": transactions}.items():
+        for suffix, data in {**built, ".txnindex": transactions}.items():
             exact = suffix == ".txnindex"
             if suffix in sound and (present[suffix] == data if exact else present[suffix] or not data):
                 files |= {suffix: self.names[suffix]} if present[suffix] else {}
@@ -237,14 +237,14 @@ def _first_newest(data: memoryview, batch: Any) -> int:
 
 
 def _counted(log: SourceLog, start: int, end: int, file: str) -> dict[str, Any]:
-    """The facts from the records themselves, where the headers of old formats lack them."""
-    facts = RecordFacts()
+    """Read the numbers of a segment from its records, since the headers of old formats lack them."""
+    numbers = RecordFacts()
     for batches in log_walk(log, checked=False, file=file, start=start, size=end):
         source = Source(file, batches.position)
         to_decode = BatchSelection(byte_array(batches.data), batches.rows, 0, 0, 0, MAX_LONG, source)
         for records in decode_parts(to_decode, ("offset", "timestamp"), _PART_BYTES):
-            facts.add(records)
-    return facts.fields()
+            numbers.add(records)
+    return numbers.fields()
 
 
 _REMADE = {".index": "offset index", ".timeindex": "time index", ".txnindex": "transaction index"}
@@ -252,7 +252,7 @@ _REMADE = {".index": "offset index", ".timeindex": "time index", ".txnindex": "t
 
 @dataclass(frozen=True, slots=True)
 class AdoptedPartition:
-    """A partition to be committed; `notes` list the files that were cut, left out or rebuilt."""
+    """A partition to be committed; `notes` lists the files that were cut, skipped or rebuilt."""
 
     name: PartitionName
     folder: PartitionFolder
@@ -273,11 +273,11 @@ class AdoptedPartition:
 
     @property
     def completeness(self) -> tuple[int, int, int]:
-        """Orders replicas as the election of a leader does: by latest leader epoch, then by log end offset."""
+        """The order of replicas in a leader election: by latest leader epoch, then by log end offset."""
         return self.epochs[-1][0] if self.epochs else -1, self.log_end_offset, self.high_watermark
 
     def actions(self) -> Iterator[Action]:
-        """The actions that give an empty partition this log."""
+        """Yield the actions that add this log to an empty partition."""
         begin = self.segments[0].info.base_offset if self.segments else self.log_start_offset
         if begin:
             yield SetLogStartOffset(self.name.partition, begin)
@@ -290,16 +290,16 @@ class AdoptedPartition:
     def producers(self, known_end: int, most: int) -> tuple[ProducerBatch, ...]:
         """Return the states of `most` producers for a commit, without the ones of batches below `known_end`."""
         entries = read_producer_snapshot(self.producer_snapshot)
-        # those of open transactions, and then the last ones, if there are too many
+        # the producers of open transactions, and then the latest, if there are too many
         order = np.lexsort((entries["last_timestamp"], entries["transaction_first_offset"] != NONE))
         batches = (batch for entry in entries[np.sort(order[-most:])] for batch in batches_of(entry))
         return tuple(batch for batch in batches if batch.is_within(known_end, self.log_end_offset))
 
 
-def take_partition(
+def read_partition(
     log_dir: LogDir, name: PartitionName, interval_bytes: int, split_at: int = 0, *, is_compacted: bool = False
 ) -> AdoptedPartition:
-    """Describe the partition's files from `split_at` on; with gaps that are right if it `is_compacted`."""
+    """Describe the partition's files from `split_at`; gaps are valid if it `is_compacted`."""
     folder = log_dir.folder(name)
     state = LogState(OpenTransactions(), folder.producers())
     notes = [f"{file}: {reason}" for file, reason in sorted(folder.loaded.left_out.items())]
@@ -310,26 +310,26 @@ def take_partition(
         notes.append(f"the log ends at {end}, below its log start offset {checkpoint}: it is empty")
         segments, end = [], checkpoint
     start = max(checkpoint, segments[0].info.base_offset if segments else checkpoint)
-    if is_compacted or name in log_dir.first_dirty_offsets or any(each.is_sparse for each in segments):
-        segments = [_compacted(each) for each in segments]
+    if is_compacted or name in log_dir.first_dirty_offsets or any(segment.is_sparse for segment in segments):
+        segments = [_compacted(segment) for segment in segments]
     else:
-        why = "a segment is missing, or the log was compacted: then adopt with cleanup.policy=compact"
+        hint = "a segment is missing, or the log was compacted: then adopt with cleanup.policy=compact"
         notes += [
-            f"no batch holds the offsets from {each.info.next_offset - each.gap} to {each.info.next_offset}: {why}"
-            for each in segments
-            if each.gap and each.info.next_offset > max(start, split_at)
+            f"no batch holds the offsets from {gap_end - segment.gap} to {gap_end}: {hint}"
+            for segment in segments
+            if segment.gap and (gap_end := segment.info.next_offset) > max(start, split_at)
         ]
     high_watermark = log_dir.high_watermarks.get(name, 0)
     if end < high_watermark:
-        lost = f"what a broker had acknowledged from {end} to {high_watermark} is not here"
-        notes.append(f"the log ends at {end}, below its high watermark {high_watermark}: {lost}")
+        text = f"records that a broker had acknowledged from {end} to {high_watermark} are missing"
+        notes.append(f"the log ends at {end}, below its high watermark {high_watermark}: {text}")
     return AdoptedPartition(
         name,
         folder,
         start,
         end,
         min(log_dir.first_dirty_offsets.get(name, 0), end),
-        tuple(each for each in segments if each.info.next_offset > max(start, each.info.base_offset)),
+        tuple(segment for segment in segments if segment.info.next_offset > max(start, segment.info.base_offset)),
         _producers(folder, segments, state.producers, end).snapshot(),
         folder.leader_epochs(start, end),
         high_watermark,
@@ -346,22 +346,20 @@ def _segments(
     notes: list[str],
     split_at: int,
 ) -> Iterator[AdoptedSegment]:
-    """The segments up to the first that is damaged, and what there is to say of them."""
+    """Yield the segments up to the first damage, and add notes on them."""
     bases = list(folder.loaded.segments)
     recovery_point = log_dir.recovery_points.get(folder.name, 0)
     for number, (base, end) in enumerate(itertools.zip_longest(bases, bases[1:])):
-        # as a broker does: after a crash it looks through what may not have been synced
+        # as a broker, check after a crash all bytes that may not have been synced
         checked = not log_dir.clean and (end is None or end > recovery_point)
-        segments = take_segments(folder, base, end, state, interval_bytes, checked=checked, split_at=split_at)
+        segments = read_segments(folder, base, end, state, interval_bytes, checked=checked, split_at=split_at)
         for segment in segments:
             if segment.damage is not None and not checked and end is not None:
                 raise segment.damage
             if segment.info.base_offset >= split_at:
                 notes += _notes(folder, segment, bases[number + 1 :], split_at)
             if end is not None and segment.info.next_offset > end:
-                text = (
-                    f"the log has batches behind offset {end}, where the next segment begins: restore it from a copy"
-                )
+                text = f"the log has batches past offset {end}, where the next segment begins: restore it from a copy"
                 raise CorruptRecordError(text, file=folder.path(str(segment.files[".log"])))
             yield segment
             if segment.damage is not None:
@@ -369,7 +367,7 @@ def _segments(
 
 
 def _compacted(segment: AdoptedSegment) -> AdoptedSegment:
-    """The segment of a compacted partition: it says so if it has gaps."""
+    """Mark the segment of a compacted partition as compacted if it has gaps."""
     if not segment.gap and not segment.is_sparse:
         return segment
     return segment._replace(info=dataclasses.replace(segment.info, compacted=True))
@@ -378,7 +376,7 @@ def _compacted(segment: AdoptedSegment) -> AdoptedSegment:
 def _producers(
     folder: PartitionFolder, segments: list[AdoptedSegment], known_states: ProducerStates, end: int
 ) -> ProducerStates:
-    """The producers at the log end: `known_states`, unless these came from a snapshot behind the cut."""
+    """Return the producers at the log end: `known_states`, unless their snapshot is past the cut."""
     if known_states.offset <= end:
         return known_states
     states = folder.producers(end)
@@ -393,11 +391,11 @@ def _notes(folder: PartitionFolder, segment: AdoptedSegment, later: list[int], s
     log, notes = str(segment.files[".log"]), []
     is_split = split_at and segment.info.base_offset == split_at
     if segment.position and not is_split:
-        text = "it becomes a segment of its own: its offsets are too far above those before it"
+        text = "it becomes a separate segment: its offsets are too far above the earlier offsets"
         notes.append(f"{log}: from position {segment.position} on, {text}")
     if segment.damage is not None:
         cut = folder.size(log) - segment.end
         notes.append(f"{log}: cut {cut} bytes from position {segment.end}: {segment.damage.message}")
-        notes += [f"{base:020d}.log: left out, since it is behind what was cut" for base in later]
-    made = [_REMADE[suffix] for suffix in segment.remade if not (segment.position and is_split)]
-    return notes + ([f"{log}: made the {' and the '.join(made)} anew"] if made else [])
+        notes += [f"{base:020d}.log: skipped, since it follows the cut" for base in later]
+    rebuilt = [_REMADE[suffix] for suffix in segment.remade if not (segment.position and is_split)]
+    return notes + ([f"{log}: rebuilt the {' and the '.join(rebuilt)}"] if rebuilt else [])

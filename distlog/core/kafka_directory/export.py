@@ -71,9 +71,8 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, new_id
 from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
 
-# A broker ignores the list. Before files are changed it names all that will be there, and which of these are whole;
-# so an export that died is taken up by the next one. If a file has another size than it says, a broker has written
-# there.
+# The list of an export, which a broker ignores. Before files change, it has all future files, and which are complete,
+# so that the next export continues a crashed one. If a file has another size than listed, a broker has written to it.
 
 
 EXPORT_FILE = ".distlog-export.json"
@@ -88,7 +87,7 @@ def _epochs(value: Any) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExportedSegment:
-    """A segment of the topic in the folder (an empty stem: none); `done` says that its files are whole."""
+    """A segment of the topic in the folder (an empty stem: none); `done` if its files are complete."""
 
     base_offset: int = stored(LONG)
     stem: str = stored(Text("[a-z0-9-]{0,64}"))
@@ -101,23 +100,23 @@ class ExportedSegment:
 
     @classmethod
     def of(cls, segment: SegmentInfo) -> ExportedSegment:
-        """A segment that is to be exported."""
+        """Describe a segment before its export."""
         identity = segment.stem, segment.log_bytes, segment.crc32c, segment.append_time_ms
         return cls(segment.base_offset, *identity)
 
     def is_of(self, segment: SegmentInfo) -> bool:
-        """True if the folder has the segment already, whole."""
+        """Return whether the folder already has the complete segment."""
         names = ("base_offset", "stem", "log_bytes", "crc32c", "append_time_ms")
         return self.done and all(getattr(self, name) == getattr(segment, name) for name in names)
 
 
-def empty_segment(base_offset: int, *, done: bool) -> ExportedSegment:
-    """A segment without a batch, which only marks where the log begins or ends."""
-    return ExportedSegment(base_offset, "", 0, 0, end_offset=base_offset, done=done)
+def empty_segment(base_offset: int, *, is_complete: bool) -> ExportedSegment:
+    """Describe a segment without a batch, which only marks the start or end of the log."""
+    return ExportedSegment(base_offset, "", 0, 0, end_offset=base_offset, done=is_complete)
 
 
 def read_export(folder: Storage) -> tuple[list[ExportedSegment], str] | None:
-    """The segments and the topic id of the last export into `folder`, if any. Raises CorruptMetadataError."""
+    """Read the segments and the topic id of the last export into `folder`, if any. Raises CorruptMetadataError."""
     try:
         data = folder.read(EXPORT_FILE)
     except FileNotFoundError:
@@ -138,29 +137,32 @@ def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str
 
 
 def known_segments(folder: Storage) -> list[ExportedSegment]:
-    """The segments that an earlier export left, by base offset; deletes the empty log that a broker made."""
+    """Return the segments of an earlier export, by base offset; deletes the empty log of a broker."""
     folder.refuse_links()
     last = read_export(folder)
     files = [(file, parsed) for file in folder.list() if (parsed := parse_file(file.name)) is not None]
-    sizes = {each.offset: file.size for file, each in files if each.suffix == LOG_SUFFIX and not each.temporary}
+    sizes = {
+        parsed.offset: file.size for file, parsed in files if parsed.suffix == LOG_SUFFIX and not parsed.temporary
+    }
     if last is None:
         if any(sizes.values()):
             text = "this partition's folder holds records that no export wrote: export into another log directory"
             raise StorageError(text, directory=folder.url)
         folder.delete([file.name for file, _ in files])
         return []
-    # the logs must be those that the export wrote
+    # the logs must come from the export
     segments, _ = last
-    unknown = sizes.keys() - {each.base_offset for each in segments}
-    changed = [each.base_offset for each in segments if each.done and sizes.get(each.base_offset) != each.log_bytes]
+    unknown = sizes.keys() - {segment.base_offset for segment in segments}
+    complete = [segment for segment in segments if segment.done]
+    changed = [segment.base_offset for segment in complete if sizes.get(segment.base_offset) != segment.log_bytes]
     for offset in (*sorted(unknown), *changed):
-        why = "a broker has written here since the last export: export into another log directory"
-        raise StorageError(why, directory=folder.url, base_offset=offset)
+        text = "a broker has written here since the last export: export into another log directory"
+        raise StorageError(text, directory=folder.url, base_offset=offset)
     return segments
 
 
 def snapshots(folder: Storage) -> dict[int, str]:
-    """The producer snapshots in the folder, by offset."""
+    """List the producer snapshots in the folder by offset."""
     files = [(parsed, file.name) for file in folder.list() if (parsed := parse_file(file.name)) is not None]
     return {
         parsed.offset: name for parsed, name in files if parsed.suffix == SNAPSHOT_SUFFIX and not parsed.temporary
@@ -170,14 +172,14 @@ def snapshots(folder: Storage) -> dict[int, str]:
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-#: A broker that finds no file of these takes it for the loss of one, and reads the whole log.
+#: If one of the files is missing, a broker assumes a loss, and reads the log.
 _ALWAYS = (".log", ".index", ".timeindex")
-#: So many bytes, or so many files, are held at most before they are written.
+#: The most bytes and files that are held before they are written.
 _HELD_BYTES, _HELD_FILES = 16 << 20, 64
 
 
 class ExportedFiles:
-    """The files of a partition's `folder`; in a `with` block a thread writes many small ones at once."""
+    """The files of a partition's `folder`; in a `with` block a thread writes many small files together."""
 
     def __init__(self, folder: Storage) -> None:
         self.folder = folder
@@ -192,8 +194,8 @@ class ExportedFiles:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
-                self._settle()
-                _write(self.folder, *self._take())
+                self._wait()
+                _write(self.folder, *self._pop_held())
         finally:
             if self._writing is not None:
                 # the next export may write the same files
@@ -201,28 +203,28 @@ class ExportedFiles:
                     self._writing.wait()
 
     def add(self, segment: SegmentInfo, files: Mapping[str, Buffer]) -> None:
-        """Write a segment's files, by suffix, now or later; files that it has no more are deleted then."""
+        """Write a segment's files, by suffix, now or later, and delete its obsolete files."""
         self._files |= {file_name(segment.base_offset, suffix): data for suffix, data in files.items()}
         self._times[segment.base_offset] = segment.created_ms
         self._held += sum(byte_view(data).nbytes for data in files.values())
         if self._held >= _HELD_BYTES or len(self._files) >= _HELD_FILES:
-            self._settle()
-            self._writing = begin(partial(_write, self.folder, *self._take()))
+            self._wait()
+            self._writing = begin(partial(_write, self.folder, *self._pop_held()))
 
-    def _settle(self) -> None:
-        """Wait for what is being written. Raises its StorageError."""
+    def _wait(self) -> None:
+        """Wait for the running write. Raises its StorageError."""
         if self._writing is not None:
             self._writing.wait()
 
-    def _take(self) -> tuple[dict[str, Buffer], dict[int, int]]:
-        """The files that are held, and the times of their segments; they are held no more."""
+    def _pop_held(self) -> tuple[dict[str, Buffer], dict[int, int]]:
+        """Remove and return the held files, and the times of their segments."""
         written = self._files, self._times
         self._files, self._times, self._held = {}, {}, 0
         return written
 
 
 def _write(folder: Storage, files: Mapping[str, Buffer], times: Mapping[int, int]) -> None:
-    """Write the files of segments, which have these times by their base offsets."""
+    """Write the files of segments, with their `times` by base offset."""
     folder.put_many(files)
     transactions = [file_name(base_offset, ".txnindex") for base_offset in times]
     folder.delete([name for name in transactions if name not in files])
@@ -232,13 +234,13 @@ def _write(folder: Storage, files: Mapping[str, Buffer], times: Mapping[int, int
 
 def write_empty(folder: Storage, base_offset: int) -> None:
     """Write the files of a segment without a batch."""
-    # dated before 1970: a broker takes the file's time for the log's largest timestamp, where a search by time ends
+    # dated before 1970: a broker uses the file's time as the log's largest timestamp, where a search by time ends
     folder.put_many({file_name(base_offset, suffix): b"" for suffix in _ALWAYS})
     _set_times(folder, base_offset, -1000)
 
 
 def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
-    """Retention of a broker counts from the file's time if records have no time."""
+    """Set the files' times, which a broker's retention uses for records without a time."""
     for suffix in _ALWAYS:
         path = folder.local_path(file_name(base_offset, suffix))
         with failing_as("set the time of", path):
@@ -252,11 +254,11 @@ _SMALL_BYTES = 4 << 20
 def export_segment(
     reader: SegmentReader, segment: SegmentInfo, files: ExportedFiles, producers: ProducerStates, interval_bytes: int
 ) -> ExportedSegment:
-    """Write the segment's files, instead of those of its base offset; `producers` see its batches."""
+    """Write the segment's files, replacing files of its base offset; updates `producers` with its batches."""
     log = LogDescription(segment.base_offset, interval_bytes=interval_bytes)
     epochs = list[tuple[int, int]]()
 
-    def pieces() -> Iterator[memoryview]:
+    def batches() -> Iterator[memoryview]:
         position = 0
         for chunk in whole_log(reader, segment):
             data, rows = _moved(chunk.timed(), segment.shift, position)
@@ -268,13 +270,13 @@ def export_segment(
 
     index_files: dict[str, Buffer] = {}
     if segment.log_bytes <= _SMALL_BYTES:
-        held = list(pieces())
+        held = list(batches())
         index_files[".log"] = held[0] if len(held) == 1 else b"".join(held)
     else:
         temporary = paths.temporary_file(new_id())
         with files.folder.open_write(temporary) as writer:
-            for piece in pieces():
-                writer.write_behind(piece)
+            for data in batches():
+                writer.write_behind(data)
         path = files.folder.local_path(file_name(segment.base_offset, ".log"))
         with failing_as("replace", path):
             os.replace(files.folder.local_path(temporary), path)
@@ -284,7 +286,7 @@ def export_segment(
 
 
 def _moved(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDArray[Any]]:
-    """The bytes and rows of the chunk, whose offsets are higher by `shift`, to be written at `position`."""
+    """Return the bytes and rows of the chunk with offsets increased by `shift`, for a write at `position`."""
     if not shift:
         return chunk.data, chunk.batches
     data, rows = new_pages(len(chunk.data), position), chunk.batches.copy()
@@ -294,13 +296,13 @@ def _moved(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDA
     return data.data, rows
 
 
-def _indexes(reader: SegmentReader, segment: SegmentInfo, made: dict[str, bytes]) -> dict[str, bytes]:
-    """The index files: the segment's own if they serve, else the ones that were `made` from its log."""
-    files = dict(made)
+def _indexes(reader: SegmentReader, segment: SegmentInfo, rebuilt: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the index files of the segment if they are valid, else the indexes `rebuilt` from its log."""
+    files = dict(rebuilt)
     if not segment.is_active and segment.append_time_ms < 0:
-        for suffix in made:
+        for suffix in rebuilt:
             stored = _stored(reader, segment, suffix)
-            files[suffix] = made[suffix] if isinstance(stored, CorruptIndexError) else stored or made[suffix]
+            files[suffix] = rebuilt[suffix] if isinstance(stored, CorruptIndexError) else stored or rebuilt[suffix]
     transactions = _stored(reader, segment, ".txnindex")
     if isinstance(transactions, CorruptIndexError):
         raise transactions
@@ -313,12 +315,12 @@ def _indexes(reader: SegmentReader, segment: SegmentInfo, made: dict[str, bytes]
 
 
 def _stored(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> bytes | CorruptIndexError:
-    """The content of an index file, or what is wrong with it."""
+    """Read an index file; returns its content or its error."""
     part = reader.part(segment, suffix)
     try:
         data = reader.storage.read(*part.whole) if part.size else b""
     except FileNotFoundError:
-        return CorruptIndexError("the index file is gone: rebuild the indexes", file=part.name)
+        return CorruptIndexError("the index file is missing: rebuild the indexes", file=part.name)
     if len(data) != part.size:
         return CorruptIndexError("the index file is too short: rebuild the indexes", file=part.name)
     return checksum_error(segment, suffix, part, crc32c(data)) or data
@@ -326,7 +328,7 @@ def _stored(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> bytes |
 
 @dataclass(frozen=True, slots=True)
 class ExportedPartition:
-    """A partition in the log directory: its offsets, and what this export wrote."""
+    """A partition in the log directory: its offsets, and the part that this export wrote."""
 
     partition: int
     log_start_offset: int
@@ -361,7 +363,7 @@ def export_partition(handle: TopicHandle, snapshot: Snapshot, partition: int, lo
 
 
 class _PartitionExport:
-    """The export of one partition; `present` is what its folder holds at the end."""
+    """The export of a partition; `present` has the segments in its folder at the end."""
 
     def __init__(self, handle: TopicHandle, snapshot: Snapshot, partition: int, folder: Storage) -> None:
         self._handle, self._topic_id = handle, snapshot.topic_id
@@ -372,59 +374,63 @@ class _PartitionExport:
         self.present: list[ExportedSegment] = []
 
     def run(self) -> list[SegmentInfo]:
-        """Write what is new; returns the segments that were written."""
-        before = known_segments(self._folder)
-        segments = [each for each in self._state.segments if each.next_offset > self._state.log_start_offset]
-        whole = {each.base_offset: each for each in before if each.stem}
-        kept = {
-            each.base_offset: known
-            for each in segments
-            if (known := whole.get(each.base_offset)) is not None and known.is_of(each)
+        """Write new segments, and return them."""
+        exported = known_segments(self._folder)
+        segments = [segment for segment in self._state.segments if segment.next_offset > self._state.log_start_offset]
+        filled = {entry.base_offset: entry for entry in exported if entry.stem}
+        unchanged = {
+            segment.base_offset: entry
+            for segment in segments
+            if (entry := filled.get(segment.base_offset)) is not None and entry.is_of(segment)
         }
-        producers = self._producers(segments, kept)
+        producers = self._producers(segments, unchanged)
         if producers is None:
-            kept, producers = {}, self._producers(segments, {}) or ProducerStates()
-        new = [each for each in segments if each.base_offset not in kept]
-        if not new and self._holds_all(before, kept):
-            self.present = before
+            unchanged, producers = {}, self._producers(segments, {}) or ProducerStates()
+        new = [segment for segment in segments if segment.base_offset not in unchanged]
+        if not new and self._holds_all(exported, unchanged):
+            self.present = exported
             return []
-        # says what the folder will hold, before any of it is changed
+        # record the future content of the folder before changing it
         offsets = {self._state.log_start_offset, self._state.log_end_offset}
-        planned = {offset: empty_segment(offset, done=False) for offset in offsets}
-        planned |= {each.base_offset: dataclasses.replace(each, done=False) for each in before}
-        planned |= {each.base_offset: ExportedSegment.of(each) for each in new} | kept
+        planned = {offset: empty_segment(offset, is_complete=False) for offset in offsets}
+        planned |= {entry.base_offset: dataclasses.replace(entry, done=False) for entry in exported}
+        planned |= {segment.base_offset: ExportedSegment.of(segment) for segment in new} | unchanged
         write_export(self._folder, [planned[base] for base in sorted(planned)], self._topic_id)
         with self._files:
-            self.present = [self._segment(each, kept, producers, segments[-1]) for each in segments]
-        self._finish(before, producers)
+            self.present = [self._segment(segment, unchanged, producers, segments[-1]) for segment in segments]
+        self._finish(exported, producers)
         return new
 
-    def _holds_all(self, before: list[ExportedSegment], kept: dict[int, ExportedSegment]) -> bool:
-        """True if the folder holds what the partition has now, from its log start to its log end, and no more."""
-        if not before:
+    def _holds_all(self, exported: list[ExportedSegment], unchanged: dict[int, ExportedSegment]) -> bool:
+        """Return whether the folder has exactly the partition's log, from its start to its end."""
+        if not exported:
             return False
-        filled = [each for each in before if each.stem]
-        bounds = before[0].base_offset, before[-1].end_offset
+        filled = [entry for entry in exported if entry.stem]
+        bounds = exported[0].base_offset, exported[-1].end_offset
         within = bounds[0] <= self._state.log_start_offset and bounds[1] == self._state.log_end_offset
-        return within and filled == list(kept.values()) and all(each.done for each in before)
+        return within and filled == list(unchanged.values()) and all(entry.done for entry in exported)
 
-    def _producers(self, segments: list[SegmentInfo], kept: dict[int, ExportedSegment]) -> ProducerStates | None:
-        """The producers before the first batch to export; None if the segments that stay do not determine them."""
+    def _producers(self, segments: list[SegmentInfo], unchanged: dict[int, ExportedSegment]) -> ProducerStates | None:
+        """Return the producers before the first batch to export; None if unchanged segments do not determine them."""
         end = self._state.log_end_offset
-        if not kept:
+        if not unchanged:
             return StoredProducers(self._handle.storage, self._handle.name, self._partition).newest(segments, end)
-        stays_to = max(each.next_offset for each in segments if each.base_offset in kept)
+        unchanged_end = max(segment.next_offset for segment in segments if segment.base_offset in unchanged)
         for offset, name in sorted(snapshots(self._folder).items(), reverse=True):
-            if stays_to <= offset <= end:
+            if unchanged_end <= offset <= end:
                 with suppress(CorruptionError):
                     return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name)), offset)
         return None
 
     def _segment(
-        self, segment: SegmentInfo, kept: dict[int, ExportedSegment], producers: ProducerStates, last: SegmentInfo
+        self,
+        segment: SegmentInfo,
+        unchanged: dict[int, ExportedSegment],
+        producers: ProducerStates,
+        last: SegmentInfo,
     ) -> ExportedSegment:
-        if segment.base_offset in kept:
-            return kept[segment.base_offset]
+        if segment.base_offset in unchanged:
+            return unchanged[segment.base_offset]
         if segment is last and producers.offset <= segment.base_offset:
             self._put_snapshot(segment.base_offset, producers)
         return export_segment(self._handle.reader, segment, self._files, producers, self._interval)
@@ -432,30 +438,30 @@ class _PartitionExport:
     def _put_snapshot(self, offset: int, producers: ProducerStates) -> None:
         self._folder.put(file_name(offset, SNAPSHOT_SUFFIX), producers.snapshot())
 
-    def _finish(self, before: list[ExportedSegment], producers: ProducerStates) -> None:
-        """Fill in the ends of the log, take away what is no more, and write what is beside the segments."""
+    def _finish(self, exported: list[ExportedSegment], producers: ProducerStates) -> None:
+        """Add empty segments at the ends, delete obsolete files, and write the files next to the segments."""
         start, end = self._state.log_start_offset, self._state.log_end_offset
         if not self.present or self.present[0].base_offset > start:
             self._put_empty(0, start)
         if self.present[-1].end_offset < end:
             self._put_empty(len(self.present), end)
-        bases = {each.base_offset for each in self.present}
-        for gone in {each.base_offset for each in before} - bases:
-            self._folder.delete([file_name(gone, suffix) for suffix in paths.SEGMENT_SUFFIXES])
+        bases = {entry.base_offset for entry in self.present}
+        for obsolete in {entry.base_offset for entry in exported} - bases:
+            self._folder.delete([file_name(obsolete, suffix) for suffix in paths.SEGMENT_SUFFIXES])
         self._put_snapshot(end, producers)
         stale = [name for offset, name in snapshots(self._folder).items() if offset not in (end, max(bases))]
         self._folder.delete(stale)
         adopted: Epochs = []
-        # of a topic whose first part a broker wrote
+        # for a topic whose first part a broker wrote
         with suppress(FileNotFoundError, CorruptionError):
             adopted = read_epochs(self._source.read(LEADER_EPOCHS))
-        epochs = joined_epochs([adopted, *(each.epochs for each in self.present)], start)
+        epochs = joined_epochs([adopted, *(entry.epochs for entry in self.present)], start)
         self._folder.put(LEADER_EPOCHS, write_epochs(epochs))
         write_export(self._folder, self.present, self._topic_id)
 
-    def _put_empty(self, place: int, offset: int) -> None:
+    def _put_empty(self, index: int, offset: int) -> None:
         write_empty(self._folder, offset)
-        self.present.insert(place, empty_segment(offset, done=True))
+        self.present.insert(index, empty_segment(offset, is_complete=True))
 
 
 _COLUMNS = ("partition", "log_start_offset", "log_end_offset", "segments", "segments_written", "bytes_written")
@@ -463,26 +469,28 @@ _COLUMNS = ("partition", "log_start_offset", "log_end_offset", "segments", "segm
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportReport(Shown):
-    """The contents of the log directory `log_dir` after an export, and the part that the export wrote."""
+    """The contents of the log directory `log_dir` after an export, and the part that it wrote."""
 
     log_dir: str
     partitions: tuple[ExportedPartition, ...]
 
     def __str__(self) -> str:
-        size = sum(each.bytes_written for each in self.partitions)
-        segments = sum(each.segments_written for each in self.partitions)
-        whole = counted(len(self.partitions), "partition")
-        head = f"exported {whole} to {self.log_dir}: wrote {counted(segments, 'segment')}, {counted(size, 'byte')}"
+        size = sum(partition.bytes_written for partition in self.partitions)
+        segments = sum(partition.segments_written for partition in self.partitions)
+        partitions = counted(len(self.partitions), "partition")
+        head = (
+            f"exported {partitions} to {self.log_dir}: wrote {counted(segments, 'segment')}, {counted(size, 'byte')}"
+        )
         return "\n".join([head, *self.notes])
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line for each partition with an open transaction, which a broker cannot end."""
+        """A line per partition with an open transaction, which a broker cannot end."""
         return tuple(
-            f"partition {each.partition}: a transaction is open from offset {each.last_stable_offset} on, where "
+            f"partition {entry.partition}: a transaction is open from offset {entry.last_stable_offset} on, where "
             "consumers of committed records will stop: end it, and export again"
-            for each in self.partitions
-            if each.last_stable_offset < each.log_end_offset
+            for entry in self.partitions
+            if entry.last_stable_offset < entry.log_end_offset
         )
 
     def to_table(self) -> pa.Table:
@@ -494,41 +502,41 @@ class ExportReport(Shown):
         return {"log_dir": self.log_dir, "partitions": self._rows(), "notes": list(self.notes)}
 
     def _rows(self) -> list[dict[str, int]]:
-        return [{name: getattr(each, name) for name in _COLUMNS} for each in self.partitions]
+        return [{name: getattr(partition, name) for name in _COLUMNS} for partition in self.partitions]
 
 
 def export_topic(
     handle: TopicHandle, snapshot: Snapshot, log_dir: str | os.PathLike[str], partitions: Iterable[int]
 ) -> ExportReport:
-    """Write `partitions` of the topic into the local folder `log_dir`, next to what else is there."""
+    """Write `partitions` of the topic into the local folder `log_dir`, next to other partitions."""
     target = Storage(os.path.realpath(Storage(log_dir).local_path("")))
     if os.path.isdir(target.url):
         refuse_topic(target, target.list_folders())
     with without_broker(target, alone=True):
-        chosen, committed = sorted(set(partitions)), without_tails(snapshot)
-        for number in chosen:
-            # readers see it up to the damage, and an earlier export may have what is behind that
+        numbers, committed = sorted(set(partitions)), without_tails(snapshot)
+        for number in numbers:
+            # readers get the records before the damage, and an earlier export may have later ones
             if (damage := damage_of_tail(handle, committed, number)) is not None:
                 raise damage
             folder = target.child(paths.partition_dir(handle.storage.name, number))
             if (last := read_export(folder)) is not None and last[1] != snapshot.topic_id:
-                text = "another topic of this name was exported to here: export to another directory, or delete that"
+                text = "another topic of this name was exported to this directory: export to another, or delete it"
                 raise TopicExistsError(text, directory=folder.url, topic_id=last[1])
-        exported = [export_partition(handle, snapshot, number, target) for number in chosen]
+        exported = [export_partition(handle, snapshot, number, target) for number in numbers]
         _write_checkpoints(target, handle.storage.name, exported)
     return ExportReport(target.url, tuple(exported))
 
 
 def _write_checkpoints(target: Storage, topic: str, exported: list[ExportedPartition]) -> None:
-    """Bring the log directory's checkpoints up to date; lines of other partitions stay as they are."""
-    ends = {each.partition: each.log_end_offset for each in exported}
+    """Update the log directory's checkpoints, without changing the lines of other partitions."""
+    ends = {entry.partition: entry.log_end_offset for entry in exported}
     starts = {
-        each.partition: each.log_start_offset if each.log_start_offset > each.first_base_offset else None
-        for each in exported
+        entry.partition: entry.log_start_offset if entry.log_start_offset > entry.first_base_offset else None
+        for entry in exported
     }
     cleaned = {
-        each.partition: each.first_dirty_offset if each.first_dirty_offset > each.log_start_offset else None
-        for each in exported
+        entry.partition: entry.first_dirty_offset if entry.first_dirty_offset > entry.log_start_offset else None
+        for entry in exported
     }
     _merge(target, RECOVERY_POINTS, topic, ends)
     _merge(target, HIGH_WATERMARKS, topic, ends)
@@ -537,14 +545,14 @@ def _write_checkpoints(target: Storage, topic: str, exported: list[ExportedParti
 
 
 def _merge(target: Storage, name: str, topic: str, offsets: Mapping[int, int | None]) -> None:
-    """Set the offsets of the topic's partitions in a checkpoint file; None takes a partition out."""
-    before = dict[PartitionName, int]()
+    """Set the offsets of the topic's partitions in a checkpoint file; None removes a partition."""
+    previous = dict[PartitionName, int]()
     with suppress(FileNotFoundError):
-        before = read_offsets(target.read(name), file=target.local_path(name))
-    known = dict(before)
+        previous = read_offsets(target.read(name), file=target.local_path(name))
+    updated = dict(previous)
     for partition, offset in offsets.items():
-        known.pop(PartitionName(topic, partition), None)
+        updated.pop(PartitionName(topic, partition), None)
         if offset is not None:
-            known[PartitionName(topic, partition)] = offset
-    if known != before:
-        target.put(name, write_offsets(known))
+            updated[PartitionName(topic, partition)] = offset
+    if updated != previous:
+        target.put(name, write_offsets(updated))

@@ -43,38 +43,38 @@ _COLUMNS = ("key", "value")
 
 @dataclass(frozen=True, slots=True)
 class LeftStates:
-    """The newest state of each transactional id, by the partitions of `__transaction_state` in a log directory."""
+    """The newest state per transactional id in the partitions of `__transaction_state` of a log directory."""
 
     by_id: Mapping[str, TransactionState] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def of(self, producer_id: int, epoch: int, place: tuple[str, int]) -> TransactionState | None:
-        """The state of the transaction that this producer has open in a partition; None if it is not known."""
+    def of(self, producer_id: int, epoch: int, partition: tuple[str, int]) -> TransactionState | None:
+        """Return the state of the producer's open transaction in a partition; None if unknown."""
         for state in self.by_id.values():
-            # a decision may be of the next epoch, which fences
-            if state.producer.id == producer_id and state.producer.epoch >= epoch and place in state.partitions:
+            # a decision may have the next epoch, which fences
+            if state.producer.id == producer_id and state.producer.epoch >= epoch and partition in state.partitions:
                 return state
         return None
 
 
 def joined_states(of_directories: Sequence[LeftStates]) -> LeftStates:
-    """The states of several log directories; of an id that several replicas have, the newest one."""
+    """Merge the states of several log directories; the newest state of an id applies."""
     states = dict[str, TransactionState]()
-    for state in [state for each in of_directories for state in each.by_id.values()]:
-        known = states.get(state.transactional_id)
-        if known is None or (known.updated_ms, known.status.value) < (state.updated_ms, state.status.value):
+    for state in [state for directory in of_directories for state in directory.by_id.values()]:
+        newest = states.get(state.transactional_id)
+        if newest is None or (newest.updated_ms, newest.status.value) < (state.updated_ms, state.status.value):
             states[state.transactional_id] = state
-    return LeftStates(states, tuple(dict.fromkeys(note for each in of_directories for note in each.notes)))
+    return LeftStates(states, tuple(dict.fromkeys(note for directory in of_directories for note in directory.notes)))
 
 
 def left_states(folders: Iterable[PartitionFolder]) -> LeftStates:
-    """The states in `__transaction_state`; a partition that cannot be read is noted, and nothing is changed."""
+    """Read the states in `__transaction_state`; a partition that cannot be read is noted."""
     states, notes = dict[str, TransactionState](), list[str]()
     for folder in folders:
         name = f"{folder.name.topic}-{folder.name.partition}"
         try:
             if damage := _read_states(folder, states):
-                notes.append(f"{name}: transactions decided behind this are not known: {damage}")
+                notes.append(f"{name}: transactions that were decided later are not known: {damage}")
         except DistlogError as error:
             notes.append(f"{name}: which transactions were decided is not known: {error}")
     return LeftStates(states, tuple(notes))
@@ -88,7 +88,7 @@ def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -
             for record in decode(batches.data, rows, columns=_COLUMNS).to_pylist():
                 try:
                     take_state(states, record["key"], record["value"])
-                except CorruptRecordError as error:  # noqa: PERF203 - one must not hide all others
+                except CorruptRecordError as error:  # noqa: PERF203 - a bad record must not hide the next
                     _log.warning("%s: %s", folder.path(names[".log"]), error)
         if walk.damage is not None:
             return walk.damage
@@ -102,7 +102,7 @@ _STATES = {"delete": "was being deleted", "future": "was a copy on its way to an
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory's partitions and their checkpoints. `clean` means that the broker was shut down in order."""
+    """A log directory's partitions and their checkpoints. `clean` means a clean shutdown of the broker."""
 
     storage: Storage
     links: Set[PartitionName]
@@ -127,7 +127,7 @@ class LogDir:
 def read_log_dir(
     directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None
 ) -> tuple[LogDir, PartitionName | None]:
-    """The log directory at `directory`, or around it: then the second item is the partition that it is."""
+    """Read the log directory at `directory`, or around it; then the second item is the partition at `directory`."""
     storage = Storage(directory, options)
     if storage.is_local:
         storage = Storage(os.path.realpath(storage.local_path(""))).without_links()
@@ -136,18 +136,18 @@ def read_log_dir(
     if state is not None:
         raise InvalidTopicError(f"this partition {_STATES[state]}: adopt another folder", directory=storage.url)
     if storage.is_local and not os.path.isdir(storage.url):
-        raise InvalidTopicError("there is no such directory to adopt", directory=storage.url)
+        raise InvalidTopicError("the directory to adopt does not exist", directory=storage.url)
     name = parse_partition_folder(folder)
     if name is not None and _is_partition(storage.list()):
         around = Storage(parent or "/", options).without_links()
-        beside = around.list_folders()
-        refuse_topic(around, beside)
-        return _read(around, [folder], beside), name
+        siblings = around.list_folders()
+        refuse_topic(around, siblings)
+        return _read(around, [folder], siblings), name
     folders = sorted(storage.list_folders())
     refuse_topic(storage, folders)
     log_dir = _read(storage, folders, folders, storage.links())
     if not log_dir.partitions and log_dir.metadata is None:
-        text = "this is neither a broker's log directory nor a partition's folder: it holds no <topic>-<partition>"
+        text = "not a broker's log directory or a partition's folder: it has no folder <topic>-<partition>"
         raise InvalidTopicError(text, directory=storage.url)
     return log_dir, None
 
@@ -155,13 +155,13 @@ def read_log_dir(
 def refuse_topic(directory: Storage, folders: Container[str]) -> None:
     """Raise InvalidTopicError if a directory with these folders is a topic, which names them as a broker does."""
     if paths.COMMITS_DIR in folders:
-        text = "this is the folder of a topic, not a broker's log directory: give the log directory"
+        text = "this is the folder of a topic, not a broker's log directory: use the log directory"
         raise InvalidTopicError(text, directory=directory.url)
 
 
-def _read(storage: Storage, folders: Sequence[str], others: Iterable[str], links: Iterable[str] = ()) -> LogDir:
-    """The log directory, as if it had these folders alone; `others` count for transactions and settings alone."""
-    beside = [name for folder in others if (name := parse_partition_folder(folder))]
+def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], links: Iterable[str] = ()) -> LogDir:
+    """Read the log directory with `folders`; `siblings` are only used for transactions and settings."""
+    names_around = [name for folder in siblings if (name := parse_partition_folder(folder))]
     sizes = {file.name: file.size for file in storage.list()}
     names = sizes.keys()
     starts = _offsets(storage, LOG_START_OFFSETS, names)
@@ -182,11 +182,11 @@ def _read(storage: Storage, folders: Sequence[str], others: Iterable[str], links
         log_start_offsets=starts,
         first_dirty_offsets=_offsets(storage, FIRST_DIRTY_OFFSETS, names),
         high_watermarks=_offsets(storage, HIGH_WATERMARKS, names),
-        left_states=left_states(_folders(storage, files, beside, TRANSACTIONS_TOPIC)),
+        left_states=left_states(_folders(storage, files, names_around, TRANSACTIONS_TOPIC)),
         metadata=next(
             (
                 read_cluster_metadata(folder, _cluster_id(storage, sizes), is_clean=is_clean)
-                for folder in _folders(storage, files, beside, CLUSTER_METADATA)
+                for folder in _folders(storage, files, names_around, CLUSTER_METADATA)
             ),
             None,
         ),
@@ -194,7 +194,7 @@ def _read(storage: Storage, folders: Sequence[str], others: Iterable[str], links
 
 
 def _cluster_id(storage: Storage, sizes: Mapping[str, int]) -> str | None:
-    """The id of the broker's cluster, as `meta.properties` has it; None where it cannot be read."""
+    """Return the id of the broker's cluster in `meta.properties`; None if it cannot be read."""
     is_small = sizes.get(META_PROPERTIES, MAX_INT) <= _MOST_PROPERTIES_BYTES
     if not is_small or (storage.is_local and not os.path.isfile(storage.local_path(META_PROPERTIES))):
         return None
@@ -207,25 +207,26 @@ def _cluster_id(storage: Storage, sizes: Mapping[str, int]) -> str | None:
 
 
 def _folders(
-    storage: Storage, known: Mapping[PartitionName, Sequence[FileInfo]], beside: Iterable[PartitionName], topic: str
+    storage: Storage, listed: Mapping[PartitionName, Sequence[FileInfo]], names: Iterable[PartitionName], topic: str
 ) -> list[PartitionFolder]:
-    """The folders of a topic, also where a partition of another one alone is adopted; `known` are files of some."""
-    wanted = sorted(name for name in beside if name.topic == topic)
-    files = {**known, **_partition_files(storage, [_folder_of(name) for name in wanted if name not in known], ())}
-    return [PartitionFolder(storage.child(_folder_of(name)), name, files[name]) for name in wanted if name in files]
+    """Return the folders of a topic, also if only a partition of another topic is imported."""
+    selected = sorted(name for name in names if name.topic == topic)
+    missing = [_folder_of(name) for name in selected if name not in listed]
+    files = {**listed, **_partition_files(storage, missing, ())}
+    return [PartitionFolder(storage.child(_folder_of(name)), name, files[name]) for name in selected if name in files]
 
 
 def _partition_files(
     storage: Storage, folders: Iterable[str], starts: Container[PartitionName]
 ) -> dict[PartitionName, list[FileInfo]]:
-    """The files in each partition's folder; one that has lost its log is known by its log start offset too."""
+    """List the files in the partitions' folders; a partition without a log may have a log start offset."""
     names = [name for folder in folders if (name := parse_partition_folder(folder))]
     listed = in_parallel(lambda name: storage.child(_folder_of(name)).list(), names)
     return {name: files for name, files in zip(names, listed, strict=True) if name in starts or _is_partition(files)}
 
 
 def _is_partition(files: Iterable[FileInfo]) -> bool:
-    """True if a broker has written these: a log, or what is beside it, for it makes an empty log if there is none."""
+    """Return whether a broker wrote these files: a log, or files next to it, for which it makes an empty log."""
     names = [file.name for file in files]
     return any(".log" in name or name in (PARTITION_METADATA, LEADER_EPOCHS) or parse_file(name) for name in names)
 

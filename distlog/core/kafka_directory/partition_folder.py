@@ -51,7 +51,7 @@ class PartitionName(NamedTuple):
 
 
 class FileName(NamedTuple):
-    """A file of a segment, or a producer snapshot; `temporary` is what stands behind its suffix, mostly nothing."""
+    """A file of a segment, or a producer snapshot; `temporary` is the end after its suffix, usually empty."""
 
     offset: int
     suffix: str
@@ -76,7 +76,7 @@ def folder_state(name: str) -> str | None:
 
 
 def parse_file(name: str) -> FileName | None:
-    """The kind of a file in a partition's folder; None if it is neither of a segment nor a producer snapshot."""
+    """Parse the name of a segment's file or a producer snapshot in a partition's folder; None for other files."""
     match = _FILE.fullmatch(name)
     if match is None or int(match["offset"]) > MAX_LONG:
         return None
@@ -88,7 +88,7 @@ def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
-# A checkpoint (`CheckpointFile`) has a line each for the version, 0, for the number of entries, and for each entry:
+# A checkpoint (`CheckpointFile`) has lines for the version, 0, for the number of entries, and for the entries:
 # `<topic> <partition> <offset>`, or `<epoch> <start offset>` in a leader-epoch-checkpoint.
 
 
@@ -103,7 +103,7 @@ Epochs = Sequence[tuple[int, int]]
 
 
 def read_offsets(data: bytes, *, file: str = "") -> dict[PartitionName, int]:
-    """The offsets in a checkpoint file, by partition. Raises CorruptMetadataError for a file that is not whole."""
+    """Parse a checkpoint file: offsets by partition. Raises CorruptMetadataError for an incomplete file."""
     offsets = dict[PartitionName, int]()
     for line in _entries(data, 3, file):
         topic, partition, offset = line
@@ -117,7 +117,7 @@ def write_offsets(offsets: Mapping[PartitionName, int]) -> bytes:
 
 
 def read_epochs(data: bytes, *, file: str = "") -> Epochs:
-    """The entries of a leader-epoch-checkpoint. Raises CorruptMetadataError for a file that is not whole."""
+    """Parse a leader-epoch-checkpoint. Raises CorruptMetadataError for an incomplete file."""
     return [
         (_number(epoch, MAX_INT, file), _number(start, MAX_LONG, file)) for epoch, start in _entries(data, 2, file)
     ]
@@ -129,16 +129,16 @@ def write_epochs(epochs: Epochs) -> bytes:
 
 
 def joined_epochs(parts: Iterable[Iterable[tuple[int, int]]], log_start_offset: int) -> list[tuple[int, int]]:
-    """The leader epochs of a log from those of its segments, as a leader-epoch-checkpoint has them."""
+    """Join the leader epochs of segments to the entries of a leader-epoch-checkpoint."""
     epochs = list[tuple[int, int]]()
     for epoch, start in itertools.chain.from_iterable(parts):
         if not epochs or epoch > epochs[-1][0]:
             epochs.append((epoch, start))
     below = [epoch for epoch, start in epochs if start < log_start_offset]
-    kept = [(epoch, start) for epoch, start in epochs if start >= log_start_offset]
-    if below and (not kept or kept[0][1] > log_start_offset):
-        kept.insert(0, (below[-1], log_start_offset))
-    return kept
+    later = [(epoch, start) for epoch, start in epochs if start >= log_start_offset]
+    if below and (not later or later[0][1] > log_start_offset):
+        later.insert(0, (below[-1], log_start_offset))
+    return later
 
 
 def read_topic_id(data: bytes, *, file: str = "") -> uuid.UUID:
@@ -146,7 +146,7 @@ def read_topic_id(data: bytes, *, file: str = "") -> uuid.UUID:
     lines = [line.partition(":")[2].strip() for line in data.decode("utf-8", "replace").splitlines()[:2]]
     version = _number(lines[0] if lines else "", MAX_INT, file)
     if str(version) != _VERSION:
-        text = "this partition.metadata has a version that is not known here: a newer Kafka may have written it"
+        text = "this partition.metadata has an unknown version: a newer Kafka may have written it"
         raise UnsupportedVersionError(text, file=file or None, version=version)
     try:
         topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(lines[1] + "=="))
@@ -158,7 +158,7 @@ def read_topic_id(data: bytes, *, file: str = "") -> uuid.UUID:
 
 
 def write_topic_id(topic_id: uuid.UUID) -> bytes:
-    """The content of a `partition.metadata`; there is no end of line behind it, as in Kafka."""
+    """Return the content of a `partition.metadata`, as in Kafka without a final newline."""
     return b"version: 0\ntopic_id: " + base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=")
 
 
@@ -200,11 +200,11 @@ def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
         with failing_as("open the log directory", folder):
             if alone:
                 make_folders(folder)
-            file = _opened(folder, stack)
+            file = _open_file(folder, stack)
         _lock_folder(file, folder, alone=alone)
         path = log_dir.local_path(BROKER_LOCK_FILE)
         with suppress(FileNotFoundError):
-            broker_lock = _opened(path, stack)
+            broker_lock = _open_file(path, stack)
             try:
                 fcntl.lockf(broker_lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
@@ -213,7 +213,7 @@ def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
         yield
 
 
-def _opened(path: str, stack: ExitStack) -> int:
+def _open_file(path: str, stack: ExitStack) -> int:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     stack.callback(os.close, file)
     return file
@@ -223,7 +223,7 @@ def _lock_folder(file: int, path: str, *, alone: bool) -> None:
     try:
         fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
-        text = "another export or adoption is at work in this log directory: wait for it"
+        text = "another export or adoption is running in this log directory: wait for it"
         raise StorageError(text, directory=path) from None
     except OSError:
         # a network file system without locks of folders: there, the user must not run two at once
@@ -231,8 +231,8 @@ def _lock_folder(file: int, path: str, *, alone: bool) -> None:
 
 
 # A broker replaces segments in steps: it writes `.cleaned` files, renames them to `.swap` from the highest offset
-# down, deletes the old files, and renames the new ones to their names. If it stopped in between, this finds out
-# whether the old or the new files count. Nothing is renamed or deleted here.
+# down, deletes the old files, and renames the new files to their names. This decides whether the old or the new files
+# are valid if it stopped in between, without renaming or deleting any.
 
 
 LOG_SUFFIX = ".log"
@@ -240,7 +240,7 @@ LOG_SUFFIX = ".log"
 
 @dataclass(frozen=True, slots=True)
 class LoadedFiles:
-    """The files that count: segments by base offset and suffix, producers by offset, and why others do not."""
+    """The valid files: segments by base offset and suffix, producers by offset; and why other files are skipped."""
 
     segments: dict[int, dict[str, str]] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)
@@ -248,7 +248,7 @@ class LoadedFiles:
 
 
 def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> LoadedFiles:
-    """The files that count among `names`; `next_offset` tells the offset behind the last batch of a `.log.swap`."""
+    """Select the valid files of `names`; `next_offset` returns the offset after the last batch of a `.log.swap`."""
     files = {name: parsed for name in sorted(names) if (parsed := parse_file(name)) is not None}
     cleaned = min((parsed.offset for parsed in files.values() if parsed.temporary == ".cleaned"), default=MAX_LONG)
     reasons = {
@@ -274,7 +274,7 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
         if parsed.suffix == SNAPSHOT_SUFFIX:
             loaded.snapshots[parsed.offset] = name
         else:
-            # a .swap file comes after the plain one in the order of names, and takes its place as a rename would
+            # a .swap file sorts after the plain file, and replaces it as a rename would
             loaded.segments.setdefault(parsed.offset, {})[parsed.suffix] = name
     for offset in [offset for offset, suffixes in loaded.segments.items() if LOG_SUFFIX not in suffixes]:
         left_out.update(dict.fromkeys(loaded.segments.pop(offset).values(), "an index without a log"))
@@ -283,7 +283,7 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
 
 
 class PartitionFolder:
-    """The files of partition `name` in `storage`, as they were listed in `files`. Nothing is changed."""
+    """The files of partition `name` in `storage`, as listed in `files`. It changes no file."""
 
     def __init__(self, storage: Storage, name: PartitionName, files: Iterable[FileInfo]) -> None:
         self._storage, self.name = storage, name
@@ -291,7 +291,7 @@ class PartitionFolder:
 
     @cached_property
     def loaded(self) -> LoadedFiles:
-        """The files that count. Raises StorageError for a link, a pipe or a device, which could block."""
+        """The valid files. Raises StorageError for a link, a pipe or a device, which could block."""
         self.check_files(filter(parse_file, self._files))
         return loaded_files(self._files, self._next_offset)
 
@@ -300,11 +300,11 @@ class PartitionFolder:
         self._storage.refuse_links()
         for name in names if self._storage.is_local else ():
             if not os.path.isfile(self.path(name)):
-                raise StorageError("this is not a file: take it away, and adopt again", file=self.path(name))
+                raise StorageError("this is not a file: remove it, and adopt again", file=self.path(name))
 
     @property
     def names(self) -> Iterable[str]:
-        """The names of all files, also of such that do not count."""
+        """The names of all files, including skipped files."""
         return self._files.keys()
 
     def path(self, name: str) -> str:
@@ -326,7 +326,7 @@ class PartitionFolder:
         return open_log(self._storage, name, self.size(name))
 
     def headers(self, name: str, offset_index: bytes) -> SourceLog:
-        """The content of a log, of which only headers will be looked at; `offset_index` may be anything."""
+        """Open a log for reading only headers; `offset_index` may be bad."""
         return open_headers(self._storage, name, self.size(name), offset_index)
 
     def size(self, name: str) -> int:
@@ -334,15 +334,17 @@ class PartitionFolder:
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
-        """The time of the last write to a file, in ms; 0 for one before 1970, as exports date empty logs."""
+        """Return the time of the last write to a file in ms; 0 before 1970, the date of empty logs of exports."""
         time_ms = self._files[name].modified_ms
         if time_ms == MAX_LONG:
-            text = "the storage does not say when files were written, and retention may need it: copy them to a disk"
+            text = (
+                "the storage does not report when files were written, which retention may need: copy them to a disk"
+            )
             raise StorageError(text, file=self.path(name))
         return max(time_ms, 0)
 
     def _next_offset(self, name: str) -> int:
-        """The offset behind the last batch of a log; its base offset if it has none."""
+        """Return the offset after the last batch of a log; its base offset without a batch."""
         walk = log_walk(self.log(name), checked=False, file=self.path(name))
         end = int(name[:20])
         for batches in walk:
@@ -362,10 +364,10 @@ class PartitionFolder:
             epochs = read_epochs(self.read(LEADER_EPOCHS), file=self.path(LEADER_EPOCHS))
         except FileNotFoundError:
             return []
-        return joined_epochs([[each for each in epochs if each[1] < log_end_offset]], log_start_offset)
+        return joined_epochs([[entry for entry in epochs if entry[1] < log_end_offset]], log_start_offset)
 
     def producers(self, end_offset: int = MAX_LONG) -> ProducerStates:
-        """The producers by the newest whole snapshot that is not behind `end_offset`; none without one."""
+        """Read the producers from the newest valid snapshot up to `end_offset`; empty without one."""
         for offset, name in sorted(self.loaded.snapshots.items(), reverse=True):
             if offset <= end_offset:
                 with suppress(CorruptionError):

@@ -531,7 +531,7 @@ def _adopt(
 ) -> AdoptedTopic:
     chosen = settings()
     adopted, log, snapshot = adopt_topic(
-        replicas, target, topic_log, chosen.config, states, in_place=in_place, dry_run=dry_run
+        replicas, target, topic_log, chosen.config, states, by_links=in_place, dry_run=dry_run
     )
     if not adopted.was_there:
         adopted = dataclasses.replace(adopted, settings=chosen.taken, notes=(*adopted.notes, *chosen.notes))
