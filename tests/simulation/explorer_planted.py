@@ -11,7 +11,7 @@ from commits import put_commit
 
 from distlog.core.commits.actions import Action, SetTransaction
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.topics.destinations import InPlaceDestination
+from distlog.core.topics.direct_engine import DirectEngine
 from distlog.gateway import leadership
 from distlog.gateway.leadership import Leadership
 from simulation.planted import Plant
@@ -46,6 +46,6 @@ class ExploredBug:
 EXPLORED_BUGS: Mapping[str, ExploredBug] = {
     "epochs are counted once": ExploredBug(_epochs_are_counted_once, "two leaders of one partition"),
     "flush.ms has no effect": ExploredBug(
-        lambda: mock.patch.object(InPlaceDestination, "_sync_later"), "appends that are synced after flush.ms"
+        lambda: mock.patch.object(DirectEngine, "_sync_later"), "appends that are synced after flush.ms"
     ),
 }
