@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,19 +97,20 @@ def test_a_batch_that_is_there_though_its_answer_was_an_error_is_followed_by_the
 
 def test_a_batch_that_waits_for_a_sync_may_still_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client has sent more, which must not be the producer's first batch where the sync cuts this one off."""
-    sync, refusals, (second,) = Partition.sync, list[str](), batch_fields(read_headers(numbered(1)))
+    fsync, refusals, (second,) = os.fsync, list[str](), batch_fields(read_headers(numbered(1)))
     distlog.create(str(tmp_path / "clicks"))
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         failed = gateway.broker.metadata.failed
 
-        def checked_sync(partition: Partition, *arguments: Any, **options: Any) -> None:
-            try:
-                failed.check("clicks", 0, second)
-            except OutOfOrderSequenceError as error:
-                refusals.append(error.message)
-            sync(partition, *arguments, **options)
+        def checked_sync(file: int) -> None:
+            if os.readlink(f"/proc/self/fd/{file}").endswith(".log"):
+                try:
+                    failed.check("clicks", 0, second)
+                except OutOfOrderSequenceError as error:
+                    refusals.append(error.message)
+            fsync(file)
 
-        monkeypatch.setattr(Partition, "sync", checked_sync)
+        monkeypatch.setattr(os, "fsync", checked_sync)
         assert told(wire, 0) is ErrorCode.none
         failed.check("clicks", 0, second)
     assert len(refusals) == 1
