@@ -23,9 +23,9 @@ from benchmarks.requests import server
 from distlog.core.segments.segment_writer import Bundles
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.appender import Appender
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import commit_append
+from distlog.core.write.segments_writer import Appender
 
 TASKS, PARTITIONS, VALUE_BYTES = 8, 200, 100
 #: Records of one task on a server, on a disk, and for the scans.

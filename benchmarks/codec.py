@@ -25,9 +25,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.batches.record_batch import check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import encode
+from distlog.core.format.record_batch import check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
+from distlog.core.format.record_encoder import encode
 
 VALUE_SIZES = (16, 100, 1000)
 DATA_BYTES = 4 << 20

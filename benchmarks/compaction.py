@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import distlog
 from benchmarks import spark_compaction
 from benchmarks.keyed_tables import memory_folder, tables
-from distlog.core.maintenance.compaction import compact
+from distlog.core.maintain.compaction import compact
 
 RECORDS = 2_000_000
 DUPLICATES = (0.0, 0.5, 0.9, 0.99)

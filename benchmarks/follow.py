@@ -78,7 +78,7 @@ def _writing(kind: str, target: str, records: int) -> subprocess.Popen[str]:
 def _idle(folder: str) -> tuple[float, float]:
     """Percent of a core that a follower takes while nothing comes, and that the same pauses take alone."""
     import distlog
-    from distlog.core.following.follower import LONGEST_PAUSE_S
+    from distlog.core.read.consumer import LONGEST_PAUSE_S
 
     follower = distlog.open(f"{folder}/topic").follow(start=distlog.LATEST, timeout=IDLE_S)
     began = time.process_time()

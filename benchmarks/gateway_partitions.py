@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import distlog
 from benchmarks.kafka_peer import Peer
-from distlog.core.batches.record_encoder import write_headers
+from distlog.core.format.record_encoder import write_headers
 from distlog.gateway.transactions.transaction_log import own_batch
 
 TOPIC, PARTITIONS, VALUE = b"events", (1, 20, 200, 1000), bytes(100)

@@ -32,9 +32,9 @@ from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
-from distlog.core.maintenance.merge_plan import plan_merge
-from distlog.core.maintenance.retention import plan_retention
-from distlog.core.reading import scan_plan
+from distlog.core.maintain.merge_plan import plan_merge
+from distlog.core.maintain.retention import plan_retention
+from distlog.core.read import scan_plan
 
 ROWS, PARTITIONS = 1_000_000, 1000
 _NOW = int(time.time() * 1000)

@@ -24,13 +24,13 @@ from benchmarks.cpu_time import best
 from benchmarks.segments_without_data import described
 from benchmarks.topics import table
 from distlog.core import paths
-from distlog.core.batches.record_batch import check_crcs, read_headers
 from distlog.core.commits.actions import Add
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.maintenance.merge_plan import plan_merge
-from distlog.core.maintenance.retention import plan_retention
-from distlog.core.topics.topic import Topic
+from distlog.core.format.record_batch import check_crcs, read_headers
+from distlog.core.maintain.merge_plan import plan_merge
+from distlog.core.maintain.retention import plan_retention
+from distlog.core.topic import Topic
 
 SEGMENTS = 100_000
 RECORDS = 4_000_000

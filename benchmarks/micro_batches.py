@@ -28,10 +28,10 @@ from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionInfo
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.merge import merge_tails
+from distlog.core.maintain.merge import merge_tails
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import commit_append
 
 BATCHES = 10_000
 ROWS = 100

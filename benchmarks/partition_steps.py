@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import distlog
 from benchmarks.partitions import records
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 SIZES = (100, 1_000, 10_000)
 APPENDS = 5

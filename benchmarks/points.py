@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 import distlog
 from benchmarks.topics import table
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.topics.topic import Topic
+from distlog.core.format.record_batch import read_headers
+from distlog.core.topic import Topic
 
 ROWS = 1_000_000
 READS, ROUNDS = 2_000, 5

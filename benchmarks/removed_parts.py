@@ -27,7 +27,7 @@ from distlog.core.commits.commit_json import write_items
 from distlog.core.commits.fields import write
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot_loader import CommitFiles
-from distlog.core.maintenance.removals import removals
+from distlog.core.maintain.removals import removals
 from distlog.core.storage.storage import Storage
 
 PARTS, MERGE = 100, 60

@@ -17,7 +17,7 @@ from typing import Any
 import distlog
 from benchmarks.s3_server import S3Server
 from benchmarks.topics import table
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 def run(rows: int = 300_000) -> list[dict[str, Any]]:

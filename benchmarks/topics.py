@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import distlog
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 ROWS = 1_000_000
 ROUNDS = 5

@@ -44,17 +44,17 @@ if TYPE_CHECKING:
         TransactionTooOldError,
         UnsupportedVersionError,
     )
-    from distlog.core.following.follower import Follower
     from distlog.core.log_manager.log_manager import LogManager
-    from distlog.core.reading.scan import Record
-    from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+    from distlog.core.opening import AdoptReport, adopt, create, open, open_or_create, topics
+    from distlog.core.read.consumer import Follower
+    from distlog.core.read.scan import Record
+    from distlog.core.read.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+    from distlog.core.schemas.registry import SchemaRegistry
     from distlog.core.tiered.tiered_topic import open_tiered
-    from distlog.core.topics.append_commit import AppendResult
-    from distlog.core.topics.delivery import Delivery
-    from distlog.core.topics.open_topic import AdoptReport, adopt, create, open, open_or_create, topics
-    from distlog.core.topics.topic import Topic
-    from distlog.core.values.registry import SchemaRegistry
+    from distlog.core.topic import Topic
     from distlog.core.warm_up import warm_up
+    from distlog.core.write.append import AppendResult
+    from distlog.core.write.delivery import Delivery
 
 __all__ = [
     "EARLIEST",
@@ -142,18 +142,18 @@ _MODULES = {
         "TransactionTooOldError",
         "UnsupportedVersionError",
     ),
-    "distlog.core.following.follower": ("Follower",),
+    "distlog.core.read.consumer": ("Follower",),
     "distlog.core.log_manager.log_manager": ("LogManager",),
-    "distlog.core.reading.scan": ("Record",),
-    "distlog.core.reading.time_lookup": (
+    "distlog.core.read.scan": ("Record",),
+    "distlog.core.read.time_lookup": (
         "EARLIEST",
         "LATEST",
         "MAX_TIMESTAMP",
     ),
     "distlog.core.tiered.tiered_topic": ("open_tiered",),
-    "distlog.core.topics.append_commit": ("AppendResult",),
-    "distlog.core.topics.delivery": ("Delivery",),
-    "distlog.core.topics.open_topic": (
+    "distlog.core.write.append": ("AppendResult",),
+    "distlog.core.write.delivery": ("Delivery",),
+    "distlog.core.opening": (
         "AdoptReport",
         "adopt",
         "create",
@@ -161,8 +161,8 @@ _MODULES = {
         "open_or_create",
         "topics",
     ),
-    "distlog.core.topics.topic": ("Topic",),
-    "distlog.core.values.registry": ("SchemaRegistry",),
+    "distlog.core.topic": ("Topic",),
+    "distlog.core.schemas.registry": ("SchemaRegistry",),
     "distlog.core.warm_up": ("warm_up",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -22,7 +22,7 @@ from distlog.core.arrays import (
     table_of_rows,
     texts,
 )
-from distlog.core.batches.record_batch import HEADERS_TYPE
+from distlog.core.format.record_batch import HEADERS_TYPE
 
 # What a command and each of Spark's planners do.
 PROGRAM = """

@@ -10,8 +10,8 @@ from random import Random
 from commits import put_commit
 from topics import NOW, Clock, topic_on, values
 
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle
 
 
 def handle_of(folder: Path) -> TopicHandle:

@@ -61,8 +61,8 @@ FEATURES = (
         (
             "distlog/gateway/transactions/*.py",
             "distlog/gateway/apis/transactions.py",
-            "distlog/core/transaction_state.py",
-            "distlog/core/transactions/open_transactions.py",
+            "distlog/core/kafka/transaction_state.py",
+            "distlog/core/segments/open_transactions.py",
         ),
         r"gateway/transactions/|gateway/kafka_jars/test_kafka_transaction",
         "six commits or more a transaction",
@@ -96,7 +96,7 @@ FEATURES = (
     ),
     Feature(
         "consumer groups without a gateway",
-        ("distlog/core/groups/*.py", "distlog/core/following/*.py"),
+        ("distlog/core/read/consume*.py", "distlog/core/read/group*.py", "distlog/core/read/membership.py"),
         r"(groups|following)/",
         "a PUT and a LIST a commit; 4 a minute for an idle member",
         commands=("groups",),
@@ -116,7 +116,7 @@ FEATURES = (
     ),
     Feature(
         "values with schemas",
-        ("distlog/core/values/*.py", "distlog/spark/values.py"),
+        ("distlog/core/schemas/*.py", "distlog/spark/values.py"),
         r"values/|spark/test_decoded",
         "one a schema, then cached",
     ),
@@ -133,7 +133,7 @@ FEATURES = (
     ),
     Feature(
         "restore",
-        ("distlog/core/maintenance/restore.py",),
+        ("distlog/core/maintain/restore.py",),
         r"maintenance/test_restore",
         "a HEAD for each file, and a commit",
         commands=("restore",),
@@ -141,12 +141,12 @@ FEATURES = (
     Feature(
         "compaction and merging",
         (
-            "distlog/core/maintenance/batch_join.py",
-            "distlog/core/maintenance/cleaning_plan.py",
-            "distlog/core/maintenance/compaction.py",
-            "distlog/core/maintenance/group_rewrite.py",
-            "distlog/core/maintenance/merge*.py",
-            "distlog/core/maintenance/record_keys.py",
+            "distlog/core/maintain/batch_join.py",
+            "distlog/core/maintain/cleaning_plan.py",
+            "distlog/core/maintain/compaction.py",
+            "distlog/core/maintain/group_rewrite.py",
+            "distlog/core/maintain/merge*.py",
+            "distlog/core/maintain/record_keys.py",
             "distlog/jobs/compact.py",
         ),
         r"maintenance/test_(batch_join|c[lo]|key|merge|offset_map|rewrite|t|un)|spark/test_spark_(compaction|merging)",
@@ -156,7 +156,14 @@ FEATURES = (
     ),
     Feature(
         "import and export of log directories",
-        ("distlog/core/kafka_directory/*.py",),
+        (
+            "distlog/core/kafka/adopt*.py",
+            "distlog/core/kafka/export.py",
+            "distlog/core/kafka/cluster_metadata.py",
+            "distlog/core/kafka/log_dir.py",
+            "distlog/core/kafka/source_log.py",
+            "distlog/core/kafka/partition_folder.py",
+        ),
         r"kafka_directory/|spark/test_spark_adopted",
         "each file once, and a commit a topic",
         commands=("adopt", "export"),
@@ -181,7 +188,7 @@ FEATURES = (
     ),
     Feature(
         "dump",
-        ("distlog/core/dump/*.py",),
+        ("distlog/core/kafka/dump*.py", "distlog/core/kafka/log_dump.py"),
         r"dump/",
         "each file once",
         commands=("dump",),
@@ -213,8 +220,8 @@ def files_of(feature: Feature, counted: set[Path]) -> tuple[list[Path], list[Pat
 
 def setting_names() -> set[str]:
     """All settings of topics, of the log manager and of gateways, and the options of Spark's source and sink."""
-    from distlog.core.broker_setting import settings_of
     from distlog.core.config import settings
+    from distlog.core.kafka.broker_setting import settings_of
     from distlog.core.log_manager.broker_config import BrokerConfig
     from distlog.gateway.config import GatewayConfig, gateway_settings
     from distlog.spark.read_options import READ_NAMES, STREAM_NAMES

@@ -27,12 +27,12 @@ from distlog.console.output import Summary, print_report, status_of
 from distlog.core import DISTRIBUTION
 from distlog.core.display import counted, size_text
 from distlog.core.errors import DistlogError, TopicIdWarning
-from distlog.core.kernels.native import COMPILED, kept_code
+from distlog.core.format.kernels.native import COMPILED, kept_code
+from distlog.core.opening import copies_in, topics
 from distlog.core.optional import extra
 from distlog.core.storage.storage import Storage as Folder
 from distlog.core.storage.store_check import check_store
 from distlog.core.times import now_ms
-from distlog.core.topics.open_topic import copies_in, topics
 
 OK, WARNING, ERROR = "ok", "warning", "error"
 

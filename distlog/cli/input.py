@@ -28,8 +28,8 @@ from distlog.core.files.formats import HEAD_BYTES, PARQUET, TEXT, UTF8_MARK, che
 from distlog.core.files.json_lines import SeenFields
 from distlog.core.files.line_blocks import Block
 from distlog.core.files.splits import FileSplit
-from distlog.core.topics.append_commit import BatchId, Transaction
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import BatchId, Transaction
 
 T = TypeVar("T")
 

@@ -12,14 +12,14 @@ from distlog.cli.options import DryRun, Json, Storage, Url, usage
 from distlog.console import arguments, output
 from distlog.console.output import Report, print_report, status_of
 from distlog.core.display import Progress
-from distlog.core.maintenance.rebuild import rebuild_indexes
-from distlog.core.maintenance.vacuum import vacuum as vacuum_files
-from distlog.core.maintenance.verify import verify as verify_all
+from distlog.core.maintain.rebuild import rebuild_indexes
+from distlog.core.maintain.vacuum import vacuum as vacuum_files
+from distlog.core.maintain.verify import verify as verify_all
+from distlog.core.opening import naming_topics
+from distlog.core.segments.topic_handle import topic_log
 from distlog.core.storage.storage import Storage as Folder
 from distlog.core.storage.store_check import check_store as check
 from distlog.core.times import now_ms
-from distlog.core.topic_handle import topic_log
-from distlog.core.topics.open_topic import naming_topics
 
 
 def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:

@@ -16,7 +16,7 @@ from distlog.console.append_help import APPEND_HELP
 from distlog.core.errors import InvalidConfigError
 from distlog.core.files.text_lines import unescaped
 from distlog.core.paths import COMMITS_DIR
-from distlog.core.reading.scan import check_columns
+from distlog.core.read.scan import check_columns
 from distlog.gateway.security.authentication import MECHANISMS, PLAIN, Authentication
 from distlog.gateway.security.tls import CLIENT_AUTH, TlsFiles
 from distlog.gateway.security.users_file import UsersFile

@@ -15,17 +15,17 @@ import typer
 from distlog.cli.options import usage
 from distlog.console.output import TERMINATED, RowPrinter
 from distlog.console.record_lines import Conversions, print_batch, print_bytes, print_objects
-from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.errors import InvalidConfigError
-from distlog.core.following.followed_log import Start, ends_of
-from distlog.core.following.follower import Follower
-from distlog.core.reading import scan_plan
-from distlog.core.reading.scan import first
-from distlog.core.reading.slices import TimeRange
-from distlog.core.reading.time_lookup import EARLIEST
-from distlog.core.row_lines import csv_rows
-from distlog.core.topics.topic import Topic
-from distlog.core.transactions.open_transactions import IsolationLevel
+from distlog.core.format.record_batch import COLUMNS
+from distlog.core.read import scan_plan
+from distlog.core.read.consumed_log import Start, ends_of
+from distlog.core.read.consumer import Follower
+from distlog.core.read.row_lines import csv_rows
+from distlog.core.read.scan import first
+from distlog.core.read.time_lookup import EARLIEST
+from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.segments.slices import TimeRange
+from distlog.core.topic import Topic
 
 #: The columns for people by default. JSON has all.
 _FOR_PEOPLE = tuple(name for name in COLUMNS if name != "timestamp_type")

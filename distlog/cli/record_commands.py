@@ -17,11 +17,11 @@ from distlog.console.arguments import FromEnd
 from distlog.console.output import FAILED, SUCCESS, Summary, print_report
 from distlog.core.config import MAX_INT
 from distlog.core.display import Progress, counted
-from distlog.core.dump.dump import dump as dump_files
-from distlog.core.dump.log_dump import DumpedFile
-from distlog.core.dump.output import DumpOptions, DumpOutput
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.read_options import ReadOptions
+from distlog.core.kafka.dump import dump as dump_files
+from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
+from distlog.core.kafka.log_dump import DumpedFile
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.times import now_ms
 

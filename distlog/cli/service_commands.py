@@ -21,8 +21,8 @@ from distlog.console import output
 from distlog.console.output import Summary, print_report
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import parse_properties
+from distlog.core.opening import check_root
 from distlog.core.storage.storage import Storage as Folder
-from distlog.core.topics.open_topic import check_root
 from distlog.core.warm_up import warm_up
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, with_settings
 from distlog.gateway.security.users_file import check_name, new_secrets, read_users, write_users

@@ -14,8 +14,8 @@ from distlog.cli.options import AtTime, AtVersion, DryRun, Json, Storage, Url, o
 from distlog.console import arguments, output
 from distlog.console.output import Summary, print_report, status_of
 from distlog.core.display import counted
+from distlog.core.opening import check_root, copies_in
 from distlog.core.storage.storage import Storage as Folder
-from distlog.core.topics.open_topic import check_root, copies_in
 
 #: The columns of the printed tables. JSON has all columns.
 _SEGMENT_COLUMNS = ("partition", "base_offset", "next_offset", "log_bytes", "stem")

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from distlog.console.output import RowPrinter, print_json, rows_of
 from distlog.core.arrays import integers
-from distlog.core.row_lines import PLAIN, Texts, bytes_of, joined, json_objects, tabbed, texts_of
+from distlog.core.read.row_lines import PLAIN, Texts, bytes_of, joined, json_objects, tabbed, texts_of
 
 # \n, \t, \r, \\ and \xNN stand for themselves. Keys and values are printed as they are; null as nothing.
 

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from distlog.core.config import MAX_LONG
-from distlog.core.dump.dump import dump
-from distlog.core.dump.log_dump import DumpedFile
-from distlog.core.dump.output import DumpOptions, DumpOutput
 from distlog.core.errors import RetentionWarning, TimestampWarning
 from distlog.core.files.json_lines import JsonFields, SeenFields
 from distlog.core.files.record_times import TimeReader
-from distlog.core.kernels.record_scan import to_microseconds
-from distlog.core.reading.fetch import fetch_stored
-from distlog.core.topics.appender import SMALL_PARTITIONS
-from distlog.core.topics.open_topic import create
-from distlog.core.topics.topic import Topic
+from distlog.core.format.kernels.record_scan import to_microseconds
+from distlog.core.kafka.dump import dump
+from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
+from distlog.core.kafka.log_dump import DumpedFile
+from distlog.core.opening import create
+from distlog.core.read.fetch import fetch_stored
+from distlog.core.topic import Topic
+from distlog.core.write.segments_writer import SMALL_PARTITIONS
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _RECORDS = 200

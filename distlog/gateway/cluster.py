@@ -17,10 +17,10 @@ from functools import lru_cache, partial
 from typing import Any
 
 from distlog.core.errors import DistlogError
-from distlog.core.groups.group_log import GroupLog, Member
-from distlog.core.groups.membership import FREQUENT, Membership
 from distlog.core.log_manager.log_manager import STOP_TIMEOUT_S, LogManager, Metric
 from distlog.core.log_manager.scheduler import Scheduler, TaskRun
+from distlog.core.read.group_log import GroupLog, Member
+from distlog.core.read.membership import FREQUENT, Membership
 from distlog.core.storage.storage import Storage
 from distlog.core.times import elapsed_s
 
@@ -77,10 +77,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-# The gateways are a group of followers (distlog.core.groups) in the root's own folder, which share the partitions
-# of `__consumer_offsets`: each of them beats, and the partitions of a dead one go to the others. No clock is
-# compared with another's. The lease tells people and clients which gateway to ask. The epoch of the partition keeps
-# a gateway that lost it from committing (distlog.gateway.leadership).
+# The gateways are a consumer group (distlog.core.read.membership) in the root's own folder, which share the
+# partitions of `__consumer_offsets`: each of them beats, and the partitions of a dead one go to the others. No
+# clock is compared with another's. The lease tells people and clients which gateway to ask. The epoch of the
+# partition keeps a gateway that lost it from committing (distlog.gateway.leadership).
 
 #: The group of the gateways is no topic's.
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"

@@ -20,11 +20,11 @@ from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.scheduler import Scheduler
-from distlog.core.reading.fetch import fetch_stored
+from distlog.core.opening import create
+from distlog.core.read.fetch import fetch_stored
 from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.topics.open_topic import create
 from distlog.gateway.access_lists import RootAcls
 from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import GatewayLease, advertised, this_machine

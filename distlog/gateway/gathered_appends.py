@@ -14,17 +14,17 @@ from enum import Enum, auto
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.commits.producer_table import KEPT_BATCHES
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
+from distlog.core.format.record_batch import TRANSACTIONAL
 from distlog.core.log.flush import SEALED, Appended, AppendInfo
 from distlog.core.log.log_validator import BatchRun, ValidBatch, validate
+from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.times import NO_TIMESTAMP
-from distlog.core.topics.commit_engine import commit_batches
-from distlog.core.topics.producer_check import ConcurrentAppendError, ProducerCheck
-from distlog.core.transactions.producer_states import FirstBatch
+from distlog.core.write.commit_engine import commit_batches
+from distlog.core.write.producer_check import ConcurrentAppendError, ProducerCheck
 from distlog.gateway.refreshing_topic import RefreshingTopic
 
 #: Raises an error if nothing may be appended after a snapshot.

@@ -11,10 +11,10 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.log.active_seals import wait_for_appends
-from distlog.core.maintenance.cleaning_plan import first_dirty_offset
-from distlog.core.maintenance.compaction import compact
-from distlog.core.topic_handle import TopicHandle, topic_log
-from distlog.core.topics.topic import Topic
+from distlog.core.maintain.cleaning_plan import first_dirty_offset
+from distlog.core.maintain.compaction import compact
+from distlog.core.segments.topic_handle import TopicHandle, topic_log
+from distlog.core.topic import Topic
 
 _log = logging.getLogger("distlog.gateway")
 

@@ -8,7 +8,7 @@ import time
 
 from distlog.core import paths
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 class RefreshingTopic:

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar, cast
 
-from distlog.core.batches.record_batch import CONTROL
-from distlog.core.batches.record_decoder import decode
 from distlog.core.config import TopicConfig
 from distlog.core.display import text
 from distlog.core.errors import DistlogError, TopicNotFoundError
-from distlog.core.maintenance.cleaning_plan import first_dirty_offset
+from distlog.core.format.record_batch import CONTROL
+from distlog.core.format.record_decoder import decode
+from distlog.core.maintain.cleaning_plan import first_dirty_offset
 from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 from distlog.gateway.transactions.transaction_log import own_batch

@@ -19,11 +19,11 @@ from distlog.core.files.file_reader import FileReader, warning_of_no_records
 from distlog.core.files.formats import FORMATS
 from distlog.core.files.read_options import FAIL, SKIP, ReadOptions
 from distlog.core.files.text_lines import unescaped
+from distlog.core.opening import open as open_topic
+from distlog.core.opening import open_or_create
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.times import TIME_UNITS, now_ms
-from distlog.core.topics.append_commit import check_batch
-from distlog.core.topics.open_topic import open as open_topic
-from distlog.core.topics.open_topic import open_or_create
+from distlog.core.write.append import check_batch
 from distlog.jobs.job import add_settings, argument, job_parser, run_job
 from distlog.spark.file_append import FilesResult, append_files
 from distlog.spark.sink import WriteOptions, parse_batch_id

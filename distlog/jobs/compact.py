@@ -4,7 +4,7 @@ import argparse
 import sys
 from functools import partial
 
-from distlog.core.maintenance.merge import CompactReport
+from distlog.core.maintain.merge import CompactReport
 from distlog.jobs.job import job_session
 from distlog.jobs.maintenance import compaction_parser, run_maintenance
 from distlog.spark.frames import compact

@@ -14,9 +14,9 @@ from typing import Any
 from distlog.console.output import FAILED, SUCCESS, Report, Summary, fail, print_report, status_of
 from distlog.core.display import counted
 from distlog.core.errors import TopicNotFoundError
-from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
+from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES
+from distlog.core.opening import find_topics
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.open_topic import find_topics
 from distlog.jobs.job import JobParser, add_shared_arguments, argument, exit_status, reason
 from distlog.spark.frames import MERGE_MEMORY_BYTES
 

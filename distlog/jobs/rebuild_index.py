@@ -4,7 +4,7 @@ import argparse
 import sys
 from functools import partial
 
-from distlog.core.maintenance.rebuild import RebuildReport
+from distlog.core.maintain.rebuild import RebuildReport
 from distlog.jobs.job import job_session
 from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 from distlog.spark.frames import rebuild_indexes

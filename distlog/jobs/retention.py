@@ -4,8 +4,8 @@ import argparse
 import sys
 from functools import partial
 
-from distlog.core.maintenance.run import RetentionReport
-from distlog.core.topics.open_topic import open as open_topic
+from distlog.core.maintain.executor import RetentionReport
+from distlog.core.opening import open as open_topic
 from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 
 

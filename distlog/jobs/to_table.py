@@ -15,9 +15,9 @@ from distlog.console import arguments
 from distlog.console.output import Summary
 from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError
-from distlog.core.topics.open_topic import open as open_topic
-from distlog.core.topics.topic import Topic
-from distlog.core.values.registry import SchemaRegistry, split_subject
+from distlog.core.opening import open as open_topic
+from distlog.core.schemas.registry import SchemaRegistry, split_subject
+from distlog.core.topic import Topic
 from distlog.jobs.job import argument, job_parser, run_job
 from distlog.spark.lake import LakeFormat
 from distlog.spark.tables import to_table

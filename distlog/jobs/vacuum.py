@@ -4,9 +4,9 @@ import argparse
 import sys
 from functools import partial
 
-from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintain.vacuum import VacuumReport, vacuum
+from distlog.core.segments.topic_handle import topic_log
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import topic_log
 from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 
 

@@ -34,19 +34,19 @@ from distlog.core.arrays import integers, new_array, numbers_of, texts
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG, MIN_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.kernels.record_scan import to_microseconds
+from distlog.core.format.index_cache import IndexCache
+from distlog.core.format.kernels.record_scan import to_microseconds
 from distlog.core.log.live_snapshot import with_tails
-from distlog.core.reading import scan_plan
-from distlog.core.reading.pipeline import read
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import ALWAYS, SegmentSlice, TimeRange, split_by_bytes
+from distlog.core.read import scan_plan
+from distlog.core.segments.open_transactions import Isolation
+from distlog.core.segments.pipeline import read
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.slices import ALWAYS, SegmentSlice, TimeRange, split_by_bytes
+from distlog.core.segments.topic_handle import topic_log
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms
-from distlog.core.topic_handle import topic_log
-from distlog.core.topics.appendable import IGNORED, unknown_columns
-from distlog.core.transactions.open_transactions import Isolation
+from distlog.core.write.rows import IGNORED, unknown_columns
 from distlog.spark.known_topics import KNOWN_TOPICS, loaded
 from distlog.spark.options import settle
 from distlog.spark.read_options import Ranges, ReadOptions, read_bounds

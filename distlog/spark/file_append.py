@@ -24,14 +24,14 @@ from distlog.core.files.file_reader import (
 from distlog.core.files.input_files import InputFile
 from distlog.core.files.splits import OPEN_BYTES, Run, pack
 from distlog.core.segments.segment_writer import codec_of
-from distlog.core.topics.append_commit import AppendResult, check_room, replayed
+from distlog.core.write.append import AppendResult, check_room, replayed
 from distlog.spark.sink import TaskWriter, TopicFacts, WriteOptions, WrittenSegments, commit_written
 from distlog.spark.spark_session import cores
 from distlog.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     # a worker of Python does not need all that it imports
-    from distlog.core.topics.topic import Topic
+    from distlog.core.topic import Topic
 
 #: The driver reads files of no more work than this by itself: to start Python workers would take longer.
 FEW_BYTES = 4 << 20

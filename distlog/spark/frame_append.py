@@ -15,8 +15,8 @@ from distlog.core.arrays import column_of, integers, numbers_of
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidRecordError, StorageFullError
 from distlog.core.segments.segment_writer import codec_of
-from distlog.core.topics.append_commit import AppendResult, check_room, replayed
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import AppendResult, check_room, replayed
 from distlog.spark.batch_source import check_writable
 from distlog.spark.row_limit import RowLimit, has_large_row
 from distlog.spark.sink import (

@@ -25,24 +25,24 @@ from distlog.core.errors import (
     TopicNotFoundError,
 )
 from distlog.core.integers import count_of, whole_number
-from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
-from distlog.core.maintenance.merge import CompactReport, compact_or_merge, job_bytes_of
-from distlog.core.maintenance.rebuild import RebuildReport
-from distlog.core.maintenance.rebuild import rebuild_indexes as rebuild_by
-from distlog.core.maintenance.verify import VerifyReport
-from distlog.core.maintenance.verify import verify as verify_by
-from distlog.core.reading import scan_plan
-from distlog.core.reading.scan import Scan, names_of
-from distlog.core.reading.slices import OutOfRange, first_offsets
-from distlog.core.reading.time_lookup import EARLIEST, LATEST
+from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES
+from distlog.core.maintain.merge import CompactReport, compact_or_merge, job_bytes_of
+from distlog.core.maintain.rebuild import RebuildReport
+from distlog.core.maintain.rebuild import rebuild_indexes as rebuild_by
+from distlog.core.maintain.verify import VerifyReport
+from distlog.core.maintain.verify import verify as verify_by
+from distlog.core.opening import open as open_topic
+from distlog.core.opening import topics
+from distlog.core.read import scan_plan
+from distlog.core.read.scan import Scan, names_of
+from distlog.core.read.time_lookup import EARLIEST, LATEST
+from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.segments.slices import OutOfRange, first_offsets
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, check_unit, to_ms
-from distlog.core.topics.append_commit import AppendResult, BatchId, check_batch
-from distlog.core.topics.appendable import ACCEPTED, IGNORED
-from distlog.core.topics.open_topic import open as open_topic
-from distlog.core.topics.open_topic import topics
-from distlog.core.topics.topic import Topic
-from distlog.core.transactions.open_transactions import IsolationLevel
+from distlog.core.topic import Topic
+from distlog.core.write.append import AppendResult, BatchId, check_batch
+from distlog.core.write.rows import ACCEPTED, IGNORED
 from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
 from distlog.spark.frame_append import OrderBy, append_frame, in_order, order_columns
 from distlog.spark.known_topics import KNOWN_TOPICS

@@ -10,8 +10,8 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.locks import process_lock
+from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle, topic_log
 
 # Spark keeps its Python processes for a minute after their last use. One of them plans the writes, another commits
 # them. In a stream both come back with each micro-batch, so neither needs to load the topic from the beginning. Nor
@@ -77,7 +77,7 @@ def loaded(log: CommitLog, storage: Storage, **wanted: Any) -> Snapshot:
         return log.load(**wanted)
     except TopicNotFoundError:
         # each query of a stream waits for what its process imports
-        from distlog.core.topics.open_topic import naming_topics
+        from distlog.core.opening import naming_topics
 
         with naming_topics(storage):
             raise

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CommitConflictError, InvalidConfigError, OffsetOutOfRangeError
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 from distlog.spark.batch_source import schema_of
 from distlog.spark.frames import read
 from distlog.spark.stream_plan import Admission, Ends, Limits

@@ -9,14 +9,14 @@ from typing import Any, Literal, cast
 
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import ALWAYS, TimeRange
-from distlog.core.reading.time_lookup import EARLIEST, LATEST, Found, offsets_for_times
+from distlog.core.read.time_lookup import EARLIEST, LATEST, Found, offsets_for_times
+from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.slices import ALWAYS, TimeRange
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.remote_log import find_topic
 from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms
-from distlog.core.transactions.open_transactions import IsolationLevel
 from distlog.spark.options import Options, place_of, storage_of
 
 _EXAMPLE = '{"topic": {"0": 23, "1": -2}}'

@@ -23,13 +23,13 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, CorruptMetadataError, InvalidConfigError
-from distlog.core.maintenance.merge import merge_tails
+from distlog.core.maintain.merge import merge_tails
 from distlog.core.segments.segment_writer import codec_of
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.times import check_unit, now_ms
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import AppendResult, BatchId, check_batch, check_room, commit_append, replayed
-from distlog.core.topics.appender import STICKY_BYTES, Appender, StickyState, assign_partitions
+from distlog.core.write.append import AppendResult, BatchId, check_batch, check_room, commit_append, replayed
+from distlog.core.write.segments_writer import STICKY_BYTES, Appender, StickyState, assign_partitions
 from distlog.spark.batch_source import check_writable
 from distlog.spark.known_topics import KNOWN_TOPICS
 from distlog.spark.options import Options, settle, storage_of

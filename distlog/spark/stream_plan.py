@@ -29,14 +29,14 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.log.live_snapshot import LiveSnapshot
-from distlog.core.reading import scan_plan
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import SegmentSlice
-from distlog.core.reading.stable_offset import last_stable_offset
-from distlog.core.reading.time_lookup import LATEST, Found
+from distlog.core.read import scan_plan
+from distlog.core.read.time_lookup import LATEST, Found
+from distlog.core.segments.open_transactions import Isolation
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.slices import SegmentSlice
+from distlog.core.segments.stable_offset import last_stable_offset
+from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle, topic_log
-from distlog.core.transactions.open_transactions import Isolation
 from distlog.spark.batch_source import Split, SplitSize, split
 from distlog.spark.options import Options
 from distlog.spark.read_options import (

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 
 from distlog.core.errors import CommitConflictError
 from distlog.core.segments.segment_writer import codec_of
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import AppendResult
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.write.append import AppendResult
 from distlog.spark.batch_source import check_writable
 from distlog.spark.known_topics import KNOWN_TOPICS, RECENT_MS
 from distlog.spark.options import settle, works_for

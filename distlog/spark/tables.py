@@ -23,12 +23,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from distlog.core import paths
 from distlog.core.errors import InvalidConfigError, StorageError
-from distlog.core.reading.time_lookup import EARLIEST
+from distlog.core.opening import open as open_topic
+from distlog.core.read.time_lookup import EARLIEST
+from distlog.core.schemas.decoding import OnError
+from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic
 from distlog.core.storage.storage import parse_url
-from distlog.core.topics.open_topic import open as open_topic
-from distlog.core.topics.topic import Topic
-from distlog.core.values.decoding import OnError
-from distlog.core.values.registry import SchemaRegistry, SchemaTopic
+from distlog.core.topic import Topic
 from distlog.spark.frames import stream
 from distlog.spark.lake import LakeFormat, fill, lake_table
 from distlog.spark.stream_plan import Limits

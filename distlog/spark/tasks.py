@@ -20,18 +20,18 @@ from pyspark.sql.types import BinaryType
 from distlog.core.arrays import column_of, integers
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintenance import record_keys
-from distlog.core.maintenance.cleaning_plan import Cleanable
-from distlog.core.maintenance.compaction import CleaningPlan, GroupToClean, clean_group, clean_or_failure
-from distlog.core.maintenance.group_rewrite import (
+from distlog.core.maintain import record_keys
+from distlog.core.maintain.cleaning_plan import Cleanable
+from distlog.core.maintain.compaction import CleaningPlan, GroupToClean, clean_group, clean_or_failure
+from distlog.core.maintain.executor import Item as SizedItem
+from distlog.core.maintain.executor import WorkItem
+from distlog.core.maintain.group_rewrite import (
     RewriteFailure,
     RewrittenGroup,
     RewrittenPartition,
     result_or_failure,
 )
-from distlog.core.maintenance.run import Item as SizedItem
-from distlog.core.maintenance.run import WorkItem
-from distlog.core.topic_handle import TopicHandle
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.spark.batch_source import SplitSize
 from distlog.spark.options import settle
 from distlog.spark.spark_session import cores

@@ -15,10 +15,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from distlog.core.errors import InvalidConfigError
-from distlog.core.values.avro import AvroDecoder, AvroSchema
-from distlog.core.values.decoding import Decoder, OnError, check_on_error, decoded_batches, schema_with
-from distlog.core.values.protobuf import Message, ProtobufDecoder
-from distlog.core.values.registry import SchemaRegistry, SchemaTopic, registry_of
+from distlog.core.schemas.avro import AvroDecoder, AvroSchema
+from distlog.core.schemas.decoding import Decoder, OnError, check_on_error, decoded_batches, schema_with
+from distlog.core.schemas.protobuf import Message, ProtobufDecoder
+from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_of
 from distlog.spark.versions import arrow_schema
 
 ValueFormat = Literal["json", "avro", "protobuf"]

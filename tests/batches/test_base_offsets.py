@@ -9,11 +9,11 @@ import pytest
 from adopted import adopt, offsets, with_indexes
 from golden import partitions
 
-from distlog.core.batches.record_batch import check_crcs, header_offsets, read_headers, write_base_offsets
-from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import UnsupportedVersionError
-from distlog.core.maintenance.merge import merge
-from distlog.core.topics.topic import Topic
+from distlog.core.format.record_batch import check_crcs, header_offsets, read_headers, write_base_offsets
+from distlog.core.format.record_decoder import decode
+from distlog.core.maintain.merge import merge
+from distlog.core.topic import Topic
 
 LOGS = [f"logs.{name}-{codec}-0" for name in ("v0", "v1", "v1-append") for codec in ("none", "gzip", "snappy", "lz4")]
 MOVED = 1_000_000_007

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.arrays import new_array
-from distlog.core.batches import compression
-from distlog.core.batches.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, Expander, compress, decompress
 from distlog.core.errors import CorruptRecordError, InvalidConfigError
+from distlog.core.format import compression
+from distlog.core.format.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, Expander, compress, decompress
 
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
 XERIAL = bytes.fromhex("82534e41505059000000000100000001")

@@ -14,9 +14,9 @@ import pytest
 
 import distlog
 from distlog import Topic
-from distlog.core.batches.record_batch import HEADERS_TYPE
-from distlog.core.batches.record_encoder import encode
 from distlog.core.errors import InvalidRecordError
+from distlog.core.format.record_batch import HEADERS_TYPE
+from distlog.core.format.record_encoder import encode
 
 
 class Spoiled(NamedTuple):

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from golden import DATA, GoldenPartition, partitions
 
-from distlog.core.batches.compression import CODEC_NAMES
-from distlog.core.batches.record_batch import (
+from distlog.core.format.compression import CODEC_NAMES
+from distlog.core.format.record_batch import (
     APPEND_TIME,
     CODEC_MASK,
     CONTROL,
@@ -22,7 +22,7 @@ from distlog.core.batches.record_batch import (
     increment_sequence,
     read_headers,
 )
-from distlog.core.batches.record_decoder import decode
+from distlog.core.format.record_decoder import decode
 
 PARTITIONS = partitions()
 DUMPS = sorted((DATA / "kafka-4.1").glob("dump.*.log.txt.gz"))

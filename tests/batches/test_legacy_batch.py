@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from raw_batches import batch, entry, record
 
-from distlog.core.batches.compression import CODEC_NAMES, compress
-from distlog.core.batches.record_batch import check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
+from distlog.core.format.compression import CODEC_NAMES, compress
+from distlog.core.format.record_batch import check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
 
 CODECS = [1, 2, 3]
 
@@ -180,7 +180,7 @@ def test_formats_mix_and_keep_their_order() -> None:
 
 
 def test_a_bomb_in_a_wrapper_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distlog.core.batches.record_decoder.MAX_RECORDS_BYTES", 1000)
+    monkeypatch.setattr("distlog.core.format.record_decoder.MAX_RECORDS_BYTES", 1000)
     data = wrapper(1, 0, entry(1, 0, None, bytes(2000)))
     with pytest.raises(CorruptRecordError, match="more than is allowed"):
         decode(data, read_headers(data))

@@ -10,11 +10,11 @@ import pytest
 from decoded_rows import HEADERS, offsets
 from raw_batches import batch, body, record, sized, varint
 
-from distlog.core.batches.compression import CODEC_NAMES, compress
-from distlog.core.batches.record_batch import COLUMNS, check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.record_scan import SLACK
+from distlog.core.format.compression import CODEC_NAMES, compress
+from distlog.core.format.kernels.record_scan import SLACK
+from distlog.core.format.record_batch import COLUMNS, check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
 
 HOSTILE = {
     "a length beyond the batch": varint(100) + body(),

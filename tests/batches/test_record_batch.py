@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from raw_batches import batch, entry, record, with_right_crc
 
-from distlog.core.batches.record_batch import BATCH, HEADER, HEADER_SIZE, check_crcs, increment_sequence, read_headers
-from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
+from distlog.core.format.record_batch import BATCH, HEADER, HEADER_SIZE, check_crcs, increment_sequence, read_headers
+from distlog.core.format.record_decoder import decode
 
 V2 = bytes.fromhex(
     "000000000000000000000055ffffffff02e58cf1ff00000000000100000000000454c300000000000454c3ffffffffffffffffffffffffffff"

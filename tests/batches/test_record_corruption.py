@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, body, entry, record, sized, with_right_crc
 
-from distlog.core.batches.compression import CODEC_NAMES, compress
-from distlog.core.batches.record_batch import check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.record_scan import SLACK
+from distlog.core.format.compression import CODEC_NAMES, compress
+from distlog.core.format.kernels.record_scan import SLACK
+from distlog.core.format.record_batch import check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
 
 KINDS = [*((2, codec) for codec in range(5)), *((magic, codec) for magic in (0, 1) for codec in range(4))]
 IDS = [f"v{magic}-{CODEC_NAMES[codec]}" for magic, codec in KINDS]

@@ -12,12 +12,12 @@ from decoded_rows import HEADERS, offsets, rows
 from raw_batches import batch, record
 
 from distlog.core.arrays import byte_array
-from distlog.core.batches import record_decoder
-from distlog.core.batches.compression import CODEC_NAMES, compress
-from distlog.core.batches.record_batch import COLUMNS, SCHEMA, Source, read_headers
-from distlog.core.batches.record_decoder import BatchSelection, decode, decode_parts
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.record_scan import SLACK
+from distlog.core.format import record_decoder
+from distlog.core.format.compression import CODEC_NAMES, compress
+from distlog.core.format.kernels.record_scan import SLACK
+from distlog.core.format.record_batch import COLUMNS, SCHEMA, Source, read_headers
+from distlog.core.format.record_decoder import BatchSelection, decode, decode_parts
 
 
 def test_a_record_has_every_column_of_the_schema() -> None:

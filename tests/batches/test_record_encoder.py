@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from raw_batches import batch, record
 
 from distlog.core.arrays import BLOCK_BYTES, lies_in_pages
-from distlog.core.batches.compression import CODEC_NAMES, compress
-from distlog.core.batches.record_batch import HEADERS_TYPE, BatchFormat, check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder, RecordInput, encode
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.format.compression import CODEC_NAMES, compress
+from distlog.core.format.record_batch import HEADERS_TYPE, BatchFormat, check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
+from distlog.core.format.record_encoder import EncodedBatches, RecordEncoder, RecordInput, encode
 
 
 @given(ROWS, st.integers(0, 4), st.integers(1, 300), st.integers(0, 2**40))
@@ -88,7 +88,7 @@ def test_a_record_above_the_largest_batch_is_refused_and_named(codec: int) -> No
 
 
 def test_a_compressed_record_that_no_reader_would_expand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distlog.core.batches.compression.MAX_RECORDS_BYTES", 1000)
+    monkeypatch.setattr("distlog.core.format.compression.MAX_RECORDS_BYTES", 1000)
     rows = [*simple(2), (1, None, bytes(1001), [])]
     with pytest.raises(InvalidRecordError, match=r"too large to compress \(row=2 size=\d+\)"):
         encode(table(rows), codec=4)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from searches import examples
 
-from distlog.core.batches.compression import CODEC_NAMES
-from distlog.core.batches.record_batch import HEADERS_TYPE, check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import encode
+from distlog.core.format.compression import CODEC_NAMES
+from distlog.core.format.record_batch import HEADERS_TYPE, check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
+from distlog.core.format.record_encoder import encode
 
 Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 Records = Callable[[bytes], Any]

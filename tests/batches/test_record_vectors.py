@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import encode
+from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
+from distlog.core.format.record_encoder import encode
 
 V0 = "000000000000000000000018 75f0f41d 00 00 00000004 6b657931 00000006 76616c756531"
 V1 = "000000000000000000000020 0685b364 01 00 00000000000454c3 00000004 6b657931 00000006 76616c756531"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from distlog.core.batches.record_encoder import encode
-from distlog.core.batches.walk import BatchWalk
 from distlog.core.errors import CorruptRecordError
+from distlog.core.format.record_encoder import encode
+from distlog.core.format.walk import BatchWalk
 
 SIZE = 168
 

@@ -19,10 +19,10 @@ import distlog
 from distlog.cli import maintenance_commands
 from distlog.core.display import Progress
 from distlog.core.errors import ReadOnlyTopicError
-from distlog.core.maintenance.rebuild import rebuild_indexes
-from distlog.core.maintenance.verify import verify
+from distlog.core.maintain.rebuild import rebuild_indexes
+from distlog.core.maintain.verify import verify
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 def test_a_repair_says_once_what_it_cuts_and_why(cli: CommandLine) -> None:

@@ -18,7 +18,7 @@ from distlog.core.config import DAY_MS
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.times import now_ms
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture

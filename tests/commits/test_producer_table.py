@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.commits import checkpoint, commit_json, producer_table
 from distlog.core.commits.actions import Add, Drop, ProducerBatches
 from distlog.core.commits.commit_json import Commit
@@ -32,7 +31,8 @@ from distlog.core.commits.producer_table import (
 from distlog.core.commits.snapshot import Snapshot, apply, fold
 from distlog.core.config import DAY_MS, MAX_LONG
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.transactions.producer_states import NONE, ProducerStates, batches_of, producer_batches
+from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.segments.producer_states import NONE, ProducerStates, batches_of, producer_batches
 
 
 def told(producer: int = 7, offset: int = 0, count: int = 1, **changes: Any) -> ProducerBatch:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.console.record_lines import Conversions
-from distlog.core.batches.record_batch import HEADERS_TYPE
-from distlog.core.row_lines import csv_rows
+from distlog.core.format.record_batch import HEADERS_TYPE
+from distlog.core.read.row_lines import csv_rows
 
 BYTES = st.none() | st.binary(max_size=8)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.console import output, record_lines
-from distlog.core.batches.record_batch import COLUMNS, SCHEMA
+from distlog.core.format.record_batch import COLUMNS, SCHEMA
 
 BYTES = st.none() | st.binary(max_size=8) | st.text(max_size=8).map(lambda text: text.encode("utf-8", "replace"))
 HEADERS = st.lists(st.fixed_dictionaries({"key": st.text('abé\n"', max_size=3), "value": BYTES}), max_size=2)

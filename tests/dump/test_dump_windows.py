@@ -11,11 +11,11 @@ import golden
 import pytest
 from dumps import dumped
 
-from distlog.core.batches.walk import Batches
-from distlog.core.dump import log_dump
-from distlog.core.dump.dump import dump
-from distlog.core.dump.log_dump import DumpedFile, LogWindows, ShownBatches
-from distlog.core.dump.output import DumpOptions, DumpOutput
+from distlog.core.format.walk import Batches
+from distlog.core.kafka import log_dump
+from distlog.core.kafka.dump import dump
+from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
+from distlog.core.kafka.log_dump import DumpedFile, LogWindows, ShownBatches
 
 PARTITIONS = golden.partitions()
 #: Compressed, with transactions, with gaps, and of formats 0 and 1.

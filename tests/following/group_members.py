@@ -9,10 +9,10 @@ import pytest
 from followers import Time, follow
 from topics import TINY, topic_on, values
 
-from distlog.core.following.follower import Follower
-from distlog.core.groups.group_log import GroupLog, GroupState
+from distlog.core.read.consumer import Follower
+from distlog.core.read.group_log import GroupLog, GroupState
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 #: The lease of each member.
 LEASE_S = 60.0

@@ -24,9 +24,9 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     TopicNotFoundError,
 )
-from distlog.core.following import followed_log
+from distlog.core.read import consumed_log as followed_log
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture(params=["local", "memory"])

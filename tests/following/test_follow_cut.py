@@ -13,7 +13,7 @@ from followers import drained, follow, span
 
 import distlog
 from distlog.core.errors import DistlogError, OffsetOutOfRangeError
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture

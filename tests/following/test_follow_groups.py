@@ -23,10 +23,10 @@ from distlog.core.errors import (
     ReadOnlyTopicError,
     TopicNotFoundError,
 )
-from distlog.core.following import followed_log
-from distlog.core.following.followed_log import GroupAssignment
-from distlog.core.groups.group_log import GroupLog
-from distlog.core.topics.topic import Topic
+from distlog.core.read import consumed_log as followed_log
+from distlog.core.read.consumed_log import GroupAssignment
+from distlog.core.read.group_log import GroupLog
+from distlog.core.topic import Topic
 
 
 def test_a_group_goes_on_where_it_was(topic: Topic, time: Time) -> None:

@@ -14,10 +14,10 @@ import pytest
 from followers import drained, follow, rows, span
 from topics import TINY, topic_on, values
 
-from distlog.core.following import follower as follower_module
-from distlog.core.following.follower import Follower
+from distlog.core.read import consumer as follower_module
+from distlog.core.read.consumer import Follower
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture

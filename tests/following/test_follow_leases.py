@@ -19,11 +19,11 @@ import distlog
 from distlog.core.errors import (
     FencedMemberError,
 )
-from distlog.core.following import followed_log
-from distlog.core.following.follower import Follower
-from distlog.core.groups.group_log import GroupLog
+from distlog.core.read import consumed_log as followed_log
+from distlog.core.read.consumer import Follower
+from distlog.core.read.group_log import GroupLog
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 def test_two_members_share_and_the_second_begins_when_the_first_has_committed(topic: Topic, time: Time) -> None:

@@ -11,10 +11,10 @@ from followers import Time, drained, follow, span
 from topics import topic_on, values
 
 from distlog.core import paths
-from distlog.core.consumer_offsets import OFFSETS_TOPIC
-from distlog.core.groups.group_log import GroupLog
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.read.group_log import GroupLog
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 pytestmark = pytest.mark.s3
 

@@ -10,7 +10,7 @@ from followers import Time, drained, follow, rows, span
 from test_follow import append
 from test_follow import topic as topic
 
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 def test_close_from_another_thread_ends_a_pause_at_once(topic: Topic) -> None:

@@ -12,7 +12,6 @@ from topics import TINY, topic_on, values
 
 import distlog
 from distlog.core import paths
-from distlog.core.consumer_offsets import OFFSETS_TOPIC, kafka_positions, offsets_partition
 from distlog.core.errors import (
     CommitConflictError,
     CorruptMetadataError,
@@ -20,8 +19,9 @@ from distlog.core.errors import (
     InvalidConfigError,
     OffsetOutOfRangeError,
 )
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, kafka_positions, offsets_partition
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture

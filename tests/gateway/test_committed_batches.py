@@ -16,10 +16,10 @@ import distlog
 from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.segment_info import NOT_LOOKED
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError
-from distlog.core.reading.stable_offset import last_stable_offset
+from distlog.core.segments.stable_offset import last_stable_offset
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.topic import Topic
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.topic import Topic
 
 HOUR_MS = 3_600_000
 
@@ -74,7 +74,7 @@ def test_an_end_marker_that_another_commit_overtakes_ends_what_it_should(
 
 
 def test_a_batch_of_a_transaction_needs_somebody_who_knows_that_it_is_open(two: tuple[Gateway, Gateway]) -> None:
-    from distlog.core.batches.record_batch import TRANSACTIONAL
+    from distlog.core.format.record_batch import TRANSACTIONAL
 
     data = batch([record(0, 0, b"k", b"v")], attributes=TRANSACTIONAL, producer=(7, 0, 0))
     with pytest.raises(InvalidRecordError, match="transactional id"):

@@ -11,10 +11,10 @@ from addresses import Address
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position, encode_position
 from distlog.core.errors import TopicNotFoundError
+from distlog.core.format.record_batch import TRANSACTIONAL
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position, encode_position
 from distlog.core.storage.object_store import ObjectRequests
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig

@@ -25,8 +25,8 @@ from distlog.core.errors import (
     InvalidConfigError,
     UnsupportedVersionError,
 )
-from distlog.core.groups import group_log
-from distlog.core.groups.group_log import KEPT, GroupLog, GroupState, Member
+from distlog.core.read import group_log
+from distlog.core.read.group_log import KEPT, GroupLog, GroupState, Member
 from distlog.core.storage.storage import Storage
 
 TOPIC = "12345678-1234-1234-1234-123456789abc"

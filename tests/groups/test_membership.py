@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from topics import TINY, topic_on, values
 
 from distlog.core.errors import FencedMemberError
-from distlog.core.following.followed_log import FollowedLog, Window
-from distlog.core.groups import admin
-from distlog.core.groups.group_log import KEPT, GroupLog, GroupState, Member, assignment
+from distlog.core.read import group_admin
+from distlog.core.read.consumed_log import FollowedLog, Window
+from distlog.core.read.group_log import KEPT, GroupLog, GroupState, Member, assignment
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_who_is_no_member_any_more_cannot_come_back_by_a_commit_of_nothing(topic
     time = Time()
     follower = follow(topic, time, group="g")
     next(follower)
-    admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {}, {}, is_empty=False)
+    group_admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {}, {}, is_empty=False)
     with pytest.raises(FencedMemberError):
         follower.commit({})
     assert not state_of(topic).members
@@ -90,7 +90,7 @@ def test_a_look_finds_what_happened_in_a_group_that_is_busy(topic: Topic) -> Non
             busy.commit({})
     busy.close()
     other = follow(topic, time, group="g", timeout=0, partitions=[0])
-    admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {0: 2}, {}, is_empty=False)
+    group_admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {0: 2}, {}, is_empty=False)
     time.now_s += 3.1
     assert drained(idle) == span(0, 2, 6)
     assert drained(other) == []

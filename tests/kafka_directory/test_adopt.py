@@ -16,9 +16,9 @@ from log_dirs import STAGES, contents, copy_of, golden_of, partition_of, read
 
 import distlog
 from distlog import InvalidConfigError, InvalidTopicError, StorageError, TopicExistsError, TopicNotFoundError
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.maintenance.vacuum import vacuum
-from distlog.core.transactions.producer_states import read_producer_snapshot
+from distlog.core.format.record_batch import read_headers
+from distlog.core.maintain.vacuum import vacuum
+from distlog.core.segments.producer_states import read_producer_snapshot
 
 HOLD_THE_LOCK = """
 import fcntl, sys

@@ -15,9 +15,9 @@ from log_dirs import STAGES, copy_of, golden_of, partition_of, read
 import distlog
 from distlog import InvalidTopicError, StorageError, TopicExistsError
 from distlog.core import paths
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import GcFloor, LogFloor
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.format.record_batch import read_headers
 
 GOLDEN = golden_of("first")
 

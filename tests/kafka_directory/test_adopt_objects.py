@@ -14,8 +14,8 @@ from log_dirs import contents, copy_of, golden_of, partition_of, read
 
 import distlog
 from distlog import CorruptRecordError, InvalidTopicError, StorageError
+from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 from distlog.core.storage.storage import Storage
-from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
 
 TOPICS = ("txn", "multi", "deleted-records", "codec-none")
 

@@ -10,15 +10,15 @@ from log_dirs import copy_of, golden_of, partition_of, read
 
 import distlog
 from distlog import CorruptRecordError, InvalidTopicError
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.kafka_directory.partition_folder import (
+from distlog.core.format.record_batch import read_headers
+from distlog.core.kafka.partition_folder import (
     LoadedFiles,
     PartitionName,
     loaded_files,
     read_offsets,
     write_offsets,
 )
-from distlog.core.transactions.producer_states import read_producer_snapshot
+from distlog.core.segments.producer_states import read_producer_snapshot
 
 A, B, C = (f"{offset:020d}" for offset in (0, 100, 200))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from distlog.core.kafka_directory.partition_folder import FileName, folder_state, parse_file, parse_partition_folder
+from distlog.core.kafka.partition_folder import FileName, folder_state, parse_file, parse_partition_folder
 
 UUID = "0123456789abcdef0123456789abcdef"
 

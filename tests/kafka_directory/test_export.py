@@ -16,10 +16,10 @@ from searches import examples
 
 import distlog
 from distlog import CorruptMetadataError, StorageError, Topic
-from distlog.core.batches.record_batch import APPEND_TIME, check_crcs, read_headers
 from distlog.core.errors import TopicExistsError
-from distlog.core.kafka_directory.partition_folder import read_epochs, read_offsets
-from distlog.core.transactions.producer_states import read_producer_snapshot
+from distlog.core.format.record_batch import APPEND_TIME, check_crcs, read_headers
+from distlog.core.kafka.partition_folder import read_epochs, read_offsets
+from distlog.core.segments.producer_states import read_producer_snapshot
 
 NOW = 1_700_000_000_000
 KEPT = {"retention.ms": -1, "index.interval.bytes": 300, "batch.bytes": 200}

@@ -12,7 +12,7 @@ from full_disk import fail_writes
 
 import distlog
 from distlog import StorageFullError, Topic
-from distlog.core.kafka_directory import export
+from distlog.core.kafka import export
 
 
 def topic_of_segments(tmp_path: Path, count: int) -> Topic:

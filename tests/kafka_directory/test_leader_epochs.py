@@ -13,7 +13,7 @@ import pytest
 from log_dirs import copy_of
 
 import distlog
-from distlog.core.kafka_directory.partition_folder import (
+from distlog.core.kafka.partition_folder import (
     LOG_START_OFFSETS,
     PartitionName,
     joined_epochs,

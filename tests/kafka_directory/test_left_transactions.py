@@ -10,9 +10,9 @@ from log_dirs import copy_of
 
 import distlog
 from distlog import Topic
-from distlog.core.batches.record_batch import ABORT, COMMIT, read_headers
-from distlog.core.transaction_state import TransactionStatus
-from distlog.core.transactions.producer_states import read_producer_snapshot
+from distlog.core.format.record_batch import ABORT, COMMIT, read_headers
+from distlog.core.kafka.transaction_state import TransactionStatus
+from distlog.core.segments.producer_states import read_producer_snapshot
 
 CLICKS = ("clicks", 0)
 #: A record outside of the transaction comes behind its two.

@@ -19,7 +19,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog import InvalidConfigError, InvalidTopicError
-from distlog.core.kafka_directory import cluster_metadata
+from distlog.core.kafka import cluster_metadata
 
 TOLD = json.loads((DATA / "kafka-4.1" / "settings.json").read_text())
 METADATA, LOG, NEWEST = "__cluster_metadata-0", f"{0:020d}.log", f"{53:020d}-{1:010d}.checkpoint"

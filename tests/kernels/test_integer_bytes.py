@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.kernels.native import COMPILED, fill_kernel, half_word_at, inlined, int_at, put_int_at
+from distlog.core.format.kernels.native import COMPILED, fill_kernel, half_word_at, inlined, int_at, put_int_at
 
 
 @fill_kernel

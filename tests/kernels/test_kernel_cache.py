@@ -18,21 +18,21 @@ from full_disk import disk as disk
 from full_disk import fill
 
 import distlog
-from distlog.core.kernels.native_folder import distrust
+from distlog.core.format.kernels.native_folder import distrust
 
 pytestmark = pytest.mark.long
 
 INNER = """
-from distlog.core.kernels.native import inlined
+from distlog.core.format.kernels.native import inlined
 
 @inlined
 def number():
     return {number}
 """
 OUTER = """
-from distlog.core.kernels.inner import number
-from distlog.core.kernels.native import fill_kernel
-from distlog.core.kernels.native import kernel
+from distlog.core.format.kernels.inner import number
+from distlog.core.format.kernels.native import fill_kernel
+from distlog.core.format.kernels.native import kernel
 
 @fill_kernel
 def fill(out):
@@ -51,7 +51,7 @@ numba.core.config.reload_config()
 """
 PROGRAM = """
 import numpy as np
-from distlog.core.kernels.outer import fill, give
+from distlog.core.format.kernels.outer import fill, give
 
 out = np.zeros(1, np.int64)
 fill(out)
@@ -80,7 +80,7 @@ class Copy:
         self._folder = folder
         #: On standard error, by the last run.
         self.said = ""
-        self.kernels = folder / "distlog" / "core" / "kernels"
+        self.kernels = folder / "distlog" / "core" / "format" / "kernels"
         source = Path(str(distlog.__file__)).parent
         shutil.copytree(source, folder / "distlog", ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "distlog" / "__init__.py").write_text("")
@@ -154,7 +154,7 @@ def test_in_a_folder_of_ones_own_it_is_kept_until_what_kernels_are_given_or_made
     folder = str(tmp_path / "cache")
     assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
     assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 1, 1]
-    for name in ("kernel_tuples.py", "kernels/native.py"):
+    for name in ("format/kernels/types.py", "format/kernels/native.py"):
         copy.comment(name)
         assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
 
@@ -202,7 +202,7 @@ def test_an_archive_of_the_library_uses_the_code_of_another_archive_with_the_sam
     copy: Copy, tmp_path: Path
 ) -> None:
     """As Spark gives each application an archive of `--py-files` in a folder of its own."""
-    first = shutil.make_archive(str(tmp_path / "first" / "library"), "zip", copy.kernels.parents[2])
+    first = shutil.make_archive(str(tmp_path / "first" / "library"), "zip", copy.kernels.parents[3])
     second = shutil.copy(first, tmp_path / "second.zip")
     caches = str(tmp_path / "caches")
     assert copy.run(XDG_CACHE_HOME=caches, PYTHONPATH=first) == [1, 1, 0, 0]
@@ -212,7 +212,7 @@ def test_an_archive_of_the_library_uses_the_code_of_another_archive_with_the_sam
 
 def test_processes_that_start_at_once_all_compile_and_leave_code_for_the_next(copy: Copy, tmp_path: Path) -> None:
     """As the workers of Spark on a machine that has no code yet."""
-    environment = {**os.environ, "PYTHONPATH": str(copy.kernels.parents[2]), "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(copy.kernels.parents[3]), "NUMBA_CACHE_DIR": str(tmp_path)}
     waits = f"{FORKED}sys.stdin.read()\n{PROGRAM}"  # all of them are up before the first one begins
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     begun = [Program(waits, env=environment, cwd="/", has_distlog=False, **streams) for _ in range(3)]
@@ -294,7 +294,7 @@ def test_a_warm_up_leaves_nothing_to_compile_for_the_usual_work() -> None:
     program = """
 import io, itertools, sys
 import distlog
-from distlog.core.dump.dump import DumpedFile, DumpOptions, DumpOutput, dump
+from distlog.core.kafka.dump import DumpedFile, DumpOptions, DumpOutput, dump
 from numba.core import event
 distlog.warm_up()
 with event.install_recorder("numba:compile") as recorder:
@@ -318,7 +318,7 @@ print(len(recorder.buffer))
 #: A first append, whose compilation is always worth a line.
 FIRST_USE = """
 import distlog
-from distlog.core.kernels import native
+from distlog.core.format.kernels import native
 native._WORTH_A_LINE_S = 0.0
 distlog.create("memory://first/clicks").append([{"value": "v"}])
 """
@@ -337,7 +337,7 @@ INTERRUPTED = """
 import os, signal, threading
 import numpy as np
 from numba.core import event
-from distlog.core.kernels.outer import fill
+from distlog.core.format.kernels.outer import fill
 
 threads = []
 
@@ -367,7 +367,7 @@ import faulthandler, os, signal
 import numba
 import numpy as np
 from numba.core import event
-from distlog.core.kernels.outer import fill, give
+from distlog.core.format.kernels.outer import fill, give
 
 faulthandler.dump_traceback_later(20, exit=True)
 out = np.zeros(1, np.int64)

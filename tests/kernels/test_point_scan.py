@@ -10,10 +10,8 @@ import pytest
 from raw_batches import batch, record
 
 from distlog.core.arrays import byte_array
-from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
-from distlog.core.batches.record_decoder import decode
 from distlog.core.config import MIN_LONG
-from distlog.core.kernels.record_scan import (
+from distlog.core.format.kernels.record_scan import (
     HEADER_LOCATION,
     LOCATION,
     NOT_APPEND_TIME,
@@ -22,6 +20,8 @@ from distlog.core.kernels.record_scan import (
     find_headers,
     find_records,
 )
+from distlog.core.format.record_batch import HEADER_SIZE, read_headers
+from distlog.core.format.record_decoder import decode
 
 TEXTS = (None, b"", b"key", b"v" * 70)
 HEADERS = ((b"h1", b"x"), (b"h2", None), (b"", b""))

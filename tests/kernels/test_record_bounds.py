@@ -19,8 +19,8 @@ import numpy as np
 from raw_batches import batch, entry, record
 
 from distlog.core.errors import CorruptRecordError
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.batches.record_decoder import decode
+from distlog.core.format.record_batch import read_headers
+from distlog.core.format.record_decoder import decode
 
 PAGE, TOP = mmap.PAGESIZE, 8 * mmap.PAGESIZE
 pages = mmap.mmap(-1, TOP + PAGE)
@@ -76,11 +76,11 @@ import ctypes, mmap, random, struct, sys
 import numpy as np
 from raw_batches import batch, record
 
-from distlog.core.kernels.record_scan import LOCATION
-from distlog.core.kernels.record_scan import HEADER_LOCATION
-from distlog.core.kernels.record_scan import find_batch
-from distlog.core.kernels.record_scan import find_headers
-from distlog.core.kernels.record_scan import find_records
+from distlog.core.format.kernels.record_scan import LOCATION
+from distlog.core.format.kernels.record_scan import HEADER_LOCATION
+from distlog.core.format.kernels.record_scan import find_batch
+from distlog.core.format.kernels.record_scan import find_headers
+from distlog.core.format.kernels.record_scan import find_records
 
 PAGE, TOP = mmap.PAGESIZE, 8 * mmap.PAGESIZE
 pages = mmap.mmap(-1, TOP + PAGE)
@@ -133,24 +133,24 @@ import ctypes, mmap, random, sys
 import numpy as np
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
-from distlog.core.batches.record_decoder import scan_sections
-from distlog.core.batches.record_decoder import RecordFields
-from distlog.core.batches.record_decoder import BatchSelection
-from distlog.core.batches.record_decoder import open_sections
-from distlog.core.batches.record_batch import Source
+from distlog.core.format.record_batch import HEADER_SIZE, read_headers
+from distlog.core.format.record_decoder import scan_sections
+from distlog.core.format.record_decoder import RecordFields
+from distlog.core.format.record_decoder import BatchSelection
+from distlog.core.format.record_decoder import open_sections
+from distlog.core.format.record_batch import Source
 from distlog.core.arrays import byte_array
-from distlog.core.kernels.keys import count_keys
-from distlog.core.kernels.keys import scatter_keys
-from distlog.core.maintenance.record_keys import hash_keys
-from distlog.core.kernels.keys import set_bits
-from distlog.core.kernels.keys import unset_bits
-from distlog.core.maintenance.record_keys import OffsetMap
-from distlog.core.kernels.record_write import RETAINED
-from distlog.core.kernels.record_write import RECORD_GROWTH
-from distlog.core.kernels.record_write import choose_records
-from distlog.core.kernels.record_write import copy_slices
-from distlog.core.kernels.record_write import rewrite_records
+from distlog.core.format.kernels.keys import count_keys
+from distlog.core.format.kernels.keys import scatter_keys
+from distlog.core.maintain.record_keys import hash_keys
+from distlog.core.format.kernels.keys import set_bits
+from distlog.core.format.kernels.keys import unset_bits
+from distlog.core.maintain.record_keys import OffsetMap
+from distlog.core.format.kernels.record_write import RETAINED
+from distlog.core.format.kernels.record_write import RECORD_GROWTH
+from distlog.core.format.kernels.record_write import choose_records
+from distlog.core.format.kernels.record_write import copy_slices
+from distlog.core.format.kernels.record_write import rewrite_records
 
 PAGE, TOP = mmap.PAGESIZE, 16 * mmap.PAGESIZE
 mapped = []

@@ -55,7 +55,7 @@ LEFT_OUT = (
 PROGRAM = """
 import sys
 import pytest
-from distlog.core.kernels.record_scan import scan_records
+from distlog.core.format.kernels.record_scan import scan_records
 
 assert type(scan_records).__name__ == "function", "compiled all the same"
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))

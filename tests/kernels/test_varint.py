@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from raw_batches import varint
 
 from distlog.core.arrays import byte_array
-from distlog.core.kernels import record_scan
-from distlog.core.kernels.native import fill_kernel
-from distlog.core.kernels.record_scan import SLACK, VARINT, VARLONG, read_number
+from distlog.core.format.kernels import record_scan
+from distlog.core.format.kernels.native import fill_kernel
+from distlog.core.format.kernels.record_scan import SLACK, VARINT, VARLONG, read_number
 
 varlong_size, write_varlong = compiled(record_scan.varlong_size), compiled(record_scan.write_varlong)
 INTS = st.integers(-(2**31), 2**31 - 1)

@@ -14,7 +14,7 @@ from topics import NOW, contents, topic_on
 
 from distlog.core import paths
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture

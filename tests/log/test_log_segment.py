@@ -30,8 +30,8 @@ from active_segments import (
 )
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import BATCH, read_headers
 from distlog.core.errors import CorruptRecordError
+from distlog.core.format.record_batch import BATCH, read_headers
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.segments.segment_state import LogDescription, UnfitBatchError
 

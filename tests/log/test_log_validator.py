@@ -34,11 +34,11 @@ from producer_batches import CODECS, checked, made, records, refused, section
 from raw_batches import batch, record
 from topics import NOW, Clock
 
-from distlog.core.batches.compression import compress
-from distlog.core.batches.record_batch import APPEND_TIME, HEADER_SIZE, TRANSACTIONAL
-from distlog.core.batches.record_decoder import decode
 from distlog.core.commits.actions import SetLogStartOffset
 from distlog.core.errors import InvalidRecordError, InvalidTimestampError, RecordValidationError
+from distlog.core.format.compression import compress
+from distlog.core.format.record_batch import APPEND_TIME, HEADER_SIZE, TRANSACTIONAL
+from distlog.core.format.record_decoder import decode
 from distlog.core.log.partition_log import stamped
 
 DAY, HOUR = 86_400_000, 3_600_000

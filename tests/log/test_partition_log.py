@@ -42,7 +42,6 @@ from raw_batches import batch, record
 from topics import NOW, Clock
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.commits.actions import Drop, SetConfig, SetLogStartOffset
 from distlog.core.errors import (
     CommitConflictError,
@@ -51,11 +50,12 @@ from distlog.core.errors import (
     TopicNotFoundError,
     UnsupportedVersionError,
 )
+from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.log.partition_log import open_together
 from distlog.core.storage.locks_and_pages import FileLock
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 def test_appends_get_the_offsets_behind_the_log_end(folder: Path) -> None:

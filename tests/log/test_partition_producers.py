@@ -17,12 +17,12 @@ from partition_logs import PID, Process, append, commit_sealed, new_topic, produ
 from topics import NOW, Clock
 
 import distlog
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.config import DAY_MS
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
+from distlog.core.format.record_batch import read_headers
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.transactions.producer_states import read_producer_snapshot, write_producer_snapshot
+from distlog.core.segments.producer_states import read_producer_snapshot, write_producer_snapshot
 
 
 def snapshots(process: Process) -> dict[str, list[Any]]:

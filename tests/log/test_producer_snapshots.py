@@ -16,7 +16,7 @@ from topics import NOW, topic_on
 import distlog
 from distlog.core import paths
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
-from distlog.core.maintenance.merge import merge
+from distlog.core.maintain.merge import merge
 from distlog.core.storage.storage import Storage
 
 

@@ -19,9 +19,9 @@ from active_segments import (
     records,
 )
 
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.errors import StorageError, StorageFullError
-from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.format.record_batch import read_headers
+from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
 
 

@@ -28,12 +28,12 @@ from active_segments import (
 from golden import DATA
 from producers import Producers
 
-from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
-from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.format.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
+from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.segment_recovery import DamagedLogError
+from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.transactions.open_transactions import OpenTransactions
 
 #: index.interval.bytes of the broker that wrote the golden files of message format 2
 BROKER_INTERVAL = 512

@@ -17,7 +17,7 @@ from distlog.core.errors import StorageError
 from distlog.core.log.live_snapshot import TailWatch
 from distlog.core.storage.locks_and_pages import PAGE_BYTES, WatchedPage
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from transacting import Sender, committed, seen
 
 import distlog
 from distlog.core.errors import DistlogError
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 Work = Callable[[Topic], object]
 

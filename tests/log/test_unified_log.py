@@ -23,9 +23,9 @@ from raw_batches import batch, record
 from topics import NOW, Clock
 
 import distlog
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.errors import OffsetOutOfRangeError, RecordValidationError
-from distlog.core.topics.topic import Topic
+from distlog.core.format.record_batch import read_headers
+from distlog.core.topic import Topic
 
 HOUR = 3_600_000
 

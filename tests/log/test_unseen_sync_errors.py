@@ -20,7 +20,7 @@ from soak.lossy_disk import LossyDisk
 from topics import NOW
 
 from distlog.core.errors import StorageError, StorageFullError
-from distlog.core.indexes.offset_and_time_index import TIME_ENTRY
+from distlog.core.format.offset_and_time_index import TIME_ENTRY
 from distlog.core.log.flush import Appended, LostRecordsError
 from distlog.core.storage.locks_and_pages import FileLock, SharedPage
 

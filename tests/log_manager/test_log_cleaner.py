@@ -16,12 +16,12 @@ from raw_batches import batch, record
 from topics import NOW, Clock, contents, values
 
 import distlog
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import HOUR_MS
+from distlog.core.format.record_batch import read_headers
 from distlog.core.log_manager import log_tasks
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.topic import Topic
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.topic import Topic
 
 
 def compacted(root: Path, name: str, keys: int, records: int, **settings: Any) -> Topic:

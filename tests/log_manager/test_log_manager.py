@@ -17,7 +17,7 @@ import distlog
 from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.log_tasks import LogTasks
 from distlog.core.log_manager.scheduler import TaskRun
-from distlog.core.reading.fetch import MAX_TIMEOUT_MS
+from distlog.core.read.fetch import MAX_TIMEOUT_MS
 
 TASKS = [
     *("load-logs", "log-retention", "log-cleaner", "segment-merge", "delete-logs"),

@@ -16,9 +16,9 @@ from searches import examples
 from topics import NOW
 
 import distlog
-from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, read_headers
-from distlog.core.maintenance import record_keys
-from distlog.core.topics.topic import Topic
+from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, read_headers
+from distlog.core.maintain import record_keys
+from distlog.core.topic import Topic
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

@@ -24,9 +24,9 @@ from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.errors import StorageError
-from distlog.core.maintenance.cleaning_plan import cleanable, group_segments, plan_compaction
-from distlog.core.maintenance.compaction import CompactionReport
-from distlog.core.maintenance.group_rewrite import RewriteFailure, result_or_failure
+from distlog.core.maintain.cleaning_plan import cleanable, group_segments, plan_compaction
+from distlog.core.maintain.compaction import CompactionReport
+from distlog.core.maintain.group_rewrite import RewriteFailure, result_or_failure
 
 NOW = 10_000
 

@@ -13,13 +13,13 @@ from compacting import log as log
 from keyed_batches import keyed, last_offsets
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.config import MAX_LONG
-from distlog.core.maintenance.compaction import GroupToClean, clean_group
-from distlog.core.maintenance.group_rewrite import SegmentGroup
-from distlog.core.maintenance.record_keys import OffsetSurvivors, Verdicts, keyed_records
-from distlog.core.reading.time_lookup import MAX_TIMESTAMP
+from distlog.core.format.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
+from distlog.core.maintain.compaction import GroupToClean, clean_group
+from distlog.core.maintain.group_rewrite import SegmentGroup
+from distlog.core.maintain.record_keys import OffsetSurvivors, Verdicts, keyed_records
+from distlog.core.read.time_lookup import MAX_TIMESTAMP
 from distlog.core.times import to_ms
 
 
@@ -151,7 +151,7 @@ def test_what_is_not_cleanable_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_records_below_the_log_start_do_not_come_back(log: CompactedTopic) -> None:
-    from distlog.core.maintenance.retention import delete_records
+    from distlog.core.maintain.retention import delete_records
 
     log.topic().alter_config({"cleanup.policy": "compact,delete"})
     log.append((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))

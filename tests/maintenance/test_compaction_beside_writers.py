@@ -13,7 +13,7 @@ from partition_logs import Process, append, new_topic, sealed
 from raw_batches import batch, record
 from topics import NOW
 
-from distlog.core.batches.record_batch import read_headers
+from distlog.core.format.record_batch import read_headers
 from distlog.core.log.partition_log import PartitionLog
 
 COMPACTED = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0}

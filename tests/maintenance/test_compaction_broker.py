@@ -10,7 +10,7 @@ import pytest
 from compacting import DAY, CompactedTopic
 from golden import DATA, GoldenPartition, partitions
 
-from distlog.core.batches.record_batch import DELETE_HORIZON, read_headers
+from distlog.core.format.record_batch import DELETE_HORIZON, read_headers
 
 TOPICS = ("compact-none-0", "compact-lz4-0", "compact-zstd-0", "compact-txn-0")
 HEADER = (

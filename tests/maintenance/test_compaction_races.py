@@ -16,11 +16,11 @@ from producers import Producers
 from distlog.core import paths
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintenance.cleaning_plan import plan_compaction
-from distlog.core.maintenance.compaction import CleaningPlan, clean_partition, compact
-from distlog.core.maintenance.group_rewrite import RewrittenPartition, commit_rewrite
-from distlog.core.maintenance.retention import retention
-from distlog.core.reading.stable_offset import last_stable_offset
+from distlog.core.maintain.cleaning_plan import plan_compaction
+from distlog.core.maintain.compaction import CleaningPlan, clean_partition, compact
+from distlog.core.maintain.group_rewrite import RewrittenPartition, commit_rewrite
+from distlog.core.maintain.retention import retention
+from distlog.core.segments.stable_offset import last_stable_offset
 
 #: At most two of the segments that `log` has fit into one.
 SEGMENT_BYTES = 170

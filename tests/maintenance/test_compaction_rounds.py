@@ -12,8 +12,8 @@ from keyed_batches import keyed, last_offsets
 import distlog
 from distlog.core.commits import commit_json
 from distlog.core.errors import InvalidConfigError
-from distlog.core.maintenance import compaction, group_rewrite
-from distlog.core.maintenance.record_keys import SLOT_BYTES, OffsetMap, Verdicts, build_map
+from distlog.core.maintain import compaction, group_rewrite
+from distlog.core.maintain.record_keys import SLOT_BYTES, OffsetMap, Verdicts, build_map
 from distlog.core.segments.segment_parts import part_of
 
 

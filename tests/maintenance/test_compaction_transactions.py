@@ -12,7 +12,8 @@ from compacting import DAY, NOW, CompactedTopic
 from producers import Producers
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import (
+from distlog.core.commits.producer_table import EXPIRATION_MS
+from distlog.core.format.record_batch import (
     COMMIT,
     CONTROL,
     DELETE_HORIZON,
@@ -20,12 +21,11 @@ from distlog.core.batches.record_batch import (
     TRANSACTIONAL,
     read_headers,
 )
-from distlog.core.commits.producer_table import EXPIRATION_MS
-from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.maintenance.cleaning_plan import Cleanable
-from distlog.core.maintenance.compaction import CleaningPlan, clean_partition
-from distlog.core.maintenance.record_keys import SLOT_BYTES
-from distlog.core.maintenance.retention import retention
+from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.maintain.cleaning_plan import Cleanable
+from distlog.core.maintain.compaction import CleaningPlan, clean_partition
+from distlog.core.maintain.record_keys import SLOT_BYTES
+from distlog.core.maintain.retention import retention
 
 LATER = 1000
 """delete.retention.ms of these topics."""

@@ -11,7 +11,7 @@ from topics import NOW, Clock
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.maintenance.retention import LOG_END, PartitionRetention, retention
+from distlog.core.maintain.retention import LOG_END, PartitionRetention, retention
 
 #: Bytes of a batch with one record, a null key and a value of one byte.
 SIZE = 69

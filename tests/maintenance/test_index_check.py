@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distlog.core.batches.record_batch import BATCH, CONTROL
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
-from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.maintenance.verify_segment import (
+from distlog.core.format.record_batch import BATCH, CONTROL
+from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.maintain.verify_segment import (
     IndexCheck,
     OffsetIndexCheck,
     TimeIndexCheck,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.maintenance.record_keys import SECRET_BYTES, hash_keys
+from distlog.core.maintain.record_keys import SECRET_BYTES, hash_keys
 
 MASK = 2**64 - 1
 SECRET = bytes(range(SECRET_BYTES))

@@ -36,9 +36,9 @@ from distlog.core.errors import (
     StorageError,
     TopicExistsError,
 )
-from distlog.core.maintenance import log_floor
-from distlog.core.maintenance.vacuum import VacuumReport, vacuum
-from distlog.core.maintenance.verify import verify_commits
+from distlog.core.maintain import log_floor
+from distlog.core.maintain.vacuum import VacuumReport, vacuum
+from distlog.core.maintain.verify import verify_commits
 from distlog.core.storage import local_files
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms

@@ -24,12 +24,12 @@ from distlog.core.commits.actions import SetLogStartOffset
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, with_numbers
 from distlog.core.errors import StorageError
-from distlog.core.maintenance import merge_job
-from distlog.core.maintenance.merge import job_bytes_of, merge
-from distlog.core.maintenance.merge_job import JOB_BYTES, MOST_UPLOAD_BYTES, MergedJob, do_job, jobs, upload_bytes
-from distlog.core.maintenance.merge_plan import plan_merge
+from distlog.core.maintain import merge_job
+from distlog.core.maintain.merge import job_bytes_of, merge
+from distlog.core.maintain.merge_job import JOB_BYTES, MOST_UPLOAD_BYTES, MergedJob, do_job, jobs, upload_bytes
+from distlog.core.maintain.merge_plan import plan_merge
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

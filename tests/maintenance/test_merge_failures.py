@@ -21,10 +21,9 @@ import distlog
 from distlog.core import paths
 from distlog.core.commits.actions import Add
 from distlog.core.errors import StorageError
-from distlog.core.reading import pipeline
-from distlog.core.segments import segment_writer
+from distlog.core.segments import pipeline, segment_writer
 from distlog.core.storage import object_store as object_writer
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 def spoil(topic: Topic, partition: int, index: int) -> None:

@@ -15,12 +15,12 @@ from topics import contents, topic_on
 from distlog.core.commits import commit_json
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.errors import StorageError
-from distlog.core.maintenance import merge, merge_job, merge_plan
-from distlog.core.maintenance.group_rewrite import SegmentGroup
-from distlog.core.maintenance.merge_job import JOB_BYTES, JOB_SEGMENTS, jobs
+from distlog.core.maintain import merge, merge_job, merge_plan
+from distlog.core.maintain.group_rewrite import SegmentGroup
+from distlog.core.maintain.merge_job import JOB_BYTES, JOB_SEGMENTS, jobs
 from distlog.core.segments.segment_writer import LARGEST_PART
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 PARTITIONS = 20
 

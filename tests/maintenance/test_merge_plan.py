@@ -22,7 +22,7 @@ from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import MAX_INT, TopicConfig
-from distlog.core.maintenance.merge_plan import GROWTH, plan_merge
+from distlog.core.maintain.merge_plan import GROWTH, plan_merge
 from distlog.core.segments.segment_writer import LARGEST_PART
 
 SEGMENT_BYTES = 1000

@@ -13,12 +13,12 @@ from partition_logs import Process, append, new_topic
 from transacting import Sender, seen
 
 import distlog
-from distlog.core.maintenance import merge_job
-from distlog.core.maintenance.merge import merge_groups
-from distlog.core.maintenance.merge_plan import plan_merge
-from distlog.core.reading.stable_offset import last_stable_offset
+from distlog.core.maintain import merge_job
+from distlog.core.maintain.merge import merge_groups
+from distlog.core.maintain.merge_plan import plan_merge
+from distlog.core.segments.stable_offset import last_stable_offset
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from topics import Clock, topic_on, values
 from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.errors import StorageError
-from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
+from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 TORN = f".{'0a' * 16}.tmp"
 DELAY = 2 * LONGEST_PUT_MS

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.errors import InvalidConfigError
-from distlog.core.maintenance.record_keys import (
+from distlog.core.maintain.record_keys import (
     SLOT_BYTES,
     Blobs,
     KeyedRecords,

@@ -14,9 +14,9 @@ from raw_batches import entry
 
 import distlog
 from distlog import CorruptRecordError
-from distlog.core.batches.record_batch import check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.rewritten_batches import upgraded
+from distlog.core.format.record_batch import check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
+from distlog.core.format.rewritten_batches import upgraded
 
 # format 2 has the type CreateTime where format 0 has none
 OLD = {name: partition for name, partition in partitions().items() if name.startswith("logs.")}

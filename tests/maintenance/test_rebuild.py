@@ -32,9 +32,9 @@ from distlog import Topic
 from distlog.core.commits import commit_json
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.maintenance import rebuild
-from distlog.core.maintenance.rebuild import commit_facts, rebuild_segment, rebuild_segments
-from distlog.core.reading import pipeline, segment_reader
+from distlog.core.maintain import rebuild
+from distlog.core.maintain.rebuild import commit_facts, rebuild_segment, rebuild_segments
+from distlog.core.segments import pipeline, segment_reader
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
 
 

@@ -13,9 +13,9 @@ from searches import examples
 from topics import NOW, Clock, contents, files, named_files, topic_on, values
 
 from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.maintenance.retention import LOG_END
+from distlog.core.maintain.retention import LOG_END
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 DAY = 86_400_000
 
@@ -58,7 +58,7 @@ def test_more_segments_than_a_commit_takes_come_back_by_several(
         topic.delete_records({number: 260})
         assert topic.retention().to_dict()["segments"] == 260
     monkeypatch.setattr("distlog.core.commits.commit_json.MOST_ROWS", 600)
-    monkeypatch.setattr("distlog.core.maintenance.restore.MOST_SEGMENTS", 600, raising=False)
+    monkeypatch.setattr("distlog.core.maintain.restore.MOST_SEGMENTS", 600, raising=False)
     dry, report = topic.restore(before, dry_run=True), topic.restore(before)
     assert report.to_dict()["partitions"] == dry.to_dict()["partitions"]
     assert report.to_dict()["records"] == 780
@@ -73,7 +73,7 @@ def test_more_segments_of_a_partition_than_a_commit_takes_are_refused_with_advic
     topic = old_topic(storage)
     before = topic.version
     topic.retention()
-    monkeypatch.setattr("distlog.core.maintenance.restore.MOST_SEGMENTS", 4)
+    monkeypatch.setattr("distlog.core.maintain.restore.MOST_SEGMENTS", 4)
     for dry_run in (True, False):
         with pytest.raises(CommitConflictError, match="a commit takes 4 segments: restore a later version first"):
             topic.restore(before, dry_run=dry_run)

@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from searches import examples
 from topics import Clock, topic_on
 
+from distlog.core import opening as topics
 from distlog.core import paths
 from distlog.core.commits.actions import AddTable, RemoveTable, SetLogStartOffset
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_columns
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, RetentionWarning, TopicNotFoundError
-from distlog.core.maintenance.retention import LOG_END, delete_records, plan_retention, retention
+from distlog.core.maintain.retention import LOG_END, delete_records, plan_retention, retention
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP, now_ms
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics import open_topic as topics
-from distlog.core.topics.record_sender import RecordSender
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.record_sender import RecordSender
 
 SIZE = 69 + 1
 """Bytes of a batch with one record, a null key and a value of two bytes."""
@@ -283,7 +283,7 @@ def test_more_segments_than_a_commit_takes_go_by_several_runs(
     for _ in range(4):
         topic.append(rows)
     monkeypatch.setattr("distlog.core.commits.commit_json.MOST_ROWS", 1001)
-    monkeypatch.setattr("distlog.core.maintenance.retention.MOST_SEGMENTS", 1001)
+    monkeypatch.setattr("distlog.core.maintain.retention.MOST_SEGMENTS", 1001)
     planned = topic.retention(dry_run=True).partitions
     assert topic.retention().partitions == planned
     assert [len(one.segments) for one in planned] == [4] * 250 + [1]

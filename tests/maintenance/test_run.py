@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from topics import Clock, topic_on, values
 
-from distlog.core.maintenance.run import PARALLEL, Run, each_segment, in_threads, one_by_one, run_here
+from distlog.core.maintain.executor import PARALLEL, Run, each_segment, in_threads, one_by_one, run_here
 from distlog.core.storage.storage import Storage
 
 

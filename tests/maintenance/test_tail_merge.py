@@ -23,13 +23,13 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError
-from distlog.core.maintenance import merge
-from distlog.core.maintenance.group_rewrite import SegmentGroup
-from distlog.core.maintenance.merge import merge_tails
-from distlog.core.maintenance.merge_plan import GROWTH, LARGEST_BYTES, WINDOW, plan_tail_merge
+from distlog.core.maintain import merge
+from distlog.core.maintain.group_rewrite import SegmentGroup
+from distlog.core.maintain.merge import merge_tails
+from distlog.core.maintain.merge_plan import GROWTH, LARGEST_BYTES, WINDOW, plan_tail_merge
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import commit_append
 
 KB, MB = 1000, 1_000_000
 

@@ -11,9 +11,9 @@ from vacuuming import DELAY, World
 import distlog
 from distlog import StorageError
 from distlog.core.errors import TransactionTooOldError
-from distlog.core.maintenance.vacuum import vacuum
+from distlog.core.maintain.vacuum import vacuum
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import commit_append
+from distlog.core.write.append import commit_append
 
 
 def test_removed_files_stay_for_the_delay_and_go_after_it(world: World) -> None:

@@ -11,12 +11,12 @@ from commits import put_commit
 from dying_calls import before_call
 from partition_logs import Process, append, new_topic, sealed
 
+from distlog.core import opening as open_topic
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import SnapshotTooOldError, TopicNotFoundError
-from distlog.core.maintenance.vacuum import VacuumReport, vacuum
-from distlog.core.reading.scan import Scan
-from distlog.core.topics import open_topic
-from distlog.core.topics.topic import Topic
+from distlog.core.maintain.vacuum import VacuumReport, vacuum
+from distlog.core.read.scan import Scan
+from distlog.core.topic import Topic
 
 DAY_MS = 86_400_000
 

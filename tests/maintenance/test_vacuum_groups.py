@@ -10,9 +10,9 @@ from vacuuming import DELAY, World
 
 from distlog.core import paths
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
+from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture(params=["local", "memory"])

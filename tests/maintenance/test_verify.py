@@ -32,11 +32,11 @@ from verified_topics import (
 
 import distlog
 from distlog import Topic
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits import checkpoint
 from distlog.core.errors import DistlogError
-from distlog.core.maintenance import verify_segment as verify_segment_module
-from distlog.core.maintenance.verify_segment import LogFacts, verify_segment
+from distlog.core.format.record_batch import read_headers
+from distlog.core.maintain import verify_segment as verify_segment_module
+from distlog.core.maintain.verify_segment import LogFacts, verify_segment
 
 GOLDEN = partitions()
 

@@ -19,12 +19,12 @@ from topics import NOW
 from transacting import Sender
 
 import distlog
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.errors import StorageError
-from distlog.core.maintenance import verify as verify_module
-from distlog.core.maintenance.verify import VerifyReport, verify
-from distlog.core.maintenance.verify_segment import SegmentVerdict, verify_segment
-from distlog.core.topics.topic import Topic
+from distlog.core.format.record_batch import read_headers
+from distlog.core.maintain import verify as verify_module
+from distlog.core.maintain.verify import VerifyReport, verify
+from distlog.core.maintain.verify_segment import SegmentVerdict, verify_segment
+from distlog.core.topic import Topic
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from compacting import NOW, CompactedTopic
 from producers import Producers
 from raw_batches import batch, record
 
-from distlog.core.batches import compression
-from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, TRANSACTIONAL
+from distlog.core.format import compression
+from distlog.core.format.record_batch import APPEND_TIME, CONTROL, TRANSACTIONAL
 
 
 @pytest.fixture

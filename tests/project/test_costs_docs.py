@@ -19,12 +19,12 @@ import distlog
 from benchmarks import costs
 from distlog.core import paths
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.merge import job_bytes_of
-from distlog.core.maintenance.merge_job import JOB_BYTES
+from distlog.core.maintain.merge import job_bytes_of
+from distlog.core.maintain.merge_job import JOB_BYTES
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.appender import Appender
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import commit_append
+from distlog.core.write.segments_writer import Appender
 
 TEXT = (Path(__file__).parents[2] / "docs" / "costs.md").read_text(encoding="utf-8")
 TASKS, PARTITIONS, APPENDS = 2, 3, 4

@@ -21,7 +21,6 @@ from docs_pages import read, section, table
 import distlog
 from distlog.core import paths
 from distlog.core.arrays import PAGE_BYTES
-from distlog.core.batches import record_batch
 from distlog.core.commits import action_table, actions, checkpoint, commit_json, fields, producer_table
 from distlog.core.commits.action_table import write_table
 from distlog.core.commits.actions import (
@@ -41,17 +40,18 @@ from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.transaction_table import KEPT_MS, KEPT_NUMBERS, PAUSE_MS
 from distlog.core.config import MAX_LONG
-from distlog.core.groups.group_log import KEPT, Member
-from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
-from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY
+from distlog.core.format import record_batch
+from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
+from distlog.core.format.transaction_index import TRANSACTION_ENTRY
 from distlog.core.log.partition_lock import NO_POINT, RECORD_BYTES, PageStatus, StateRecord, head
+from distlog.core.read.group_log import KEPT, Member
+from distlog.core.segments.producer_states import ENTRY as PRODUCER_ENTRY
+from distlog.core.segments.producer_states import write_producer_snapshot
 from distlog.core.segments.segment_state import NAMES, STATE_BYTES, SegmentState
 from distlog.core.segments.segment_writer import HELD_BYTES, LARGEST_BUNDLE, LARGEST_PART
 from distlog.core.storage import locks_and_pages
 from distlog.core.storage.object_store import SINGLE_PUT_BYTES
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES
-from distlog.core.transactions.producer_states import ENTRY as PRODUCER_ENTRY
-from distlog.core.transactions.producer_states import write_producer_snapshot
 
 PAGE = read("docs/formats.md")
 MEBIBYTE = 1 << 20

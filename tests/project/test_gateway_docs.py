@@ -16,10 +16,10 @@ from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
 from distlog.cli import app
-from distlog.core.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC
 from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
-from distlog.core.topics.producer_check import REMEMBERED_MS
-from distlog.core.transaction_state import TRANSACTIONS_TOPIC
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.write.producer_check import REMEMBERED_MS
 from distlog.gateway.cluster import GATEWAYS_GROUP as GATEWAYS
 from distlog.gateway.cluster import LEASE_S, ROOT_ID
 from distlog.gateway.cluster import MAINTENANCE_GROUP as MAINTENANCE

@@ -11,9 +11,9 @@ from docs_pages import Reader
 from topics import values
 
 import distlog
-from distlog.core.following.follower import LEASE_S
-from distlog.core.groups.group_log import KEPT
-from distlog.core.groups.membership import FREQUENT, RARE
+from distlog.core.read.consumer import LEASE_S
+from distlog.core.read.group_log import KEPT
+from distlog.core.read.membership import FREQUENT, RARE
 
 TEXT = (Path(__file__).parents[2] / "docs" / "groups.md").read_text(encoding="utf-8")
 

@@ -14,7 +14,7 @@ from managed import Managed, create
 from topics import values
 
 import distlog
-from distlog.core.broker_setting import settings_of, shown
+from distlog.core.kafka.broker_setting import settings_of, shown
 from distlog.core.log_manager import log_manager
 from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES, BrokerConfig
 

@@ -11,7 +11,7 @@ from docs_pages import Reader
 
 import distlog
 from distlog.core import display
-from distlog.core.reading.scan import FIRST_OFFSETS, Scan
+from distlog.core.read.scan import FIRST_OFFSETS, Scan
 
 TEXT = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text(encoding="utf-8")
 

@@ -14,7 +14,7 @@ from topics import NOW, topic_on
 from distlog.core.commits.segment_info import OWN_FILE
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 #: Parts that are large enough for their indexes to be used.
 WIDE = {"batch.bytes": "20000"}

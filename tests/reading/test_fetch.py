@@ -18,9 +18,9 @@ from logs import Log, appended, batches_of, changed, log_of, table
 
 import distlog
 from distlog import CorruptRecordError, InvalidConfigError, OffsetOutOfRangeError, Topic
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.reading import fetch as fetch_module
-from distlog.core.reading.fetch import FetchedBatches
+from distlog.core.format.record_batch import read_headers
+from distlog.core.read import fetch as fetch_module
+from distlog.core.read.fetch import FetchedBatches
 from distlog.core.storage.mapping import FileMap
 
 LOGS: dict[str, Callable[[str], Topic]] = {

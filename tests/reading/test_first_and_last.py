@@ -12,7 +12,7 @@ from adopted import adopt_golden, offsets
 from topics import NOW, TINY, topic_on, values
 
 import distlog
-from distlog.core.reading import scan as sampling
+from distlog.core.read import scan as sampling
 from distlog.core.storage.storage import Storage
 
 

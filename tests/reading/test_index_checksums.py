@@ -18,11 +18,12 @@ from logs import changed
 import distlog
 from distlog import CorruptIndexError, Topic
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.indexes.offset_and_time_index import OffsetIndex
-from distlog.core.reading import pipeline, time_lookup
-from distlog.core.reading import segment_reader as segment_module
-from distlog.core.reading.segment_reader import SegmentIndexes
+from distlog.core.format.offset_and_time_index import OffsetIndex
+from distlog.core.read import time_lookup
+from distlog.core.segments import pipeline
+from distlog.core.segments import segment_reader as segment_module
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
+from distlog.core.segments.segment_reader import SegmentIndexes
 
 NOW = 1_700_000_000_000
 #: Times that repeat and step back, as those of several producers do: every third record has an entry, and the one

@@ -17,8 +17,8 @@ from point_reads import found, wanted
 
 import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError
-from distlog.core.reading import open_files
-from distlog.core.topics.topic import Topic
+from distlog.core.segments import open_files
+from distlog.core.topic import Topic
 from distlog.gateway.refreshing_topic import RefreshingTopic
 
 

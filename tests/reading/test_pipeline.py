@@ -16,10 +16,10 @@ from open_files import open_below
 
 import distlog
 from distlog import CorruptRecordError, InvalidConfigError, Topic
-from distlog.core.reading import chunks as read_ahead
-from distlog.core.reading import pipeline
-from distlog.core.reading.chunks import OUTPUT_BYTES
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.segments import chunks as read_ahead
+from distlog.core.segments import pipeline
+from distlog.core.segments.chunks import OUTPUT_BYTES
+from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.storage.parallel import WorkerThreads
 
 #: For what has to happen; never waited for where it does.

@@ -19,10 +19,10 @@ from searches import FACTOR, pairs
 
 import distlog
 from distlog import CorruptRecordError
-from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
-from distlog.core.reading import point_read
-from distlog.core.reading import scan as record_module
-from distlog.core.reading import segment_reader as segment_module
+from distlog.core.format.record_batch import HEADER_SIZE, read_headers
+from distlog.core.read import point_read
+from distlog.core.read import scan as record_module
+from distlog.core.segments import segment_reader as segment_module
 
 GOLDEN = golden.partitions()
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog import StorageError
-from distlog.core.reading import chunks
-from distlog.core.reading.chunks import LogFile
+from distlog.core.segments import chunks
+from distlog.core.segments.chunks import LogFile
 from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage

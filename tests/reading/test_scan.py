@@ -18,15 +18,16 @@ from logs import appended, table
 
 import distlog
 from distlog import InvalidRecordError, Topic
-from distlog.core.batches.record_batch import COLUMNS
-from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.reading import chunks as chunk
-from distlog.core.reading import chunks as read_ahead
-from distlog.core.reading import pipeline, scan
-from distlog.core.reading.chunks import Chunk
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import SegmentSlice, split_by_bytes
-from distlog.core.transactions.open_transactions import READ_UNCOMMITTED
+from distlog.core.format.index_cache import IndexCache
+from distlog.core.format.record_batch import COLUMNS
+from distlog.core.read import scan
+from distlog.core.segments import chunks as chunk
+from distlog.core.segments import chunks as read_ahead
+from distlog.core.segments import pipeline
+from distlog.core.segments.chunks import Chunk
+from distlog.core.segments.open_transactions import READ_UNCOMMITTED
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.slices import SegmentSlice, split_by_bytes
 
 GOLDEN = golden.partitions()
 MIB = 1 << 20

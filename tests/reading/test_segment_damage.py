@@ -15,10 +15,10 @@ from logs import START, Log, appended, batches_of, changed, each_byte_changed, l
 
 import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError, Topic
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.segment_info import UNKNOWN
-from distlog.core.reading import fetch as fetch_module
-from distlog.core.reading import segment_reader
+from distlog.core.format.record_batch import read_headers
+from distlog.core.read import fetch as fetch_module
+from distlog.core.segments import segment_reader
 
 
 def fetched(topic: Topic) -> None:

@@ -21,10 +21,10 @@ import distlog
 from distlog import Topic
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError
-from distlog.core.indexes.offset_and_time_index import OffsetIndex
-from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.reading import segment_reader
-from distlog.core.reading.scan import records_of
+from distlog.core.format.offset_and_time_index import OffsetIndex
+from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.read.scan import records_of
+from distlog.core.segments import segment_reader
 
 NOW = 1_700_000_000_000
 ROWS = 4000

@@ -17,10 +17,10 @@ from logs import Log, appended, each_byte_changed, log_of, read, table, whole
 from searches import examples
 
 from distlog import Topic
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.batches.record_encoder import encode
-from distlog.core.reading import segment_reader as segment_module
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.format.record_batch import read_headers
+from distlog.core.format.record_encoder import encode
+from distlog.core.segments import segment_reader as segment_module
+from distlog.core.segments.slices import SegmentSlice
 
 LOGS: dict[str, Callable[[str], Topic]] = {
     "dense": lambda url: appended(url, 60),

@@ -15,9 +15,9 @@ from partition_logs import Process, append, new_topic
 
 import distlog
 from distlog import CorruptRecordError, Topic
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.reading.chunks import Sending, SentPart
-from distlog.core.reading.fetch import FetchedBatches
+from distlog.core.format.record_batch import read_headers
+from distlog.core.read.fetch import FetchedBatches
+from distlog.core.segments.chunks import Sending, SentPart
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from partition_logs import Process, append, new_topic
 from distlog import Topic
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import StorageError
-from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY
-from distlog.core.kernels.native import COMPILED
+from distlog.core.format.kernels.native import COMPILED
+from distlog.core.format.offset_and_time_index import OFFSET_ENTRY
 from distlog.core.log.live_snapshot import with_tails
-from distlog.core.reading.chunks import StoredBatches
-from distlog.core.reading.fetch import fetch_stored
+from distlog.core.read.fetch import fetch_stored
+from distlog.core.segments.chunks import StoredBatches
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="headers are found by compiled code")
 

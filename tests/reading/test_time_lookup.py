@@ -23,8 +23,8 @@ from searches import examples, pairs
 
 import distlog
 from distlog import EARLIEST, LATEST, MAX_TIMESTAMP, Topic
-from distlog.core.batches.record_encoder import encode
 from distlog.core.commits.actions import SetLogStartOffset
+from distlog.core.format.record_encoder import encode
 from distlog.core.log.partition_log import PartitionLog
 
 GOLDEN = golden.partitions()

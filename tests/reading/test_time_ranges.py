@@ -26,12 +26,13 @@ from topics import TINY, stored
 import distlog
 from distlog import Topic
 from distlog.cli import reading
-from distlog.core.batches.record_batch import COLUMNS
-from distlog.core.batches.record_encoder import encode
-from distlog.core.reading import pipeline, scan_plan
-from distlog.core.reading import segment_reader as segment
-from distlog.core.reading.scan import Scan
-from distlog.core.reading.slices import split_by_bytes
+from distlog.core.format.record_batch import COLUMNS
+from distlog.core.format.record_encoder import encode
+from distlog.core.read import scan_plan
+from distlog.core.read.scan import Scan
+from distlog.core.segments import pipeline
+from distlog.core.segments import segment_reader as segment
+from distlog.core.segments.slices import split_by_bytes
 
 GOLDEN = golden.partitions()
 
@@ -250,7 +251,7 @@ def test_a_scan_without_times_asks_no_record_for_its_time(backfilled: Topic, mon
     def never(*arguments: Any) -> Iterator[Any]:
         raise AssertionError("a record was asked")
 
-    monkeypatch.setattr("distlog.core.batches.record_decoder.records_in_time", never)
+    monkeypatch.setattr("distlog.core.format.record_decoder.records_in_time", never)
     assert backfilled.scan().to_table().num_rows == 5000
     assert backfilled.scan(start_time=OCTOBER, end_time=OCTOBER + 2 * DAY).to_table().num_rows == 2000
     with pytest.raises(AssertionError, match="a record was asked"):
@@ -363,7 +364,7 @@ def test_batches_of_one_time_that_are_too_late_are_not_decoded(
 def count_decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each pass of the decoder finds from here on."""
     counts: list[int] = []
-    module = "distlog.core.batches.record_decoder"
+    module = "distlog.core.format.record_decoder"
     original = __import__(module, fromlist=["scan_sections"]).scan_sections
 
     def counted(*arguments: Any) -> int:

@@ -16,7 +16,7 @@ from distlog.core.commits.segment_info import OWN_FILE, SegmentInfo
 from distlog.core.errors import StorageError
 from distlog.core.segments import segment_writer as bundling
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 SUFFIXES = (".log", ".index", ".timeindex")
 

@@ -20,12 +20,12 @@ from searches import examples
 from topics import NOW, Clock, topic_on
 
 import distlog
-from distlog.core.batches.record_batch import LOG_APPEND_TIME, check_crcs, read_headers
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.segment_info import BY_COMMIT
 from distlog.core.errors import CommitConflictError
+from distlog.core.format.record_batch import LOG_APPEND_TIME, check_crcs, read_headers
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 def test_who_encodes_first_and_commits_second_has_the_later_time() -> None:

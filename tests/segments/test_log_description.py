@@ -11,8 +11,8 @@ from golden import DATA
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.batches.record_batch import BATCH, read_headers
-from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
+from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
+from distlog.core.format.record_batch import BATCH, read_headers
 from distlog.core.segments.segment_state import LogDescription
 
 #: index.interval.bytes of the broker that wrote the golden files of message format 2

@@ -15,11 +15,10 @@ from logs import batches_of, read, whole
 import distlog
 from distlog import CorruptRecordError, Topic
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.maintenance.merge import merge
-from distlog.core.maintenance.rebuild import rebuild_segment
-from distlog.core.reading import pipeline
-from distlog.core.reading import segment_reader as segment_module
-from distlog.core.segments import segment_parts
+from distlog.core.maintain.merge import merge
+from distlog.core.maintain.rebuild import rebuild_segment
+from distlog.core.segments import pipeline, segment_parts
+from distlog.core.segments import segment_reader as segment_module
 from distlog.core.segments.segment_parts import IdentifiedLogs
 
 NOW = 1_700_000_000_000

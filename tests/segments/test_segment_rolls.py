@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from searches import examples
 from topics import Clock, contents, topic_on
 
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import RecordInput
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
+from distlog.core.format.record_batch import read_headers
+from distlog.core.format.record_decoder import decode
+from distlog.core.format.record_encoder import RecordInput
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from searches import examples
 from written_segments import NOW, Batch, append, files, memory, records, walk, write, writer
 
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import RecordEncoder, RecordInput
 from distlog.core.errors import InvalidRecordError, StorageError
+from distlog.core.format.record_batch import read_headers
+from distlog.core.format.record_decoder import decode
+from distlog.core.format.record_encoder import RecordEncoder, RecordInput
 from distlog.core.segments import segment_writer
 
 #: Of a batch of one record of 10 bytes: 61 of the header, 7 of the record's fields.

@@ -26,11 +26,11 @@ from distlog import (
     TopicNotFoundError,
 )
 from distlog.core.arrays import column_of
-from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import TopicConfig
+from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.log_manager.log_manager import LogManager
+from distlog.core.opening import make_topic
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.open_topic import make_topic
 from simulation.gateways import Gateway, Register, registers
 from simulation.oracle import ID_HEADER, Batch, Given, Oracle, Rows, rows_of
 from simulation.world import Process

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 import distlog
 from distlog import CorruptionError, OffsetOutOfRangeError, SnapshotTooOldError
-from distlog.core.batches.record_batch import HEADERS_TYPE
-from distlog.core.batches.record_encoder import encode
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.errors import OutOfOrderSequenceError, RecordTooLargeError
+from distlog.core.format.record_batch import HEADERS_TYPE
+from distlog.core.format.record_encoder import encode
 from distlog.core.log.partition_lock import PageStatus, PartitionLock
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.times import now_ms

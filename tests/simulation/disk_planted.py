@@ -18,7 +18,7 @@ from distlog.core.log.segment_files import ActiveFile, ActiveIndex, SegmentFiles
 from distlog.core.storage import durable_files, local_files
 from distlog.core.storage.local_files import LocalFiles
 from distlog.core.storage.locks_and_pages import FileLock
-from distlog.core.topics import direct_engine
+from distlog.core.write import direct_engine
 from simulation.local_disk import boot_id
 from simulation.planted import Bug, Plant, bug
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.batches.record_encoder import encode
-from distlog.core.consumer_offsets import Position
 from distlog.core.errors import DistlogError, OffsetOutOfRangeError
+from distlog.core.format.record_encoder import encode
+from distlog.core.kafka.transaction_state import ProducerId
+from distlog.core.read.consumer_offsets import Position
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.transaction_state import ProducerId
 from distlog.gateway.apis.produce import produce
 from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import GatewayLease

@@ -16,10 +16,10 @@ from distlog.core import paths
 from distlog.core.commits import checkpoint, commit_json, pending_queue
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import MAX_LONG
-from distlog.core.groups import group_log
-from distlog.core.maintenance import log_floor
-from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
-from distlog.core.topics import append_commit
+from distlog.core.maintain import log_floor
+from distlog.core.maintain.vacuum import LONGEST_PUT_MS
+from distlog.core.read import group_log
+from distlog.core.write import append as append_commit
 from simulation import actors, gateways, kafka_directories, readers, roots
 from simulation.actors import Actor, Memory, Stage
 from simulation.kafka_directories import Beside, Broker

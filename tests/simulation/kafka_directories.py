@@ -14,8 +14,8 @@ from random import Random
 
 import distlog
 from distlog import OffsetOutOfRangeError, SnapshotTooOldError, StorageError, TopicExistsError
-from distlog.core.batches.record_encoder import encode
-from distlog.core.kafka_directory.partition_folder import PARTITION_METADATA, file_name, write_topic_id
+from distlog.core.format.record_encoder import encode
+from distlog.core.kafka.partition_folder import PARTITION_METADATA, file_name, write_topic_id
 from simulation.actors import PASSING, Actor, Memory, Stage
 from simulation.gateways import timed
 from simulation.oracle import Batch, rows_of

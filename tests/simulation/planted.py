@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 from commits import put_commit, put_state
 
-from distlog.core import times
+from distlog.core import times, topic
 from distlog.core.commits import (
     checkpoint,
     commit_race,
@@ -30,13 +30,14 @@ from distlog.core.commits.snapshot import PartitionDraft, Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.groups import group_log, membership
-from distlog.core.kafka_directory import adopt, export
-from distlog.core.maintenance import log_floor, merge, merge_job, restore, vacuum
-from distlog.core.maintenance.group_rewrite import SegmentGroup
-from distlog.core.maintenance.removals import StemSet
+from distlog.core.kafka import adopt, export
+from distlog.core.maintain import log_floor, merge, merge_job, restore, vacuum
+from distlog.core.maintain.group_rewrite import SegmentGroup
+from distlog.core.maintain.removals import StemSet
+from distlog.core.read import group_log, membership
 from distlog.core.storage import object_store, retry
-from distlog.core.topics import append_commit, producer, producer_check, topic
+from distlog.core.write import append as append_commit
+from distlog.core.write import producer, producer_check
 from distlog.gateway import gathered_appends, leadership
 from distlog.gateway.transactions import transaction_coordinator
 from simulation import planted_records, planted_state

@@ -6,11 +6,11 @@ import dataclasses
 from typing import Any
 from unittest import mock
 
+from distlog.core import topic as topics
 from distlog.core.commits import snapshot_loader
-from distlog.core.maintenance import cleaning_plan, compaction, retention
-from distlog.core.reading import scan_plan
-from distlog.core.reading import time_lookup as times
-from distlog.core.topics import topic as topics
+from distlog.core.maintain import cleaning_plan, compaction, retention
+from distlog.core.read import scan_plan
+from distlog.core.read import time_lookup as times
 from distlog.gateway.topics import partition
 
 

@@ -9,8 +9,8 @@ from unittest import mock
 import numpy as np
 
 from distlog.core.commits import checkpoint, row_changes
-from distlog.core.maintenance import log_floor, merge_job
-from distlog.core.maintenance.batch_join import BatchJoin
+from distlog.core.maintain import log_floor, merge_job
+from distlog.core.maintain.batch_join import BatchJoin
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.topic_index import TopicIndex
 from simulation.threads import current

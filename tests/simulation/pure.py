@@ -19,7 +19,7 @@ from distlog.core.commits import checkpoint, prepared_commit, snapshot_loader
 from distlog.core.commits import snapshot as snapshots
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.groups.group_log import GroupState
+from distlog.core.read.group_log import GroupState
 from distlog.core.storage import object_client
 
 _FIELDS = tuple(each.name for each in dataclasses.fields(Snapshot))

@@ -144,7 +144,7 @@ def groups_of_a_topic(stage: Stage, size: int) -> dict[str, Any]:
 
 def _copy(objects: dict[str, Object], size: int) -> None:
     """Make so many groups of one: each has a state of its own name."""
-    from distlog.core.groups.group_log import GroupState
+    from distlog.core.read.group_log import GroupState
     from simulation.object_store import Object
 
     key, known = next((key, each) for key, each in objects.items() if "/_groups/" in key and "group-0" in key)

@@ -16,8 +16,8 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     TopicNotFoundError,
 )
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle
 from distlog.spark import sink
 from distlog.spark.batch_source import schema_of
 from distlog.spark.known_topics import RECENT_MS, KnownTopics

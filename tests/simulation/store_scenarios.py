@@ -17,9 +17,9 @@ from distlog.core import paths
 from distlog.core.commits.actions import LEADER_APP, Add, SetTransaction, without_tables
 from distlog.core.commits.commit_json import Commit
 from distlog.core.errors import FencedMemberError, LeaderFencedError
-from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
-from distlog.core.topics.record_sender import RecordSender
-from distlog.core.topics.writer import Writer
+from distlog.core.maintain.vacuum import LONGEST_PUT_MS
+from distlog.core.write.record_sender import RecordSender
+from distlog.core.write.writer import Writer
 from distlog.gateway.leadership import Leadership
 from simulation.actors import PASSING, make
 from simulation.oracle import Batch

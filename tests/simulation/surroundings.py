@@ -26,10 +26,10 @@ from weakref import WeakKeyDictionary
 from greenlet import getcurrent, greenlet
 from numba.core.dispatcher import _DispatcherBase
 
-from distlog.core.indexes import index_cache
+from distlog.core.format import index_cache
 from distlog.core.log import partition_log
 from distlog.core.storage import parallel, retry
-from distlog.core.topics import writer
+from distlog.core.write import writer
 from simulation.places import Places
 from simulation.threads import (
     Fiber,

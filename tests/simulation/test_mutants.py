@@ -46,7 +46,7 @@ def test_the_explorer_finds_a_writer_that_takes_the_commit_of_another_for_its_ow
 
 @pytest.mark.long
 def test_a_mutant_that_breaks_nothing_survives() -> None:
-    made = (make() for kind, make in mutants.mutants("vacuum", "distlog.core.maintenance.vacuum"))
+    made = (make() for kind, make in mutants.mutants("vacuum", "distlog.core.maintain.vacuum"))
     mutant = next(one for one in made if one is not None)
     mutant.scenarios = ["two appends"]
     assert mutants.tried(mutant, cpu_s=0.5) == ("", "")

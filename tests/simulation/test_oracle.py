@@ -9,7 +9,7 @@ import pytest
 
 import distlog
 from distlog.core.commits import commit_json
-from distlog.core.topics import append_commit
+from distlog.core.write import append as append_commit
 from simulation.commit_reader import UnreadableError, read_commit
 from simulation.oracle import log_file
 from simulation.record_log import Marker, RecordLog, Rewrite, Row, StoredRow, read_segment

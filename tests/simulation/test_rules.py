@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from distlog.core.kafka.transaction_state import ProducerId
 from distlog.core.storage.client_errors import ClientErrors
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.retry import ErrorKind
 from distlog.core.storage.storage import Storage
-from distlog.core.transaction_state import ProducerId
 from simulation.actors import Stage
 from simulation.gateways import NoAnswerError, Numbers, Operation, Register, has_ended
 from simulation.object_store import Client, Faults, ObjectStore, connected, parts_of

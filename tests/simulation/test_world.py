@@ -18,7 +18,7 @@ import pytest
 from numba.core import types
 from numba.extending import intrinsic
 
-from distlog.core.kernels import native
+from distlog.core.format.kernels import native
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.times import now_ms
 from simulation.object_store import Client, ObjectStore

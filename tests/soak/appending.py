@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import distlog
-from distlog.core.batches.record_encoder import encode
+from distlog.core.format.record_encoder import encode
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.segment_files import FileCalls
 

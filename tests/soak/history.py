@@ -16,7 +16,7 @@ from topics import NOW
 from distlog.core import paths
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.log.flush import Appended
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 from soak.tally import Tally, demand
 
 ACTIONS = ("append",) * 8 + ("flush",) * 3 + ("checkpoint", "roll", "seal", "trim", "merge", "vacuum")

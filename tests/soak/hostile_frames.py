@@ -23,8 +23,8 @@ from unittest.mock import patch
 from raw_batches import batch, record, with_right_crc
 
 import distlog
-from distlog.core.batches.compression import CODEC_NAMES, compress
-from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, TRANSACTIONAL
+from distlog.core.format.compression import CODEC_NAMES, compress
+from distlog.core.format.record_batch import APPEND_TIME, CONTROL, TRANSACTIONAL
 from distlog.gateway.config import GatewayConfig, GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS

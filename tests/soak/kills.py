@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import distlog
-from distlog.core.maintenance.verify import verify
+from distlog.core.maintain.verify import verify
 from soak import workers
 from soak.appending import Appending
 from soak.records import Acks, read_records, told_by

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import distlog
-from distlog.core.topics.append_commit import AppendResult, replayed
+from distlog.core.write.append import AppendResult, replayed
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.sink import MicroBatch, WriteOptions, WrittenSegments
 from distlog.spark.stream_sink import DistlogStreamWriter

@@ -8,7 +8,7 @@ import pytest
 from partition_logs import Process, append, new_topic, sealed
 from pyspark.sql import SparkSession
 
-from distlog.core.maintenance.vacuum import vacuum
+from distlog.core.maintain.vacuum import vacuum
 from distlog.spark import append as spark_append
 from distlog.spark import compact, rebuild_indexes, verify
 

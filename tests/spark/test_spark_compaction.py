@@ -38,12 +38,12 @@ import distlog
 from distlog.core.commits.actions import Cleaned
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.cleaning_plan import Cleanable
-from distlog.core.maintenance.compaction import CleaningPlan, CompactionReport, GroupToClean, clean_partition
-from distlog.core.maintenance.group_rewrite import SegmentGroup, commit_rewrite
-from distlog.core.maintenance.record_keys import SLOT_BYTES, Verdicts
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.topic import Topic
+from distlog.core.maintain.cleaning_plan import Cleanable
+from distlog.core.maintain.compaction import CleaningPlan, CompactionReport, GroupToClean, clean_partition
+from distlog.core.maintain.group_rewrite import SegmentGroup, commit_rewrite
+from distlog.core.maintain.record_keys import SLOT_BYTES, Verdicts
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.topic import Topic
 from distlog.spark import compact
 from distlog.spark.tasks import (
     ALONE_BYTES,

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from topics import contents, topic_on
 
 import distlog
-from distlog.core.maintenance.merge import MergeReport, merge
+from distlog.core.maintain.merge import MergeReport, merge
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 from distlog.spark.tasks import SparkRun
 
 pytestmark = pytest.mark.spark
@@ -96,7 +96,7 @@ def test_a_task_that_fails_once_is_tried_again_and_nothing_is_lost_or_twice(
                 os._exit(1)
             return os.urandom(16).hex()
 
-    handle = distlog.core.topic_handle.TopicHandle.of(topic.storage, topic.name, new_id=FailsOnce())
+    handle = distlog.core.segments.topic_handle.TopicHandle.of(topic.storage, topic.name, new_id=FailsOnce())
     assert merged(spark, Topic(handle, topic.snapshot)).ok
     assert flag.exists()
     assert one_per_partition(topic)
@@ -113,7 +113,7 @@ def test_a_job_that_fails_for_good_commits_nothing(spark: SparkSession, tmp_path
             raise OSError("no more ids")
         return os.urandom(16).hex()
 
-    handle = distlog.core.topic_handle.TopicHandle.of(topic.storage, topic.name, new_id=fails)
+    handle = distlog.core.segments.topic_handle.TopicHandle.of(topic.storage, topic.name, new_id=fails)
     with pytest.raises(Exception, match="no more ids"):
         merged(spark, Topic(handle, topic.snapshot))
     assert topic.refresh().version == version

@@ -27,8 +27,8 @@ from transacting import Sender
 
 import distlog
 from distlog.core.errors import InvalidConfigError
+from distlog.core.segments.open_transactions import IsolationLevel
 from distlog.core.storage.storage import Storage
-from distlog.core.transactions.open_transactions import IsolationLevel
 from distlog.spark.frames import compact
 from distlog.spark.read_options import ReadOptions
 from distlog.spark.sink import WriteOptions

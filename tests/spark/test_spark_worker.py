@@ -90,7 +90,7 @@ from distlog.spark.batch_source import schema_of
 
 source = DistlogDataSource({"path": sys.argv[1]})
 source.streamReader(schema_of(["value"], False))
-unneeded = "distlog.spark.", "distlog.core.topics.", "pandas.", "fsspec."
+unneeded = "distlog.spark.", "distlog.core.write.", "pandas.", "fsspec."
 print(*sorted(name for name in sys.modules if name.startswith(unneeded)))
 """
 
@@ -103,7 +103,7 @@ def test_the_process_that_plans_a_stream_imports_nothing_of_writes_topics_and_st
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     spark = ["batch_source", "data_source", "known_topics", "options", "read_options", "stream_plan"]
     spark += ["stream_source", "versions"]
-    assert run.stdout.split() == ["distlog.core.topics.appendable", *(f"distlog.spark.{name}" for name in spark)]
+    assert run.stdout.split() == ["distlog.core.write.rows", *(f"distlog.spark.{name}" for name in spark)]
 
 
 READ_AND_WRITTEN = """
@@ -119,7 +119,7 @@ run, facts, storage = pickle.load(open(sys.argv[1], "rb"))
 options = ReadOptions(key="user", timestamp="at")
 done = RunWork(FileReader(options, InputStorage()), WriteOptions(storage), facts)(run)
 assert done.report.records == 2, done
-unneeded = "pandas", "fsspec", "pyarrow.parquet", "pyarrow.dataset", "distlog.core.topics.topic"
+unneeded = "pandas", "fsspec", "pyarrow.parquet", "pyarrow.dataset", "distlog.core.topic"
 print(*(name for name in unneeded if name in sys.modules))
 """
 

@@ -17,7 +17,7 @@ from streams import topic as topic
 
 import distlog
 from distlog import Topic
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.segments.segment_reader import SegmentReader
 from distlog.spark import stream_plan
 
 

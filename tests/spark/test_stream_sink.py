@@ -28,7 +28,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
 )
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult
+from distlog.core.write.append import AppendResult
 from distlog.spark.data_source import DistlogDataSource
 
 
@@ -329,7 +329,7 @@ def test_a_merge_that_fails_does_not_fail_the_query(
 
     query = Query(topic.url)
     with monkeypatch.context() as broken:
-        broken.setattr("distlog.core.maintenance.merge.merge_groups", fail)
+        broken.setattr("distlog.core.maintain.merge.merge_groups", fail)
         for number in range(9):
             query.batch(number, "a")
     assert caplog.text.count("small segments of clicks were not merged") == 2
@@ -355,7 +355,7 @@ def test_a_merge_beside_a_merge_loses_nothing(
     topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     query, merging = Query(topic.url), threading.Lock()
-    from distlog.core.maintenance import merge as merging_module
+    from distlog.core.maintain import merge as merging_module
 
     real: Callable[..., Any] = merging_module.do_job
 

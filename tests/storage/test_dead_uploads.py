@@ -14,7 +14,7 @@ from topics import Clock, topic_on, values
 
 from distlog.core import paths
 from distlog.core.errors import StorageError
-from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
+from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.storage import object_client as storage_client
 from distlog.core.storage import object_store as object_writer
 from distlog.core.storage.backend import StorageCounters, UnfinishedUpload
@@ -26,7 +26,7 @@ from distlog.core.storage.object_store import (
     ObjectStore,
 )
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 DELAY = 1000
 HEX = "0a" * 16

@@ -10,7 +10,7 @@ from logs import appended
 
 from distlog.core.errors import CorruptRecordError
 from distlog.core.storage.mapping import map_sealed
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture

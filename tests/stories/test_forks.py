@@ -135,7 +135,7 @@ def test_a_fork_while_a_kernel_is_compiled_leaves_the_child_able_to_compile(loca
         """
 from numba.core.compiler_lock import global_compiler_lock
 import numpy as np
-from distlog.core.topics.appender import group_by_partition
+from distlog.core.write.segments_writer import group_by_partition
 compiling = threading.Event()
 
 def compile():
@@ -185,7 +185,7 @@ def test_a_child_forked_in_the_middle_of_a_scan_reads_anew_and_leaves_its_parent
     run(
         local,
         """
-import distlog.core.reading.pipeline as pipeline
+import distlog.core.segments.pipeline as pipeline
 pipeline.GROUP_BYTES = 300_000
 topic = distlog.open(url)
 topic.append([{"value": os.urandom(1000)} for _ in range(30_000)])

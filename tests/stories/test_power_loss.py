@@ -26,8 +26,8 @@ from distlog.core.errors import (
 )
 from distlog.core.storage import durable_files
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import commit_append
 
 #: The stories end when the first process came to its end by itself.
 MOST_STEPS = 200

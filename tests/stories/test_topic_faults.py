@@ -22,7 +22,7 @@ from distlog.core.errors import (
 from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 COMMIT = "*/_commits/0*.json"
 V1, V2 = {0: [b"v1"]}, {0: [b"v1", b"v2"]}

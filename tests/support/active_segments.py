@@ -11,11 +11,11 @@ from typing import Any
 from raw_batches import batch, record
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.config import TopicConfig
+from distlog.core.format.record_batch import read_headers
 from distlog.core.log.log_segment import LogSegment
+from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.transactions.open_transactions import OpenTransactions
 
 NOW = 1_700_000_000_000
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")

@@ -9,11 +9,11 @@ from typing import Any
 from topics import NOW, Clock, stored, topic_on
 
 import distlog
-from distlog.core.batches.record_batch import check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.format.record_batch import check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 DAY = 86_400_000
 LOG_APPEND = {"message.timestamp.type": "LogAppendTime"}

@@ -10,7 +10,7 @@ from topics import NOW
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.paths import BUNDLES_DIR
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 def rows(partitions: int, count: int, first: int = 0, size: int = 1) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.groups.group_log import GroupLog, GroupRace, GroupState
 from distlog.core.log.active_seals import ActiveSeals
-from distlog.core.topic_handle import TopicHandle
+from distlog.core.read.group_log import GroupLog, GroupRace, GroupState
+from distlog.core.segments.topic_handle import TopicHandle
 
 
 def put_commit(

@@ -8,11 +8,11 @@ from addresses import Address
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.format.record_batch import TRANSACTIONAL
 from distlog.core.log.end_marker import marker
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
 

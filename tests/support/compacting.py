@@ -13,14 +13,14 @@ import pytest
 from adopted import describe, put
 from commits import put_commit
 
-from distlog.core.batches.record_batch import BATCH, read_headers
 from distlog.core.commits.actions import Add
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
-from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.maintenance.cleaning_plan import Cleanable
-from distlog.core.maintenance.compaction import (
+from distlog.core.format.record_batch import BATCH, read_headers
+from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.maintain.cleaning_plan import Cleanable
+from distlog.core.maintain.compaction import (
     DEDUPE_BUFFER_BYTES,
     CleaningPlan,
     PartitionCompaction,
@@ -28,11 +28,11 @@ from distlog.core.maintenance.compaction import (
     clean_partition,
     compact,
 )
-from distlog.core.maintenance.group_rewrite import commit_rewrite
+from distlog.core.maintain.group_rewrite import commit_rewrite
+from distlog.core.segments.open_transactions import OpenTransactions
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.topic import Topic
-from distlog.core.transactions.open_transactions import OpenTransactions
+from distlog.core.topic import Topic
 
 NOW = 1_700_000_000_000
 SECRET = bytes(range(16))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from distlog.core.kernels.native import fill_kernel
+from distlog.core.format.kernels.native import fill_kernel
 
 
 def compiled(part: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from addresses import Address
 
 import distlog
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 def topic_at(root: Address, name: str) -> Topic:

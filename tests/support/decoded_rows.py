@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.batches.record_decoder import decode
+from distlog.core.format.record_batch import read_headers
+from distlog.core.format.record_decoder import decode
 
 HEADERS = ((b"h1", b"x"), (b"h2", None), ("ключ".encode(), b""))
 

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distlog.core.dump.dump import dump
-from distlog.core.dump.log_dump import DumpedFile
-from distlog.core.dump.output import DumpOptions, DumpOutput
+from distlog.core.kafka.dump import dump
+from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
+from distlog.core.kafka.log_dump import DumpedFile
 
 
 class Dumped(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from distlog.core.batches.record_batch import HEADERS_TYPE, check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import EncodedBatches
+from distlog.core.format.record_batch import HEADERS_TYPE, check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
+from distlog.core.format.record_encoder import EncodedBatches
 
 #: Timestamp, key, value and headers of a record.
 Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.following.follower import Follower, FollowOptions
-from distlog.core.topics.topic import Topic
+from distlog.core.read.consumer import Follower, FollowOptions
+from distlog.core.topic import Topic
 
 
 class Time:

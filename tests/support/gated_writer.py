@@ -13,9 +13,9 @@ import pytest
 from topics import contents, topic_on
 
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.record_sender import RecordSender, SendResult
-from distlog.core.topics.topic import Topic
-from distlog.core.topics.writer import Writer
+from distlog.core.topic import Topic
+from distlog.core.write.record_sender import RecordSender, SendResult
+from distlog.core.write.writer import Writer
 
 NEVER_MS = 10**7
 TIMEOUT_S = 60

@@ -19,7 +19,7 @@ from kio.serial import entity_reader, entity_writer
 from waiting import until as until
 
 import distlog
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 from distlog.gateway import cluster, gateway_server, gathered_appends
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distlog.core.reading import segment_reader
+from distlog.core.segments import segment_reader
 
 WAYS = {"by-index": 0, "without-index": 1 << 40}
 

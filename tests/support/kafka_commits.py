@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import distlog
-from distlog.core.consumer_offsets import (
+from distlog.core.read.consumer_offsets import (
     OFFSETS_TOPIC,
     OffsetKey,
     Position,
@@ -13,7 +13,7 @@ from distlog.core.consumer_offsets import (
     encode_position,
     offsets_partition,
 )
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 PARTITIONS = 3
 

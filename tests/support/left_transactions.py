@@ -8,8 +8,14 @@ from pathlib import Path
 
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL
-from distlog.core.transaction_state import ProducerId, TransactionState, TransactionStatus, encode_key, encode_state
+from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL
+from distlog.core.kafka.transaction_state import (
+    ProducerId,
+    TransactionState,
+    TransactionStatus,
+    encode_key,
+    encode_state,
+)
 
 TIME_MS = 1_600_000_000_000
 _TIMES = {"base_timestamp": TIME_MS, "max_timestamp": TIME_MS}

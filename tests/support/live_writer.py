@@ -9,9 +9,9 @@ from forked_programs import Program
 from topics import NOW
 
 import distlog
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.topics.appender import Partitioner
-from distlog.core.topics.writer import Writer
+from distlog.core.format.record_batch import read_headers
+from distlog.core.write.segments_writer import Partitioner
+from distlog.core.write.writer import Writer
 
 KEYS = 40
 

@@ -11,10 +11,10 @@ from adopted import Rows, rows
 
 import distlog
 from distlog import Topic
-from distlog.core.batches.record_batch import COLUMNS, SCHEMA, read_headers
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.reading.slices import SegmentSlice
-from distlog.core.transactions.open_transactions import READ_UNCOMMITTED
+from distlog.core.format.record_batch import COLUMNS, SCHEMA, read_headers
+from distlog.core.segments.open_transactions import READ_UNCOMMITTED
+from distlog.core.segments.slices import SegmentSlice
 
 START = 1_700_000_000_000
 

@@ -10,7 +10,7 @@ from topics import Clock, topic_on
 from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.log_manager.scheduler import TaskRun
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 MINUTE = 60_000
 

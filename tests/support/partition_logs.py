@@ -16,22 +16,22 @@ from raw_batches import batch, record
 from topics import NOW, Clock, contents
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.format.record_batch import read_headers
 from distlog.core.log import partition_lock
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_lock import PartitionLock, StateRecord
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.maintenance.verify import verify
+from distlog.core.maintain.verify import verify
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage import locks_and_pages
 from distlog.core.storage.locks_and_pages import SharedPage
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 #: What changes a file system: a process may end before each of these.
 STEPS = ("pwrite", "ftruncate", "fsync", "write", "link", "unlink", "mkdir")

@@ -8,9 +8,9 @@ import pytest
 from raw_batches import batch, record
 from topics import NOW
 
-from distlog.core.batches.compression import CODEC_NAMES, compress, decompress
-from distlog.core.batches.record_batch import HEADER_SIZE, check_crcs, read_headers
 from distlog.core.config import TopicConfig
+from distlog.core.format.compression import CODEC_NAMES, compress, decompress
+from distlog.core.format.record_batch import HEADER_SIZE, check_crcs, read_headers
 from distlog.core.log.log_validator import ValidBatch, validate
 
 CODECS = {name: codec for codec, name in enumerate(CODEC_NAMES)}

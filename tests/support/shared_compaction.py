@@ -15,16 +15,16 @@ from golden import partitions as golden_partitions
 from pyspark.sql import SparkSession
 
 import distlog
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Add
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.maintenance.cleaning_plan import Cleanable
-from distlog.core.maintenance.compaction import CleaningPlan, CompactionReport
-from distlog.core.maintenance.compaction import compact as compact_here
-from distlog.core.maintenance.group_rewrite import RewriteFailure, RewrittenPartition
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.topic import Topic
+from distlog.core.format.record_batch import read_headers
+from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.maintain.cleaning_plan import Cleanable
+from distlog.core.maintain.compaction import CleaningPlan, CompactionReport
+from distlog.core.maintain.compaction import compact as compact_here
+from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.topic import Topic
 from distlog.spark.tasks import clean_shared
 
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 8192}

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import distlog
-from distlog.core.maintenance.group_rewrite import SegmentGroup
-from distlog.core.maintenance.merge import merge
-from distlog.core.topics.topic import Topic
+from distlog.core.maintain.group_rewrite import SegmentGroup
+from distlog.core.maintain.merge import merge
+from distlog.core.topic import Topic
 
 NOW = 1_700_000_000_000
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 from logs import START
 
 import distlog
-from distlog.core.batches.compression import ZSTD, compress
+from distlog.core.format.compression import ZSTD, compress
+from distlog.core.segments.producer_states import ENTRY, write_producer_snapshot
 from distlog.core.storage.storage import Storage
-from distlog.core.transactions.producer_states import ENTRY, write_producer_snapshot
 
 DATA = golden.DATA / "kafka-tiered"
 PREFIXES = {"plain": "plain", "compressed": "compressed/some/prefix-", "retried": "retried"}

@@ -11,9 +11,9 @@ import pyarrow as pa
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import TopicConfig
 from distlog.core.paths import BUNDLES_DIR
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 NOW = 1_700_000_000_000
 #: So that a handful of records fills batches, index entries and segments.

@@ -9,14 +9,14 @@ from typing import cast
 import pyarrow as pa
 from partition_logs import Process
 
-from distlog.core.batches.record_encoder import encode
+from distlog.core.format.record_encoder import encode
 from distlog.core.log.end_marker import marker
 from distlog.core.log.log_validator import runs
-from distlog.core.topics.append_commit import AppendResult
-from distlog.core.topics.producer import TransactionSender, producer_sender
-from distlog.core.topics.record_sender import engine_of
-from distlog.core.topics.topic import Topic
-from distlog.core.transactions.open_transactions import IsolationLevel
+from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.topic import Topic
+from distlog.core.write.append import AppendResult
+from distlog.core.write.producer import TransactionSender, producer_sender
+from distlog.core.write.record_sender import engine_of
 
 
 class Sender:

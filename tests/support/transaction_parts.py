@@ -13,13 +13,13 @@ from raw_batches import batch, record
 from transacting import seen
 
 import distlog
-from distlog.core.batches.record_batch import TRANSACTIONAL
-from distlog.core.consumer_offsets import OFFSETS_TOPIC, Position, encode_position
 from distlog.core.errors import StorageError
+from distlog.core.format.record_batch import TRANSACTIONAL
+from distlog.core.kafka.transaction_state import ProducerId
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position, encode_position
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import commit_engine
-from distlog.core.topics.topic import Topic
-from distlog.core.transaction_state import ProducerId
+from distlog.core.topic import Topic
+from distlog.core.write import commit_engine
 from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GatewayConfig, GroupSettings

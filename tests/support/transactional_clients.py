@@ -10,7 +10,7 @@ from gateways import PRODUCE, Wire, produce_fields
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.format.record_batch import TRANSACTIONAL
 
 ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT, OFFSET_FETCH = 24, 25, 26, 28, 9
 

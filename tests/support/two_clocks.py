@@ -10,7 +10,7 @@ from topics import NOW, Clock, topic_on, values
 
 from distlog.core.config import DAY_MS, MAX_LONG
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 MONTH_MS = 31 * DAY_MS
 

@@ -10,8 +10,8 @@ from addresses import Address
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult, commit_append
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import AppendResult, commit_append
 
 
 @pytest.fixture

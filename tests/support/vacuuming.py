@@ -10,13 +10,13 @@ from distlog.core import paths
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.retention import retention
-from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintain.retention import retention
+from distlog.core.maintain.vacuum import VacuumReport, vacuum
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.appender import Appender
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import commit_append
+from distlog.core.write.segments_writer import Appender
 
 DELAY = 1000
 

@@ -15,7 +15,7 @@ from raw_batches import batch, record
 import distlog
 from distlog import Topic
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.maintenance.verify import VerifyReport, verify
+from distlog.core.maintain.verify import VerifyReport, verify
 
 NOW = 1_700_000_000_000
 CONFIG = {"batch.bytes": 100, "index.interval.bytes": 300, "retention.ms": -1}

@@ -12,8 +12,8 @@ from gated_writer import NEVER_MS
 from topics import Clock, topic_on
 
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.delivery import Delivery
 
 
 @pytest.fixture

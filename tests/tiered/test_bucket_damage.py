@@ -14,8 +14,8 @@ import pytest
 from tiered_buckets import TOPIC_ID, Upload, made_log, put, uuid_of
 
 import distlog
-from distlog.core.batches.compression import ZSTD, compress
-from distlog.core.batches.record_batch import read_headers
+from distlog.core.format.compression import ZSTD, compress
+from distlog.core.format.record_batch import read_headers
 from distlog.core.storage.storage import Storage
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiered_buckets import packed
 
-from distlog.core.batches.compression import ZSTD, compress
+from distlog.core.format.compression import ZSTD, compress
 from distlog.core.tiered.tiered_storage import ChunkIndex
 
 SIZES = st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=50)

@@ -12,7 +12,7 @@ from logs import whole
 from tiered_buckets import Upload, made_log, put
 
 import distlog
-from distlog.core.reading import chunks as read_ahead
+from distlog.core.segments import chunks as read_ahead
 from distlog.core.storage.storage import Storage, StorageCounters
 from distlog.core.tiered import tiered_storage
 

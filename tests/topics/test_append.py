@@ -14,14 +14,14 @@ from uncommitted import committed, written
 from uncommitted import local as local
 from uncommitted import storage as storage
 
-from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.commits.actions import GcFloor
 from distlog.core.errors import (
     InvalidRecordError,
     TransactionTooOldError,
 )
+from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult
+from distlog.core.write.append import AppendResult
 
 # --- offsets
 

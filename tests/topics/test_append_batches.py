@@ -26,8 +26,8 @@ from distlog.core.errors import (
     InvalidRecordError,
 )
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult, commit_append
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import AppendResult, commit_append
 
 # --- (app_id, batch_id)
 

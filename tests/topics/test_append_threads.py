@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from topics import NOW, contents, files, named_files, topic_on
 
-from distlog.core.batches.record_encoder import RecordInput
 from distlog.core.errors import InvalidRecordError, StorageError
+from distlog.core.format.record_encoder import RecordInput
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import appendable
-from distlog.core.topics import appender as appender_module
-from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.appender import Appender, PartitionQueue
+from distlog.core.write import rows as appendable
+from distlog.core.write import segments_writer as appender_module
+from distlog.core.write.append import commit_append
+from distlog.core.write.segments_writer import Appender, PartitionQueue
 
 ROWS = 20_000
 

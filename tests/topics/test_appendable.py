@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
-from distlog.core.topics.appendable import SLICE_BYTES, batches, normalize
+from distlog.core.format.record_batch import HEADERS_TYPE
+from distlog.core.write.rows import SLICE_BYTES, batches, normalize
 
 NOW = 1_700_000_000_000
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from partition_logs import Process, append, new_topic, sealed
 
+from distlog.core import opening as open_topic
 from distlog.core.commits.actions import Active, Add, Seal
 from distlog.core.errors import (
     InvalidConfigError,
@@ -17,8 +18,7 @@ from distlog.core.errors import (
     TransactionTooOldError,
 )
 from distlog.core.log.active_seals import ActiveSeals
-from distlog.core.topics import open_topic
-from distlog.core.topics.append_commit import commit_append
+from distlog.core.write.append import commit_append
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_bulk_append_does_not_wait_for_ever_for_a_lock(folder: Path, monkeypat
     process, other = Process(folder), Process(folder)
     append(process[0], b"a")
     topic = process.topic()
-    monkeypatch.setattr("distlog.core.topics.append_commit.ActiveSeals", partial(ActiveSeals, timeout_s=0))
+    monkeypatch.setattr("distlog.core.write.append.ActiveSeals", partial(ActiveSeals, timeout_s=0))
     with other.holding(0), pytest.raises(StorageError, match="holds the lock"):
         topic.append(rows(b"b"))
     assert append(process[0], b"c") == (1, 2)

@@ -11,9 +11,9 @@ from topics import NOW, contents, topic_on
 
 from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage, StorageCounters
-from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.appender import Appender
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import commit_append
+from distlog.core.write.segments_writer import Appender
 
 TASKS = 4
 

@@ -9,11 +9,11 @@ import pytest
 from command_line import CommandLine
 from topics import contents, topic_on
 
-from distlog.core.batches.compression import CODEC_NAMES
-from distlog.core.batches.record_batch import CODEC_MASK, read_headers
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.format.compression import CODEC_NAMES
+from distlog.core.format.record_batch import CODEC_MASK, read_headers
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 ROWS = [{"value": b"v" * 100} for _ in range(10)]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

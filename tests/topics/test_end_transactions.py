@@ -14,9 +14,9 @@ import distlog
 from distlog import Topic
 from distlog.cli.app import app
 from distlog.core.errors import CommitConflictError
-from distlog.core.reading.fetch import MAX_TIMEOUT_MS, has_late_transaction, open_transactions
+from distlog.core.kafka.transaction_state import TransactionState, TransactionStatus
+from distlog.core.read.fetch import MAX_TIMEOUT_MS, has_late_transaction, open_transactions
 from distlog.core.times import now_ms
-from distlog.core.transaction_state import TransactionState, TransactionStatus
 
 CLICKS = ("clicks", 0)
 LOG = plain(0, b"a") + in_transaction(1, b"b") + in_transaction(2, b"c", producer=8) + plain(3, b"d")

@@ -44,7 +44,7 @@ from distlog.core.errors import (
     TransactionTooOldError,
 )
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 ROOT = Path(__file__).parents[2]
 BATCH = SetTransaction("app", 1, {})

@@ -15,8 +15,8 @@ import distlog
 from distlog.core import paths
 from distlog.core.errors import LeaderFencedError, StorageError
 from distlog.core.storage.locks_and_pages import FileLock
-from distlog.core.topics.record_sender import RecordSender
-from distlog.core.topics.writer import Writer
+from distlog.core.write.record_sender import RecordSender
+from distlog.core.write.writer import Writer
 from distlog.gateway import leadership as leadership_module
 from distlog.gateway.leadership import Leadership
 

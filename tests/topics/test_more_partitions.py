@@ -13,7 +13,7 @@ import distlog
 from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.errors import InvalidConfigError, InvalidPartitionsError, ReadOnlyTopicError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 @pytest.fixture(params=["in place", "commits"])

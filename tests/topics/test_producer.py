@@ -17,7 +17,6 @@ from faulty_storage import FaultyStorage
 from topics import contents, topic_on
 
 import distlog
-from distlog.core.batches.record_batch import read_headers
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import (
     InvalidConfigError,
@@ -25,9 +24,10 @@ from distlog.core.errors import (
     ProducerFencedError,
     ReadOnlyTopicError,
 )
+from distlog.core.format.record_batch import read_headers
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.producer import Producer
+from distlog.core.write.producer import Producer
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_a_producer_that_comes_again_has_the_same_id_and_the_next_epoch(local: d
 
 
 def test_when_the_epochs_are_used_up_another_id_comes(local: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distlog.core.topics.producer._EPOCHS", 2)
+    monkeypatch.setattr("distlog.core.write.producer._EPOCHS", 2)
     for _ in range(4):
         with again(local).producer("payments") as producer:
             producer.append(b"value")

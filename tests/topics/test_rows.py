@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distlog
-from distlog.core.batches.record_encoder import encode
 from distlog.core.errors import InvalidRecordError
-from distlog.core.topics.appendable import SCHEMA, Row, batch_of, batch_of_fields, columns_of, row_of
+from distlog.core.format.record_encoder import encode
+from distlog.core.write.rows import SCHEMA, Row, batch_of, batch_of_fields, columns_of, row_of
 
 NOW = 1_700_000_000_000
 TAKEN = NOW + 5

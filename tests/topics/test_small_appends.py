@@ -20,8 +20,8 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.segments import segment_writer
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import appender as appender_module
-from distlog.core.topics.appender import Appender
+from distlog.core.write import segments_writer as appender_module
+from distlog.core.write.segments_writer import Appender
 
 PARTITIONS = 100
 

@@ -13,8 +13,8 @@ from topics import TINY, contents, files, stored, topic_on, values
 
 from distlog.core.errors import DistlogError, InvalidRecordError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import AppendResult
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from waiting import until
 
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.record_sender import SendResult
-from distlog.core.topics.topic import Topic
-from distlog.core.topics.writer import Writer
+from distlog.core.topic import Topic
+from distlog.core.write.delivery import Delivery
+from distlog.core.write.record_sender import SendResult
+from distlog.core.write.writer import Writer
 
 NEVER_MS = 10**7
 

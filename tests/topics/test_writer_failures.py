@@ -14,8 +14,8 @@ from test_writer import writer as writer
 from topics import contents
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.topics.topic import Topic
-from distlog.core.topics.writer import Writer
+from distlog.core.topic import Topic
+from distlog.core.write.writer import Writer
 
 
 def test_a_failed_flush_is_told_by_every_call_until_the_writer_is_closed(

@@ -17,17 +17,17 @@ from writers_in_place import clock as clock
 from writers_in_place import syncs as syncs
 from writers_in_place import topic as topic
 
-from distlog.core.batches.record_batch import LOG_APPEND_TIME, read_headers
 from distlog.core.errors import InvalidRecordError, TopicNotFoundError
+from distlog.core.format.record_batch import LOG_APPEND_TIME, read_headers
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.storage import durable_files
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import direct_engine
-from distlog.core.topics.commit_engine import CommitEngine
-from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.direct_engine import DirectEngine
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write import direct_engine
+from distlog.core.write.commit_engine import CommitEngine
+from distlog.core.write.delivery import Delivery
+from distlog.core.write.direct_engine import DirectEngine
 
 # --- where buffers go
 

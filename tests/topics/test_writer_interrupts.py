@@ -21,9 +21,9 @@ from topics import NOW, contents, topic_on
 
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import writer as accumulator
-from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write import writer as accumulator
+from distlog.core.write.delivery import Delivery
 
 
 def interrupted_at(line: int, work: Callable[[], None]) -> bool:

@@ -15,9 +15,9 @@ from topics import NOW, Clock, contents, topic_on
 
 from distlog.core.errors import CommitStateUnknownError, InvalidRecordError, StorageError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult
-from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
+from distlog.core.write.append import AppendResult
+from distlog.core.write.delivery import Delivery
 
 # --- it goes on taking records
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, batch_fields, read_headers
 from distlog.core.commits.producer_table import EXPIRATION_MS, KnownBatch
 from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptIndexError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
-from distlog.core.transactions.producer_states import (
+from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, batch_fields, read_headers
+from distlog.core.segments.producer_states import (
     ENTRY,
     ProducerStates,
     read_producer_snapshot,

@@ -14,8 +14,8 @@ import pytest
 from framed_values import framed
 
 import distlog
-from distlog.core.values.protobuf import Message, compiled
-from distlog.core.values.registry import Schema
+from distlog.core.schemas.protobuf import Message, compiled
+from distlog.core.schemas.registry import Schema
 
 pytest.importorskip("google.protobuf")
 pytest.importorskip("ptars")

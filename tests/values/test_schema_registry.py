@@ -12,7 +12,7 @@ import pytest
 from framed_values import framed, registered, registry
 
 import distlog
-from distlog.core.values import registry as registries
+from distlog.core.schemas import registry as registries
 
 STRING = '"string"'
 POINT = {"type": "record", "name": "geo.Point", "fields": [{"name": "x", "type": "int"}]}

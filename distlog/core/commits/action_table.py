@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import booleans, flags_of, integers, numbers_of, texts
-from distlog.core.batches.record_batch import LOG_OVERHEAD
 from distlog.core.commits import fields
 from distlog.core.commits.actions import AddTable, RemoveTable
 from distlog.core.commits.fields import Integer
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, check_rows
-from distlog.core.indexes.offset_and_time_index import TIME_ENTRY
-from distlog.core.kernels.crc import crcs_joined, crcs_of_rows
+from distlog.core.format.kernels.crc import crcs_joined, crcs_of_rows
+from distlog.core.format.offset_and_time_index import TIME_ENTRY
+from distlog.core.format.record_batch import LOG_OVERHEAD
 
 #: The names of the actions.
 ADD_TABLE, REMOVE_TABLE = "add_table", "remove_table"

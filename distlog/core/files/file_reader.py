@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import column_of, integers, scalar_of
-from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.display import counted
 from distlog.core.errors import DistlogError, InvalidConfigError, InvalidRecordError
 from distlog.core.files.csv_rows import CsvRows, header_names
@@ -41,6 +40,7 @@ from distlog.core.files.read_options import NO_FIELDS, ReadOptions
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.splits import SPLIT_BYTES, FileSplit, Run, split_files, whole_file
 from distlog.core.files.text_lines import TextLines
+from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.storage.parallel import in_order
 

@@ -16,7 +16,7 @@ from distlog.core.files.read_options import ReadOptions
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.row_json import json_rows, json_values
 from distlog.core.storage.input_storage import InputStorage
-from distlog.core.topics.appendable import ACCEPTED
+from distlog.core.write.rows import ACCEPTED
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

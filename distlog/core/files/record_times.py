@@ -17,7 +17,7 @@ from distlog.core.config import MAX_LONG
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.files.fixed_times import FixedTimes
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
-from distlog.core.topics.appendable import scaled
+from distlog.core.write.rows import scaled
 
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import flags_of, integers, numbers_of
 from distlog.core.errors import InvalidRecordError
-from distlog.core.row_lines import joined, joined_items, json_labels, json_texts, or_else
+from distlog.core.read.row_lines import joined, joined_items, json_labels, json_texts, or_else
 
 _BYTES = (
     pa.types.is_string,

@@ -34,12 +34,12 @@ from distlog.core.log.partition_lock import (
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_files import FileCalls
 from distlog.core.log.segment_recovery import DamagedLogError, Kept
+from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_state import SegmentState
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, LockGuard
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.retry import Deadline
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.transactions.open_transactions import OpenTransactions
 
 
 class SealedSegment(NamedTuple):

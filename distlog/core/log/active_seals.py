@@ -16,9 +16,9 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionDraft, PartitionState, Snapshot
 from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition, SealedSegment
 from distlog.core.log.segment_files import FileCalls
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock
 from distlog.core.storage.parallel import Task, in_parallel
-from distlog.core.topic_handle import TopicHandle
 
 
 class ActiveSeals:

@@ -21,11 +21,11 @@ from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.partition_lock import PageStatus, StateRecord, durable_end, recovery_point, stored_value
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_recovery import DamagedLogError, Kept
-from distlog.core.reading.segment_reader import missing_file
+from distlog.core.segments.segment_reader import missing_file
 from distlog.core.segments.segment_state import SegmentState
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.durable_files import failing_as
 from distlog.core.storage.locks_and_pages import WatchedPage
-from distlog.core.topic_handle import TopicHandle
 
 # No lock is taken. The page in the lock's file says where the segment ends. If the page does not check, is from
 # before the machine was started, or is of another segment, the log is walked, from its recovery point if that is

@@ -14,16 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.arrays import numbers_of
-from distlog.core.batches.record_batch import check_crcs
-from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.walk import Batches
 from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
 from distlog.core.errors import CorruptRecordError, StorageError
-from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
-from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.kernels.index import MAX_TIMESTAMP
-from distlog.core.kernels.segment_fold import (
+from distlog.core.format.kernels.index import MAX_TIMESTAMP
+from distlog.core.format.kernels.segment_fold import (
     BASE_OFFSET,
     NEXT_OFFSET,
     OFFSET_OF_MAX,
@@ -33,6 +28,11 @@ from distlog.core.kernels.segment_fold import (
     ROLL_TIMESTAMP,
     TRANSACTIONS,
 )
+from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
+from distlog.core.format.record_batch import check_crcs
+from distlog.core.format.record_decoder import decode
+from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.format.walk import Batches
 from distlog.core.log import segment_recovery
 from distlog.core.log.segment_files import FileCalls, SegmentFiles
 from distlog.core.log.segment_recovery import (
@@ -44,6 +44,7 @@ from distlog.core.log.segment_recovery import (
     batches_from,
     sound_batches,
 )
+from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_state import (
     BY_HEADERS,
     OFFSET_INDEX,
@@ -59,7 +60,6 @@ from distlog.core.segments.segment_state import (
     places,
 )
 from distlog.core.segments.segment_writer import jittered, time_span
-from distlog.core.transactions.open_transactions import OpenTransactions
 
 _ends = itemgetter(*places(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
 

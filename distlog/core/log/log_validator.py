@@ -10,8 +10,21 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core.arrays import byte_array, new_array
-from distlog.core.batches.compression import CODEC_NAMES, MAX_RECORDS_BYTES, NONE, Expander, compress
-from distlog.core.batches.record_batch import (
+from distlog.core.config import MAX_LONG, MIN_LONG, TopicConfig
+from distlog.core.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordErrors,
+    RecordTooLargeError,
+    RecordValidationError,
+)
+from distlog.core.format.compression import CODEC_NAMES, MAX_RECORDS_BYTES, NONE, Expander, compress
+from distlog.core.format.kernels.batch_scan import ALL_FINE, BAD_FORMAT, NOT_ALL, inspect_batches
+from distlog.core.format.kernels.record_scan import BAD_TIME, FINE, NO_KEY, OK, SMALLEST_RECORD, check_records
+from distlog.core.format.kernels.types import CheckedRecords, TimeBounds
+from distlog.core.format.offset_and_time_index import TIME_ENTRY
+from distlog.core.format.record_batch import (
     APPEND_TIME,
     CODEC_MASK,
     CONTROL,
@@ -22,20 +35,7 @@ from distlog.core.batches.record_batch import (
     batch_fields,
     read_headers,
 )
-from distlog.core.batches.record_encoder import EncodedBatches, write_headers
-from distlog.core.config import MAX_LONG, MIN_LONG, TopicConfig
-from distlog.core.errors import (
-    CorruptRecordError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    RecordErrors,
-    RecordTooLargeError,
-    RecordValidationError,
-)
-from distlog.core.indexes.offset_and_time_index import TIME_ENTRY
-from distlog.core.kernel_tuples import CheckedRecords, TimeBounds
-from distlog.core.kernels.batch_scan import ALL_FINE, BAD_FORMAT, NOT_ALL, inspect_batches
-from distlog.core.kernels.record_scan import BAD_TIME, FINE, NO_KEY, OK, SMALLEST_RECORD, check_records
+from distlog.core.format.record_encoder import EncodedBatches, write_headers
 from distlog.core.segments.segment_writer import RollTime, codec_of, compression_level, time_span
 
 # No record becomes a Python object: a kernel looks at the records where they are, or where they were decompressed

@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.record_batch import batch_fields, give_append_times, write_append_times
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import DistlogError, InvalidRecordError, StorageFullError
-from distlog.core.kernels.batch_scan import move_batches
+from distlog.core.format.kernels.batch_scan import move_batches
+from distlog.core.format.record_batch import batch_fields, give_append_times, write_append_times
 from distlog.core.locks import process_lock
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.flush import SEALED, Appended, AppendInfo, LogEnd, PartitionFlush
@@ -26,11 +26,11 @@ from distlog.core.log.log_segment import LogSegment, is_flush_due
 from distlog.core.log.log_validator import BatchRun, look_at, validate
 from distlog.core.log.producers import NO_EFFECT, PartitionProducers, TransactionEffect
 from distlog.core.log.segment_files import FileCalls
+from distlog.core.segments.producer_states import FirstBatch, any_first
 from distlog.core.segments.segment_state import BY_HEADERS, Longs
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.times import NO_TIMESTAMP
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.transactions.producer_states import FirstBatch, any_first
 
 
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:

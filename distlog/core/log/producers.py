@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import TRANSACTIONAL, BatchFields, increment_sequence
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.producer_table import KnownBatch
 from distlog.core.commits.segment_info import SegmentInfo
@@ -22,21 +21,22 @@ from distlog.core.errors import (
     OutOfOrderSequenceError,
     StorageError,
 )
-from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.format.record_batch import TRANSACTIONAL, BatchFields, increment_sequence
+from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_files import ActiveFile
 from distlog.core.log.segment_recovery import WALK_BYTES, batches_from
-from distlog.core.segments.segment_parts import part_of
-from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.transactions.open_transactions import OpenTransactions
-from distlog.core.transactions.producer_states import (
+from distlog.core.segments.open_transactions import OpenTransactions
+from distlog.core.segments.producer_states import (
     EXPIRATION_CHECK_MS,
     FirstBatch,
     ProducerStates,
     any_first,
     read_producer_snapshot,
 )
+from distlog.core.segments.segment_parts import part_of
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.storage.storage import Storage
 
 # <stem>.snapshot          the states where this segment begins
 # <offset:020d>.snapshot   the states at this offset: where the log begins after deleted segments, or where a

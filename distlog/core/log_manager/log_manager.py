@@ -16,10 +16,10 @@ from distlog.core.log.partition_lock import PartitionCounters, counters_in
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.log_manager.log_tasks import LogCleaner, LogDirectory, LogTasks
 from distlog.core.log_manager.scheduler import Scheduler, TaskRun, monotonic_ms
-from distlog.core.reading.fetch import has_late_transaction
+from distlog.core.read.fetch import has_late_transaction
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 #: The counters of each partition on a local disk, of all processes.
 _DONE = {

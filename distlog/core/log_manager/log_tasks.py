@@ -13,7 +13,7 @@ from distlog.core import paths
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageError, TopicNotFoundError
-from distlog.core.kafka_directory.partition_folder import (
+from distlog.core.kafka.partition_folder import (
     LOG_START_OFFSETS,
     META_PROPERTIES,
     RECOVERY_POINTS,
@@ -24,16 +24,16 @@ from distlog.core.kafka_directory.partition_folder import (
 from distlog.core.locks import process_lock
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.scheduler import TaskRun, monotonic_ms
-from distlog.core.maintenance.cleaning_plan import plan_compaction
-from distlog.core.maintenance.compaction import CompactionReport, compact
-from distlog.core.maintenance.merge import merge
-from distlog.core.maintenance.merge_plan import plan_merge
-from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintain.cleaning_plan import plan_compaction
+from distlog.core.maintain.compaction import CompactionReport, compact
+from distlog.core.maintain.merge import merge
+from distlog.core.maintain.merge_plan import plan_merge
+from distlog.core.maintain.vacuum import VacuumReport, vacuum
+from distlog.core.opening import copies_in
+from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle, topic_log
-from distlog.core.topics.open_topic import copies_in
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 #: How long to wait for the first load before a check whether the manager ends.
 _PATIENCE_S = 0.5

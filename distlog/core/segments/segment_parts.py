@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import CRC_AT, CRC_START
 from distlog.core.commits.segment_info import OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError
+from distlog.core.format.record_batch import CRC_AT, CRC_START
 from distlog.core.storage.backend import Part
 
 

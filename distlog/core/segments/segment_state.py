@@ -16,16 +16,19 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.arrays import byte_array, integers, numbers_of, texts
-from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import CorruptRecordError
-from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
-from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
-from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.kernels.crc import crcs_of_slices
-from distlog.core.kernels.index import LAST_ENTRY_TIMESTAMP, MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, count_until_full
-from distlog.core.kernels.segment_fold import (
+from distlog.core.format.compression import CODEC_NAMES
+from distlog.core.format.kernels.crc import crcs_of_slices
+from distlog.core.format.kernels.index import (
+    LAST_ENTRY_TIMESTAMP,
+    MAX_OFFSET,
+    MAX_TIMESTAMP,
+    STATE_SIZE,
+    count_until_full,
+)
+from distlog.core.format.kernels.segment_fold import (
     BAD_OFFSET,
     BAD_POSITION,
     NEXT_OFFSET,
@@ -40,6 +43,9 @@ from distlog.core.kernels.segment_fold import (
     fold_batches,
     fold_segments,
 )
+from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
+from distlog.core.format.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
+from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.times import NO_TIMESTAMP
 
 # A state is the fold over the headers of the batches (`fold`). Writers of a segment and walks over its log fold

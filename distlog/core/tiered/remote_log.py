@@ -17,8 +17,9 @@ from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError, InvalidConfigError, TopicNotFoundError
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.segments.producer_states import read_producer_snapshot
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.slices import SegmentSlice
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import (
@@ -31,7 +32,6 @@ from distlog.core.tiered.tiered_storage import (
     RemoteTopic,
     TieredStorage,
 )
-from distlog.core.transactions.producer_states import read_producer_snapshot
 
 #: How many manifests are read at once.
 MANIFESTS_AT_ONCE = 256

@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.compression import ZSTD, decompress
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, Integer
 from distlog.core.config import MAX_INT, MAX_LONG
@@ -27,6 +26,7 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     UnsupportedVersionError,
 )
+from distlog.core.format.compression import ZSTD, decompress
 from distlog.core.locks import process_lock
 from distlog.core.storage.backend import Entries, FileInfo, UnfinishedUpload
 from distlog.core.storage.parallel import Task

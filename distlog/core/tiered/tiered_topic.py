@@ -12,9 +12,10 @@ from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import TopicConfig
 from distlog.core.display import Listing
 from distlog.core.errors import ReadOnlyTopicError
-from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.maintenance.verify import VerifyReport
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.format.index_cache import IndexCache
+from distlog.core.maintain.verify import VerifyReport
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.tiered.remote_log import (
     find_topic,
     first_unstable_offsets,
@@ -24,8 +25,7 @@ from distlog.core.tiered.remote_log import (
     read_manifests,
 )
 from distlog.core.tiered.tiered_storage import RemoteSegment, RemoteTopic, TieredStorage
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 
 
 def load(storage: TieredStorage, version: int = 0) -> Snapshot:

@@ -6,7 +6,7 @@ import threading
 from functools import partial
 
 from distlog.core.errors import DistlogError
-from distlog.core.transaction_state import TransactionState, TransactionStatus
+from distlog.core.kafka.transaction_state import TransactionState, TransactionStatus
 from distlog.gateway.apis.cluster import attempted, by_topic
 from distlog.gateway.apis.transactions import code_of
 from distlog.gateway.broker import Api, Broker

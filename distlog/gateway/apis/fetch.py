@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.reading.chunks import StoredBatches
+from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway.apis.cluster import by_topic, check_topic, topic_error_code, topic_key
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.delayed_operations import DelayedFetch

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
+from distlog.core.read.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.apis.cluster import attempted, by_topic, grouped
 from distlog.gateway.broker import Api, Broker

@@ -8,8 +8,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from distlog.core.consumer_offsets import Position
 from distlog.core.errors import DistlogError, StorageError
+from distlog.core.read.consumer_offsets import Position
 from distlog.gateway.apis.cluster import by_topic, grouped
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError

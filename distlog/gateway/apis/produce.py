@@ -14,15 +14,15 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
-from distlog.core.batches.record_batch import CODEC_MASK, TRANSACTIONAL, attributes_of
 from distlog.core.errors import DistlogError, InvalidRecordError, LockHeldError, RecordValidationError
+from distlog.core.format.record_batch import CODEC_MASK, TRANSACTIONAL, attributes_of
+from distlog.core.kafka.transaction_state import ProducerId
 from distlog.core.log.flush import AppendInfo
 from distlog.core.log.partition_log import WouldWaitError
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
-from distlog.core.topics.time_warnings import is_early, warn_of_early
-from distlog.core.transaction_state import ProducerId
+from distlog.core.write.time_warnings import is_early, warn_of_early
 from distlog.gateway.apis.cluster import by_topic, check_topic, grouped, topic_error_code, topic_key
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.delayed_operations import DelayedAppend

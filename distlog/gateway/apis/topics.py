@@ -11,7 +11,7 @@ from typing import Any
 from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
-from distlog.core.topics.topic import check_grows
+from distlog.core.topic import check_grows
 from distlog.gateway.apis.cluster import TopicIds, attempted, check_create, grouped, only_once
 from distlog.gateway.apis.configs import described, without_ignored
 from distlog.gateway.broker import Api, Broker

@@ -7,10 +7,10 @@ from operator import attrgetter
 from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.consumer_offsets import OFFSETS_TOPIC, encode_position
 from distlog.core.errors import DistlogError, LeaderFencedError
+from distlog.core.kafka.transaction_state import ProducerId
 from distlog.core.log.end_marker import marker
-from distlog.core.transaction_state import ProducerId
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, encode_position
 from distlog.gateway.apis.cluster import by_topic, grouped
 from distlog.gateway.apis.positions import RequestedPositions, place_code
 from distlog.gateway.broker import Api, Broker

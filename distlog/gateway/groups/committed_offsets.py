@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from distlog.core.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, DistlogError, InvalidConfigError
-from distlog.core.groups.group_log import GroupLog
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position
+from distlog.core.read.group_log import GroupLog
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID
 from distlog.gateway.config import GroupSettings

@@ -15,8 +15,8 @@ from enum import IntEnum
 from itertools import groupby
 from operator import itemgetter
 
-from distlog.core.consumer_offsets import OFFSETS_TOPIC, FieldReader, text_field
 from distlog.core.errors import CorruptRecordError
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, FieldReader, text_field
 from distlog.gateway.groups.assignors import Place
 from distlog.gateway.protocol.messages import uvarint
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from distlog.core.batches.record_batch import COMMIT, CONTROL
-from distlog.core.consumer_offsets import (
+from distlog.core.format.record_batch import COMMIT, CONTROL
+from distlog.core.kafka.transaction_state import TopicPartition as TopicPartition
+from distlog.core.read.consumer_offsets import (
     OFFSETS_TOPIC,
     FieldReader,
     OffsetKey,
@@ -19,8 +20,7 @@ from distlog.core.consumer_offsets import (
     encode_offset_key,
     text_field,
 )
-from distlog.core.transaction_state import TopicPartition as TopicPartition
-from distlog.core.transactions.open_transactions import control_type
+from distlog.core.segments.open_transactions import control_type
 from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRecord, MemberRecord
 from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.consumer_records import (
@@ -63,7 +63,7 @@ def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
             yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
 
-# Source: Kafka's GroupMetadataKey and GroupMetadataValue messages; `distlog.core.consumer_offsets` has the positions.
+# Source: Kafka's GroupMetadataKey and GroupMetadataValue messages; `core.read.consumer_offsets` has the positions.
 # Values are written in version 3, which brokers from 2.3 on read, and read in 0 to 3. Groups of the newer protocol
 # have other records (distlog.gateway.groups.consumer_records). Records of other kinds stay.
 

@@ -13,15 +13,6 @@ from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.consumer_offsets import (
-    OFFSETS_TOPIC,
-    OffsetKey,
-    Position,
-    decode_position,
-    encode_position,
-    offsets_partition,
-    offsets_records,
-)
 from distlog.core.errors import (
     CorruptRecordError,
     DistlogError,
@@ -30,14 +21,23 @@ from distlog.core.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from distlog.core.reading.fetch import FetchedBatches
+from distlog.core.opening import make_topic, open
+from distlog.core.read.consumer_offsets import (
+    OFFSETS_TOPIC,
+    OffsetKey,
+    Position,
+    decode_position,
+    encode_position,
+    offsets_partition,
+    offsets_records,
+)
+from distlog.core.read.fetch import FetchedBatches
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.open_topic import make_topic, open
-from distlog.core.topics.record_sender import RecordSender, engine_of
-from distlog.core.topics.topic import Topic
-from distlog.core.topics.writer import Writer
+from distlog.core.topic import Topic
+from distlog.core.write.delivery import Delivery
+from distlog.core.write.record_sender import RecordSender, engine_of
+from distlog.core.write.writer import Writer
 from distlog.gateway.groups.classic_group import GroupRecord, Stored
 from distlog.gateway.groups.consumer_records import (
     ConsumerKey,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from distlog.core.consumer_offsets import OffsetKey, Position
+from distlog.core.read.consumer_offsets import OffsetKey, Position
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.classic_group import (
     ClassicGroup,

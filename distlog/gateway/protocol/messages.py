@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from kio.schema.errors import ErrorCode as ErrorCode
 
 from distlog.core.errors import CorruptionError
-from distlog.core.reading.chunks import StoredBatches
+from distlog.core.segments.chunks import StoredBatches
 
 
 class InvalidRequestError(CorruptionError):

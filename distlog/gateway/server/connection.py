@@ -12,7 +12,7 @@ from typing import Any
 
 from distlog.core.display import text
 from distlog.core.errors import StorageError
-from distlog.core.reading.chunks import StoredBatches
+from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.frames import FrameReader, RequestHead, ResponsePiece, read_client_id, read_head
 from distlog.gateway.protocol.messages import InvalidRequestError

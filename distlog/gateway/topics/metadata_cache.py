@@ -13,11 +13,9 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import BatchFields
 from distlog.core.commits.commit_log import CommitLog, check_partition_count
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.errors import (
     CorruptMetadataError,
     DistlogError,
@@ -27,16 +25,18 @@ from distlog.core.errors import (
     TopicNotFoundError,
     UnsupportedVersionError,
 )
+from distlog.core.format.record_batch import BatchFields
+from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC
 from distlog.core.log.flush import Appended, AppendInfo
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.log_manager.broker_config import BrokerConfig
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.segments.producer_states import FirstBatch
+from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle, topic_log
-from distlog.core.topics.topic import Topic
-from distlog.core.topics.topic_id import copy_text
-from distlog.core.transaction_state import TRANSACTIONS_TOPIC
-from distlog.core.transactions.producer_states import FirstBatch
+from distlog.core.topic import Topic
+from distlog.core.topic_id import copy_text
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gathered_appends import Fence, GatheredAppends, RequestedBatches, Results
 from distlog.gateway.protocol.frames import AccessDeniedError, UnknownTopicIdError, error_code

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import BatchFields, check_crcs, read_headers
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import (
     DistlogError,
@@ -26,19 +25,20 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     StorageError,
 )
-from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.kafka_directory.partition_folder import read_epochs
+from distlog.core.format.record_batch import BatchFields, check_crcs, read_headers
+from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.kafka.partition_folder import read_epochs
 from distlog.core.log.flush import Appended, AppendInfo
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.log.partition_log import PartitionLog, WouldWaitError, most_open_logs
-from distlog.core.reading.chunks import StoredBatches
-from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed, fetch_stored
-from distlog.core.reading.stable_offset import aborted_between, last_stable_offset
+from distlog.core.read.fetch import FetchedBatches, fetch, fetch_committed, fetch_stored
+from distlog.core.segments.chunks import StoredBatches
+from distlog.core.segments.producer_states import FirstBatch
+from distlog.core.segments.stable_offset import aborted_between, last_stable_offset
 from distlog.core.storage.locks_and_pages import WatchedPage
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.producer_check import producer_entries
-from distlog.core.transactions.producer_states import FirstBatch
+from distlog.core.write.producer_check import producer_entries
 from distlog.gateway.gathered_appends import Fence
 from distlog.gateway.refreshing_topic import RefreshingTopic
 

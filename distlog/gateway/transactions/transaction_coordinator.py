@@ -15,10 +15,10 @@ from typing import Any
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import DistlogError, LockHeldError, ProducerFencedError, TopicNotFoundError
+from distlog.core.kafka.transaction_state import LAST_EPOCH, NONE, ProducerId, TransactionState, TransactionStatus
 from distlog.core.log.end_marker import marker
+from distlog.core.segments.topic_handle import new_id
 from distlog.core.storage.parallel import in_parallel
-from distlog.core.topic_handle import new_id
-from distlog.core.transaction_state import LAST_EPOCH, NONE, ProducerId, TransactionState, TransactionStatus
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.delayed_operations import DelayedFetches
 from distlog.gateway.gathered_appends import Fence

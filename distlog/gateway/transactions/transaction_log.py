@@ -14,18 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.arrays import column_of, integers
-from distlog.core.batches.record_batch import CONTROL
-from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import encode, write_headers
 from distlog.core.config import TopicConfig
-from distlog.core.consumer_offsets import offsets_partition
 from distlog.core.errors import CorruptRecordError, LeaderFencedError, TopicNotFoundError
-from distlog.core.log.flush import AppendInfo
-from distlog.core.log.log_validator import BatchRun
-from distlog.core.maintenance.cleaning_plan import first_dirty_offset
-from distlog.core.reading.pipeline import whole_logs
-from distlog.core.storage.parallel import in_parallel
-from distlog.core.transaction_state import (
+from distlog.core.format.record_batch import CONTROL
+from distlog.core.format.record_decoder import decode
+from distlog.core.format.record_encoder import encode, write_headers
+from distlog.core.kafka.transaction_state import (
     TRANSACTIONS_TOPIC,
     ProducerId,
     TopicPartition,
@@ -35,7 +29,13 @@ from distlog.core.transaction_state import (
     encode_state,
     take_state,
 )
-from distlog.core.transactions.open_transactions import READ_UNCOMMITTED
+from distlog.core.log.flush import AppendInfo
+from distlog.core.log.log_validator import BatchRun
+from distlog.core.maintain.cleaning_plan import first_dirty_offset
+from distlog.core.read.consumer_offsets import offsets_partition
+from distlog.core.segments.open_transactions import READ_UNCOMMITTED
+from distlog.core.segments.pipeline import whole_logs
+from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.gathered_appends import Fence
 from distlog.gateway.leadership import Leadership, OwnCompaction
 from distlog.gateway.protocol.frames import FAILURES

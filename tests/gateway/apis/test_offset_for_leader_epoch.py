@@ -14,7 +14,7 @@ from left_transactions import left_log_dir
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.kafka_directory.partition_folder import write_epochs
+from distlog.core.kafka.partition_folder import write_epochs
 from distlog.gateway.gateway_server import GatewayServer
 
 OFFSET_FOR_LEADER_EPOCH = 23

@@ -19,9 +19,9 @@ from rights import UserWire, codes, right, with_acls
 
 import distlog
 from distlog.core.config import TopicConfig
-from distlog.core.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.errors import StorageError
-from distlog.core.transaction_state import TRANSACTIONS_TOPIC
+from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.gateway.access_lists import RootAcls, encode_acl
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS

@@ -13,10 +13,10 @@ from topics import TINY, topic_on, values
 from transactional_clients import RawProducer, position
 
 import distlog
-from distlog.core.consumer_offsets import OffsetKey, Position, kafka_positions
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, InvalidConfigError
+from distlog.core.read.consumer_offsets import OffsetKey, Position, kafka_positions
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
 from distlog.gateway.groups.committed_offsets import commit_positions

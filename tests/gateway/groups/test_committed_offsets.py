@@ -6,7 +6,7 @@ import pytest
 from consumer_groups import GROUP, RETENTION_MS, Gateway, MemoryStore, stable
 from kio.schema.errors import ErrorCode
 
-from distlog.core.consumer_offsets import OffsetKey, Position
+from distlog.core.read.consumer_offsets import OffsetKey, Position
 from distlog.gateway.groups.classic_group import GroupPhase, GroupRefusedError
 from distlog.gateway.groups.offsets_format import TopicPartition
 

@@ -10,7 +10,7 @@ from consumer_groups import GROUP, RETENTION_MS
 from consumer_members import CLICKS, SESSION_MS, Consumer, ConsumerGateway, places, with_partitions
 from kio.schema.errors import ErrorCode
 
-from distlog.core.consumer_offsets import Position
+from distlog.core.read.consumer_offsets import Position
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.classic_group import GroupPhase
 from distlog.gateway.groups.consumer_records import MemberState

@@ -10,8 +10,8 @@ from consumer_groups import GROUP, Gateway
 from kio.schema.errors import ErrorCode
 
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.consumer_offsets import Position
 from distlog.core.errors import StorageError, TopicNotFoundError
+from distlog.core.read.consumer_offsets import Position
 from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.coordinator import DroppedTopics
 from distlog.gateway.groups.offsets_format import Positions

@@ -7,8 +7,8 @@ import itertools
 import pytest
 from followers import Time
 
-from distlog.core.groups.group_log import GroupLog
-from distlog.core.groups.membership import FREQUENT, Membership
+from distlog.core.read.group_log import GroupLog
+from distlog.core.read.membership import FREQUENT, Membership
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID, GatewayLease, Node, advertised, shares, this_machine
 

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.consumer_offsets import OffsetKey, Position, decode_position, encode_position, offsets_partition
 from distlog.core.errors import CorruptRecordError
+from distlog.core.read.consumer_offsets import (
+    OffsetKey,
+    Position,
+    decode_position,
+    encode_position,
+    offsets_partition,
+)
 from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
 from distlog.gateway.groups.offsets_format import GroupKey, decode_group, decode_key, encode_group, encode_key
 

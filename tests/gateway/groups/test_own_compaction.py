@@ -12,7 +12,7 @@ from memory_files import refuse_writes
 from test_offsets_topic import key, leading, loaded, stored
 
 import distlog
-from distlog.core.consumer_offsets import OFFSETS_TOPIC, Position, offsets_partition
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position, offsets_partition
 from distlog.core.storage.storage import Storage
 from distlog.gateway import gateway_server, leadership
 from distlog.gateway.config import GatewayConfig

@@ -15,9 +15,9 @@ from transacting import seen
 from transactional_clients import RawProducer, position
 
 import distlog
-from distlog.core.consumer_offsets import OFFSETS_TOPIC
-from distlog.core.topics.topic import Topic
-from distlog.core.transaction_state import TRANSACTIONS_TOPIC
+from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.topic import Topic
 from distlog.gateway.gateway_server import GatewayServer
 
 NONE = ErrorCode.none

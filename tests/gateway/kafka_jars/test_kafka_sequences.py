@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 from transactional_clients import RawProducer
 
-from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.format.record_batch import TRANSACTIONAL
 from distlog.gateway.gateway_server import GatewayServer
 
 pytestmark = needs_kafka

@@ -39,9 +39,9 @@ from open_files import open_below
 from raw_batches import batch, record
 from tls_certificates import Authority
 
-from distlog.core.batches.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from distlog.core.config import TopicConfig
 from distlog.core.errors import RecordTooLargeError
+from distlog.core.format.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from distlog.core.log.log_validator import validate
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway.config import GatewayConfig

@@ -15,7 +15,7 @@ from raw_batches import batch, record
 from tls_certificates import Authority, TlsWire
 
 import distlog
-from distlog.core.kernels.native import COMPILED
+from distlog.core.format.kernels.native import COMPILED
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.security.tls import TlsFiles
 

@@ -9,9 +9,9 @@ import pytest
 from full_disk import disk as disk
 from full_disk import fill
 
-from distlog.core.kernels.native import COMPILED
-from distlog.core.reading.chunks import StoredBatches
-from distlog.core.reading.fetch import fetch_stored
+from distlog.core.format.kernels.native import COMPILED
+from distlog.core.read.fetch import fetch_stored
+from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway import gateway_server
 from distlog.gateway.gateway_server import warm_up
 

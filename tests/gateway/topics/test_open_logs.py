@@ -13,7 +13,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.topics.topic import Topic
+from distlog.core.topic import Topic
 from distlog.gateway import gateway_server
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.refreshing_topic import RefreshingTopic

@@ -38,8 +38,8 @@ from transacting import seen
 from transactional_clients import RawProducer, position
 
 import distlog
-from distlog.core.consumer_offsets import offsets_partition
 from distlog.core.log.partition_log import PartitionLog
+from distlog.core.read.consumer_offsets import offsets_partition
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.offsets_topic import PARTITIONS
 from distlog.gateway.topics.partition import OpenPartitionLogs

@@ -9,9 +9,9 @@ from addresses import Address
 from transaction_parts import ID, NOW, Parts
 
 from distlog.core.config import DAY_MS, TopicConfig
+from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionStatus, encode_key
+from distlog.core.segments.topic_handle import topic_log
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import topic_log
-from distlog.core.transaction_state import TRANSACTIONS_TOPIC, TransactionStatus, encode_key
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS

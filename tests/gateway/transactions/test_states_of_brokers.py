@@ -11,9 +11,9 @@ from left_transactions import left_log_dir, plain, state, states_log
 from transactional_clients import RawProducer
 
 import distlog
-from distlog.core.consumer_offsets import offsets_partition
+from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionStatus
+from distlog.core.read.consumer_offsets import offsets_partition
 from distlog.core.times import now_ms
-from distlog.core.transaction_state import TRANSACTIONS_TOPIC, TransactionStatus
 
 STATES, ID = 7, "payments"
 

@@ -16,8 +16,8 @@ from transaction_parts import GROUP, ID, Parts
 from transactional_clients import RawProducer, position
 
 import distlog
-from distlog.core.consumer_offsets import OFFSETS_TOPIC, Position
 from distlog.core.errors import StorageError
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.offsets_topic import OffsetsTopic

@@ -1,1 +1,0 @@
-"""Record batches: Kafka's bytes to Arrow and back."""

@@ -1,1 +1,0 @@
-"""Following a topic: records as they come, for one process or for the members of a group."""

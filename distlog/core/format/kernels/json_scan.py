@@ -1,0 +1,341 @@
+"""Finds fields of JSON objects, one a line, by the grammar of RFC 8259, without decoding their values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distlog.core.format.kernels.native import (
+    called,
+    copy_bytes,
+    fill_kernel,
+    inlined,
+    item_at,
+    low_zeros,
+    put_at,
+    word_at,
+)
+
+#: The state of a line: an object, nothing, or one for a slower reader to judge.
+OBJECT, BLANK, UNSURE = range(3)
+#: The kind of a field: not there, null, text, text with escapes, or another value, which has the bytes of its JSON.
+ABSENT, NULL, TEXT, ESCAPED, OTHER = range(5)
+
+_QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _POINT, _PLUS = b'"\\,:-.+'
+_BEGIN_OBJECT, _END_OBJECT, _BEGIN_ARRAY, _END_ARRAY = b"{}[]"
+_ZERO, _NINE, _SPACE, _TAB, _RETURN, _NEWLINE = b"09 \t\r\n"
+_ESCAPES = np.array([byte in b'"\\/bfnrt' for byte in range(256)], np.bool_)
+_HEX = np.array([byte in b"0123456789abcdefABCDEF" for byte in range(256)], np.bool_)
+_WORDS = np.frombuffer(b"truefalsenull", np.uint8)
+_HIGH_BITS, _ONES = -0x7F7F7F7F7F7F7F80, 0x0101010101010101
+#: Deeper objects are for the slower reader: a bit of a word says for each level whether it is an object.
+_DEEPEST = 60
+_FAILED = -1
+#: The next token: a name, a name or the end of an object, a comma or an end, a value or the end, a value.
+_NAME, _FIRST_NAME, _AFTER, _FIRST_ITEM, _VALUE = range(5)
+
+
+@inlined
+def _is_digit(data: np.ndarray, position: int, end: int) -> bool:
+    return position < end and _ZERO <= item_at(data, position) <= _NINE
+
+
+@inlined
+def _after_space(data: np.ndarray, position: int, end: int) -> int:
+    while position < end:
+        byte = item_at(data, position)
+        if byte != _SPACE and byte != _TAB and byte != _RETURN:
+            break
+        position += 1
+    return position
+
+
+@called
+def _after_character(data: np.ndarray, position: int, end: int) -> int:
+    """The position after a character of UTF-8 beyond ASCII; _FAILED if there is none."""
+    first = item_at(data, position)
+    size, low, high = 2, 0x80, 0xBF
+    if first < 0xC2 or first > 0xF4:
+        return _FAILED
+    if first >= 0xF0:
+        size = 4
+        low = 0x90 if first == 0xF0 else 0x80
+        high = 0x8F if first == 0xF4 else 0xBF
+    elif first >= 0xE0:
+        size = 3
+        low = 0xA0 if first == 0xE0 else 0x80
+        high = 0x9F if first == 0xED else 0xBF
+    if position + size > end or not low <= item_at(data, position + 1) <= high:
+        return _FAILED
+    for index in range(position + 2, position + size):
+        if item_at(data, index) & 0xC0 != 0x80:
+            return _FAILED
+    return position + size
+
+
+@called
+def _after_escape(data: np.ndarray, position: int, end: int) -> int:
+    """The position after an escape, which begins with the backslash at `position`; _FAILED if there is none."""
+    if position + 2 > end:
+        return _FAILED
+    if item_at(_ESCAPES, item_at(data, position + 1)):
+        return position + 2
+    if item_at(data, position + 1) != 0x75 or position + 6 > end:
+        return _FAILED
+    for index in range(position + 2, position + 6):
+        if not item_at(_HEX, item_at(data, index)):
+            return _FAILED
+    return position + 6
+
+
+@called
+def _after_string(data: np.ndarray, position: int, end: int) -> tuple[int, bool]:
+    """Return the position after the string whose text starts at `position`, and whether it has escapes."""
+    has_escapes = False
+    while position < end:
+        if position + 8 <= end:
+            word = word_at(data, position)
+            quotes = word ^ 0x2222222222222222
+            escapes = word ^ 0x5C5C5C5C5C5C5C5C
+            special = (quotes - _ONES) & ~quotes | (escapes - _ONES) & ~escapes | (word - 0x2020202020202020) & ~word
+            zeros = low_zeros((special | word) & _HIGH_BITS)
+            if zeros >= 64:
+                position += 8
+                continue
+            position += zeros >> 3
+        byte = item_at(data, position)
+        if byte == _QUOTE:
+            return position + 1, has_escapes
+        if byte == _BACKSLASH:
+            position = _after_escape(data, position, end)
+            has_escapes = True
+        elif byte >= 0x80:
+            position = _after_character(data, position, end)
+        elif byte < 0x20:
+            position = _FAILED
+        else:
+            position += 1
+        if position < 0:
+            break
+    return _FAILED, has_escapes
+
+
+@called
+def _after_number(data: np.ndarray, position: int, end: int) -> int:
+    """The position after a number; _FAILED if there is none."""
+    if position < end and item_at(data, position) == _MINUS:
+        position += 1
+    if not _is_digit(data, position, end):
+        return _FAILED
+    if item_at(data, position) == _ZERO:
+        position += 1
+    else:
+        while _is_digit(data, position, end):
+            position += 1
+    if position < end and item_at(data, position) == _POINT:
+        position += 1
+        if not _is_digit(data, position, end):
+            return _FAILED
+        while _is_digit(data, position, end):
+            position += 1
+    if position < end and item_at(data, position) | 0x20 == 0x65:
+        position += 1
+        if position < end and (item_at(data, position) == _MINUS or item_at(data, position) == _PLUS):
+            position += 1
+        if not _is_digit(data, position, end):
+            return _FAILED
+        while _is_digit(data, position, end):
+            position += 1
+    return position
+
+
+@inlined
+def _after_word(data: np.ndarray, position: int, end: int, word: int, size: int) -> int:
+    if position + size > end:
+        return _FAILED
+    for index in range(size):
+        if item_at(data, position + index) != item_at(_WORDS, word + index):
+            return _FAILED
+    return position + size
+
+
+@called
+def _after_plain(data: np.ndarray, position: int, end: int) -> int:
+    """The position after a number, true, false or null; _FAILED if there is none."""
+    byte = item_at(data, position)
+    if byte == 0x74:
+        return _after_word(data, position, end, 0, 4)
+    if byte == 0x66:
+        return _after_word(data, position, end, 4, 5)
+    if byte == 0x6E:
+        return _after_word(data, position, end, 9, 4)
+    return _after_number(data, position, end)
+
+
+@called
+def _field_of(data: np.ndarray, position: int, size: int, names: np.ndarray, name_ends: np.ndarray) -> int:
+    """Return the number of the name at `position`; -1 for a name that is not in `names`."""
+    for number in range(name_ends.size - 1):
+        begin = item_at(name_ends, number)
+        if item_at(name_ends, number + 1) - begin != size:
+            continue
+        index = 0
+        while index < size and item_at(names, begin + index) == item_at(data, position + index):
+            index += 1
+        if index == size:
+            return number
+    return -1
+
+
+@called
+def _after_name(
+    data: np.ndarray, position: int, end: int, names: np.ndarray, name_ends: np.ndarray, is_outer: bool
+) -> tuple[int, int]:
+    """The position after a name and its colon, and the number of the name; _FAILED for a name with escapes too."""
+    after, has_escapes = _after_string(data, position + 1, end)
+    if after < 0 or (is_outer and has_escapes):
+        return _FAILED, -1
+    field = _field_of(data, position + 1, after - position - 2, names, name_ends) if is_outer else -1
+    colon = _after_space(data, after, end)
+    if colon >= end or item_at(data, colon) != _COLON:
+        return _FAILED, -1
+    return colon + 1, field
+
+
+@called
+def _after_leaf(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
+    """Return the position after a value that is not an object or array, and its kind; _FAILED if there is none."""
+    byte = item_at(data, position)
+    if byte == _QUOTE:
+        after, has_escapes = _after_string(data, position + 1, end)
+        return after, ESCAPED if has_escapes else TEXT
+    return _after_plain(data, position, end), NULL if byte == 0x6E else OTHER
+
+
+@inlined
+def _put_field(
+    kinds: np.ndarray, starts: np.ndarray, sizes: np.ndarray, slot: int, kind: int, start: int, end: int
+) -> None:
+    quote = 1 if TEXT <= kind <= ESCAPED else 0
+    put_at(kinds, slot, kind)
+    put_at(starts, slot, start + quote)
+    put_at(sizes, slot, end - start - 2 * quote)
+
+
+@called
+def _scan_line(
+    data: np.ndarray,
+    position: int,
+    end: int,
+    names: np.ndarray,
+    name_ends: np.ndarray,
+    first: int,
+    kinds: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+) -> int:
+    """The state of the line [at, end), whose fields are put from `first` on."""
+    position = _after_space(data, position, end)
+    if position == end:
+        return BLANK
+    if item_at(data, position) != _BEGIN_OBJECT:
+        return UNSURE
+    depth, objects, expected = 1, 1, _FIRST_NAME
+    field, outer, outer_start = -1, -1, 0
+    position = _after_space(data, position + 1, end)
+    while position < end:
+        byte = item_at(data, position)
+        if byte == _QUOTE and expected <= _FIRST_NAME:
+            position, field = _after_name(data, position, end, names, name_ends, depth == 1)
+            if position < 0:
+                return UNSURE
+            expected = _VALUE
+        elif byte == _COMMA and expected == _AFTER:
+            position += 1
+            expected = _NAME if objects & 1 else _VALUE
+        elif byte == (_END_OBJECT if objects & 1 else _END_ARRAY) and _FIRST_NAME <= expected <= _FIRST_ITEM:
+            depth, position, objects = depth - 1, position + 1, objects >> 1
+            expected = _AFTER
+            if depth == 0:
+                return OBJECT if _after_space(data, position, end) == end else UNSURE
+            if depth == 1 and outer >= 0:
+                _put_field(kinds, starts, sizes, first + outer, OTHER, outer_start, position)
+                outer = -1
+        elif expected < _FIRST_ITEM:
+            return UNSURE
+        elif byte | 0x20 == _BEGIN_OBJECT:
+            # or a bracket, which is 0x20 less
+            if depth == _DEEPEST:
+                return UNSURE
+            if field >= 0:
+                outer, outer_start, field = field, position, -1
+            is_object = byte == _BEGIN_OBJECT
+            objects = objects << 1 | (1 if is_object else 0)
+            depth, position = depth + 1, position + 1
+            expected = _FIRST_NAME if is_object else _FIRST_ITEM
+        else:
+            after, kind = _after_leaf(data, position, end)
+            if after < 0:
+                return UNSURE
+            if field >= 0:
+                _put_field(kinds, starts, sizes, first + field, kind, position, after)
+            position, field, expected = after, -1, _AFTER
+        position = _after_space(data, position, end)
+    return UNSURE
+
+
+@fill_kernel
+def scan_objects(
+    data: np.ndarray,
+    names: np.ndarray,
+    name_ends: np.ndarray,
+    lines: np.ndarray,
+    line_sizes: np.ndarray,
+    states: np.ndarray,
+    kinds: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+) -> int:
+    """Find fields in each line of `data`; returns how many lines there are.
+
+    Name i is names[name_ends[i]:name_ends[i + 1]]. Fills in the position of each line, its size without a return, and
+    its state; for each line and name the kind of the field, and where its bytes are, for a text within the quotes. If
+    an object repeats a field, the last one applies. `kinds` must be zeros.
+    """
+    position = row = 0
+    fields = name_ends.size - 1
+    while position <= data.size:
+        end = position
+        while end < data.size and item_at(data, end) != _NEWLINE:
+            if end + 8 <= data.size:
+                word = word_at(data, end) ^ 0x0A0A0A0A0A0A0A0A
+                zeros = low_zeros((word - _ONES) & ~word & _HIGH_BITS)
+                if zeros >= 64:
+                    end += 8
+                else:
+                    end += zeros >> 3
+            else:
+                end += 1
+        size = end - position
+        if size and item_at(data, end - 1) == _RETURN:
+            size -= 1
+        put_at(lines, row, position)
+        put_at(line_sizes, row, size)
+        put_at(
+            states,
+            row,
+            _scan_line(data, position, position + size, names, name_ends, fields * row, kinds, starts, sizes),
+        )
+        row += 1
+        position = end + 1
+    return row
+
+
+@fill_kernel
+def gather(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
+    """Copy byte strings of `data` to `out`, back to back; returns their size."""
+    position = 0
+    for row in range(starts.size):
+        size = item_at(sizes, row)
+        copy_bytes(out, position, data, item_at(starts, row), size)
+        position += size
+    return position

@@ -1,0 +1,518 @@
+"""Decorators and intrinsics of the kernels: the only module that imports numba."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache as remember
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, cast
+
+import llvmlite.ir as ir  # type: ignore[import-untyped]
+import numba
+import numpy as np
+from numba.core import cgutils, types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
+from numba.core.codegen import JITCodeLibrary, get_host_cpu_features
+from numba.core.compiler import Compiler
+from numba.core.compiler_lock import global_compiler_lock
+from numba.extending import intrinsic, models, register_model, typeof_impl
+
+from distlog.core.format.kernels.native_folder import code_folders, distrust, sources_digest
+
+#: Whether kernels are compiled; with NUMBA_DISABLE_JIT=1 they run as plain Python.
+COMPILED: bool = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+
+
+def _operation(
+    in_python: Callable[..., Any] | None = None, *, prefer_literal: bool = False
+) -> Callable[[Callable[..., Any]], Any]:
+    """The decorated function as numba's intrinsic, or `in_python` where nothing is compiled."""
+    return intrinsic(prefer_literal=prefer_literal) if COMPILED else lambda _: in_python
+
+
+# Without SSE 4.2 HAS_INSTRUCTION is False, and nothing may call `crc_of_word`.
+
+
+def _has_crc_instruction() -> bool:
+    # The features of numba's target, which is part of the key of cached code; not of this processor.
+    config: Any = numba.config
+    host_features: Any = get_host_cpu_features
+    features = host_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    return COMPILED and "+sse4.2" in features.split(",")
+
+
+HAS_INSTRUCTION = _has_crc_instruction()
+
+
+@_operation()
+def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
+    """The register `crc` after the eight bytes of `word`, both int64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word_type = ir.IntType(64)
+        kind = ir.FunctionType(word_type, [word_type, word_type])
+        step = builder.module.declare_intrinsic("llvm.x86.sse42.crc32.64.64", (), kind)
+        return builder.call(step, args)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+_log = logging.getLogger("distlog")
+_warn_once = remember(_log.warning)
+#: Longer compilations are logged.
+_LOGGED_FROM_S = 1.0
+
+
+class _Sources:
+    """Locates a kernel for numba's cache: its code is valid until any source of kernels changes."""
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        self._line = function.__code__.co_firstlineno
+
+    from_function = classmethod(lambda cls, function, file: cls(function, file))
+
+    def get_cache_path(self) -> str:
+        """Return no path: _KernelCache has the folders."""
+        return ""
+
+    def ensure_cache_path(self) -> None:
+        """Do nothing: _KernelCache does it."""
+
+    def get_source_stamp(self) -> str:
+        """The digest of the sources."""
+        return sources_digest()
+
+    def get_disambiguator(self) -> str:
+        """The line of the function."""
+        return str(self._line)
+
+
+class _KernelCode(CompileResultCacheImpl):
+    _locator_classes = [_Sources]  # noqa: RUF012
+
+
+class _KernelCache(FunctionCache):
+    """Numba's cache of a kernel: loads code from any trusted folder, and saves it in the first writable one."""
+
+    _impl_class = _KernelCode
+    _spent_s: ClassVar[float] = 0.0
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        config: Any = numba.config
+        name: str = self._impl.filename_base
+        folders = code_folders(config.CACHE_DIR)
+        #: By folder: the index of its code of this kernel.
+        self.indexes: dict[Path, Any] = {folder: _index(folder, name) for folder in folders}
+        self._started_s = 0.0
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The code for a signature, or None."""
+        for folder, index in self.indexes.items():
+            self._cache_file = index
+            if not folder.is_dir() or not _is_trusted(folder):
+                continue
+            try:
+                overload = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+                if overload is not None:
+                    return overload
+            except (OSError, MemoryError):
+                pass
+            except Exception:  # a power loss may leave files empty or torn, since numba does not sync them
+                with suppress(OSError):
+                    index.flush()
+        self._started_s = time.monotonic()
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save code, if a folder can be written."""
+        _KernelCache._spent_s += time.monotonic() - self._started_s
+        for folder, index in self.indexes.items():
+            self._cache_file = index
+            if not _is_trusted(folder):
+                continue
+            with suppress(Exception):
+                folder.mkdir(0o755, parents=True, exist_ok=True)
+                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+                if self._spent_s > _LOGGED_FROM_S:
+                    _warn_once("compiling distlog's kernels, once for this version; cached in %s", folder)
+                return
+        _warn_once(
+            "distlog's kernels are compiled again in each process, since no folder for the code can be written: set "
+            "NUMBA_CACHE_DIR to a writable folder"
+        )
+
+
+def _index(folder: Path, name: str) -> Any:
+    index: Any = IndexDataCacheFile(str(folder), name, sources_digest())  # type: ignore[no-untyped-call]
+    return index
+
+
+def _is_trusted(folder: Path) -> bool:
+    reason = distrust(folder)
+    if reason is not None:
+        _warn_once(
+            "distlog's kernels are not cached in %s, where other users could replace the code: %s; set "
+            "NUMBA_CACHE_DIR to a folder that only you can write",
+            folder,
+            reason,
+        )
+    return reason is None
+
+
+#: Kernels live as long as the process.
+_caches: list[_KernelCache] = []
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCode:
+    """The folder of compiled code and the number of kernels in it, or the `reasons` against each folder."""
+
+    folder: Path | None
+    kernels: int
+    compiled: int
+    reasons: tuple[str, ...] = ()
+
+
+def kept_code() -> KeptCode:
+    """Return the current state of the compiled code."""
+    config: Any = numba.config
+    reasons = []
+    for folder in code_folders(config.CACHE_DIR):
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        compiled = sum(map(partial(_has_code, folder), _caches))
+        reason = distrust(folder)
+        if reason is None and (compiled or os.access(existing, os.W_OK)):
+            return KeptCode(folder, len(_caches), compiled)
+        reasons.append(reason or f"{existing} cannot be written")
+    return KeptCode(None, len(_caches), 0, tuple(reasons))
+
+
+def _has_code(folder: Path, cache: _KernelCache) -> bool:
+    with suppress(Exception):
+        return distrust(folder) is None and bool(cache.indexes[folder]._load_index())
+    return False
+
+
+def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
+    """Compile, or load code, in a thread that no signal interrupts: Ctrl-C would leave LLVM's lock held."""
+    # the holder of the lock may wait for this call: a user's function that is compiled with a kernel in it, or
+    # whose compilation a signal handler interrupts
+    is_held: Any = global_compiler_lock.is_locked
+    if threading.current_thread() is not threading.main_thread() or is_held():
+        return compile_here(signature)
+    results, over = list[Any](), threading.Lock()
+    over.acquire()
+
+    def compile_there() -> None:
+        try:
+            results.append((compile_here(signature), None))
+        except BaseException as error:
+            results.append((None, error))
+        finally:
+            over.release()
+
+    try:
+        threading.Thread(target=compile_there, name="distlog-compiler").start()
+    except RuntimeError:  # there can be no more threads, or the interpreter is ending
+        return compile_here(signature)
+    # with a timeout: Ctrl-C cannot interrupt a plain wait where a library restarts waits, as polars does
+    while not over.acquire(timeout=threading.TIMEOUT_MAX):
+        pass
+    overload, error = results[0]
+    if error is not None:
+        raise error
+    return overload
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Without reference counts when a function passes arrays to another. Nothing calls a kernel from C.
+_UNCOUNTED: Any = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
+#: Only kernels call parts, so their code needs no Python wrapper.
+_PART: Any = {**_UNCOUNTED, "no_cpython_wrapper": True}
+
+# A fork waits until no thread loads or compiles a kernel. Otherwise numba's lock would stay locked in the child,
+# which lacks the thread that holds it.
+os.register_at_fork(
+    before=global_compiler_lock.acquire,
+    after_in_parent=global_compiler_lock.release,
+    after_in_child=global_compiler_lock.release,
+)
+
+
+def kernel(function: F) -> F:
+    """Compile `function` on the first call, to run without the interpreter lock; the code is cached if possible."""
+    return _with_cache(function, nogil=True)
+
+
+def fill_kernel(function: F) -> F:
+    """Same as `kernel`, for a function that creates no array, so that numba counts no references."""
+    return _with_cache(function, **_UNCOUNTED)
+
+
+class _PartCode(JITCodeLibrary):
+    """The code of a part, which LLVM inlines into kernels: it is not optimized, and has no machine code."""
+
+    def _optimize_final_module(self) -> None:
+        """Leave the part unoptimized: LLVM optimizes the kernel later."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """Return no address: there is no machine code."""
+        self._ensure_finalized()  # type: ignore[no-untyped-call]
+        return 0
+
+    @property
+    def codegen(self) -> _PartCode:
+        """Return this object, by which numba sets an environment for machine code."""
+        return self
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Do nothing: only code that calls Python needs an environment."""
+
+
+class _PartCompiler(Compiler):
+    """Numba's compiler, whose result is the code of a part."""
+
+    def define_pipelines(self) -> Any:
+        """Numba's own."""
+        state: Any = self.state
+        new_code: Any = _PartCode
+        state.library = new_code(state.targetctx.codegen(), state.func_id.func_qualname)
+        return super().define_pipelines()  # type: ignore[no-untyped-call]
+
+
+class _Part:
+    """A function that only kernels can call."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self.compiled = numba.njit(pipeline_class=_PartCompiler, **_PART, **options)(function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Raise NotImplementedError, since the code would crash: wrap the part in a kernel."""
+        raise NotImplementedError(f"only kernels can call {self.compiled.__name__}")
+
+
+class _PartType(types.Dispatcher):
+    """The type of a part: one compilation serves all literals, although numba gives each literal a type."""
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        """Return the types of a call, with literals as variables."""
+        plain: Any = types.unliteral
+        return super().get_call_type(context, tuple(map(plain, args)), {name: plain(kws[name]) for name in kws})
+
+
+# without a value, like numba's own dispatchers
+register_model(_PartType)(models.OpaqueModel)
+
+
+@typeof_impl.register(_Part)
+def _type_of_part(part: _Part, context: Any) -> Any:
+    return _PartType(part.compiled)
+
+
+def inlined(function: F) -> F:
+    """Make a part of fill kernels that LLVM inlines into each; a part takes about 30 ms to compile, so prefer few."""
+    return cast(F, _Part(function, forceinline=True)) if COMPILED else function
+
+
+def called(function: F) -> F:
+    """Same as `inlined`, but with one copy per kernel: for long code, or code that seldom runs."""
+    return cast(F, _Part(function)) if COMPILED else function
+
+
+def _with_cache(function: F, **options: Any) -> F:
+    compiled: Any = numba.njit(**options)(function)
+    if COMPILED:
+        compiled._cache = _KernelCache(function)
+        compiled.compile = partial(_compile_aside, compiled.compile)
+        _caches.append(compiled._cache)
+    return cast(F, compiled)
+
+
+# Numba tests every index for a negative value, which took a seventh of a scan of records. These operations check
+# nothing: the calling kernel must compare its positions with the end of the data. Arrays must be contiguous; other
+# arrays fail to compile. With NUMBA_DISABLE_JIT=1 kernels run slowly as plain Python, which does check.
+
+
+def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
+    if index < 0 or index > array.size - count:
+        raise IndexError(f"{count} items from {index} on, of {array.size}")
+    return index
+
+
+def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+    """Return the address of an item, for intrinsics."""
+    if array_type.layout != "C":
+        raise TypeError("kernels need contiguous arrays")
+    return builder.gep(context.make_array(array_type)(context, builder, array).data, [position])
+
+
+@_operation(lambda array, index: int(array[_checked(index, array)]))
+def item_at(typing_context: Any, array: Any, index: Any) -> Any:
+    """An item of integers or booleans as an int64, since numba makes a float where signed meets unsigned."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        item = builder.load(pointer_to_item(context, builder, signature.args[0], *args))
+        extend = builder.sext if getattr(array.dtype, "signed", False) else builder.zext
+        return extend(item, ir.IntType(64)) if item.type.width < 64 else item
+
+    return types.int64(array, types.int64), codegen
+
+
+@_operation(lambda array, index, value: array.__setitem__(_checked(index, array), value))
+def put_at(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+    """Store an item."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, _, value_type = signature.args
+        item = context.cast(builder, args[2], value_type, array_type.dtype)
+        data = context.data_model_manager[array_type.dtype].as_data(builder, item)
+        builder.store(data, pointer_to_item(context, builder, array_type, args[0], args[1]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, value), codegen
+
+
+def _bytes_at(data: np.ndarray, position: int, width: int) -> bytes:
+    return bytes(data[_checked(position, data, width) :][:width])
+
+
+@_operation(lambda data, position: int.from_bytes(_bytes_at(data, position, 8), "little", signed=True))
+def word_at(typing_context: Any, data: Any, position: Any) -> Any:
+    """The 8 bytes from `position` as a little-endian int64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = pointer_to_item(context, builder, signature.args[0], *args)
+        return builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
+
+    return types.int64(data, types.int64), codegen
+
+
+@_operation(lambda data, position: int.from_bytes(_bytes_at(data, position, 4), "little"))
+def half_word_at(typing_context: Any, data: Any, position: Any) -> Any:
+    """The 4 bytes from `position` as a little-endian number, not negative."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = pointer_to_item(context, builder, signature.args[0], *args)
+        word = builder.load(builder.bitcast(pointer, ir.IntType(32).as_pointer()), align=1)
+        return builder.zext(word, ir.IntType(64))
+
+    return types.int64(data, types.int64), codegen
+
+
+def _swapped(builder: Any, value: Any) -> Any:
+    # x86-64 and AArch64, which numba compiles for, are little-endian; LLVM makes load and swap one instruction
+    return builder.bswap(value) if value.type.width > 8 else value
+
+
+@_operation(
+    lambda data, position, width: int.from_bytes(_bytes_at(data, position, width), "big", signed=True),
+    prefer_literal=True,
+)
+def int_at(typing_context: Any, data: Any, position: Any, width: Any) -> Any:
+    """The signed big-endian integer of `width` bytes, a literal: 1, 2, 4 or 8."""
+    kind = ir.IntType(8 * width.literal_value)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
+        value = _swapped(builder, builder.load(builder.bitcast(pointer, kind.as_pointer()), align=1))
+        return builder.sext(value, ir.IntType(64)) if kind.width < 64 else value
+
+    return types.int64(data, types.int64, width), codegen
+
+
+def _put_int_in_python(target: np.ndarray, position: int, width: int, value: int) -> None:
+    written = (int(value) & (1 << 8 * width) - 1).to_bytes(width, "big")
+    target[_checked(position, target, width) :][:width] = np.frombuffer(written, np.uint8)
+
+
+@_operation(_put_int_in_python, prefer_literal=True)
+def put_int_at(typing_context: Any, target: Any, position: Any, width: Any, value: Any) -> Any:
+    """Write the low `width` bytes of `value`, big-endian; `width` is a literal."""
+    kind = ir.IntType(8 * width.literal_value)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
+        cut = builder.trunc(args[3], kind) if kind.width < 64 else args[3]
+        builder.store(_swapped(builder, cut), builder.bitcast(pointer, kind.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, width, types.int64), codegen
+
+
+def _copy_in_python(target: np.ndarray, to: int, source: np.ndarray, start: int, count: int) -> None:
+    target[_checked(to, target, count) :][:count] = source[_checked(start, source, count) :][:count]
+
+
+@_operation(_copy_in_python)
+def copy_bytes(typing_context: Any, target: Any, to: Any, source: Any, start: Any, count: Any) -> Any:
+    """Copy `count` bytes of `source` from `start` on into `target`, from `to` on; the slices must not overlap."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        written = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
+        read = pointer_to_item(context, builder, signature.args[2], args[2], args[3])
+        cgutils.raw_memcpy(builder, written, read, args[4], 1)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), codegen
+
+
+@_operation(lambda word: (word & -word).bit_length() - 1 if word else 64)
+def low_zeros(typing_context: Any, word: Any) -> Any:
+    """Return the number of zero bits below the lowest set bit; 64 if no bit is set."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], cgutils.false_bit)
+
+    return types.int64(types.int64), codegen
+
+
+@_operation(lambda data, index: None)
+def prefetch(typing_context: Any, data: Any, index: Any) -> Any:
+    """Prefetch an item; any index is safe."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], kind)
+        pointer = builder.bitcast(pointer_to_item(context, builder, signature.args[0], *args), byte_pointer)
+        # prefetch for a read, keep the line in all caches, and as data
+        builder.call(fetch, [pointer, flag(0), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64), codegen
+
+
+@inlined
+def _int64(value: int) -> int:
+    return value
+
+
+#: `wrapped(value)`: the sum, product or shift of int64s cut to 64 bits, as in machine code; Python's integers grow.
+wrapped: Any = _int64 if COMPILED else lambda value: (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+#: `read_at(file, target, count, position)`: the bytes read to the pointer `target`, at most `count`; negative when it
+#: fails.
+read_at: Any = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))
+
+
+@_operation()
+def pointer_to(typing_context: Any, array: Any, index: Any) -> Any:
+    """The address of an item, for `read_at`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return pointer_to_item(context, builder, signature.args[0], *args)
+
+    return types.voidptr(array, types.int64), codegen

@@ -1,0 +1,499 @@
+"""Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distlog.core.config import MAX_LONG
+from distlog.core.format.kernels.batch_scan import CRC_START, HEADER_SIZE, LOG_OVERHEAD
+from distlog.core.format.kernels.crc import NO_BYTES, crc32c_of
+from distlog.core.format.kernels.native import (
+    called,
+    copy_bytes,
+    fill_kernel,
+    inlined,
+    int_at,
+    item_at,
+    put_at,
+    word_at,
+)
+from distlog.core.format.kernels.types import (
+    CheckedRecords,
+    HeaderPositions,
+    ScannedFields,
+    ScanProgress,
+    Slices,
+    TimeBounds,
+)
+
+# A reader returns `(value, next position)` and never reads a byte at or after `end`. A value that is cut off, or
+# longer than 5 (VARINT) or 10 (VARLONG) bytes, gives `end + 1` as the next position, and so do all later reads. A
+# kernel may thus read a chain of fields and compare once, at the end of the chain.
+#
+# A reader that is not careful reads only values of up to four bytes. It is for kernels that read again, carefully,
+# when it fails, and that ensure SLACK bytes after `end`: it always reads eight bytes.
+
+
+#: A chain of up to eight of these reads that starts at `end` or before reads fewer bytes than this after `end`.
+SLACK = 64
+#: The most bytes of a 32-bit and of a 64-bit integer. As in Kafka, bits past the 32nd in a fifth byte are dropped.
+VARINT, VARLONG = 5, 10
+
+
+@called
+def _read_bytewise(data: np.ndarray, position: int, end: int, longest: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 7 * longest, 7):
+        if position >= end:
+            break
+        byte = item_at(data, position)
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if longest == VARINT:
+                value &= 0xFFFFFFFF
+            return (value >> 1 & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), position
+    return 0, end + 1
+
+
+@inlined
+def read_number(data: np.ndarray, position: int, end: int, longest: int, careful: bool) -> tuple[int, int]:
+    """Read a VARINT or VARLONG of at most `longest` bytes (four unless `careful`); a bad value ends after `end`."""
+    if careful and position + 8 > end:
+        return _read_bytewise(data, position, end, longest)
+    word = word_at(data, position)
+    if word & 0x80 == 0:
+        value, size = word & 0x7F, 1
+    elif word & 0x8000 == 0:
+        value, size = word & 0x7F | word >> 1 & 0x3F80, 2
+    elif word & 0x800000 == 0:
+        value, size = word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1FC000, 3
+    elif word & 0x80000000 == 0:
+        value, size = word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1FC000 | word >> 3 & 0xFE00000, 4
+    elif careful:
+        return _read_bytewise(data, position, end, longest)
+    else:
+        return 0, end + 1
+    return (value >> 1) ^ -(value & 1), position + size
+
+
+@inlined
+def varlong_size(value: int) -> int:
+    """Return the number of bytes of `value`, as a varlong or a varint."""
+    zigzag = (value << 1) ^ (value >> 63)
+    if zigzag & ~0x7F == 0:
+        return 1
+    if zigzag & ~0x3FFF == 0:
+        return 2
+    size = 1
+    while zigzag & ~0x7F:
+        zigzag = zigzag >> 7 & 0x1FFFFFFFFFFFFFF
+        size += 1
+    return size
+
+
+@inlined
+def write_varlong(target: np.ndarray, position: int, value: int) -> int:
+    """Write `value` and return the next position; a varint that holds it has the same bytes."""
+    zigzag = (value << 1) ^ (value >> 63)
+    if zigzag & ~0x7F == 0:
+        put_at(target, position, zigzag)
+        return position + 1
+    if zigzag & ~0x3FFF == 0:
+        put_at(target, position, zigzag & 0x7F | 0x80)
+        put_at(target, position + 1, zigzag >> 7)
+        return position + 2
+    while zigzag & ~0x7F:
+        put_at(target, position, zigzag & 0x7F | 0x80)
+        zigzag = zigzag >> 7 & 0x1FFFFFFFFFFFFFF
+        position += 1
+    put_at(target, position, zigzag)
+    return position + 1
+
+
+_LIMIT = MAX_LONG // 1000
+
+
+@fill_kernel
+def to_microseconds(milliseconds: np.ndarray, microseconds: np.ndarray) -> bool:
+    """Fill `microseconds` with the same times; returns whether all fit into 64 bits."""
+    fitting = True
+    for index in range(milliseconds.size):
+        fitting &= -_LIMIT <= milliseconds[index] <= _LIMIT
+        microseconds[index] = milliseconds[index] * 1000
+    return fitting
+
+
+@inlined
+def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position: int, size: int) -> int:
+    """Put the string at `position` into slot `index`, after `total` bytes; a size below 0 is null."""
+    length = max(size, 0)
+    put_at(slices.offsets, index + 1, total + length)
+    put_at(slices.valid, index, size >= 0)
+    if slices.positions.size:
+        put_at(slices.positions, index, position)
+    elif length:
+        copy_bytes(slices.copies, total, data, position, length)
+    return total + length
+
+
+# Records are first read quickly, with integers of up to four bytes and few bounds checks. From the first record of a
+# section that fails, they are read carefully, which finds the fault.
+
+
+SMALLEST_RECORD = 7
+NOT_APPEND_TIME = -(2**63)
+CHECKED = -1
+
+OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END, BAD_CRC = range(9)
+
+#: The records of one batch: bytes [start, end), fields of its header, and the offsets to emit. The scan writes the
+#: number of `emitted` records and of their headers. `append_time` is the timestamp of every record, or
+#: NOT_APPEND_TIME. `crc` is the checksum that the batch must have, its header included, or CHECKED.
+SECTION = np.dtype(
+    [
+        ("start", np.int64),
+        ("end", np.int64),
+        ("record_count", np.int64),
+        ("base_offset", np.int64),
+        ("last_offset_delta", np.int64),
+        ("base_timestamp", np.int64),
+        ("append_time", np.int64),
+        ("crc", np.int64),
+        ("start_offset", np.int64),
+        ("end_offset", np.int64),
+        ("emitted", np.int64),
+        ("header_count", np.int64),
+    ]
+)
+
+
+@called
+def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful: bool) -> int:
+    """The position after `count` headers, or `end` + 1 if they are malformed."""
+    for _ in range(count):
+        key_size, position = read_number(data, position, end, VARINT, careful)
+        if key_size < 0 or key_size > end - position:
+            return end + 1
+        value_size, position = read_number(data, position + key_size, end, VARINT, careful)
+        if value_size > end - position:
+            return end + 1
+        position += max(value_size, 0)
+    return position
+
+
+@inlined
+def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, ScannedFields]:
+    """Read the record at `position` in a section up to `end`; returns its status and fields."""
+    nothing = ScannedFields(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    size, body = read_number(data, position, end, VARINT, careful)
+    if size < 1 or size > end - body:
+        return BAD_LENGTH, nothing
+    record_end = body + size
+    timestamp_delta, next_field = read_number(data, body + 1, end, VARLONG, careful)
+    offset_delta, next_field = read_number(data, next_field, end, VARINT, careful)
+    key_size, key_at = read_number(data, next_field, end, VARINT, careful)
+    if key_size > record_end - key_at:
+        return BAD_KEY, nothing
+    value_size, value_at = read_number(data, key_at + max(key_size, 0), end, VARINT, careful)
+    if value_size > record_end - value_at:
+        return BAD_VALUE, nothing
+    headers_at = value_at + max(value_size, 0)
+    headers, next_field = read_number(data, headers_at, end, VARINT, careful)
+    if headers:
+        if headers < 0 or headers > record_end - next_field:
+            return BAD_HEADERS, nothing
+        next_field = _skip_headers(data, next_field, record_end, headers, careful)
+    record = ScannedFields(
+        record_end, offset_delta, timestamp_delta, key_at, key_size, value_at, value_size, headers_at, headers
+    )
+    return OK if next_field == record_end else BAD_BODY, record
+
+
+@inlined
+def _scan_section(
+    data: np.ndarray,
+    section: np.void,
+    offsets: np.ndarray,
+    timestamps: np.ndarray,
+    key: Slices,
+    value: Slices,
+    headed: HeaderPositions,
+    progress: ScanProgress,
+    careful: bool,
+) -> tuple[int, ScanProgress]:
+    """Continue the scan of a section, up to a bad record: (status, progress)."""
+    number, position, previous, emitted, key_bytes, value_bytes, headed_records, headers = progress
+    status = OK
+    end, count = section["end"], section["record_count"]
+    # Locals: numba reads array items again after each write to any other array.
+    base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
+    base_timestamp, append_time = section["base_timestamp"], section["append_time"]
+    start_offset, end_offset = section["start_offset"], section["end_offset"]
+    while number < count:
+        status, record = read_record(data, position, end, careful)
+        if status != OK:
+            break
+        if record.offset_delta <= previous or record.offset_delta > last_delta:
+            status = BAD_OFFSET
+            break
+        number, position, previous = number + 1, record.end, record.offset_delta
+        offset = base_offset + record.offset_delta
+        if offset < start_offset or offset >= end_offset:
+            continue
+        put_at(offsets, emitted, offset)
+        timestamp = base_timestamp + record.timestamp_delta if append_time == NOT_APPEND_TIME else append_time
+        put_at(timestamps, emitted, timestamp)
+        if key.valid.size:
+            key_bytes = put_slice(key, emitted, key_bytes, data, record.key_at, record.key_size)
+        if value.valid.size:
+            value_bytes = put_slice(value, emitted, value_bytes, data, record.value_at, record.value_size)
+        if record.headers:
+            headers += record.headers
+            if headed.records.size:
+                headed.records[headed_records], headed.positions[headed_records] = emitted, record.headers_at
+                headed_records += 1
+        emitted += 1
+    if number == count and position != end:
+        status = BAD_END
+    return status, ScanProgress(number, position, previous, emitted, key_bytes, value_bytes, headed_records, headers)
+
+
+@fill_kernel
+def scan_records(
+    data: np.ndarray,
+    sections: np.ndarray,
+    offsets: np.ndarray,
+    timestamps: np.ndarray,
+    key: Slices,
+    value: Slices,
+    headed: HeaderPositions,
+) -> tuple[int, int, int]:
+    """Scan all `sections` (SECTION rows) into arrays with room for them: (status, section, emitted or bad record)."""
+    progress = ScanProgress(0, 0, -1, 0, 0, 0, 0, 0)
+    arrays = (offsets, timestamps, key, value, headed)
+    for index in range(sections.size):
+        section = sections[index]
+        if section["crc"] != CHECKED:
+            # batch by batch, so that the scan finds the bytes in the cache
+            crc = crc32c_of(NO_BYTES, data, section["start"] - HEADER_SIZE + CRC_START, section["end"])
+            if crc != section["crc"]:
+                return BAD_CRC, index, 0
+        first_record = progress.records
+        progress = ScanProgress(
+            0, section["start"], -1, first_record, progress.key_bytes, progress.value_bytes, progress.headed, 0
+        )
+        status = BAD_END
+        if section["end"] + SLACK <= data.size:
+            status, progress = _scan_section(data, section, *arrays, progress, False)
+        if status != OK:
+            status, progress = _scan_section(data, section, *arrays, progress, True)
+        if headed.records.size:
+            headed.records[progress.headed] = progress.records
+        if status != OK:
+            return status, index, progress.number
+        section["emitted"], section["header_count"] = progress.records - first_record, progress.section_headers
+    return OK, sections.size, progress.records
+
+
+@fill_kernel
+def locate_headers(
+    data: np.ndarray, headed: HeaderPositions, count: int, header_offsets: np.ndarray, key: Slices, value: Slices
+) -> None:
+    """Find the headers of the first `count` records, as listed in `headed`; `scan_records` has checked them."""
+    key_bytes = 0
+    value_bytes = 0
+    row = 0
+    first = 0
+    for record in range(count):
+        header_offsets[record] = first
+        if headed.records[row] != record:
+            continue
+        headers, position = read_number(data, headed.positions[row], data.size, VARINT, True)
+        for header in range(first, first + headers):
+            size, position = read_number(data, position, data.size, VARINT, True)
+            key_bytes = put_slice(key, header, key_bytes, data, position, size)
+            size, position = read_number(data, position + size, data.size, VARINT, True)
+            value_bytes = put_slice(value, header, value_bytes, data, position, size)
+            position += max(size, 0)
+        first += headers
+        row += 1
+    header_offsets[count] = first
+
+
+#: The verdict on a record: fine, or why a log refuses it.
+FINE, NO_KEY, BAD_TIME = range(3)
+
+
+@fill_kernel
+def check_records(
+    data: np.ndarray,
+    start: int,
+    end: int,
+    base_timestamp: int,
+    bounds: TimeBounds,
+    needs_keys: bool,
+    verdicts: np.ndarray,
+) -> CheckedRecords:
+    """Check the records in data[start:end], as many as `verdicts` has items, whose offsets must be 0, 1, 2, ...
+
+    Fills `verdicts` with FINE, NO_KEY or BAD_TIME. The smallest timestamp is a lower bound, and equals the base
+    timestamp only if the first record has that timestamp.
+    """
+    position, refused, first_has_base_time = start, 0, True
+    newest_record, newest, oldest = 0, -(2**63), 2**63 - 1
+    for number in range(verdicts.size):
+        status, record = read_record(data, position, end, True)
+        if status == OK and record.offset_delta != number:
+            status = BAD_OFFSET
+        if status != OK:
+            return CheckedRecords(status, number, newest_record, newest, oldest, refused)
+        timestamp = base_timestamp + record.timestamp_delta
+        if timestamp > newest:
+            newest_record, newest = number, timestamp
+        oldest = min(oldest, timestamp)
+        if number == 0:
+            first_has_base_time = timestamp == base_timestamp
+        verdict = FINE
+        if needs_keys and record.key_size < 0:
+            verdict = NO_KEY
+        elif timestamp != -1 and (timestamp < bounds.oldest or timestamp > bounds.newest):
+            verdict = BAD_TIME
+        verdicts[number] = verdict
+        refused += verdict != FINE
+        position = record.end
+    status = OK if position == end else BAD_END
+    if oldest == base_timestamp and oldest >= 0 and not first_has_base_time:
+        oldest -= 1
+    return CheckedRecords(status, verdicts.size, newest_record, newest, oldest, refused)
+
+
+# These kernels read only format 2, and do not describe errors: a reader of the whole file does that.
+
+
+#: Returned instead of a position or a count: the bytes are damaged, or not of format 2.
+UNSURE = -1
+
+#: The location of a record: the positions and sizes of its bytes (negative: null), and of its number of headers.
+LOCATION = np.dtype(
+    [
+        ("offset_delta", np.int64),
+        ("timestamp", np.int64),
+        ("key_at", np.int64),
+        ("key_size", np.int64),
+        ("value_at", np.int64),
+        ("value_size", np.int64),
+        ("headers_at", np.int64),
+        ("headers", np.int64),
+    ]
+)
+
+#: The location of a header of a record.
+HEADER_LOCATION = np.dtype(
+    [("key_at", np.int64), ("key_size", np.int64), ("value_at", np.int64), ("value_size", np.int64)]
+)
+
+
+@inlined
+def _size_of(data: np.ndarray, position: int, end: int) -> int:
+    """Return the size of the batch at `position`, or 0 without a complete batch of format 2 before `end`."""
+    if end - position < HEADER_SIZE or int_at(data, position + 16, 1) != 2:
+        return 0
+    size = LOG_OVERHEAD + int_at(data, position + 8, 4)
+    return size if HEADER_SIZE <= size <= end - position else 0
+
+
+@fill_kernel
+def find_batch(
+    data: np.ndarray, position: int, end: int, following: int, dense: bool, end_offset: int, offset: int
+) -> int:
+    """Return the position of the first batch from `position` that does not end before `offset`, or `end`.
+
+    All offsets are stored offsets. Returns UNSURE if the batches up to the next header do not follow each other as in
+    `first_misplaced`. They start at the offset `following`, or if that is -1, at most at `offset`, and the file ends
+    at `end_offset`.
+    """
+    while position < end:
+        size = _size_of(data, position, end)
+        if size == 0:
+            return UNSURE
+        base_offset, delta = int_at(data, position, 8), int_at(data, position + 23, 4)
+        if base_offset < 0 or delta < 0 or base_offset > MAX_LONG - delta:
+            return UNSURE
+        if following < 0:
+            if base_offset > offset:
+                return UNSURE
+        elif base_offset < following or (dense and base_offset != following):
+            return UNSURE
+        last = base_offset + delta
+        closes = position + size == end
+        if last >= end_offset or (last == end_offset - 1 and not closes):
+            return UNSURE
+        if closes:
+            if dense and last != end_offset - 1:
+                return UNSURE
+        elif last >= offset:
+            if _size_of(data, position + size, end) == 0:
+                return UNSURE
+            next_offset = int_at(data, position + size, 8)
+            if next_offset <= last or (dense and next_offset != last + 1):
+                return UNSURE
+        if last >= offset:
+            return position
+        position += size
+        following = last + 1
+    return end
+
+
+@fill_kernel
+def find_records(
+    data: np.ndarray,
+    position: int,
+    end: int,
+    count: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    append_time: int,
+    start_delta: int,
+    oldest: int,
+    locations: np.ndarray,
+) -> int:
+    """Fill `locations` with the first of `count` records from `start_delta` and `oldest`; returns their number."""
+    previous = -1
+    records = 0
+    for _ in range(count):
+        size, body = read_number(data, position, end, VARINT, True)
+        timestamp_delta, next_field = read_number(data, body + 1, end, VARLONG, True)
+        delta, next_field = read_number(data, next_field, end, VARINT, True)
+        if next_field > body + size or delta <= previous or delta > last_offset_delta:
+            return UNSURE
+        previous = delta
+        timestamp = base_timestamp + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
+        if delta >= start_delta and timestamp >= oldest:
+            status, record = read_record(data, position, end, True)
+            if status != OK:
+                return UNSURE
+            row = locations[records]
+            row["offset_delta"] = delta
+            row["timestamp"] = timestamp
+            row["key_at"], row["key_size"] = record.key_at, record.key_size
+            row["value_at"], row["value_size"] = record.value_at, record.value_size
+            row["headers_at"], row["headers"] = record.headers_at, record.headers
+            records += 1
+            if records == locations.size:
+                return records
+        position = body + size
+    return records if position == end else UNSURE
+
+
+@fill_kernel
+def find_headers(data: np.ndarray, position: int, locations: np.ndarray) -> None:
+    """Fill `locations` (HEADER_LOCATION) with the headers whose number is at `position`; a scan has checked them."""
+    _, position = read_number(data, position, data.size, VARINT, True)
+    for number in range(locations.size):
+        row = locations[number]
+        size, position = read_number(data, position, data.size, VARINT, True)
+        row["key_at"], row["key_size"] = position, size
+        size, position = read_number(data, position + size, data.size, VARINT, True)
+        row["value_at"], row["value_size"] = position, size
+        position += max(size, 0)

@@ -1,0 +1,381 @@
+"""Record batches as bytes: the 61-byte header of format 2 (Kafka's `DefaultRecordBatch`), and old formats."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from distlog.core.arrays import byte_array
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.errors import CorruptRecordError, InvalidRecordError, UnsupportedVersionError
+from distlog.core.format import compression
+from distlog.core.format.kernels.batch_scan import APPEND_TIME as APPEND_TIME
+from distlog.core.format.kernels.batch_scan import (
+    BAD_COUNT,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    BAD_OFFSETS,
+    BAD_SIZE,
+    LEGACY_ENTRY_SIZES,
+    OK,
+    count_batches,
+    read_batches,
+)
+from distlog.core.format.kernels.batch_scan import BATCH as BATCH
+from distlog.core.format.kernels.batch_scan import CODEC_MASK as CODEC_MASK
+from distlog.core.format.kernels.batch_scan import CONTROL as CONTROL
+from distlog.core.format.kernels.batch_scan import CRC_START as CRC_START
+from distlog.core.format.kernels.batch_scan import DELETE_HORIZON as DELETE_HORIZON
+from distlog.core.format.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
+from distlog.core.format.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
+from distlog.core.format.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
+from distlog.core.format.kernels.crc import first_mismatch, write_crcs
+from distlog.core.format.kernels.legacy_scan import count_entries
+from distlog.core.format.kernels.native import HAS_INSTRUCTION
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The file of a buffer of batches, and the buffer's position in it; each one value, or one per batch."""
+
+    file: str | Sequence[str] = ""
+    file_position: int | np.ndarray = 0
+
+    def of_rows(self, rows: np.ndarray) -> Source:
+        file = self.file if isinstance(self.file, str) else [self.file[row] for row in rows]
+        return Source(file, of_rows(self.file_position, rows))
+
+    def corrupt(self, message: str, row: int, batch: Any, **details: Any) -> CorruptRecordError:
+        file = self.file if isinstance(self.file, str) else self.file[row]
+        position = int(of_rows(self.file_position, row)) + int(batch["position"])
+        offset = int(batch["base_offset"])
+        return CorruptRecordError(message, file=file or None, position=position, offset=offset, **details)
+
+
+def of_rows(value: Any, rows: Any) -> Any:
+    """`value`, either one for all batches or an array of one per batch, for the batches `rows`."""
+    return value[rows] if isinstance(value, np.ndarray) else value
+
+
+# Message formats 0 and 1, read only (Kafka's `AbstractLegacyRecordBatch`, `LegacyRecord`).
+#
+#     0   int64   offset                      18  int64  timestamp, in format 1 only
+#     8   int32   bytes after this field      ..  int32  length of the key, -1: null
+#     12  uint32  CRC-32 of all after it      ..         key
+#     16  int8    magic: 0 or 1               ..  int32  length of the value, -1: null
+#     17  int8    attributes                  ..         value
+#
+# An uncompressed entry is a batch of one record. A compressed entry is a wrapper: its value decompresses to entries,
+# and its offset is the offset of the last entry. Inner offsets are absolute in format 0, relative to the first in
+# format 1.
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """The `record_count` entries of a wrapper; their stored offsets are relative to `base_offset`."""
+
+    entries: np.ndarray
+    record_count: int
+    base_offset: int
+    first_offset: int
+    last_offset: int
+
+
+def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_RECORDS_BYTES) -> Wrapper:
+    """Decompress the wrapper that `batch`, a BATCH row, locates in `data`; its errors have no file and position."""
+    magic, wrapper_offset = int(batch["magic"]), int(batch["base_offset"]) + int(batch["last_offset_delta"])
+    entry = data.data[batch["position"] : batch["position"] + batch["size"]]
+    key_at = LEGACY_ENTRY_SIZES[magic] - 4
+    key_size = int.from_bytes(entry[key_at - 4 : key_at], "big", signed=True)
+    value_at = key_at + max(key_size, 0) + 4
+    value_size = int.from_bytes(entry[value_at - 4 : value_at], "big", signed=True)
+    if value_size < 0 or value_at + value_size != len(entry):
+        raise CorruptRecordError("a compressed message has no value, or one that does not fill it")
+    value = entry[value_at:]
+    codec = int(batch["attributes"]) & CODEC_MASK
+    if codec == compression.ZSTD:
+        raise CorruptRecordError("zstd does not exist in message formats 0 and 1")
+    entries = byte_array(compression.decompress(codec, value, limit=limit, magic=magic))
+    status, count, first, last = count_entries(entries, 0, entries.size)
+    if status or count == 0:
+        raise CorruptRecordError("a compressed message holds no record, or a malformed one")
+    # An old librdkafka left the wrapper's offset at 0; Kafka then uses the inner offsets as they are.
+    base_offset = wrapper_offset - last if magic and wrapper_offset else 0
+    if base_offset < 0:
+        raise CorruptRecordError("the offset of a compressed message is below the offset of its last record")
+    if not 0 <= last - first <= MAX_INT or base_offset + first < 0:
+        raise CorruptRecordError("the offsets in a compressed message do not increase")
+    return Wrapper(entries, count, base_offset, base_offset + first, base_offset + last)
+
+
+def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> None:
+    """Fill in first offset, last offset delta and record count in the rows of wrappers, whose headers lack them."""
+    for row in np.flatnonzero(batches["record_count"] < 0).tolist():
+        batch = batches[row]
+        try:
+            wrapper = open_wrapper(data, batch)
+        except CorruptRecordError as error:
+            raise source.corrupt(error.message, row, batch, **error.details) from error
+        batch["base_offset"] = wrapper.first_offset
+        batch["last_offset_delta"] = wrapper.last_offset - wrapper.first_offset
+        batch["record_count"] = wrapper.record_count
+
+
+# The header of format 2 (Kafka's `DefaultRecordBatch`).
+#
+#     0   int64   base offset              21  int16   attributes              43  int64   producer id
+#     8   int32   bytes after this field   23  int32   last offset delta       51  int16   producer epoch
+#     12  int32   partition leader epoch   27  int64   base timestamp          53  int32   base sequence
+#     16  int8    magic: 2                 35  int64   largest timestamp       57  int32   number of records
+#     17  uint32  CRC-32C of all after it                                      61  ...     records, compressed as one
+#
+# The checksum does not cover base offset and leader epoch, which can be assigned after a batch is written. With the
+# delete horizon bit (KIP-534) the base timestamp is that horizon; deltas still count from it. Formats 0 and 1
+# (`legacy_scan`) also have their magic at byte 16, and give rows of the same kind.
+HEADER = struct.Struct(">qiibIhiqqqhii")
+CRC_AT, LEGACY_CRC_START = 17, 16
+_ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
+#: A kernel computes the checksums of batches below this size, all in one call: a call for each would cost more.
+#: With the processor's instruction the kernel is as fast for any size.
+SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
+#: The library checks fewer batches than this one by one, so that a first small read compiles no kernel.
+_MANY_BATCHES = 16
+
+#: Types of control records, the second int16 of their key.
+ABORT, COMMIT, LEADER_CHANGE, SNAPSHOT_HEADER, SNAPSHOT_FOOTER, KRAFT_VERSION, KRAFT_VOTERS = range(7)
+
+#: Values of the column `timestamp_type`.
+NO_TIMESTAMP, CREATE_TIME, LOG_APPEND_TIME = -1, 0, 1
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+COLUMNS = tuple(SCHEMA.names)
+
+_COMPLAINTS = {
+    BAD_LENGTH: "a record batch is shorter than any batch can be",
+    BAD_MAGIC: "a record batch has an unknown format; a newer Kafka may have written it",
+    BAD_SIZE: "a record batch is shorter than its header",
+    BAD_OFFSETS: "a record batch has a negative offset, or a last one before its first",
+    BAD_COUNT: "a record batch has a negative number of records",
+}
+
+
+class BatchFields(NamedTuple):
+    """The fields of a BATCH row as Python numbers: reading several from the row costs much more."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset_delta: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+
+def attributes_of(batch: Buffer) -> int:
+    """The attributes of a batch of format 2; 0 if it is too short to be one."""
+    header = bytes(memoryview(batch)[:HEADER_SIZE])
+    return int.from_bytes(header[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2], "big") if len(header) == HEADER_SIZE else 0
+
+
+def batch_fields(rows: np.ndarray) -> list[BatchFields]:
+    return [BatchFields._make(row) for row in rows.tolist()]
+
+
+def read_headers(
+    data: Any, *, start: int = 0, end: int | None = None, file: str = "", file_position: int = 0
+) -> np.ndarray:
+    """Return the headers of the complete batches in data[start:end] as BATCH rows, with positions in `data`.
+
+    Checks no checksum. A compressed message of format 0 or 1 is decompressed, since its header lacks the first offset
+    and the number of records. `file_position` is the position of data[0].
+    """
+    array = byte_array(data)
+    if start < 0:
+        raise ValueError("start must be a position in data")
+    source = Source(file, file_position)
+    status, position, count = count_batches(array, start, array.size if end is None else min(end, array.size))
+    if status != OK:
+        raise CorruptRecordError(_COMPLAINTS[status], file=file or None, position=file_position + position)
+    batches = np.zeros(count, BATCH)
+    status, index = read_batches(array, start, batches)
+    if status != OK:
+        raise source.corrupt(_COMPLAINTS[status], index, batches[index])
+    if count and batches["record_count"].min() < 0:
+        resolve_wrappers(array, batches, source)
+    return batches
+
+
+def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position: Any = 0) -> None:
+    """Raise CorruptRecordError for the first batch with a wrong checksum; `file` and position as in Source."""
+    bad = first_bad_crc(data, batches)
+    if bad >= 0:
+        raise wrong_crc(Source(file, file_position), bad, batches[bad])
+
+
+def wrong_crc(source: Source, row: int, batch: Any) -> CorruptRecordError:
+    """The error for batch number `row` of `source`, whose checksum is wrong; `batch` is its BATCH row."""
+    return source.corrupt("a record batch fails its checksum: verify, then restore it from a copy", row, batch)
+
+
+def first_bad_crc(data: Any, batches: np.ndarray) -> int:
+    """Return the row of the first of `batches` with a wrong checksum, or -1."""
+    ends = batches["position"] + batches["size"]
+    array = byte_array(data)
+    if len(batches) and (batches["position"].min() < 0 or ends.max() > array.size):
+        raise ValueError("these batches are not of this data")
+    if len(batches) < _MANY_BATCHES:
+        return _first_bad(data, batches, np.ones(len(batches), np.bool_))
+    is_unchecked = (batches["size"] >= SHORT_BATCH) | (batches["magic"] != 2)
+    bad = (first_mismatch(array, batches, SHORT_BATCH, CRC_START), _first_bad(data, batches, is_unchecked))
+    return min((row for row in bad if row >= 0), default=-1)
+
+
+def _first_bad(data: Any, batches: np.ndarray, is_selected: np.ndarray) -> int:
+    view, rows = memoryview(data), np.flatnonzero(is_selected)
+    fields = (batches[name][rows].tolist() for name in ("position", "size", "magic", "crc"))
+    for row, position, size, magic, stored in zip(rows.tolist(), *fields, strict=True):
+        if magic == 2:
+            computed = crc32c(view[position + CRC_START : position + size])
+        else:
+            computed = zlib.crc32(view[position + LEGACY_CRC_START : position + size])
+        if computed != stored:
+            return int(row)
+    return -1
+
+
+def increment_sequence(sequence: int, count: Any) -> Any:
+    """The sequence number `count` records after `sequence`, or before it; 0 comes after 2^31 - 1."""
+    return (sequence + count) & MAX_INT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFormat:
+    """The rules for batches of format 2. Raises InvalidRecordError for a combination that Kafka does not allow.
+
+    A batch ends before its uncompressed records would pass `batch_bytes`, but holds at least one record. It also ends
+    before a record that is more than `window_ms` newer than the record that began the window; that record begins the
+    next batch. With `append_time`, a function that returns the time in ms, the batches are LogAppendTime.
+    """
+
+    codec: int = compression.NONE
+    level: int | None = None
+    batch_bytes: int = 131_072
+    max_batch_bytes: int = 1_048_588
+    window_ms: int = MAX_LONG
+    append_time: Callable[[], int] | None = None
+    leader_epoch: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transactional: bool = False
+    control: bool = False
+
+    def __post_init__(self) -> None:
+        if self.producer_id == -1:
+            if self.transactional:
+                raise InvalidRecordError("a transactional batch needs a producer id")
+        elif self.producer_epoch < 0:
+            raise InvalidRecordError("a producer id needs an epoch", producer_id=self.producer_id)
+        elif self.base_sequence < 0 and not self.control:
+            raise InvalidRecordError("a producer id needs a sequence number", producer_id=self.producer_id)
+        elif self.control and not self.transactional:
+            # a producer's only control records are the ends of its transactions
+            raise InvalidRecordError("an end marker needs a transactional batch", producer_id=self.producer_id)
+
+    @property
+    def largest(self) -> int:
+        """The most bytes of uncompressed records that any batch may have."""
+        if self.codec == compression.NONE:
+            return self.max_batch_bytes - HEADER_SIZE
+        return compression.MAX_RECORDS_BYTES
+
+    @property
+    def limit(self) -> int:
+        """The most bytes of uncompressed records that a batch of more than one record may have."""
+        room = self.max_batch_bytes - HEADER_SIZE
+        if self.codec != compression.NONE:
+            # Data that does not compress grows: by 10 bytes per 32 KiB at worst, in snappy.
+            room = min(room - (room >> 10) - 64, compression.MAX_RECORDS_BYTES)
+        return min(self.batch_bytes, room)
+
+    def headers(self, count: int) -> np.ndarray:
+        batches = np.zeros(count, BATCH)
+        batches["magic"], batches["leader_epoch"] = 2, self.leader_epoch
+        batches["producer_id"], batches["producer_epoch"] = self.producer_id, self.producer_epoch
+        by_append_time = self.append_time is not None
+        batches["attributes"] = (
+            self.codec | by_append_time * APPEND_TIME | self.transactional * TRANSACTIONAL | self.control * CONTROL
+        )
+        return batches
+
+
+Longs = npt.NDArray[np.int64]
+
+
+def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
+    """Return the values for the first 8 bytes of `batches` (BATCH rows) that start at `base_offsets`.
+
+    An entry of format 0 or 1 stores its last offset there. Raises UnsupportedVersionError for a compressed entry of
+    format 0 that would move, since its records store absolute offsets.
+    """
+    last = batches["magic"] < 2
+    fixed = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
+    if (fixed & (base_offsets != batches["base_offset"])).any():
+        raise UnsupportedVersionError(
+            "the offsets of compressed messages of format 0 cannot change: append the records of this file again"
+        )
+    return np.where(last, base_offsets + batches["last_offset_delta"], base_offsets)
+
+
+def write_base_offsets(data: npt.NDArray[np.uint8], positions: Longs, offsets: Longs) -> None:
+    """Write `offsets`, the result of `header_offsets`, into the batches of `data` that begin at `positions`."""
+    data[positions[:, None] + np.arange(8)] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+
+
+def give_append_times(batches: npt.NDArray[Any], times: npt.NDArray[np.int64]) -> None:
+    """Set the append time in BATCH rows (Kafka's `setMaxTimestamp`): ms per batch; -1 keeps the batch's own times."""
+    is_given = times >= 0
+    batches["max_timestamp"][is_given] = times[is_given]
+    batches["attributes"][is_given] |= APPEND_TIME
+
+
+def write_append_times(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any]) -> None:
+    """Write the attributes and largest timestamps of the rows into `data`, and the new checksums into both.
+
+    The base timestamp, the deltas and compressed records stay as the producer wrote them.
+    """
+    _put(data, batches["position"] + _ATTRIBUTES_AT, batches["attributes"].astype(">i2"))
+    _put(data, batches["position"] + _MAX_TIMESTAMP_AT, batches["max_timestamp"].astype(">i8"))
+    write_crcs(data, batches, CRC_START, CRC_AT)
+
+
+def _put(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+    size = values.dtype.itemsize
+    data[positions[:, None] + np.arange(size)] = values.view(np.uint8).reshape(-1, size)

@@ -1,0 +1,418 @@
+"""Decodes record batches to Arrow, many batches at a time and without a Python object per record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.arrays import booleans, byte_array, fitted, java_text, new_array
+from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG
+from distlog.core.errors import CorruptRecordError
+from distlog.core.format.compression import MAX_RECORDS_BYTES, NONE, Expander
+from distlog.core.format.kernels import record_scan
+from distlog.core.format.kernels.batch_scan import CODEC_MASK, HEADER_SIZE, LEGACY_ENTRY_SIZES
+from distlog.core.format.kernels.legacy_scan import scan_entries
+from distlog.core.format.kernels.record_scan import (
+    CHECKED,
+    NOT_APPEND_TIME,
+    SECTION,
+    SMALLEST_RECORD,
+    locate_headers,
+    scan_records,
+)
+from distlog.core.format.kernels.types import HeaderPositions, Slices
+from distlog.core.format.record_batch import (
+    APPEND_TIME,
+    COLUMNS,
+    CONTROL,
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    SCHEMA,
+    SHORT_BATCH,
+    Source,
+    first_bad_crc,
+    of_rows,
+    open_wrapper,
+    wrong_crc,
+)
+
+_HEADERS = SCHEMA.field("headers").type
+_NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
+#: Columns of one value with this many rows share memory, for the last _CONSTANTS values.
+_CONSTANT_ROWS, _CONSTANTS = range(1 << 14, 1 << 17), 8
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFields:
+    """Room for the fields of `size` records; a scan fills the first `count` slots."""
+
+    offsets: np.ndarray
+    timestamps: np.ndarray
+    key: Slices
+    value: Slices
+    headed: HeaderPositions
+
+    @classmethod
+    def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
+        """Room for `size` records; with `copied_bytes`, the size of the sections, keys and values are copied."""
+        slots = size + 1 if "headers" in columns else 0
+        return cls(
+            new_array(size, np.int64),
+            new_array(size, np.int64),
+            _allocate(size, copied_bytes) if "key" in columns else _allocate(0, 0),
+            _allocate(size, copied_bytes) if "value" in columns else _allocate(0, 0),
+            HeaderPositions(new_array(slots, np.int64), new_array(slots, np.int64)),
+        )
+
+    def to_arrow(self, name: str, count: int) -> pa.Array:
+        """Column `name` (offset, timestamp, key or value) of the first `count` records, which were copied."""
+        if name in ("key", "value"):
+            return _strings(self.key if name == "key" else self.value, pa.binary(), count)
+        return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
+
+
+def headers_to_arrow(data: np.ndarray, headed: HeaderPositions, count: int, header_count: int, room: int) -> pa.Array:
+    """The headers of the first `count` records, at most `header_count`, as a column; sections have `room` bytes."""
+    if not header_count:
+        return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])
+    offsets = new_array(count + 1, np.int32)
+    key, value = _allocate(header_count, room), _allocate(header_count, room)
+    locate_headers(data, headed, count, offsets, key, value)
+    header_count = int(offsets[count])
+    children = [_text(key, header_count), _strings(value, pa.binary(), header_count)]
+    pairs = pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
+    return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(offsets)], 0, children=[pairs])
+
+
+def of_one_value(name: str, value: int, count: int) -> pa.Array:
+    """Column `name` of SCHEMA, which must be of int32, with `count` times `value`; batches share its memory."""
+    return pa.Array.from_buffers(SCHEMA.field(name).type, count, [None, _repeated(value, count)], 0)
+
+
+def fixed_width(name: str, values: np.ndarray) -> pa.Array:
+    """Column `name` of SCHEMA over `values`, without a copy and without nulls."""
+    return pa.Array.from_buffers(SCHEMA.field(name).type, values.size, [None, pa.py_buffer(values)], 0)
+
+
+@lru_cache
+def struct_of(columns: tuple[str, ...]) -> pa.DataType:
+    """The given columns of SCHEMA as one struct type; KeyError for a name that SCHEMA does not have."""
+    return pa.struct([SCHEMA.field(name) for name in columns])
+
+
+def _repeated(value: int, count: int) -> pa.Buffer:
+    if count in _CONSTANT_ROWS:
+        return _shared(value, _CONSTANT_ROWS.stop).slice(0, 4 * count)
+    return _filled(value, count)
+
+
+def _filled(value: int, count: int) -> pa.Buffer:
+    values = np.full(count, value, np.int32)
+    values.flags.writeable = False
+    return pa.py_buffer(values)
+
+
+_shared = lru_cache(_CONSTANTS)(_filled)
+
+
+def _allocate(size: int, copied_bytes: int) -> Slices:
+    offsets = new_array(size + 1, np.int32)
+    offsets[0] = 0
+    copies, positions = new_array(copied_bytes, np.uint8), new_array(0 if copied_bytes else size, np.int64)
+    return Slices(offsets, new_array(size, np.bool_), copies, positions)
+
+
+def _strings(slices: Slices, kind: pa.DataType, count: int) -> pa.Array:
+    valid = slices.valid[:count]
+    nulls = count - int(np.count_nonzero(valid))
+    if count and nulls == count:
+        return pa.nulls(count, kind)
+    copied = fitted(slices.copies, int(slices.offsets[count]))
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    offsets = pa.py_buffer(slices.offsets[: count + 1])
+    return pa.Array.from_buffers(kind, count, [bitmap, offsets, pa.py_buffer(copied)], nulls)
+
+
+def _text(slices: Slices, count: int) -> pa.Array:
+    text = _strings(slices, pa.string(), count)
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return pa.array(list(map(java_text, text.view(pa.binary()).to_pylist())), pa.string())
+    return text
+
+
+_FIRST_GUESS = 4
+
+#: The most bytes of records that are opened at once, since Arrow's `binary` has 32-bit offsets.
+MAX_DECODED_BYTES = MAX_INT
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSelection:
+    """Batches of one buffer and bounds of records, one or per batch; `end_offset` is excluded, `newest` included."""
+
+    data: np.ndarray
+    batches: np.ndarray
+    shift: int | np.ndarray
+    partition: int | np.ndarray
+    start_offset: int | np.ndarray
+    end_offset: int | np.ndarray
+    source: Source
+    oldest: int | np.ndarray = MIN_LONG
+    newest: int | np.ndarray = MAX_LONG
+    unchecked: bool = False
+
+    @property
+    def of_any_time(self) -> bool:
+        bounds = self.oldest, self.newest
+        return all(isinstance(bound, int) for bound in bounds) and bounds == (MIN_LONG, MAX_LONG)
+
+    def of_rows(self, rows: np.ndarray) -> BatchSelection:
+        names = ("shift", "partition", "start_offset", "end_offset", "oldest", "newest")
+        values = {name: of_rows(getattr(self, name), rows) for name in names}
+        return replace(self, batches=self.batches[rows], source=self.source.of_rows(rows), **values)
+
+    def corrupt(self, message: str, row: int, **details: Any) -> CorruptRecordError:
+        return self.source.corrupt(message, row, self.batches[row], **details)
+
+
+def checked_by_scan(batches: np.ndarray) -> np.ndarray:
+    """The batches whose checksums the scan compares: short ones of format 2, if none of all is compressed."""
+    if (batches["attributes"] & CODEC_MASK).any():
+        return np.zeros(batches.size, np.bool_)
+    is_checked: np.ndarray = (batches["magic"] == 2) & (batches["size"] < SHORT_BATCH)
+    return is_checked
+
+
+def open_sections(selection: BatchSelection, enough: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
+    """A buffer with the records of batches of one format, and SECTION rows: of as many as have `enough` bytes."""
+    sections = _stored_sections(selection)
+    data = selection.data
+    if (selection.batches["attributes"] & CODEC_MASK).any():
+        data, count = _expand_sections(selection, sections, enough)
+        sections = sections[:count]
+    smallest = SMALLEST_RECORD if selection.batches["magic"][0] == 2 else LEGACY_ENTRY_SIZES[0]
+    room = sections["end"] - sections["start"]
+    too_many = sections["record_count"] * smallest > room
+    if too_many.any():
+        raise selection.corrupt(
+            "a batch is too short for the records that it claims to hold", int(np.argmax(too_many))
+        )
+    if room.sum() > MAX_DECODED_BYTES:
+        raise selection.corrupt("batches hold more than 2 GiB of records together: read fewer at a time", 0)
+    return data, sections
+
+
+def _stored_sections(selection: BatchSelection) -> np.ndarray:
+    # A legacy section is the whole entry, and stores the offset itself instead of a delta to the batch's.
+    batches = selection.batches
+    current = batches["magic"][0] == 2
+    sections = np.zeros(batches.size, SECTION)
+    sections["start"] = batches["position"] + (HEADER_SIZE if current else 0)
+    sections["end"] = batches["position"] + batches["size"]
+    sections["record_count"] = batches["record_count"]
+    sections["base_offset"] = batches["base_offset"] + selection.shift if current else selection.shift
+    sections["last_offset_delta"] = batches["last_offset_delta"]
+    sections["base_timestamp"] = batches["base_timestamp"]
+    by_append_time = batches["attributes"] & APPEND_TIME != 0
+    sections["append_time"] = np.where(by_append_time, batches["max_timestamp"], NOT_APPEND_TIME)
+    sections["crc"] = batches["crc"]
+    sections["crc"][~(selection.unchecked & checked_by_scan(batches))] = CHECKED
+    sections["start_offset"] = selection.start_offset
+    sections["end_offset"] = selection.end_offset
+    return sections
+
+
+def _expand_sections(selection: BatchSelection, sections: np.ndarray, enough: int) -> tuple[np.ndarray, int]:
+    """Return the bytes of the first sections, up to about `enough` bytes, and the number of sections."""
+    expander = Expander(min(_FIRST_GUESS * int((sections["end"] - sections["start"]).sum()), enough + enough // 4))
+    for row, section in enumerate(sections):
+        if expander.size >= enough:
+            return byte_array(expander.array), row
+        start, limit = expander.size, MAX_DECODED_BYTES - expander.size
+        batch = selection.batches[row]
+        codec = int(batch["attributes"]) & CODEC_MASK
+        if codec != NONE:
+            limit = min(limit, MAX_RECORDS_BYTES)
+        data = selection.data[section["start"] : section["end"]]
+        try:
+            if batch["magic"] != 2 and codec != NONE:
+                wrapper = open_wrapper(selection.data, batch, limit=limit)
+                section["base_offset"] += wrapper.base_offset
+                codec, data = NONE, wrapper.entries
+            section["end"] = expander.expand(codec, data, limit=limit)
+        except CorruptRecordError as error:
+            raise selection.corrupt(error.message, row, **error.details) from error
+        section["start"] = start
+    return byte_array(expander.array), len(sections)
+
+
+#: The message of the error for offset deltas that do not increase.
+OFFSETS_OUT_OF_ORDER = "a record's offset is not above the one before, or beyond its batch"
+
+_COMPLAINTS = {
+    record_scan.BAD_LENGTH: "a record's length does not fit into its batch",
+    record_scan.BAD_KEY: "a record's key is longer than the record",
+    record_scan.BAD_VALUE: "a record's value is longer than the record",
+    record_scan.BAD_HEADERS: "a record has a negative number of headers, or more than fit",
+    record_scan.BAD_BODY: "a record's fields do not fill its length",
+    record_scan.BAD_OFFSET: OFFSETS_OUT_OF_ORDER,
+    record_scan.BAD_END: "a batch has bytes after its last record",
+}
+
+
+def decode(
+    data: Any,
+    batches: np.ndarray,
+    *,
+    columns: Sequence[str] = COLUMNS,
+    shift: int | np.ndarray = 0,
+    partition: int | np.ndarray = 0,
+    start_offset: int | np.ndarray = 0,
+    end_offset: int | np.ndarray = MAX_LONG,
+    file: str | Sequence[str] = "",
+    file_position: int | np.ndarray = 0,
+) -> pa.RecordBatch:
+    """Decode the records of `batches`, rows of `read_headers` on `data`, as `columns` of SCHEMA.
+
+    Every argument after `columns` may be an array with an item per batch. `shift` is added to stored offsets.
+    Excludes `end_offset`, and the records of control batches. Records of a LogAppendTime batch have the batch's
+    largest timestamp, in format 0 -1 (KIP-32). The caller must check the checksums first.
+    """
+    source = Source(file, file_position)
+    selection = BatchSelection(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
+    parts = list(decode_parts(selection, columns, MAX_DECODED_BYTES))
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the result of `decode` in parts of about `part_bytes`, or one batch, to bound memory.
+
+    Compares the checksums of `unchecked` batches, also of batches without a selected record: some at the start, some
+    before their part is yielded.
+    """
+    names = tuple(columns)
+    for run in _runs_of_one_format(selection):
+        while True:
+            decoded, records = _decode_run(run, names, part_bytes)
+            yield records
+            if decoded == run.batches.size:
+                break
+            run = run.of_rows(np.arange(decoded, run.batches.size))
+
+
+def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
+    # At least one run, so that batches without records give an empty batch of the right schema.
+    rows = _selected_rows(selection)
+    if selection.unchecked:
+        # the checksums that the scan of `rows` does not compare
+        is_unscanned = np.ones(selection.batches.size, np.bool_)
+        is_unscanned[rows] = ~checked_by_scan(selection.batches[rows])
+        unscanned = np.flatnonzero(is_unscanned)
+        bad = first_bad_crc(selection.data, selection.batches[unscanned])
+        if bad >= 0:
+            raise wrong_crc(selection.source, int(unscanned[bad]), selection.batches[unscanned[bad]])
+    current = selection.batches["magic"][rows] == 2
+    changes = np.flatnonzero(current[1:] != current[:-1]) + 1
+    if changes.size:
+        return [selection.of_rows(part) for part in np.split(rows, changes)]
+    return [selection if rows.size == selection.batches.size else selection.of_rows(rows)]
+
+
+def _selected_rows(selection: BatchSelection) -> np.ndarray:
+    batches = selection.batches
+    ends = batches["position"] + batches["size"]
+    if batches.size and (batches["position"].min() < 0 or ends.max() > selection.data.size):
+        raise ValueError("these batches are not of this data")
+    first = batches["base_offset"] + selection.shift
+    last = first + batches["last_offset_delta"]
+    is_out_of_range = (first < 0) | (last < first)
+    if is_out_of_range.any():
+        raise selection.corrupt("the shifted offsets of a batch are out of range", int(np.argmax(is_out_of_range)))
+    overlapping = (last >= selection.start_offset) & (first < selection.end_offset)
+    holding_data = (batches["record_count"] > 0) & (batches["attributes"] & CONTROL == 0)
+    return np.flatnonzero(overlapping & holding_data & _may_be_in_time(selection))
+
+
+def _may_be_in_time(selection: BatchSelection) -> np.ndarray | bool:
+    """Flag the batches that may have a record in the time range: headers only have the largest time."""
+    if selection.of_any_time:
+        return True
+    largest = selection.batches["max_timestamp"]
+    of_one_time = (selection.batches["attributes"] & APPEND_TIME != 0) | (selection.batches["record_count"] == 1)
+    may_be: np.ndarray = (largest >= selection.oldest) & ((largest <= selection.newest) | ~of_one_time)
+    return may_be
+
+
+def _decode_run(selection: BatchSelection, names: tuple[str, ...], enough: int) -> tuple[int, pa.RecordBatch]:
+    """Return the number of decoded batches, and their records."""
+    kind = struct_of(names)
+    if not selection.batches.size:
+        return 0, pa.RecordBatch.from_struct_array(pa.nulls(0, kind))
+    data, sections = open_sections(selection, enough)
+    if sections.size < selection.batches.size:
+        selection = selection.of_rows(np.arange(sections.size))
+    room = int((sections["end"] - sections["start"]).sum())
+    fields = RecordFields.allocate(int(sections["record_count"].sum()), names, room)
+    count = scan_sections(selection, data, sections, fields)
+    arrays = []
+    for name in names:
+        if name == "partition":
+            arrays.append(_repeated_column(name, selection.partition, sections, count))
+        elif name == "timestamp_type":
+            arrays.append(_repeated_column(name, _timestamp_types(selection.batches), sections, count))
+        elif name == "headers":
+            arrays.append(headers_to_arrow(data, fields.headed, count, int(sections["header_count"].sum()), room))
+        else:
+            arrays.append(fields.to_arrow(name, count))
+    # through a struct, which keeps the number of records of a batch without columns
+    records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
+    if not selection.of_any_time:
+        records = records_in_time(selection, sections["emitted"], fields.timestamps[:count], records)
+    return sections.size, pa.RecordBatch.from_struct_array(records)
+
+
+def records_in_time(
+    selection: BatchSelection, counts: np.ndarray, timestamps: np.ndarray, records: pa.StructArray
+) -> pa.StructArray:
+    oldest, newest = (
+        bound if isinstance(bound, int) else np.repeat(bound, counts)
+        for bound in (selection.oldest, selection.newest)
+    )
+    in_time = (timestamps >= oldest) & (timestamps <= newest)
+    return records if in_time.all() else records.filter(booleans(in_time))
+
+
+def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
+    """Fill `fields` with the records of `sections`, the result of `open_sections`; returns their number."""
+    slots = (fields.offsets, fields.timestamps, fields.key, fields.value)
+    if selection.batches["magic"][0] == 2:
+        status, row, number = scan_records(data, sections, *slots, fields.headed)
+    else:
+        status, row, number = scan_entries(data, sections, *slots)
+    if status == record_scan.BAD_CRC:
+        raise wrong_crc(selection.source, row, selection.batches[row])
+    if status != record_scan.OK:
+        raise selection.corrupt(_COMPLAINTS[status], row, record=number)
+    return int(number)
+
+
+def _timestamp_types(batches: np.ndarray) -> np.ndarray:
+    kinds = np.where(batches["attributes"] & APPEND_TIME, LOG_APPEND_TIME, CREATE_TIME)
+    kinds[batches["magic"] == 0] = NO_TIMESTAMP
+    return kinds
+
+
+def _repeated_column(name: str, value: int | np.ndarray, sections: np.ndarray, count: int) -> pa.Array:
+    if not isinstance(value, np.ndarray):
+        return of_one_value(name, value, count)
+    if (value == value[0]).all():
+        return of_one_value(name, int(value[0]), count)
+    return fixed_width(name, np.repeat(value.astype(np.int32), sections["emitted"]))

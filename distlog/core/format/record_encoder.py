@@ -1,0 +1,342 @@
+"""Encodes Arrow to record batches of format 2, without a copy between (Kafka's `MemoryRecordsBuilder`)."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from distlog.core.arrays import BLOCK_BYTES, byte_array, flags_of, new_array, new_pages
+from distlog.core.errors import InvalidRecordError
+from distlog.core.format import compression
+from distlog.core.format.kernels import record_write
+from distlog.core.format.kernels.record_write import DRAFT, append_groups, append_records
+from distlog.core.format.kernels.types import BatchLimits, ByteColumn, Columns, HeaderColumn
+from distlog.core.format.record_batch import (
+    CRC_AT,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    HEADERS_TYPE,
+    LOG_OVERHEAD,
+    BatchFormat,
+    increment_sequence,
+)
+from distlog.core.times import NO_TIMESTAMP
+
+_OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordInput:
+    timestamps: np.ndarray
+    key: ByteColumn
+    value: ByteColumn
+    headers: HeaderColumn | None
+
+    def columns(self) -> Columns:
+        return self.timestamps, self.key, self.value, self.headers
+
+    @classmethod
+    def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
+        """Take the columns timestamp, key, value and optionally headers.
+
+        Raises InvalidRecordError for bad offsets.
+        """
+        names = records.schema.names
+        missing = {"timestamp", "key", "value"}.difference(names)
+        if missing:
+            raise InvalidRecordError("records lack a column", column=", ".join(sorted(missing)))
+        try:
+            return cls(
+                _timestamps(_sized(records, "timestamp")),
+                *_alike(*(_byte_column(_sized(records, name), name) for name in ("key", "value"))),
+                _header_column(_sized(records, "headers")) if "headers" in names else None,
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidRecordError(f"key and value must be binary, headers like {HEADERS_TYPE}: {error}") from None
+
+
+def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column, after a check that its buffers are long enough."""
+    column = records.column(name)
+    try:
+        column.validate()
+    except pa.ArrowInvalid as error:
+        raise unfit(name, error) from None
+    return column
+
+
+def unfit(column: str, reason: object) -> InvalidRecordError:
+    return InvalidRecordError(f"column {column} is not a valid Arrow array: {reason}")
+
+
+def _byte_column(array: pa.Array, name: str) -> ByteColumn:
+    """Return the strings of `array`, without a copy for null, binary and large_binary; other types are cast."""
+    count = len(array)
+    if array.type == pa.null():
+        return ByteColumn(_frozen(np.zeros(count + 1, np.int32)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
+    if array.type not in _OFFSET_TYPES:
+        array = array.cast(pa.large_binary())
+    _, offsets, data = array.buffers()
+    offsets = _offsets(array, offsets, _OFFSET_TYPES[array.type], data.size if data else 0, name)
+    return ByteColumn(offsets, _valid(array), byte_array(data) if data else _NO_DATA)
+
+
+def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
+    """Return both columns with offsets of the wider of their two widths."""
+    kind = np.result_type(key.offsets, value.offsets)
+    key, value = (
+        column._replace(offsets=_frozen(column.offsets.astype(kind, copy=False))) for column in (key, value)
+    )
+    return key, value
+
+
+def _header_column(array: pa.Array) -> HeaderColumn | None:
+    """Return the headers of `array`, a list<struct<key: string, value: binary>>, or None without headers."""
+    if array.type == pa.null() or len(array) == 0:
+        return None
+    array = array.cast(HEADERS_TYPE)
+    pairs = array.values
+    offsets = _offsets(array, array.buffers()[1], np.int32, len(pairs), "headers")
+    firsts, ends = offsets[:-1], offsets[1:]
+    if array.null_count:
+        ends = _frozen(np.where(_valid(array), ends, firsts))
+    keys = _byte_column(pairs.field(0), "headers")
+    if pairs.null_count:
+        present = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
+        keys = keys._replace(valid=_frozen(present))
+    return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1), "headers"))
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    # always read-only, so that a kernel is compiled once and not for each mix of read-only and writable
+    array.flags.writeable = False
+    return array
+
+
+def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any, end: int, name: str) -> np.ndarray:
+    if buffer is None or len(array) == 0:
+        return _frozen(np.zeros(len(array) + 1, kind))
+    offsets = _frozen(_items(buffer, kind, array.offset, len(array) + 1))
+    if offsets[0] < 0 or offsets[-1] > end or (offsets[:-1] > offsets[1:]).any():
+        raise unfit(name, "its offsets do not ascend within its data")
+    return offsets
+
+
+def _valid(array: pa.Array) -> np.ndarray:
+    return _frozen(flags_of(array.is_valid())) if array.null_count else _NO_NULLS
+
+
+def _timestamps(array: pa.Array) -> np.ndarray:
+    if not (pa.types.is_int64(array.type) or (pa.types.is_timestamp(array.type) and array.type.unit == "ms")):
+        raise InvalidRecordError("timestamps must be timestamp[ms] or int64", type=str(array.type))
+    if array.null_count:
+        raise InvalidRecordError("a timestamp is null", row=int(np.argmin(_valid(array))))
+    return _frozen(_items(array.buffers()[1], np.int64, array.offset, len(array)))
+
+
+def _items(buffer: pa.Buffer | None, kind: Any, first: int, count: int) -> np.ndarray:
+    # a buffer may end with a partial item
+    if buffer is None or count == 0:
+        return np.empty(0, kind)
+    return np.frombuffer(buffer, kind, count, first * np.dtype(kind).itemsize)
+
+
+_NO_DATA = _frozen(np.empty(0, np.uint8))
+_NO_NULLS = _frozen(np.empty(0, np.bool_))
+
+_FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
+#: Roughly the most bytes that a record has in a batch in addition to its bytes in Arrow.
+_RECORD_SPARE = 8
+
+_ABOVE_MAX = "a record makes a batch above max.message.bytes, or above segment.bytes if that is less"
+_COMPLAINTS = {
+    record_write.BAD_TIMESTAMP: "a timestamp is negative (only -1 is allowed: no timestamp)",
+    record_write.NULL_HEADER_KEY: "the key of a header is null",
+    record_write.TOO_LARGE: "a record is larger than 2 GiB",
+}
+
+_CRC = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatches:
+    """Batches back to back in `data`, which is writable, and their BATCH rows.
+
+    `offsets_of_max_timestamp` has the offset of the first record with the largest timestamp, -1 for a batch without
+    timestamps. `min_timestamps` is -1 if a record has no timestamp.
+    """
+
+    data: memoryview
+    batches: np.ndarray
+    offsets_of_max_timestamp: np.ndarray
+    min_timestamps: np.ndarray
+
+
+class RecordEncoder:
+    """Writes records into batches at offsets from `base_offset`; the last batch stays open.
+
+    Holds about `gather_bytes`, or four batches if these are larger, and starts with room for `room` bytes. It never
+    rereads batches that it has yielded. The same records make the same batches, however they are split into calls.
+    Don't use it again after an error.
+
+    `file_position` is the position of the next batches in their file; the caller may set it after each step. Then
+    `new_pages` aligns uncompressed batches in memory, so that they can be written without a copy.
+    """
+
+    def __init__(
+        self, form: BatchFormat, base_offset: int = 0, gather_bytes: int = BLOCK_BYTES, room: int = _FIRST_ROOM
+    ) -> None:
+        self._form, self._base_offset, self._gather_bytes = form, base_offset, gather_bytes
+        self._limits = BatchLimits(form.limit, form.largest, form.window_ms)
+        self._data, self._drafts = new_array(room, np.uint8), np.zeros(_FIRST_DRAFTS, DRAFT)
+        self._last = self.file_position = 0
+        self._until = NO_TIMESTAMP
+
+    def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
+        """Append the `rows` of `source`.
+
+        Yields full batches. `row` in an error counts from the encoder's first record.
+        """
+        first, columns = 0, source.columns()
+        while True:
+            status, first, self._last, end, self._until = append_records(
+                self._data, self._drafts, self._last, first, rows, columns, self._limits, self._until
+            )
+            if status == record_write.OK:
+                return
+            if status != record_write.FULL:
+                raise self._refused(status, end)
+            full = int(self._drafts["position"][self._last])
+            if 2 * full >= max(self._data.size, self._gather_bytes):
+                yield self._encoded(self._drafts[: self._last])
+                self._move_open_batch()
+            else:
+                self._grow(end)
+
+    def append_groups(
+        self, source: RecordInput, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+    ) -> EncodedBatches | None:
+        """Encode `rows`, grouped by `counts`, as a batch per group, all from one offset.
+
+        Returns None if a group needs several batches, the room is too small, or a record is refused: `append` the
+        groups to find out. The encoder must be new; don't use it again.
+        """
+        drafts = np.zeros(len(counts) + 1, DRAFT)
+        if append_groups(self._data, drafts, rows, counts, source.columns(), self._limits) < len(counts):
+            return None
+        try:
+            return self._encoded(drafts[:-1])
+        except InvalidRecordError:
+            return None
+
+    def finish(self) -> EncodedBatches:
+        """Return the remaining batches. Don't use the encoder again."""
+        drafts = self._drafts[: self._last + 1]
+        encoded = self._encoded(drafts[drafts["record_count"] > 0])
+        self._data, self._drafts, self._last = new_array(0, np.uint8), np.zeros(1, DRAFT), 0
+        return encoded
+
+    def _refused(self, status: int, end: int) -> InvalidRecordError:
+        draft = self._drafts[self._last]
+        row = int(draft["first_record"] + draft["record_count"])
+        if status != record_write.OVERSIZED:
+            return InvalidRecordError(_COMPLAINTS[status], row=row)
+        size = end - int(draft["position"])
+        if self._form.codec == compression.NONE:
+            return InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=self._form.max_batch_bytes)
+        return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
+
+    def _move_open_batch(self) -> None:
+        """Move to other memory, since a disk may still be writing the yielded batches."""
+        draft = self._drafts[self._last].copy()
+        start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
+        memory = new_pages(self._data.size, self.file_position)
+        memory[HEADER_SIZE : HEADER_SIZE + size] = self._data[start : start + size]
+        draft["position"] = 0
+        self._data, self._drafts[0], self._last = memory, draft, 0
+
+    def _grow(self, end: int) -> None:
+        if self._last + 1 == self._drafts.size:
+            self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
+            return
+        size = self._data.size
+        # thousands of encoders may hold little, so an encoder starts with less than a block
+        block = min(self._gather_bytes, BLOCK_BYTES)
+        larger = 4 * size if 8 * size < block else max(2 * size, block)
+        grown = new_pages(max(larger, end), self.file_position)
+        grown[: self._data.size] = self._data
+        self._data = grown
+
+    def _encoded(self, drafts: np.ndarray) -> EncodedBatches:
+        form, append_time = self._form, self._form.append_time
+        batches = form.headers(drafts.size)
+        batches["base_offset"] = self._base_offset + drafts["first_record"]
+        batches["last_offset_delta"] = drafts["record_count"] - 1
+        batches["base_timestamp"] = drafts["base_timestamp"]
+        batches["max_timestamp"] = drafts["max_timestamp"] if append_time is None else append_time()
+        sequence = form.base_sequence
+        batches["base_sequence"] = increment_sequence(sequence, drafts["first_record"]) if sequence >= 0 else -1
+        batches["record_count"] = drafts["record_count"]
+        data = self._lay_out(drafts, batches)
+        sizes = batches["size"]
+        if (sizes > form.max_batch_bytes).any():
+            batch = int(np.argmax(sizes > form.max_batch_bytes))
+            row, size = int(drafts["first_record"][batch]), int(sizes[batch])
+            raise InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=form.max_batch_bytes)
+        write_headers(data.data, batches)
+        newest = self._base_offset + drafts["newest_record" if append_time is None else "first_record"]
+        newest = np.where(batches["max_timestamp"] < 0, -1, newest)
+        oldest = (drafts["min_timestamp"] if append_time is None else batches["max_timestamp"]).copy()
+        return EncodedBatches(data.data, batches, newest, oldest)
+
+    def _lay_out(self, drafts: np.ndarray, batches: np.ndarray) -> npt.NDArray[np.uint8]:
+        """Return the bytes of all batches without headers; puts position and size into `batches`."""
+        form = self._form
+        starts, ends = drafts["position"] + HEADER_SIZE, drafts["position"] + HEADER_SIZE + drafts["record_bytes"]
+        if form.codec == compression.NONE:
+            batches["position"], batches["size"] = drafts["position"], drafts["record_bytes"] + HEADER_SIZE
+            return self._data[: int(ends[-1]) if drafts.size else 0]
+        packed = [
+            compression.compress(form.codec, self._data[start:end], form.level)
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+        batches["size"] = [HEADER_SIZE + len(part) for part in packed]
+        ends = np.cumsum(batches["size"])
+        batches["position"] = ends - batches["size"]
+        data = new_array(int(ends[-1]) if ends.size else 0, np.uint8)
+        for start, part in zip((batches["position"] + HEADER_SIZE).tolist(), packed, strict=True):
+            data[start : start + len(part)] = np.frombuffer(part, np.uint8)
+        return data
+
+
+def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> EncodedBatches:
+    """Encode all of `records` in batches of the format that `settings`, the fields of BatchFormat, describe."""
+    source = RecordInput.from_arrow(records)
+    form, room = BatchFormat(**settings), records.nbytes + _RECORD_SPARE * records.num_rows + _FIRST_ROOM
+    encoder = RecordEncoder(form, base_offset, gather_bytes=sys.maxsize, room=room)
+    # one step takes all rows, since `gather_bytes` has no limit here
+    next(encoder.append(source, np.arange(records.num_rows)), None)
+    return encoder.finish()
+
+
+def write_headers(view: memoryview, batches: np.ndarray) -> None:
+    """Write the headers of `batches`, whose records are already in `view`, and put the checksums into the rows."""
+    crcs = []
+    for batch in batches.tolist():
+        position, size, base_offset, last_delta, leader_epoch, magic, _, attributes, *fields = batch
+        start, end = position + CRC_START, position + size
+        HEADER.pack_into(
+            view, position, base_offset, size - LOG_OVERHEAD, leader_epoch, magic, 0, attributes, last_delta, *fields
+        )
+        crcs.append(crc32c(view[start:end]))
+        _CRC.pack_into(view, position + CRC_AT, crcs[-1])
+    batches["crc"] = crcs

@@ -1,1 +1,0 @@
-"""Groups of followers: their members' partitions, and their positions."""

@@ -1,0 +1,672 @@
+"""Imports the partitions in a stopped broker's log directory as topics, by hard links or as copies."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import numpy as np
+
+from distlog.core import paths
+from distlog.core.format.record_batch import read_headers
+from distlog.core.commits import fields
+from distlog.core.commits.actions import (
+    Action,
+    Add,
+    ProducerBatches,
+    SetLogStartOffset,
+    SetPartitions,
+    without_tables,
+)
+from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.segment_info import UNKNOWN
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import (
+    CommitConflictError,
+    CorruptionError,
+    DistlogError,
+    InvalidTopicError,
+    StorageError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from distlog.core.kafka.adopted_segment import AdoptedPartition, AdoptedSegment, read_partition
+from distlog.core.kafka.log_dir import LeftStates, LogDir
+from distlog.core.kafka.partition_folder import (
+    Epochs,
+    PartitionFolder,
+    PartitionName,
+    file_name,
+    joined_epochs,
+    parse_partition_folder,
+    read_epochs,
+    write_epochs,
+)
+from distlog.core.kafka.source_log import chunks
+from distlog.core.log.end_marker import marker
+from distlog.core.maintain.rebuild import complete_index
+from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
+from distlog.core.segments.segment_parts import index_facts
+from distlog.core.segments.segment_state import LogDescription
+from distlog.core.storage.durable_files import failing_as, make_folders
+from distlog.core.storage.locks_and_pages import open_lock
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import Storage
+from distlog.core.kafka.transaction_state import TransactionState, TransactionStatus
+from distlog.core.segments.open_transactions import OpenTransactions
+from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
+
+# A coordinator decides in `__transaction_state`, and then has a marker written to every partition. A broker that was
+# killed in between writes missing markers at startup; so does an import of its logs. An undecided transaction stays
+# open, as it would until its coordinator aborts it, and is reported.
+
+
+_EPOCH_AT = slice(12, 16)
+
+
+def with_end_markers(partition: AdoptedPartition, states: LeftStates) -> AdoptedPartition:
+    """Return the partition with the markers of decided open transactions, and notes on all open transactions."""
+    open_ones = [entry for entry in _producers(partition) if entry["transaction_first_offset"] >= 0]
+    if not open_ones or not partition.segments:
+        return partition
+    topic_partition, notes = (partition.name.topic, partition.name.partition), list(partition.notes)
+    decided = list[tuple[TransactionState, int]]()
+    for entry in sorted(open_ones, key=itemgetter("transaction_first_offset")):
+        producer, first = int(entry["producer_id"]), int(entry["transaction_first_offset"])
+        state = states.of(producer, int(entry["producer_epoch"]), topic_partition)
+        if state is not None and state.is_decided:
+            decided.append((state, max(0, int(entry["coordinator_epoch"]))))
+            how = "committed" if state.status is TransactionStatus.PREPARE_COMMIT else "aborted"
+            notes.append(f"wrote the end marker of the {how} {_named(producer, state)}, open from offset {first} on")
+        else:
+            text = "is open, and committed readers stop there; `distlog transactions URL --abort"
+            notes.append(f"the {_named(producer, state)} {text} {topic_partition[1]}:{first}` ends it")
+    notes += states.notes
+    if not decided:
+        return dataclasses.replace(partition, notes=tuple(notes))
+    return dataclasses.replace(_with_markers(partition, decided), notes=tuple(notes))
+
+
+def _named(producer: int, state: TransactionState | None) -> str:
+    details = f" ({state.transactional_id!r}, {state.status.kafka_name})" if state is not None else ""
+    return f"transaction of producer {producer}{details}"
+
+
+def _producers(partition: AdoptedPartition) -> Any:
+    return read_producer_snapshot(partition.producer_snapshot)
+
+
+def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[TransactionState, int]]) -> AdoptedPartition:
+    """Return the partition with another segment: the markers of transactions, with their coordinators' epochs."""
+    base, last = partition.log_end_offset, partition.segments[-1].info
+    written_ms = max(state.updated_ms for state, _ in decided)
+    data = b"".join(
+        _marker(state, epoch, base + number, last.leader_epoch) for number, (state, epoch) in enumerate(decided)
+    )
+    rows = read_headers(data)
+    entries = _producers(partition)
+    producers = ProducerStates.of_snapshot(entries, base)
+    transactions = OpenTransactions(producers.opened)
+    aborted = transactions.see(data, rows)
+    producers.see(data, rows)
+    log = LogDescription(base)
+    log.add(data, rows)
+    info, indexes = log.describe(partition.name.partition, f"{base:020d}", written_ms)
+    files = {suffix: data for suffix, data in indexes.items() if data}
+    if aborted:
+        files[".txnindex"] = complete_index(b"", aborted)
+    changes: dict[str, Any] = {
+        **index_facts({suffix: files.get(suffix, b"") for suffix in (".index", ".timeindex", ".txnindex")}),
+        "first_unstable_offset": transactions.first_offset,
+        # readers cannot start at a marker
+        "offset_of_max_timestamp": -1,
+    }
+    segment = AdoptedSegment(dataclasses.replace(info, **changes), {".log": data, **files}, 0, None, ())
+    return dataclasses.replace(
+        partition,
+        segments=(*partition.segments, segment),
+        log_end_offset=info.next_offset,
+        producer_snapshot=producers.snapshot(),
+    )
+
+
+def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader_epoch: int) -> bytes:
+    """Return the batch at its offset; its checksum does not cover the offset and the leader epoch."""
+    run = marker(
+        state.producer.id,
+        state.producer.epoch,
+        max(0, state.updated_ms),
+        is_committed=state.status is TransactionStatus.PREPARE_COMMIT,
+        coordinator_epoch=coordinator_epoch,
+    )
+    data = bytearray(np.ascontiguousarray(run.data).tobytes())
+    data[:8] = offset.to_bytes(8, "big")
+    data[_EPOCH_AT] = leader_epoch.to_bytes(4, "big", signed=True)
+    return bytes(data)
+
+
+# The broker's folders are not changed, so nothing has happened until the commit that makes the topic.
+#
+# On object storage a request may take effect after the next import, of a log that has grown since. So names depend on
+# the content there, and nothing is deleted: a late put writes the same bytes again, or an unused file.
+
+
+#: A file up to this size is copied in one request.
+_SINGLE_BYTES = 8 << 20
+#: The size of a producer snapshot without a producer.
+_NO_PRODUCERS = 10
+
+
+def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> list[str]:
+    """List the files in the folders of the partitions."""
+    folders = [paths.partition_dir(name, partition.name.partition) for partition in partitions]
+    return [file.name for folder in folders for file in topic.list(folder)]
+
+
+def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
+    """Return the partition with stems by content: 20 digits, more than an offset has."""
+
+    def renamed(segment: AdoptedSegment) -> AdoptedSegment:
+        identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
+        digest = int.from_bytes(hashlib.sha256(identity.encode()).digest(), "big")
+        stem = str(10**19 + digest % (9 * 10**19))
+        return segment._replace(info=dataclasses.replace(segment.info, stem=stem))
+
+    return dataclasses.replace(partition, segments=tuple(map(renamed, partition.segments)))
+
+
+def delete_targets(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> None:
+    """Delete the files that a crashed import left for the segments of the partitions."""
+    topic.delete(
+        [
+            paths.segment_file(name, segment.info.partition, segment.info.stem, suffix)
+            for partition in partitions
+            for segment in partition.segments
+            for suffix in paths.SEGMENT_SUFFIXES
+        ]
+    )
+
+
+def write_partition(topic: Storage, name: str, partition: AdoptedPartition, *, linked: bool) -> None:
+    """Write the partition's files into the folder of the topic `name`, durably; `linked` makes hard links."""
+    folder = paths.partition_dir(name, partition.name.partition)
+    if linked:
+        path = topic.local_path(folder)
+        with failing_as("make the folder", path):
+            make_folders(path)
+    write = partial(_write_segment, topic, name, partition.folder, linked=linked)
+    in_parallel(write, partition.segments)
+    snapshot = partition.producer_snapshot
+    if len(snapshot) > _NO_PRODUCERS:
+        topic.put(f"{folder}/{file_name(partition.log_end_offset, SNAPSHOT_SUFFIX)}", snapshot)
+    if partition.epochs:
+        # after the leader epochs of records that were imported earlier
+        file = f"{folder}/{LEADER_EPOCHS}"
+        existing: Epochs = []
+        with suppress(FileNotFoundError):
+            existing = read_epochs(topic.read(file), file=f"{topic.url}/{file}")
+        start = min(offset for _, offset in (*existing, *partition.epochs))
+        topic.put(file, write_epochs(joined_epochs([existing, partition.epochs], start)))
+    if linked:
+        topic.sync(folder)
+
+
+def _write_segment(
+    topic: Storage, name: str, folder: PartitionFolder, segment: AdoptedSegment, *, linked: bool
+) -> None:
+    for suffix, source in segment.files.items():
+        target = paths.segment_file(name, segment.info.partition, segment.info.stem, suffix)
+        if isinstance(source, bytes):
+            topic.put(target, source)
+        elif linked and (suffix != ".log" or folder.size(source) == segment.info.log_bytes):
+            _link(folder, source, topic.local_path(target))
+        else:
+            start, end = (segment.position, segment.end) if suffix == ".log" else (0, folder.size(source))
+            _copy(topic, target, folder, source, start, end)
+
+
+def _link(folder: PartitionFolder, source: str, target: str) -> None:
+    """Make a hard link of a file and sync its bytes, which a killed broker may not have done."""
+    try:
+        file = folder.open_file(source)
+        try:
+            os.link(folder.path(source), target, follow_symlinks=False)
+            if not os.path.samestat(os.fstat(file), os.stat(target, follow_symlinks=False)):
+                # the file was replaced by a link
+                os.unlink(target)
+                raise StorageError("this file was replaced during the import: adopt again", file=folder.path(source))
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except StorageError:
+        raise
+    except OSError as error:
+        text = f"cannot make a hard link of a broker's file: {error.strerror}; adopt by copy, to another address"
+        raise StorageError(text, file=folder.path(source)) from error
+
+
+def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, start: int, end: int) -> None:
+    if end <= _SINGLE_BYTES:
+        topic.put(target, folder.read(source)[start:end])
+        return
+    with topic.open_write(target) as writer:
+        for chunk in chunks(folder.log(source), start, end):
+            writer.write_behind(chunk)
+
+
+# On object storage imports may run concurrently: their files are the same, and one of their commits wins.
+
+
+_MARK = ".adoption"
+_TEXT = b"an adoption is under way, or has died: adopt again\n"
+
+
+@contextmanager
+def adopting(topic: Storage) -> Iterator[None]:
+    """Keep other imports out of the topic's folder on a disk until `end`. Raises StorageError."""
+    if not topic.is_local:
+        yield
+        return
+    path = topic.local_path(_MARK)
+    file = _locked(path, topic.url)
+    try:
+        yield
+    finally:
+        os.close(file)
+
+
+def is_marked(topic: Storage) -> bool:
+    return any(file.name == _MARK for file in topic.list())
+
+
+def end(topic: Storage) -> None:
+    """Remove the mark of an import: the files in the topic's folder belong to the topic, or are deleted."""
+    if topic.is_local:
+        with suppress(StorageError):
+            topic.delete([_MARK])
+
+
+def _locked(path: str, url: str) -> int:
+    with failing_as("make the folder of the topic", path):
+        make_folders(os.path.dirname(path))
+    while True:
+        with failing_as("open the mark", path):
+            file = open_lock(path)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file).st_nlink:
+                os.pwrite(file, _TEXT, 0)
+                return file
+        except BlockingIOError:
+            os.close(file)
+            raise StorageError("another adoption to this address is under way: wait for it", url=url) from None
+        except BaseException:
+            os.close(file)
+            raise
+        # its holder has ended its import
+        os.close(file)
+
+
+# All files of a topic are written first, and then one commit makes the topic. A crash before it leaves the broker's
+# files unchanged; adopt again. The files are checked as by a broker at startup (`LogLoader`).
+#
+# The topic of an earlier import gets new partitions, and new records of its partitions, if its log ends with a batch
+# that the broker's log also has.
+
+
+#: The log directories that have a partition: one per replica.
+Replicas = Mapping[PartitionName, Sequence[LogDir]]
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedTopic:
+    """The outcome for a topic of the log directories, at `url`; `was_there`: an earlier import made it."""
+
+    name: str
+    url: str
+    partitions: tuple[AdoptedPartition, ...] = ()
+    notes: tuple[str, ...] = ()
+    was_there: bool = False
+    states: tuple[PartitionState, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    error: DistlogError | None = None
+
+    @property
+    def result(self) -> str:
+        """The outcome in a word; the topic of an earlier import is extended, or unchanged."""
+        if self.error is not None:
+            return "failed"
+        if self.was_there:
+            return "extended" if self.partitions else "unchanged"
+        return "adopted"
+
+
+_Adoption = tuple[AdoptedTopic, CommitLog, Snapshot | None]
+
+
+def adopt_topic(
+    replicas: Replicas,
+    topic: Storage,
+    open_log: Callable[[Storage], CommitLog],
+    config: TopicConfig,
+    states: LeftStates,
+    *,
+    by_links: bool,
+    dry_run: bool = False,
+) -> _Adoption:
+    """Import the partitions `replicas` of a topic as the topic at `topic`; also returns its snapshot."""
+    log, name = open_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
+    if by_links and parse_partition_folder(name) is not None:
+        text = (
+            "a topic of this name cannot be adopted without a copy: its folder would look like a partition's; copy it"
+        )
+        raise InvalidTopicError(text, topic=name)
+    existing = _load(log)
+    ends = {} if existing is None else {n: state.log_end_offset for n, state in enumerate(existing.partitions)}
+    copies = _read_replicas(replicas, config, ends)
+    # before anything is written
+    topic_id = _topic_id(copies)
+    partitions = [with_end_markers(_most_complete(replicas_of_one), states) for replicas_of_one in copies]
+    if not topic.is_local:
+        partitions = [with_names_of_contents(partition) for partition in partitions]
+    is_linked = by_links and topic.is_local
+    if existing is not None:
+        if existing.dropped or existing.topic_id != topic_id:
+            text = "there is another topic at this address, or there was: adopt to another address"
+            if topic_id is None:
+                text = "there is a topic at this address, and no partition.metadata shows whether it is the same: "
+                text += "adopt to another address, all directories at once"
+            raise TopicExistsError(text, url=topic.url)
+        again = partial(adopt_topic, replicas, topic, open_log, config, states, by_links=by_links)
+        return _grow(log, existing, topic, partitions, again, linked=is_linked, dry_run=dry_run)
+    adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
+    if dry_run:
+        return adopted, log, None
+    if topic.is_local and (existing_files := written_files(topic, name, partitions)) and not is_marked(topic):
+        text = "other files are where the topic's would be: adopt to another address, or delete them"
+        raise StorageError(text, url=topic.url, file=existing_files[0])
+    with adopting(topic):
+        # another import may have ended since
+        if _load(log) is None:
+            _write_partitions(topic, name, partitions, linked=is_linked)
+            # on object storage another import may end now
+            with suppress(TopicExistsError):
+                snapshot = _commit(log, partitions, topic_id, config, _producer_batches(topic, partitions))
+                end(topic)
+                return adopted, log, snapshot
+        end(topic)
+    return adopt_topic(replicas, topic, open_log, config, states, by_links=by_links)
+
+
+def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
+    """Read the replicas of partitions, split at the topic's end; skips a damaged replica if there is another."""
+    is_compacted = "compact" in config.cleanup_policy
+    folders = [(name, log_dir) for name, log_dirs in replicas.items() for log_dir in log_dirs]
+
+    def read_replica(name: PartitionName, log_dir: LogDir) -> AdoptedPartition | CorruptionError:
+        try:
+            end, interval_bytes = ends.get(name.partition, 0), config.index_interval_bytes
+            return read_partition(log_dir, name, interval_bytes, end, is_compacted=is_compacted)
+        except CorruptionError as error:
+            return error
+
+    copies: dict[PartitionName, list[AdoptedPartition]] = {name: [] for name in replicas}
+    damaged: dict[PartitionName, list[CorruptionError]] = {name: [] for name in replicas}
+    for (name, _), result in zip(folders, in_parallel(lambda folder: read_replica(*folder), folders), strict=True):
+        if isinstance(result, CorruptionError):
+            damaged[name].append(result)
+        else:
+            copies[name].append(result)
+    for name, errors in damaged.items():
+        if errors and not copies[name]:
+            raise errors[0]
+        notes = tuple(f"a replica was left out: {error}" for error in errors)
+        copies[name] = [dataclasses.replace(copy, notes=(*notes, *copy.notes)) for copy in copies[name]]
+    return list(copies.values())
+
+
+def _most_complete(replicas: Sequence[AdoptedPartition]) -> AdoptedPartition:
+    """Return the most complete replica, with notes that name it, and replicas with a higher high watermark."""
+    best = max(replicas, key=attrgetter("completeness"))
+    if len(replicas) == 1:
+        return best
+    path, end_offset = best.folder.path(""), best.log_end_offset
+    notes = [f"of {len(replicas)} replicas, the one in {path} is used, which ends at {end_offset}"]
+    notes += [
+        f"the replica in {other.folder.path('')} had committed records up to {other.high_watermark}: a leader "
+        "without them was elected, or the directory of another replica is missing"
+        for other in replicas
+        if other is not best and other.high_watermark > end_offset
+    ]
+    return dataclasses.replace(best, notes=(*notes, *best.notes))
+
+
+def _write_partitions(topic: Storage, name: str, partitions: Sequence[AdoptedPartition], *, linked: bool) -> None:
+    """Write all files; on a disk, first delete the files of a crashed import, and all files after an error."""
+    if topic.is_local:
+        topic.delete(written_files(topic, name, partitions))
+    try:
+        for partition in partitions:
+            write_partition(topic, name, partition, linked=linked)
+    except DistlogError:
+        if topic.is_local:
+            with suppress(StorageError):
+                topic.delete(written_files(topic, name, partitions))
+                end(topic)
+        raise
+
+
+def _producer_batches(
+    topic: Storage, partitions: Sequence[AdoptedPartition], states: Mapping[int, PartitionState] | None = None
+) -> list[Action]:
+    """Return the action with the producers; none on a local disk, where snapshots next to the logs have them."""
+    ends = {number: state.log_end_offset if state.producers else 0 for number, state in (states or {}).items()}
+    added = {} if topic.is_local_disk else {partition.name.partition: partition for partition in partitions}
+    # an entry becomes up to three
+    most = MOST_PRODUCER_BATCHES // (3 * max(1, len(added)))
+    producers = {
+        number: partition.producers(ends.get(number, 0), most) for number, partition in sorted(added.items())
+    }
+    batches = {
+        number: states_of_producers for number, states_of_producers in producers.items() if states_of_producers
+    }
+    return [ProducerBatches(batches)] if batches else []
+
+
+def _commit(
+    log: CommitLog,
+    partitions: Sequence[AdoptedPartition],
+    topic_id: str | None,
+    config: TopicConfig,
+    producers: Sequence[Action],
+) -> Snapshot:
+    contents: list[Action] = [*(action for partition in partitions for action in partition.actions()), *producers]
+    count = max(partition.name.partition for partition in partitions) + 1
+    return log.create(count, config, topic_id=topic_id, imported=contents)
+
+
+def _grow(
+    log: CommitLog,
+    existing: Snapshot,
+    topic: Storage,
+    partitions: Sequence[AdoptedPartition],
+    again: Callable[[], _Adoption],
+    *,
+    linked: bool,
+    dry_run: bool,
+) -> _Adoption:
+    """Append new records of the log directories to an imported topic, in one commit; `again` retries."""
+    adopted_ends = cache(partial(_adopted_ends, log, existing))
+    states = {number: _state(existing, number) for number in (partition.name.partition for partition in partitions)}
+    parts = (
+        _new_part(existing, states[partition.name.partition], partition, adopted_ends, topic.url)
+        for partition in partitions
+    )
+    new = [part for part in parts if part is not None]
+    notes = []
+    for part in new:
+        first = states[part.name.partition].log_end_offset or part.log_start_offset
+        offsets = f"the offsets from {first} to {part.log_end_offset}"
+        is_empty = first == part.log_end_offset
+        notes.append(f"partition {part.name.partition}: added{', without records' if is_empty else f' {offsets}'}")
+    adopted = AdoptedTopic(
+        existing.name, topic.url, tuple(new), (*notes, *_notes(new, len(existing.partitions))), was_there=True
+    )
+    if dry_run or not new:
+        if not dry_run:
+            end(topic)
+        return adopted, log, existing
+    for part in new:
+        if linked and any(segment.position for segment in part.segments):
+            text = "the broker has appended to files that it shares with the topic: adopt to another address"
+            raise StorageError(text, url=topic.url, partition=part.name.partition)
+
+    with adopting(topic):
+        try:
+            # another import may have ended since, and then the files belong to the topic
+            if is_unchanged := _is_unchanged(existing, log.load(include_dropped=True), states):
+                if topic.is_local:
+                    delete_targets(topic, existing.name, new)
+                for part in new:
+                    write_partition(topic, existing.name, part, linked=linked)
+                snapshot = _commit_adopted(topic, log, existing, new, states)
+        finally:
+            end(topic)
+    return (adopted, log, snapshot) if is_unchanged else again()
+
+
+def _is_unchanged(existing: Snapshot, head: Snapshot, states: Mapping[int, PartitionState]) -> bool:
+    is_same = not head.dropped and head.topic_id == existing.topic_id
+    return is_same and all(_state(head, number) == state for number, state in states.items())
+
+
+def _commit_adopted(
+    topic: Storage,
+    log: CommitLog,
+    existing: Snapshot,
+    new: Sequence[AdoptedPartition],
+    states: Mapping[int, PartitionState],
+) -> Snapshot:
+    with CommitRace(log, existing, "import") as race:
+        for head in race:
+            if not _is_unchanged(existing, head, states):
+                text = "nothing was adopted: the topic was changed concurrently; adopt again"
+                raise CommitConflictError(text, url=topic.url)
+            count = max(part.name.partition for part in new) + 1
+            actions: list[Action] = [SetPartitions(count)] if count > len(head.partitions) else []
+            for part in new:
+                is_empty = not states[part.name.partition].log_end_offset
+                actions += part.actions() if is_empty else [Add(segment.info) for segment in part.segments]
+            race.put([*actions, *_producer_batches(topic, new, states)])
+    return race.after
+
+
+def _state(snapshot: Snapshot, partition: int) -> PartitionState:
+    return snapshot.partitions[partition] if partition < len(snapshot.partitions) else PartitionState()
+
+
+def _new_part(
+    existing: Snapshot,
+    state: PartitionState,
+    partition: AdoptedPartition,
+    adopted_ends: Callable[[], Mapping[int, int]],
+    url: str,
+) -> AdoptedPartition | None:
+    """Return the part of a partition that the topic lacks, if any. Raises TopicExistsError if it does not fit."""
+    number, topic_end = partition.name.partition, state.log_end_offset
+    if not topic_end and state.active is None:
+        return partition if partition.log_end_offset or number >= len(existing.partitions) else None
+    last = partition.segments[-1].info if partition.segments else None
+    if last is None or _is_same_end(state, last.next_offset, last.last_batch_crc):
+        return None
+    if partition.log_end_offset <= adopted_ends().get(number, 0):
+        return None
+    below = [segment for segment in partition.segments if segment.info.base_offset < topic_end]
+    new = tuple(segment for segment in partition.segments if segment.info.base_offset >= topic_end)
+    is_next = bool(new) and new[0].info.base_offset == topic_end and state.active is None
+    is_same_log = not below or _is_same_end(state, below[-1].info.next_offset, below[-1].info.last_batch_crc)
+    # if the commits of imports are deleted, a batch in both logs decides
+    adopted_end = adopted_ends().get(number, topic_end if below else 0)
+    if not (is_next and is_same_log and adopted_end == topic_end):
+        text = (
+            f"partition {number} has other records than the log directory, which ends at {partition.log_end_offset}"
+        )
+        more = "they were appended, or rewritten, since it was adopted: adopt to another address"
+        raise TopicExistsError(f"{text}: {more}", url=url, partition=number, log_end_offset=topic_end)
+    return dataclasses.replace(partition, segments=new)
+
+
+def _is_same_end(state: PartitionState, next_offset: int, last_batch_crc: int) -> bool:
+    """Return whether a segment of the topic ends there, with the batch of this checksum."""
+    index = int(state.segments.next_offsets.searchsorted(next_offset))
+    if index == len(state.segments) or last_batch_crc == UNKNOWN:
+        return False
+    segment = state.segments[index]
+    return bool((segment.next_offset, segment.last_batch_crc) == (next_offset, last_batch_crc))
+
+
+def _adopted_ends(log: CommitLog, existing: Snapshot) -> Mapping[int, int]:
+    """Return the end of imported offsets per partition, as far as the stored commits have it."""
+    ends = dict[int, int]()
+    for commit in log.history():
+        imported = (commit.topic_id, commit.operation) == (existing.topic_id, "import")
+        for action in without_tables(commit.actions) if imported else ():
+            if isinstance(action, Add):
+                number, offset = action.segment.partition, action.segment.next_offset
+            elif isinstance(action, SetLogStartOffset):
+                number, offset = action.partition, action.offset
+            else:
+                continue
+            ends[number] = max(ends.get(number, 0), offset)
+    return ends
+
+
+def _topic_id(copies: Iterable[Sequence[AdoptedPartition]]) -> str | None:
+    """Return the id of all replicas of all partitions; None if they have no id."""
+    every = [replica for replicas in copies for replica in replicas]
+    topic_ids = {replica.topic_id for replica in every}
+    if len(topic_ids) > 1:
+        text = "by their partition.metadata, the partitions belong to different topics of one name: adopt them apart"
+        raise InvalidTopicError(text, topic=every[0].name.topic)
+    (topic_id,) = topic_ids
+    return None if topic_id is None else str(topic_id)
+
+
+def _load(log: CommitLog) -> Snapshot | None:
+    """Load the topic at the address, even if it was dropped; None without a topic."""
+    try:
+        return log.load(include_dropped=True)
+    except TopicNotFoundError:
+        return None
+
+
+def _notes(partitions: Sequence[AdoptedPartition], existing: int = 0) -> list[str]:
+    """Return notes on `partitions`, and on missing partitions of a topic with `existing` partitions."""
+    present = {partition.name.partition for partition in partitions}
+    absent = sorted(set(range(existing, max(present, default=-1) + 1)) - present)
+    of_each = (
+        f"partition {partition.name.partition}: {note}" for partition in partitions for note in partition.notes
+    )
+    return [*(f"partition {number} is not in this directory: it is empty here" for number in absent), *of_each]
+
+
+def by_topic(
+    log_dirs: Sequence[LogDir], names: Iterable[PartitionName]
+) -> dict[str, dict[PartitionName, list[LogDir]]]:
+    """Group partitions by topic, with the log directories that have them."""
+    topics = dict[str, dict[PartitionName, list[LogDir]]]()
+    for name in sorted(set(names)):
+        topics.setdefault(name.topic, {})[name] = [log_dir for log_dir in log_dirs if name in log_dir.partitions]
+    return topics

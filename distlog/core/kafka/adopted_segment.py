@@ -1,0 +1,401 @@
+"""Reads a partition segment by segment as a broker loads it, recovers after a crash, and reports that."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distlog.core.arrays import byte_array, numbers_of
+from distlog.core.commits.actions import Action, Add, Cleaned, SetLogStartOffset
+from distlog.core.commits.producer_table import NONE, ProducerBatch
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.errors import CorruptIndexError, CorruptRecordError
+from distlog.core.format.record_batch import CONTROL, Source
+from distlog.core.format.record_decoder import BatchSelection, decode, decode_parts
+from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.format.walk import Batches, BatchWalk
+from distlog.core.kafka.log_dir import LogDir
+from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName
+from distlog.core.kafka.source_log import SourceLog, log_walk
+from distlog.core.maintain.rebuild import complete_index
+from distlog.core.maintain.verify_segment import CHECKS, IndexCheck
+from distlog.core.segments.open_transactions import OpenTransactions
+from distlog.core.segments.producer_states import ProducerStates, batches_of, read_producer_snapshot
+from distlog.core.segments.segment_parts import index_facts
+from distlog.core.segments.segment_state import LogDescription, RecordFacts, UnfitBatchError
+from distlog.core.storage.backend import Part
+from distlog.core.times import NO_TIMESTAMP
+
+# The headers have everything that a commit needs, even the checksum of the file, joined from the batches' checksums.
+# So a log is only read after a crash, as by a broker.
+#
+# A log whose offsets exceed the range of an index becomes several segments: a broker splits it at load (KAFKA-6264;
+# `LocalLog.splitOverflowedSegment`).
+
+
+_PART_BYTES = 4 << 20
+_INDEXES = (".index", ".timeindex", ".txnindex")
+
+
+class AdoptedSegment(NamedTuple):
+    """A segment to be committed.
+
+    `files` has by suffix the name of a broker's valid file, or the content of a file that was missing or wrong. The
+    log is the bytes from `position` to `end` of its file. `damage` is why they end before the file, if no other
+    segment follows in it. `remade` has the suffixes of rebuilt indexes. `gap` is the number of offsets between the
+    last batch and the next segment. `is_sparse` means that offsets are missing between batches, as in a compacted
+    log.
+    """
+
+    info: SegmentInfo
+    files: Mapping[str, str | bytes]
+    position: int
+    damage: CorruptRecordError | None
+    remade: tuple[str, ...]
+    gap: int = 0
+    is_sparse: bool = False
+
+    @property
+    def end(self) -> int:
+        """The position in the file where its log ends."""
+        return self.position + self.info.log_bytes
+
+
+class LogState(NamedTuple):
+    """The state of a partition after its batches: open transactions and producers."""
+
+    transactions: OpenTransactions
+    producers: ProducerStates
+
+
+def read_segments(
+    folder: PartitionFolder,
+    base_offset: int,
+    end: int | None,
+    state: LogState,
+    interval_bytes: int,
+    *,
+    checked: bool,
+    split_at: int = 0,
+) -> Iterator[AdoptedSegment]:
+    """Describe the segment at `base_offset`; several if offsets are too far apart, or it spans `split_at`."""
+    names: Mapping[str, str] = folder.loaded.segments[base_offset]
+    file, position = names[".log"], 0
+    begin: int | None = base_offset
+    while begin is not None:
+        inspection = _Inspection(folder, names, begin, end, folder.size(file), interval_bytes, state, split_at)
+        log = folder.log(file) if checked else folder.headers(file, inspection.indexes[".index"])
+        walk = log_walk(log, checked=checked, file=folder.path(file), start=position)
+        for batches in walk:
+            inspection.add(walk, batches)
+        yield inspection.finish(walk, position)
+        # the broker's indexes cover the first part
+        names, position, begin = {".log": file}, walk.position, inspection.next_base
+
+
+@dataclass(slots=True)
+class _Inspection:
+    """A segment while its batches are read."""
+
+    folder: PartitionFolder
+    names: Mapping[str, str]
+    base_offset: int
+    end: int | None
+    size: int
+    interval_bytes: int
+    state: LogState
+    split_at: int
+    log: LogDescription = field(init=False)
+    indexes: dict[str, bytes] = field(init=False)
+    checks: dict[str, IndexCheck] = field(init=False)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    newest_timestamp: int = NO_TIMESTAMP
+    newest: tuple[memoryview, Any] | None = None
+    has_old_formats: bool = False
+    is_sparse: bool = False
+    #: The base offset of the first batch of the next segment in the same log.
+    next_base: int | None = None
+
+    def __post_init__(self) -> None:
+        self.log = LogDescription(self.base_offset, interval_bytes=self.interval_bytes)
+        self.indexes = {
+            suffix: (self.folder.read(self.names[suffix]) if suffix in self.names else b"") for suffix in _INDEXES
+        }
+        description, _ = LogDescription(self.base_offset).describe(self.folder.name.partition, self._stem(), 0)
+        last = self.base_offset + MAX_INT + 1 if self.end is None else self.end
+        bounds = dataclasses.replace(description, next_offset=last, log_bytes=self.size)
+        checks = dict[str, IndexCheck]()
+        for suffix in _INDEXES:
+            with suppress(CorruptIndexError):
+                data = self.indexes[suffix]
+                part = Part.file(self.names.get(suffix, ""), len(data))
+                checks[suffix] = CHECKS[suffix](part, bounds, data)
+        self.checks = checks
+
+    def _stem(self) -> str:
+        return f"{self.base_offset:020d}"
+
+    def add(self, walk: BatchWalk, batches: Batches) -> None:
+        """Add the next batches; ends the walk before a batch that cannot follow."""
+        if self.base_offset < self.split_at <= int(batches.rows["base_offset"][-1]):
+            row = int(np.argmax(batches.rows["base_offset"] >= self.split_at))
+            self.next_base = int(batches.rows["base_offset"][row])
+            batches = walk.stop(batches, row, None)
+            if not len(batches.rows):
+                return
+        begin = self.log.next_offset
+        try:
+            self.log.add(batches.data, batches.rows)
+        except UnfitBatchError as error:
+            self.next_base = self._next_base(batches, error.row)
+            reason = f"a record batch cannot follow the earlier batches: {error}" if self.next_base is None else None
+            batches = walk.stop(batches, error.row, reason)
+            if not len(batches.rows):
+                return
+            self.log.add(batches.data, batches.rows)
+        if self.log.next_offset < 0:
+            text = "a record has the offset 2^63 - 1: no log can end after it"
+            raise CorruptRecordError(text, file=self.folder.path(self.names[".log"]))
+        # a batch that a cleaner emptied does not start or abort transactions
+        filled = batches.rows[batches.rows["record_count"] > 0]
+        self.aborted += self.state.transactions.see(batches.data, filled)
+        self.state.producers.see(batches.data, batches.rows)
+        for check in self.checks.values():
+            check.add(batches.rows, batches.position)
+        newest = int(batches.rows["max_timestamp"].argmax())
+        if batches.rows["max_timestamp"][newest] > self.newest_timestamp:
+            self.newest_timestamp = int(batches.rows["max_timestamp"][newest])
+            self.newest = batches.data, batches.rows[newest : newest + 1].copy()
+        self.is_sparse |= bool(batches.rows["record_count"].sum() < self.log.next_offset - begin)
+        self.has_old_formats |= bool((batches.rows["magic"] < 2).any())
+
+    def _next_base(self, batches: Batches, row: int) -> int | None:
+        """Return the base offset of a refused batch, if only this segment's indexes cannot hold it."""
+        rows = batches.rows[row - 1 : row + 1] if row else batches.rows[:1]
+        bases, ends = rows["base_offset"].tolist(), (rows["base_offset"] + rows["last_offset_delta"] + 1).tolist()
+        is_next = bases[-1] >= (ends[0] if row else self.log.next_offset)
+        return bases[-1] if is_next and ends[-1] - self.base_offset > MAX_INT + 1 else None
+
+    def finish(self, walk: BatchWalk, position: int) -> AdoptedSegment:
+        """Return the segment, from byte `position` of the file to the end of the walk."""
+        created_ms = self.folder.modified_ms(self.names[".log"])
+        partition = self.folder.name.partition
+        info, built = self.log.describe(partition, self._stem(), created_ms)
+        files, remade = self._files(built)
+        contents = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
+        of_records: dict[str, Any] = {}
+        if self.has_old_formats:
+            file = self.names[".log"]
+            of_records = _counted(self.folder.log(file), position, position + self.log.size, file)
+        elif self.newest:
+            of_records = {"offset_of_max_timestamp": _first_newest(*self.newest)}
+        changes: dict[str, Any] = {
+            **of_records,
+            **index_facts({suffix: contents.get(suffix, b"") for suffix in _INDEXES}),
+            "first_unstable_offset": self.state.transactions.first_offset,
+        }
+        end = self.end if self.next_base is None else self.next_base
+        gap = 0 if walk.damage is not None or end is None else max(0, end - info.next_offset)
+        info = dataclasses.replace(info, next_offset=info.next_offset + gap, **changes)
+        # within a file no segment can be missing
+        is_sparse = self.is_sparse or (gap > 0 and self.next_base is not None)
+        files = {".log": self.names[".log"], **files}
+        return AdoptedSegment(info, files, position, walk.damage, remade, gap, is_sparse)
+
+    def _files(self, built: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
+        """Return the index files with entries, and the suffixes of rebuilt indexes."""
+        present = self.indexes
+        sound = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
+        transactions = complete_index(present[".txnindex"] if ".txnindex" in sound else b"", self.aborted)
+        files, remade = dict[str, str | bytes](), []
+        for suffix, data in {**built, ".txnindex": transactions}.items():
+            exact = suffix == ".txnindex"
+            if suffix in sound and (present[suffix] == data if exact else present[suffix] or not data):
+                files |= {suffix: self.names[suffix]} if present[suffix] else {}
+            else:
+                files |= {suffix: data} if data else {}
+                remade.append(suffix)
+        return files, tuple(remade)
+
+
+def _first_newest(data: memoryview, batch: Any) -> int:
+    """The offset of the first record with the largest timestamp of its batch; -1 if the batch shows no record."""
+    if batch["attributes"][0] & CONTROL:
+        return -1
+    records = decode(data, batch, columns=("offset", "timestamp"))
+    timestamps = numbers_of(records.column(1).view("int64"))
+    rows = np.flatnonzero(timestamps == batch["max_timestamp"][0])
+    return int(records.column(0)[int(rows[0])].as_py()) if len(rows) else -1
+
+
+def _counted(log: SourceLog, start: int, end: int, file: str) -> dict[str, Any]:
+    """Read the numbers of a segment from its records, since the headers of old formats lack them."""
+    numbers = RecordFacts()
+    for batches in log_walk(log, checked=False, file=file, start=start, size=end):
+        source = Source(file, batches.position)
+        to_decode = BatchSelection(byte_array(batches.data), batches.rows, 0, 0, 0, MAX_LONG, source)
+        for records in decode_parts(to_decode, ("offset", "timestamp"), _PART_BYTES):
+            numbers.add(records)
+    return numbers.fields()
+
+
+_REMADE = {".index": "offset index", ".timeindex": "time index", ".txnindex": "transaction index"}
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedPartition:
+    """A partition to be committed; `notes` lists the files that were cut, skipped or rebuilt."""
+
+    name: PartitionName
+    folder: PartitionFolder
+    log_start_offset: int
+    log_end_offset: int
+    first_dirty_offset: int
+    segments: tuple[AdoptedSegment, ...]
+    producer_snapshot: bytes
+    epochs: Epochs
+    high_watermark: int
+    topic_id: uuid.UUID | None
+    notes: tuple[str, ...]
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of its logs."""
+        return sum(segment.info.log_bytes for segment in self.segments)
+
+    @property
+    def completeness(self) -> tuple[int, int, int]:
+        """The order of replicas in a leader election: by latest leader epoch, then by log end offset."""
+        return self.epochs[-1][0] if self.epochs else -1, self.log_end_offset, self.high_watermark
+
+    def actions(self) -> Iterator[Action]:
+        """Yield the actions that add this log to an empty partition."""
+        begin = self.segments[0].info.base_offset if self.segments else self.log_start_offset
+        if begin:
+            yield SetLogStartOffset(self.name.partition, begin)
+        yield from (Add(segment.info) for segment in self.segments)
+        if self.log_start_offset > begin:
+            yield SetLogStartOffset(self.name.partition, self.log_start_offset)
+        if self.first_dirty_offset > self.log_start_offset:
+            yield Cleaned(self.name.partition, self.first_dirty_offset)
+
+    def producers(self, known_end: int, most: int) -> tuple[ProducerBatch, ...]:
+        """Return the states of `most` producers for a commit, without the ones of batches below `known_end`."""
+        entries = read_producer_snapshot(self.producer_snapshot)
+        # the producers of open transactions, and then the latest, if there are too many
+        order = np.lexsort((entries["last_timestamp"], entries["transaction_first_offset"] != NONE))
+        batches = (batch for entry in entries[np.sort(order[-most:])] for batch in batches_of(entry))
+        return tuple(batch for batch in batches if batch.is_within(known_end, self.log_end_offset))
+
+
+def read_partition(
+    log_dir: LogDir, name: PartitionName, interval_bytes: int, split_at: int = 0, *, is_compacted: bool = False
+) -> AdoptedPartition:
+    """Describe the partition's files from `split_at`; gaps are valid if it `is_compacted`."""
+    folder = log_dir.folder(name)
+    state = LogState(OpenTransactions(), folder.producers())
+    notes = [f"{file}: {reason}" for file, reason in sorted(folder.loaded.left_out.items())]
+    segments = list(_segments(log_dir, folder, state, interval_bytes, notes, split_at))
+    checkpoint = log_dir.log_start_offsets.get(name, 0)
+    end = segments[-1].info.next_offset if segments else checkpoint
+    if segments and end < checkpoint:
+        notes.append(f"the log ends at {end}, below its log start offset {checkpoint}: it is empty")
+        segments, end = [], checkpoint
+    start = max(checkpoint, segments[0].info.base_offset if segments else checkpoint)
+    if is_compacted or name in log_dir.first_dirty_offsets or any(segment.is_sparse for segment in segments):
+        segments = [_compacted(segment) for segment in segments]
+    else:
+        hint = "a segment is missing, or the log was compacted: then adopt with cleanup.policy=compact"
+        notes += [
+            f"no batch holds the offsets from {gap_end - segment.gap} to {gap_end}: {hint}"
+            for segment in segments
+            if segment.gap and (gap_end := segment.info.next_offset) > max(start, split_at)
+        ]
+    high_watermark = log_dir.high_watermarks.get(name, 0)
+    if end < high_watermark:
+        text = f"records that a broker had acknowledged from {end} to {high_watermark} are missing"
+        notes.append(f"the log ends at {end}, below its high watermark {high_watermark}: {text}")
+    return AdoptedPartition(
+        name,
+        folder,
+        start,
+        end,
+        min(log_dir.first_dirty_offsets.get(name, 0), end),
+        tuple(segment for segment in segments if segment.info.next_offset > max(start, segment.info.base_offset)),
+        _producers(folder, segments, state.producers, end).snapshot(),
+        folder.leader_epochs(start, end),
+        high_watermark,
+        folder.topic_id(),
+        tuple(notes),
+    )
+
+
+def _segments(
+    log_dir: LogDir,
+    folder: PartitionFolder,
+    state: LogState,
+    interval_bytes: int,
+    notes: list[str],
+    split_at: int,
+) -> Iterator[AdoptedSegment]:
+    """Yield the segments up to the first damage, and add notes on them."""
+    bases = list(folder.loaded.segments)
+    recovery_point = log_dir.recovery_points.get(folder.name, 0)
+    for number, (base, end) in enumerate(itertools.zip_longest(bases, bases[1:])):
+        # as a broker, check after a crash all bytes that may not have been synced
+        checked = not log_dir.clean and (end is None or end > recovery_point)
+        segments = read_segments(folder, base, end, state, interval_bytes, checked=checked, split_at=split_at)
+        for segment in segments:
+            if segment.damage is not None and not checked and end is not None:
+                raise segment.damage
+            if segment.info.base_offset >= split_at:
+                notes += _notes(folder, segment, bases[number + 1 :], split_at)
+            if end is not None and segment.info.next_offset > end:
+                text = f"the log has batches past offset {end}, where the next segment begins: restore it from a copy"
+                raise CorruptRecordError(text, file=folder.path(str(segment.files[".log"])))
+            yield segment
+            if segment.damage is not None:
+                return
+
+
+def _compacted(segment: AdoptedSegment) -> AdoptedSegment:
+    """Mark the segment of a compacted partition as compacted if it has gaps."""
+    if not segment.gap and not segment.is_sparse:
+        return segment
+    return segment._replace(info=dataclasses.replace(segment.info, compacted=True))
+
+
+def _producers(
+    folder: PartitionFolder, segments: list[AdoptedSegment], known_states: ProducerStates, end: int
+) -> ProducerStates:
+    """Return the producers at the log end: `known_states`, unless their snapshot is past the cut."""
+    if known_states.offset <= end:
+        return known_states
+    states = folder.producers(end)
+    for segment in segments:
+        log = folder.log(str(segment.files[".log"]))
+        for batches in log_walk(log, checked=False, file="", start=segment.position, size=segment.end):
+            states.see(batches.data, batches.rows)
+    return states
+
+
+def _notes(folder: PartitionFolder, segment: AdoptedSegment, later: list[int], split_at: int) -> list[str]:
+    log, notes = str(segment.files[".log"]), []
+    is_split = split_at and segment.info.base_offset == split_at
+    if segment.position and not is_split:
+        text = "it becomes a separate segment: its offsets are too far above the earlier offsets"
+        notes.append(f"{log}: from position {segment.position} on, {text}")
+    if segment.damage is not None:
+        cut = folder.size(log) - segment.end
+        notes.append(f"{log}: cut {cut} bytes from position {segment.end}: {segment.damage.message}")
+        notes += [f"{base:020d}.log: skipped, since it follows the cut" for base in later]
+    rebuilt = [_REMADE[suffix] for suffix in segment.remade if not (segment.position and is_split)]
+    return notes + ([f"{log}: rebuilt the {' and the '.join(rebuilt)}"] if rebuilt else [])

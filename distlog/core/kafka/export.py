@@ -1,0 +1,558 @@
+"""Export: a topic as the log directory of a Kafka broker, which the broker opens as its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from distlog.core import paths
+from distlog.core.arrays import new_pages, table_of_numbers
+from distlog.core.commits import fields
+from distlog.core.commits.fields import LONG, TIMESTAMP, UUID, Integer, Text, stored
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import MAX_INT
+from distlog.core.display import Shown, counted
+from distlog.core.errors import (
+    CorruptIndexError,
+    CorruptionError,
+    CorruptMetadataError,
+    StorageError,
+    TopicExistsError,
+)
+from distlog.core.format.record_batch import header_offsets, write_base_offsets
+from distlog.core.format.transaction_index import TRANSACTION_ENTRY
+from distlog.core.kafka.log_dir import refuse_topic
+from distlog.core.kafka.partition_folder import (
+    FIRST_DIRTY_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    Epochs,
+    PartitionName,
+    file_name,
+    joined_epochs,
+    parse_file,
+    read_epochs,
+    read_offsets,
+    without_broker,
+    write_epochs,
+    write_offsets,
+    write_topic_id,
+)
+from distlog.core.log.live_snapshot import damage_of_tail, without_tails
+from distlog.core.log.producers import StoredProducers
+from distlog.core.log.segment_recovery import new_epochs
+from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
+from distlog.core.segments.chunks import Chunk
+from distlog.core.segments.pipeline import whole_log
+from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
+from distlog.core.segments.segment_parts import checksum_error
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.segment_state import LogDescription
+from distlog.core.segments.stable_offset import last_stable_offset
+from distlog.core.segments.topic_handle import TopicHandle, new_id
+from distlog.core.storage.backend import byte_view
+from distlog.core.storage.durable_files import failing_as
+from distlog.core.storage.parallel import Task, begin
+from distlog.core.storage.storage import Storage
+
+# The list of an export, which a broker ignores. Before files change, it has all future files, and which are complete,
+# so that the next export continues a crashed one. If a file has another size than listed, a broker has written to it.
+
+
+EXPORT_FILE = ".distlog-export.json"
+_VERSION = 1
+
+
+def _epochs(value: Any) -> tuple[tuple[int, int], ...]:
+    if not isinstance(value, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in value):
+        raise ValueError("must be a list of [epoch, offset]")
+    return tuple((Integer(0, MAX_INT)(epoch), LONG(start)) for epoch, start in value)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSegment:
+    """A segment of the topic in the folder (an empty stem: none); `done` if its files are complete."""
+
+    base_offset: int = stored(LONG)
+    stem: str = stored(Text("[a-z0-9-]{0,64}"))
+    log_bytes: int = stored(LONG)
+    crc32c: int = stored(Integer(0, 2**32 - 1))
+    append_time_ms: int = stored(TIMESTAMP, default=-1)
+    end_offset: int = stored(LONG, default=0)
+    epochs: tuple[tuple[int, int], ...] = stored(_epochs, default=())
+    done: bool = stored(fields.boolean, default=False)
+
+    @classmethod
+    def of(cls, segment: SegmentInfo) -> ExportedSegment:
+        """Describe a segment before its export."""
+        identity = segment.stem, segment.log_bytes, segment.crc32c, segment.append_time_ms
+        return cls(segment.base_offset, *identity)
+
+    def is_of(self, segment: SegmentInfo) -> bool:
+        """Return whether the folder already has the complete segment."""
+        names = ("base_offset", "stem", "log_bytes", "crc32c", "append_time_ms")
+        return self.done and all(getattr(self, name) == getattr(segment, name) for name in names)
+
+
+def empty_segment(base_offset: int, *, is_complete: bool) -> ExportedSegment:
+    """Describe a segment without a batch, which only marks the start or end of the log."""
+    return ExportedSegment(base_offset, "", 0, 0, end_offset=base_offset, done=is_complete)
+
+
+def read_export(folder: Storage) -> tuple[list[ExportedSegment], str] | None:
+    """Read the segments and the topic id of the last export into `folder`, if any. Raises CorruptMetadataError."""
+    try:
+        data = folder.read(EXPORT_FILE)
+    except FileNotFoundError:
+        return None
+    try:
+        body = json.loads(data)
+        segments = [fields.read(ExportedSegment, segment) for segment in body["segments"]]
+        return segments, UUID(body["topic_id"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        text = f"not the record of an export: {error}; empty the partition's folder, and export again"
+        raise CorruptMetadataError(text, file=folder.local_path(EXPORT_FILE)) from None
+
+
+def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str) -> None:
+    """Replace the record of the last export."""
+    body = {"version": _VERSION, "topic_id": topic_id, "segments": [fields.write(segment) for segment in segments]}
+    folder.put(EXPORT_FILE, json.dumps(body).encode())
+
+
+def known_segments(folder: Storage) -> list[ExportedSegment]:
+    """Return the segments of an earlier export, by base offset; deletes the empty log of a broker."""
+    folder.refuse_links()
+    last = read_export(folder)
+    files = [(file, parsed) for file in folder.list() if (parsed := parse_file(file.name)) is not None]
+    sizes = {
+        parsed.offset: file.size for file, parsed in files if parsed.suffix == LOG_SUFFIX and not parsed.temporary
+    }
+    if last is None:
+        if any(sizes.values()):
+            text = "this partition's folder holds records that no export wrote: export into another log directory"
+            raise StorageError(text, directory=folder.url)
+        folder.delete([file.name for file, _ in files])
+        return []
+    # the logs must come from the export
+    segments, _ = last
+    unknown = sizes.keys() - {segment.base_offset for segment in segments}
+    complete = [segment for segment in segments if segment.done]
+    changed = [segment.base_offset for segment in complete if sizes.get(segment.base_offset) != segment.log_bytes]
+    for offset in (*sorted(unknown), *changed):
+        text = "a broker has written here since the last export: export into another log directory"
+        raise StorageError(text, directory=folder.url, base_offset=offset)
+    return segments
+
+
+def snapshots(folder: Storage) -> dict[int, str]:
+    """List the producer snapshots in the folder by offset."""
+    files = [(parsed, file.name) for file in folder.list() if (parsed := parse_file(file.name)) is not None]
+    return {
+        parsed.offset: name for parsed, name in files if parsed.suffix == SNAPSHOT_SUFFIX and not parsed.temporary
+    }
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+#: If one of the files is missing, a broker assumes a loss, and reads the log.
+_ALWAYS = (".log", ".index", ".timeindex")
+#: The most bytes and files that are held before they are written.
+_HELD_BYTES, _HELD_FILES = 16 << 20, 64
+
+
+class ExportedFiles:
+    """The files of a partition's `folder`; in a `with` block a thread writes many small files together."""
+
+    def __init__(self, folder: Storage) -> None:
+        self.folder = folder
+        self._files: dict[str, Buffer] = {}
+        self._times: dict[int, int] = {}
+        self._held = 0
+        self._writing: Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._wait()
+                _write(self.folder, *self._pop_held())
+        finally:
+            if self._writing is not None:
+                # the next export may write the same files
+                with suppress(Exception):
+                    self._writing.wait()
+
+    def add(self, segment: SegmentInfo, files: Mapping[str, Buffer]) -> None:
+        """Write a segment's files, by suffix, now or later, and delete its obsolete files."""
+        self._files |= {file_name(segment.base_offset, suffix): data for suffix, data in files.items()}
+        self._times[segment.base_offset] = segment.created_ms
+        self._held += sum(byte_view(data).nbytes for data in files.values())
+        if self._held >= _HELD_BYTES or len(self._files) >= _HELD_FILES:
+            self._wait()
+            self._writing = begin(partial(_write, self.folder, *self._pop_held()))
+
+    def _wait(self) -> None:
+        """Wait for the running write. Raises its StorageError."""
+        if self._writing is not None:
+            self._writing.wait()
+
+    def _pop_held(self) -> tuple[dict[str, Buffer], dict[int, int]]:
+        """Remove and return the held files, and the times of their segments."""
+        written = self._files, self._times
+        self._files, self._times, self._held = {}, {}, 0
+        return written
+
+
+def _write(folder: Storage, files: Mapping[str, Buffer], times: Mapping[int, int]) -> None:
+    """Write the files of segments, with their `times` by base offset."""
+    folder.put_many(files)
+    transactions = [file_name(base_offset, ".txnindex") for base_offset in times]
+    folder.delete([name for name in transactions if name not in files])
+    for base_offset, time_ms in times.items():
+        _set_times(folder, base_offset, time_ms)
+
+
+def write_empty(folder: Storage, base_offset: int) -> None:
+    """Write the files of a segment without a batch."""
+    # dated before 1970: a broker uses the file's time as the log's largest timestamp, where a search by time ends
+    folder.put_many({file_name(base_offset, suffix): b"" for suffix in _ALWAYS})
+    _set_times(folder, base_offset, -1000)
+
+
+def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
+    """Set the files' times, which a broker's retention uses for records without a time."""
+    for suffix in _ALWAYS:
+        path = folder.local_path(file_name(base_offset, suffix))
+        with failing_as("set the time of", path):
+            os.utime(path, (time_ms / 1000, time_ms / 1000))
+
+
+#: Logs up to this size are written together with other files.
+_SMALL_BYTES = 4 << 20
+
+
+def export_segment(
+    reader: SegmentReader, segment: SegmentInfo, files: ExportedFiles, producers: ProducerStates, interval_bytes: int
+) -> ExportedSegment:
+    """Write the segment's files, replacing files of its base offset; updates `producers` with its batches."""
+    log = LogDescription(segment.base_offset, interval_bytes=interval_bytes)
+    epochs = list[tuple[int, int]]()
+
+    def batches() -> Iterator[memoryview]:
+        position = 0
+        for chunk in whole_log(reader, segment):
+            data, rows = _moved(chunk.timed(), segment.shift, position)
+            position += len(data)
+            yield data
+            log.add(data, rows)
+            producers.see(data, rows)
+            epochs.extend(new_epochs(rows, epochs[-1][0] if epochs else -1))
+
+    index_files: dict[str, Buffer] = {}
+    if segment.log_bytes <= _SMALL_BYTES:
+        held = list(batches())
+        index_files[".log"] = held[0] if len(held) == 1 else b"".join(held)
+    else:
+        temporary = paths.temporary_file(new_id())
+        with files.folder.open_write(temporary) as writer:
+            for data in batches():
+                writer.write_behind(data)
+        path = files.folder.local_path(file_name(segment.base_offset, ".log"))
+        with failing_as("replace", path):
+            os.replace(files.folder.local_path(temporary), path)
+    files.add(segment, index_files | _indexes(reader, segment, log.finish()))
+    exported = ExportedSegment.of(segment)
+    return dataclasses.replace(exported, end_offset=log.next_offset, epochs=tuple(epochs), done=True)
+
+
+def _moved(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDArray[Any]]:
+    """Return the bytes and rows of the chunk with offsets increased by `shift`, for a write at `position`."""
+    if not shift:
+        return chunk.data, chunk.batches
+    data, rows = new_pages(len(chunk.data), position), chunk.batches.copy()
+    data[:] = chunk.data
+    rows["base_offset"] += shift
+    write_base_offsets(data, rows["position"], header_offsets(chunk.batches, rows["base_offset"].astype(np.int64)))
+    return data.data, rows
+
+
+def _indexes(reader: SegmentReader, segment: SegmentInfo, rebuilt: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the index files of the segment if they are valid, else the indexes `rebuilt` from its log."""
+    files = dict(rebuilt)
+    if not segment.is_active and segment.append_time_ms < 0:
+        for suffix in rebuilt:
+            stored = _stored(reader, segment, suffix)
+            files[suffix] = rebuilt[suffix] if isinstance(stored, CorruptIndexError) else stored or rebuilt[suffix]
+    transactions = _stored(reader, segment, ".txnindex")
+    if isinstance(transactions, CorruptIndexError):
+        raise transactions
+    if transactions:
+        entries = np.frombuffer(transactions, TRANSACTION_ENTRY).copy()
+        for name in ("first_offset", "last_offset", "last_stable_offset"):
+            entries[name] += segment.shift
+        files[".txnindex"] = entries.tobytes()
+    return files
+
+
+def _stored(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> bytes | CorruptIndexError:
+    """Read an index file; returns its content or its error."""
+    part = reader.part(segment, suffix)
+    try:
+        data = reader.storage.read(*part.whole) if part.size else b""
+    except FileNotFoundError:
+        return CorruptIndexError("the index file is missing: rebuild the indexes", file=part.name)
+    if len(data) != part.size:
+        return CorruptIndexError("the index file is too short: rebuild the indexes", file=part.name)
+    return checksum_error(segment, suffix, part, crc32c(data)) or data
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedPartition:
+    """A partition in the log directory: its offsets, and the part that this export wrote."""
+
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    first_dirty_offset: int
+    first_base_offset: int
+    segments: int
+    segments_written: int
+    bytes_written: int
+
+
+def export_partition(handle: TopicHandle, snapshot: Snapshot, partition: int, log_dir: Storage) -> ExportedPartition:
+    """Write the partition into its folder in `log_dir`."""
+    folder = log_dir.child(paths.partition_dir(handle.storage.name, partition))
+    state = snapshot.partitions[partition]
+    export = _PartitionExport(handle, snapshot, partition, folder)
+    written = export.run()
+    if PARTITION_METADATA not in {file.name for file in folder.list()}:
+        folder.put(PARTITION_METADATA, write_topic_id(uuid.UUID(snapshot.topic_id)))
+    return ExportedPartition(
+        partition,
+        state.log_start_offset,
+        last_stable_offset(handle.reader, state),
+        state.log_end_offset,
+        state.first_dirty_offset,
+        export.present[0].base_offset,
+        len(export.present),
+        len(written),
+        sum(segment.log_bytes for segment in written),
+    )
+
+
+class _PartitionExport:
+    """The export of a partition; `present` has the segments in its folder at the end."""
+
+    def __init__(self, handle: TopicHandle, snapshot: Snapshot, partition: int, folder: Storage) -> None:
+        self._handle, self._topic_id = handle, snapshot.topic_id
+        self._interval = snapshot.config.index_interval_bytes
+        self._partition, self._state, self._folder = partition, snapshot.partitions[partition], folder
+        self._source = handle.storage.child(paths.partition_dir(handle.name, partition))
+        self._files = ExportedFiles(folder)
+        self.present: list[ExportedSegment] = []
+
+    def run(self) -> list[SegmentInfo]:
+        """Write new segments, and return them."""
+        exported = known_segments(self._folder)
+        segments = [segment for segment in self._state.segments if segment.next_offset > self._state.log_start_offset]
+        filled = {entry.base_offset: entry for entry in exported if entry.stem}
+        unchanged = {
+            segment.base_offset: entry
+            for segment in segments
+            if (entry := filled.get(segment.base_offset)) is not None and entry.is_of(segment)
+        }
+        producers = self._producers(segments, unchanged)
+        if producers is None:
+            unchanged, producers = {}, self._producers(segments, {}) or ProducerStates()
+        new = [segment for segment in segments if segment.base_offset not in unchanged]
+        if not new and self._holds_all(exported, unchanged):
+            self.present = exported
+            return []
+        # record the future content of the folder before changing it
+        offsets = {self._state.log_start_offset, self._state.log_end_offset}
+        planned = {offset: empty_segment(offset, is_complete=False) for offset in offsets}
+        planned |= {entry.base_offset: dataclasses.replace(entry, done=False) for entry in exported}
+        planned |= {segment.base_offset: ExportedSegment.of(segment) for segment in new} | unchanged
+        write_export(self._folder, [planned[base] for base in sorted(planned)], self._topic_id)
+        with self._files:
+            self.present = [self._segment(segment, unchanged, producers, segments[-1]) for segment in segments]
+        self._finish(exported, producers)
+        return new
+
+    def _holds_all(self, exported: list[ExportedSegment], unchanged: dict[int, ExportedSegment]) -> bool:
+        """Return whether the folder has exactly the partition's log, from its start to its end."""
+        if not exported:
+            return False
+        filled = [entry for entry in exported if entry.stem]
+        bounds = exported[0].base_offset, exported[-1].end_offset
+        within = bounds[0] <= self._state.log_start_offset and bounds[1] == self._state.log_end_offset
+        return within and filled == list(unchanged.values()) and all(entry.done for entry in exported)
+
+    def _producers(self, segments: list[SegmentInfo], unchanged: dict[int, ExportedSegment]) -> ProducerStates | None:
+        """Return the producers before the first batch to export; None if unchanged segments do not determine them."""
+        end = self._state.log_end_offset
+        if not unchanged:
+            return StoredProducers(self._handle.storage, self._handle.name, self._partition).newest(segments, end)
+        unchanged_end = max(segment.next_offset for segment in segments if segment.base_offset in unchanged)
+        for offset, name in sorted(snapshots(self._folder).items(), reverse=True):
+            if unchanged_end <= offset <= end:
+                with suppress(CorruptionError):
+                    return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name)), offset)
+        return None
+
+    def _segment(
+        self,
+        segment: SegmentInfo,
+        unchanged: dict[int, ExportedSegment],
+        producers: ProducerStates,
+        last: SegmentInfo,
+    ) -> ExportedSegment:
+        if segment.base_offset in unchanged:
+            return unchanged[segment.base_offset]
+        if segment is last and producers.offset <= segment.base_offset:
+            self._put_snapshot(segment.base_offset, producers)
+        return export_segment(self._handle.reader, segment, self._files, producers, self._interval)
+
+    def _put_snapshot(self, offset: int, producers: ProducerStates) -> None:
+        self._folder.put(file_name(offset, SNAPSHOT_SUFFIX), producers.snapshot())
+
+    def _finish(self, exported: list[ExportedSegment], producers: ProducerStates) -> None:
+        """Add empty segments at the ends, delete obsolete files, and write the files next to the segments."""
+        start, end = self._state.log_start_offset, self._state.log_end_offset
+        if not self.present or self.present[0].base_offset > start:
+            self._put_empty(0, start)
+        if self.present[-1].end_offset < end:
+            self._put_empty(len(self.present), end)
+        bases = {entry.base_offset for entry in self.present}
+        for obsolete in {entry.base_offset for entry in exported} - bases:
+            self._folder.delete([file_name(obsolete, suffix) for suffix in paths.SEGMENT_SUFFIXES])
+        self._put_snapshot(end, producers)
+        stale = [name for offset, name in snapshots(self._folder).items() if offset not in (end, max(bases))]
+        self._folder.delete(stale)
+        adopted: Epochs = []
+        # for a topic whose first part a broker wrote
+        with suppress(FileNotFoundError, CorruptionError):
+            adopted = read_epochs(self._source.read(LEADER_EPOCHS))
+        epochs = joined_epochs([adopted, *(entry.epochs for entry in self.present)], start)
+        self._folder.put(LEADER_EPOCHS, write_epochs(epochs))
+        write_export(self._folder, self.present, self._topic_id)
+
+    def _put_empty(self, index: int, offset: int) -> None:
+        write_empty(self._folder, offset)
+        self.present.insert(index, empty_segment(offset, is_complete=True))
+
+
+_COLUMNS = ("partition", "log_start_offset", "log_end_offset", "segments", "segments_written", "bytes_written")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportReport(Shown):
+    """The contents of the log directory `log_dir` after an export, and the part that it wrote."""
+
+    log_dir: str
+    partitions: tuple[ExportedPartition, ...]
+
+    def __str__(self) -> str:
+        size = sum(partition.bytes_written for partition in self.partitions)
+        segments = sum(partition.segments_written for partition in self.partitions)
+        partitions = counted(len(self.partitions), "partition")
+        head = (
+            f"exported {partitions} to {self.log_dir}: wrote {counted(segments, 'segment')}, {counted(size, 'byte')}"
+        )
+        return "\n".join([head, *self.notes])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line per partition with an open transaction, which a broker cannot end."""
+        return tuple(
+            f"partition {entry.partition}: a transaction is open from offset {entry.last_stable_offset} on, where "
+            "consumers of committed records will stop: end it, and export again"
+            for entry in self.partitions
+            if entry.last_stable_offset < entry.log_end_offset
+        )
+
+    def to_table(self) -> pa.Table:
+        """A row per partition."""
+        return table_of_numbers(self._rows(), _COLUMNS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The log directory, the rows of the table, and the notes."""
+        return {"log_dir": self.log_dir, "partitions": self._rows(), "notes": list(self.notes)}
+
+    def _rows(self) -> list[dict[str, int]]:
+        return [{name: getattr(partition, name) for name in _COLUMNS} for partition in self.partitions]
+
+
+def export_topic(
+    handle: TopicHandle, snapshot: Snapshot, log_dir: str | os.PathLike[str], partitions: Iterable[int]
+) -> ExportReport:
+    """Write `partitions` of the topic into the local folder `log_dir`, next to other partitions."""
+    target = Storage(os.path.realpath(Storage(log_dir).local_path("")))
+    if os.path.isdir(target.url):
+        refuse_topic(target, target.list_folders())
+    with without_broker(target, alone=True):
+        numbers, committed = sorted(set(partitions)), without_tails(snapshot)
+        for number in numbers:
+            # readers get the records before the damage, and an earlier export may have later ones
+            if (damage := damage_of_tail(handle, committed, number)) is not None:
+                raise damage
+            folder = target.child(paths.partition_dir(handle.storage.name, number))
+            if (last := read_export(folder)) is not None and last[1] != snapshot.topic_id:
+                text = "another topic of this name was exported to this directory: export to another, or delete it"
+                raise TopicExistsError(text, directory=folder.url, topic_id=last[1])
+        exported = [export_partition(handle, snapshot, number, target) for number in numbers]
+        _write_checkpoints(target, handle.storage.name, exported)
+    return ExportReport(target.url, tuple(exported))
+
+
+def _write_checkpoints(target: Storage, topic: str, exported: list[ExportedPartition]) -> None:
+    """Update the log directory's checkpoints, without changing the lines of other partitions."""
+    ends = {entry.partition: entry.log_end_offset for entry in exported}
+    starts = {
+        entry.partition: entry.log_start_offset if entry.log_start_offset > entry.first_base_offset else None
+        for entry in exported
+    }
+    cleaned = {
+        entry.partition: entry.first_dirty_offset if entry.first_dirty_offset > entry.log_start_offset else None
+        for entry in exported
+    }
+    _merge(target, RECOVERY_POINTS, topic, ends)
+    _merge(target, HIGH_WATERMARKS, topic, ends)
+    _merge(target, LOG_START_OFFSETS, topic, starts)
+    _merge(target, FIRST_DIRTY_OFFSETS, topic, cleaned)
+
+
+def _merge(target: Storage, name: str, topic: str, offsets: Mapping[int, int | None]) -> None:
+    """Set the offsets of the topic's partitions in a checkpoint file; None removes a partition."""
+    previous = dict[PartitionName, int]()
+    with suppress(FileNotFoundError):
+        previous = read_offsets(target.read(name), file=target.local_path(name))
+    updated = dict(previous)
+    for partition, offset in offsets.items():
+        updated.pop(PartitionName(topic, partition), None)
+        if offset is not None:
+            updated[PartitionName(topic, partition)] = offset
+    if updated != previous:
+        target.put(name, write_offsets(updated))

@@ -1,0 +1,254 @@
+"""The open transactions of a topic: a list of them, and an end for one that hangs (KIP-664).
+
+Such a transaction comes from Kafka's side: an adopted log, or a client whose coordinator is gone. Readers of
+committed records wait before it, and compaction stops there. Its end is an abort marker in its partition: in place
+on a disk of this machine, in a commit elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from distlog.core import paths
+from distlog.core.arrays import table_of_numbers, table_of_rows
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.display import Shown, counted
+from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNotFoundError
+from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionState, TransactionStatus, take_state
+from distlog.core.log.end_marker import marker
+from distlog.core.log.live_snapshot import LiveSnapshot
+from distlog.core.log.log_validator import BatchRun, ValidBatch
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.read.fetch import MAX_TIMEOUT_MS, OpenTransaction, open_transactions
+from distlog.core.segments.open_transactions import READ_UNCOMMITTED
+from distlog.core.segments.pipeline import whole_logs
+from distlog.core.segments.topic_handle import TopicHandle, topic_log
+from distlog.core.times import iso
+from distlog.core.write.commit_engine import commit_batches
+from distlog.core.write.producer_check import (
+    ConcurrentAppendError,
+    ProducerCheck,
+    producer_entries,
+)
+
+_log = logging.getLogger("distlog")
+#: A live coordinator aborts a transaction that is open for longer than its timeout within this time.
+_COORDINATOR_MS = 300_000
+_COLUMNS = (
+    *(("partition", pa.int64()), ("start_offset", pa.int64()), ("producer_id", pa.int64())),
+    *(("producer_epoch", pa.int64()), ("coordinator_epoch", pa.int64()), ("last_timestamp", pa.int64())),
+    *(("transactional_id", pa.string()), ("state", pa.string()), ("hanging", pa.bool_())),
+)
+
+_PRODUCER = (
+    *("producer_id", "producer_epoch", "last_sequence", "last_timestamp"),
+    *("coordinator_epoch", "transaction_first_offset"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTransaction:
+    """An open transaction, with its id and state at its coordinator; None if no coordinator knows it."""
+
+    transaction: OpenTransaction
+    transactional_id: str | None
+    state: str | None
+    #: It is open for longer than any coordinator allows, or its coordinator has ended it.
+    is_hanging: bool
+
+    def __str__(self) -> str:
+        of, state = self.transaction, self.state
+        coordinator = (
+            f" ({self.transactional_id!r}, {state})" if state is not None else ", which no coordinator knows,"
+        )
+        since = iso(of.last_timestamp) if of.last_timestamp >= 0 else "an unknown time"
+        return f"producer {of.producer_id}{coordinator} since {since}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every column by its name."""
+        own = {"transactional_id": self.transactional_id, "state": self.state, "hanging": self.is_hanging}
+        return {**self.transaction._asdict(), **own}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TransactionsReport(Shown):
+    """The open transactions of a topic, by partition and start offset."""
+
+    transactions: tuple[ListedTransaction, ...]
+
+    @property
+    def hanging(self) -> TransactionsReport:
+        """Only the transactions that hang."""
+        return replace(self, transactions=tuple(each for each in self.transactions if each.is_hanging))
+
+    def __str__(self) -> str:
+        hanging = len(self.hanging.transactions)
+        return f"{counted(len(self.transactions), 'open transaction')}, of which {hanging} hang"
+
+    def to_table(self) -> pa.Table:
+        """A row per transaction."""
+        return table_of_rows([each.to_dict() for each in self.transactions], pa.schema(_COLUMNS))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rows of the table."""
+        return {"transactions": self.to_table().to_pylist()}
+
+
+class _CoordinatorState(NamedTuple):
+    """The id and the state of a transaction, None if it is unknown; and whether its coordinator will end it."""
+
+    transactional_id: str | None
+    state: str | None
+    will_end: bool
+
+
+_UNKNOWN = _CoordinatorState(None, None, False)
+
+
+def list_transactions(
+    handle: TopicHandle, snapshot: Snapshot, max_timeout_ms: int = MAX_TIMEOUT_MS
+) -> TransactionsReport:
+    """The open transactions in `snapshot`, which has its tails; reads the logs only where one is open."""
+    transactions = [
+        each
+        for number, state in enumerate(snapshot.partitions)
+        for each in open_transactions(handle.reader, number, state)
+    ]
+    if not transactions:
+        return TransactionsReport(())
+    coordinators, now_ms, listed = _Coordinators(handle), handle.trusted_ms(), []
+    for each in transactions:
+        transactional_id, state, will_end = coordinators.of(each)
+        is_hanging = not will_end and (state is not None or each.is_late(now_ms, max_timeout_ms))
+        listed.append(ListedTransaction(each, transactional_id, state, is_hanging))
+    return TransactionsReport(tuple(listed))
+
+
+def list_producers(handle: TopicHandle, current: CurrentSnapshot) -> pa.Table:
+    """A row for each producer that a partition knows, as `kafka-transactions describe-producers` has it."""
+    snapshot = current.refresh()
+    rows = []
+    for number, state in enumerate(snapshot.partitions):
+        entries = _producers_of(handle, current, number, state)
+        rows += [{"partition": number, **{name: int(each[name]) for name in _PRODUCER}} for each in entries]
+    return table_of_numbers(rows, ("partition", *_PRODUCER))
+
+
+def _producers_of(handle: TopicHandle, current: CurrentSnapshot, number: int, state: PartitionState) -> Any:
+    if handle.storage.is_local_disk:
+        with closing(PartitionLog(handle, number, current)) as log:
+            return log.producers()
+    return producer_entries(handle, state)
+
+
+def abort_transaction(
+    handle: TopicHandle, current: CurrentSnapshot, partition: int, start_offset: int
+) -> ListedTransaction:
+    """Abort the transaction that is open from `start_offset` on; its end is durable on return."""
+    while True:
+        live = LiveSnapshot(handle, current).refresh()
+        transactions = open_transactions(handle.reader, partition, live.partitions[partition])
+        chosen = next((each for each in transactions if each.start_offset == start_offset), None)
+        where = {"partition": partition, "start_offset": start_offset}
+        if chosen is None:
+            begins = ", ".join(str(each.start_offset) for each in transactions) or "none"
+            text = f"no transaction is open from this offset on; the open ones begin at: {begins}"
+            raise CommitConflictError(text, **where)
+        state = _Coordinators(handle).of(chosen)
+        if state.will_end:
+            text = "the transaction has a coordinator, which will end it"
+            raise CommitConflictError(text, **where, transactional_id=state.transactional_id, state=state.state)
+        run = marker(
+            chosen.producer_id,
+            chosen.producer_epoch,
+            handle.clock(),
+            is_committed=False,
+            coordinator_epoch=max(0, chosen.coordinator_epoch),
+        )
+        in_place = handle.storage.is_local_disk
+        if (_end_in_place if in_place else _end_in_commit)(handle, current, chosen, run):
+            return ListedTransaction(chosen, state.transactional_id, state.state, is_hanging=True)
+
+
+def _end_in_place(handle: TopicHandle, current: CurrentSnapshot, chosen: OpenTransaction, run: BatchRun) -> bool:
+    """Append the marker, unless the transaction has ended; whether it did."""
+    log, is_flushed = PartitionLog(handle, chosen.partition, current), False
+    try:
+        appended = log.end_transaction(run, lambda _: None, chosen.start_offset)
+        log.flush(appended)
+        is_flushed = True
+    finally:
+        log.close(flushed=is_flushed)
+    return appended is not None
+
+
+def _end_in_commit(handle: TopicHandle, current: CurrentSnapshot, chosen: OpenTransaction, run: BatchRun) -> bool:
+    """Commit the marker after the records that were read; False if something was appended since."""
+    number, snapshot = chosen.partition, current.refresh()
+    checked = ProducerCheck(handle, snapshot)
+    if checked.known(number)[0].opened.get(chosen.producer_id) != chosen.start_offset:
+        if chosen in open_transactions(handle.reader, number, snapshot.partitions[number]):
+            text = "the log has an open transaction that no commit names: rebuild the topic from a copy"
+            raise CorruptRecordError(text, partition=number, start_offset=chosen.start_offset)
+        return False
+    valid = ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0]))
+
+    def fence(now: Snapshot) -> None:
+        if now.partitions[number].log_end_offset != snapshot.partitions[number].log_end_offset:
+            raise ConcurrentAppendError
+
+    try:
+        _, after = commit_batches(checked, {number: [valid]}, snapshot.config, fence)
+    except ConcurrentAppendError:
+        return False
+    current.advance(after)
+    return True
+
+
+class _Coordinators:
+    """The states of a topic's transactions in the `__transaction_state` of its root."""
+
+    def __init__(self, handle: TopicHandle) -> None:
+        self._topic = paths.last_part(handle.storage.url.rstrip("/"))
+        self._states, self._now_ms = _states_beside(handle), handle.trusted_ms()
+
+    def of(self, transaction: OpenTransaction) -> _CoordinatorState:
+        for state in self._states.values():
+            if state.producer.id == transaction.producer_id and state.producer.epoch >= transaction.producer_epoch:
+                is_its = (self._topic, transaction.partition) in state.partitions
+                is_dead = state.has_timed_out(self._now_ms - _COORDINATOR_MS)
+                will_end = is_its and (
+                    state.is_decided or (state.status is TransactionStatus.ONGOING and not is_dead)
+                )
+                return _CoordinatorState(state.transactional_id, state.status.kafka_name, will_end)
+        return _UNKNOWN
+
+
+def _states_beside(handle: TopicHandle) -> Mapping[str, TransactionState]:
+    """The states in `__transaction_state` beside the topic, by id; a root without one costs a LIST."""
+    states, storage = dict[str, TransactionState](), handle.storage.sibling(TRANSACTIONS_TOPIC)
+    if storage is None or not storage.list(paths.COMMITS_DIR):
+        return states
+    log = topic_log(storage, handle.clock)
+    try:
+        snapshot = log.load()
+    except TopicNotFoundError:
+        return states
+    topic = TopicHandle.of(storage, snapshot.name, log, handle.clock)
+    live = LiveSnapshot(topic, CurrentSnapshot(log, snapshot)).refresh()
+    for partition in live.partitions:
+        for chunk in whole_logs(topic.reader, partition.segments):
+            for records in chunk.records(("key", "value"), READ_UNCOMMITTED):
+                for row in records.to_pylist():
+                    try:
+                        take_state(states, row["key"], row["value"])
+                    except CorruptRecordError as error:  # noqa: PERF203 - one must not hide all others
+                        _log.warning("%s (url=%s)", error, storage.url)
+    return states

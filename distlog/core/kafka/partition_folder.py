@@ -1,0 +1,376 @@
+"""A partition's folder in a broker's log directory: the names of files, and Kafka's small text files."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import itertools
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from distlog.core import paths
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.errors import (
+    CorruptionError,
+    CorruptMetadataError,
+    InvalidTopicError,
+    StorageError,
+    UnsupportedVersionError,
+)
+from distlog.core.kafka.source_log import SourceLog, log_walk, open_headers, open_log
+from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
+from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
+from distlog.core.storage.durable_files import failing_as, make_folders
+from distlog.core.storage.storage import FileInfo, Storage
+
+CLEAN_SHUTDOWN_FILE, BROKER_LOCK_FILE, META_PROPERTIES = ".kafka_cleanshutdown", ".lock", "meta.properties"
+PARTITION_METADATA = "partition.metadata"
+#: The topic that holds a KRaft cluster's own metadata: no log of records.
+CLUSTER_METADATA = "__cluster_metadata"
+
+_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,5})")
+_FOLDER_IN_STATE = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-(?P<state>delete|future|stray)")
+_FILE = re.compile(
+    r"(?P<offset>[0-9]{20})(?P<suffix>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
+    r"(?P<temporary>\.cleaned|\.swap|\.deleted)?"
+)
+
+
+class PartitionName(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class FileName(NamedTuple):
+    """A file of a segment, or a producer snapshot; `temporary` is the end after its suffix, usually empty."""
+
+    offset: int
+    suffix: str
+    temporary: str
+
+
+def parse_partition_folder(name: str) -> PartitionName | None:
+    """The partition whose folder has this name; None for any other folder."""
+    match = _FOLDER.fullmatch(name)
+    if match is None:
+        return None
+    try:
+        return PartitionName(paths.check_topic_name(match["topic"]), int(match["partition"]))
+    except InvalidTopicError:
+        return None
+
+
+def folder_state(name: str) -> str | None:
+    """The state in which a broker left a partition's folder: delete, future (a move) or stray; else None."""
+    match = _FOLDER_IN_STATE.fullmatch(name)
+    return match["state"] if match else None
+
+
+def parse_file(name: str) -> FileName | None:
+    """Parse the name of a segment's file or a producer snapshot in a partition's folder; None for other files."""
+    match = _FILE.fullmatch(name)
+    if match is None or int(match["offset"]) > MAX_LONG:
+        return None
+    return FileName(int(match["offset"]), match["suffix"], match["temporary"] or "")
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """The name of a segment's file, or of a producer snapshot."""
+    return f"{offset:020d}{suffix}"
+
+
+# A checkpoint (`CheckpointFile`) has lines for the version, 0, for the number of entries, and for the entries:
+# `<topic> <partition> <offset>`, or `<epoch> <start offset>` in a leader-epoch-checkpoint.
+
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+FIRST_DIRTY_OFFSETS = "cleaner-offset-checkpoint"
+_VERSION = "0"
+
+#: (leader epoch, its first offset), ascending.
+Epochs = Sequence[tuple[int, int]]
+
+
+def read_offsets(data: bytes, *, file: str = "") -> dict[PartitionName, int]:
+    """Parse a checkpoint file: offsets by partition. Raises CorruptMetadataError for an incomplete file."""
+    offsets = dict[PartitionName, int]()
+    for line in _entries(data, 3, file):
+        topic, partition, offset = line
+        offsets[PartitionName(topic, _number(partition, MAX_INT, file))] = _number(offset, MAX_LONG, file)
+    return offsets
+
+
+def write_offsets(offsets: Mapping[PartitionName, int]) -> bytes:
+    """The content of a checkpoint file."""
+    return _text(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+
+
+def read_epochs(data: bytes, *, file: str = "") -> Epochs:
+    """Parse a leader-epoch-checkpoint. Raises CorruptMetadataError for an incomplete file."""
+    return [
+        (_number(epoch, MAX_INT, file), _number(start, MAX_LONG, file)) for epoch, start in _entries(data, 2, file)
+    ]
+
+
+def write_epochs(epochs: Epochs) -> bytes:
+    """The content of a leader-epoch-checkpoint."""
+    return _text(f"{epoch} {start}" for epoch, start in epochs)
+
+
+def joined_epochs(parts: Iterable[Iterable[tuple[int, int]]], log_start_offset: int) -> list[tuple[int, int]]:
+    """Join the leader epochs of segments to the entries of a leader-epoch-checkpoint."""
+    epochs = list[tuple[int, int]]()
+    for epoch, start in itertools.chain.from_iterable(parts):
+        if not epochs or epoch > epochs[-1][0]:
+            epochs.append((epoch, start))
+    below = [epoch for epoch, start in epochs if start < log_start_offset]
+    later = [(epoch, start) for epoch, start in epochs if start >= log_start_offset]
+    if below and (not later or later[0][1] > log_start_offset):
+        later.insert(0, (below[-1], log_start_offset))
+    return later
+
+
+def read_topic_id(data: bytes, *, file: str = "") -> uuid.UUID:
+    """The topic's id in a `partition.metadata`. Raises CorruptMetadataError, UnsupportedVersionError."""
+    lines = [line.partition(":")[2].strip() for line in data.decode("utf-8", "replace").splitlines()[:2]]
+    version = _number(lines[0] if lines else "", MAX_INT, file)
+    if str(version) != _VERSION:
+        text = "this partition.metadata has an unknown version: a newer Kafka may have written it"
+        raise UnsupportedVersionError(text, file=file or None, version=version)
+    try:
+        topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(lines[1] + "=="))
+    except (IndexError, ValueError, binascii.Error):
+        raise _malformed(file) from None
+    if topic_id.int == 0:
+        raise _malformed(file)
+    return topic_id
+
+
+def write_topic_id(topic_id: uuid.UUID) -> bytes:
+    """Return the content of a `partition.metadata`, as in Kafka without a final newline."""
+    return b"version: 0\ntopic_id: " + base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=")
+
+
+def _text(lines: Iterable[str]) -> bytes:
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in (_VERSION, len(entries), *entries)).encode()
+
+
+def _entries(data: bytes, tokens: int, file: str) -> list[list[str]]:
+    lines = data.decode("utf-8", "replace").splitlines()
+    if len(lines) < 2 and lines[:1] in ([], [_VERSION]):
+        return []
+    entries = [line.split() for line in lines[2:]]
+    if lines[0] != _VERSION or _number(lines[1], MAX_INT, file) != len(entries):
+        raise _malformed(file)
+    if any(len(entry) != tokens for entry in entries):
+        raise _malformed(file)
+    return entries
+
+
+def _number(text: str, largest: int, file: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20) or int(text) > largest:
+        raise _malformed(file)
+    return int(text)
+
+
+def _malformed(file: str) -> CorruptMetadataError:
+    return CorruptMetadataError("this file of a broker is malformed: restore it, or delete it", file=file or None)
+
+
+@contextmanager
+def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
+    """Keep brokers and exports, and with `alone` also adoptions, out of the log directory, or raise StorageError."""
+    with ExitStack() as stack:
+        if not log_dir.is_local:
+            yield
+            return
+        folder = log_dir.local_path("")
+        with failing_as("open the log directory", folder):
+            if alone:
+                make_folders(folder)
+            file = _open_file(folder, stack)
+        _lock_folder(file, folder, alone=alone)
+        path = log_dir.local_path(BROKER_LOCK_FILE)
+        with suppress(FileNotFoundError):
+            broker_lock = _open_file(path, stack)
+            try:
+                fcntl.lockf(broker_lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                text = "a broker is running on this log directory, since it holds the lock: stop it first"
+                raise StorageError(text, file=path) from None
+        yield
+
+
+def _open_file(path: str, stack: ExitStack) -> int:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    stack.callback(os.close, file)
+    return file
+
+
+def _lock_folder(file: int, path: str, *, alone: bool) -> None:
+    try:
+        fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = "another export or adoption is running in this log directory: wait for it"
+        raise StorageError(text, directory=path) from None
+    except OSError:
+        # a network file system without locks of folders: there, the user must not run two at once
+        return
+
+
+# A broker replaces segments in steps: it writes `.cleaned` files, renames them to `.swap` from the highest offset
+# down, deletes the old files, and renames the new files to their names. This decides whether the old or the new files
+# are valid if it stopped in between, without renaming or deleting any.
+
+
+LOG_SUFFIX = ".log"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFiles:
+    """The valid files: segments by base offset and suffix, producers by offset; and why other files are skipped."""
+
+    segments: dict[int, dict[str, str]] = field(default_factory=dict)
+    snapshots: dict[int, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> LoadedFiles:
+    """Select the valid files of `names`; `next_offset` returns the offset after the last batch of a `.log.swap`."""
+    files = {name: parsed for name in sorted(names) if (parsed := parse_file(name)) is not None}
+    cleaned = min((parsed.offset for parsed in files.values() if parsed.temporary == ".cleaned"), default=MAX_LONG)
+    reasons = {
+        ".deleted": "was being deleted",
+        ".cleaned": "of a cleaning that did not finish",
+        ".swap": "of a replacement that did not finish",
+    }
+    left_out = {
+        name: reasons[parsed.temporary]
+        for name, parsed in files.items()
+        if parsed.temporary and (parsed.temporary != ".swap" or parsed.offset >= cleaned)
+    }
+    swaps = {name: parsed for name, parsed in files.items() if parsed.temporary == ".swap" and name not in left_out}
+    logs = [(parsed.offset, name) for name, parsed in swaps.items() if parsed.suffix == LOG_SUFFIX]
+    first = min((offset for offset, _ in logs), default=0)
+    end = max((next_offset(name) for _, name in logs), default=0)
+    for name, parsed in files.items():
+        if not parsed.temporary and first <= parsed.offset < end:
+            left_out[name] = "replaced by a .swap file"
+    plain = {name: parsed for name, parsed in files.items() if not parsed.temporary and name not in left_out}
+    loaded = LoadedFiles(left_out=left_out)
+    for name, parsed in {**plain, **swaps}.items():
+        if parsed.suffix == SNAPSHOT_SUFFIX:
+            loaded.snapshots[parsed.offset] = name
+        else:
+            # a .swap file sorts after the plain file, and replaces it as a rename would
+            loaded.segments.setdefault(parsed.offset, {})[parsed.suffix] = name
+    for offset in [offset for offset, suffixes in loaded.segments.items() if LOG_SUFFIX not in suffixes]:
+        left_out.update(dict.fromkeys(loaded.segments.pop(offset).values(), "an index without a log"))
+    ordered = dict(sorted(loaded.segments.items()))
+    return LoadedFiles(ordered, loaded.snapshots, left_out)
+
+
+class PartitionFolder:
+    """The files of partition `name` in `storage`, as listed in `files`. It changes no file."""
+
+    def __init__(self, storage: Storage, name: PartitionName, files: Iterable[FileInfo]) -> None:
+        self._storage, self.name = storage, name
+        self._files = {file.name: file for file in files}
+
+    @cached_property
+    def loaded(self) -> LoadedFiles:
+        """The valid files. Raises StorageError for a link, a pipe or a device, which could block."""
+        self.check_files(filter(parse_file, self._files))
+        return loaded_files(self._files, self._next_offset)
+
+    def check_files(self, names: Iterable[str]) -> None:
+        """Raise StorageError for a link, and for a pipe or a device among `names`, which could block."""
+        self._storage.refuse_links()
+        for name in names if self._storage.is_local else ():
+            if not os.path.isfile(self.path(name)):
+                raise StorageError("this is not a file: remove it, and adopt again", file=self.path(name))
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of all files, including skipped files."""
+        return self._files.keys()
+
+    def path(self, name: str) -> str:
+        """The path or URL of a file."""
+        return self._storage.local_path(name) if self._storage.is_local else f"{self._storage.url}/{name}"
+
+    def read(self, name: str) -> bytes:
+        """The content of a small file. Raises FileNotFoundError, also for a file that was not listed."""
+        if name not in self._files:
+            raise FileNotFoundError(self.path(name))
+        return self._storage.read(name)
+
+    def open_file(self, name: str) -> int:
+        """A descriptor of a local file, which the caller closes. Raises OSError, and StorageError for a link."""
+        return self._storage.open_file(name)
+
+    def log(self, name: str) -> SourceLog:
+        """The content of a large file."""
+        return open_log(self._storage, name, self.size(name))
+
+    def headers(self, name: str, offset_index: bytes) -> SourceLog:
+        """Open a log for reading only headers; `offset_index` may be bad."""
+        return open_headers(self._storage, name, self.size(name), offset_index)
+
+    def size(self, name: str) -> int:
+        """The size of a file."""
+        return self._files[name].size
+
+    def modified_ms(self, name: str) -> int:
+        """Return the time of the last write to a file in ms; 0 before 1970, the date of empty logs of exports."""
+        time_ms = self._files[name].modified_ms
+        if time_ms == MAX_LONG:
+            text = (
+                "the storage does not report when files were written, which retention may need: copy them to a disk"
+            )
+            raise StorageError(text, file=self.path(name))
+        return max(time_ms, 0)
+
+    def _next_offset(self, name: str) -> int:
+        """Return the offset after the last batch of a log; its base offset without a batch."""
+        walk = log_walk(self.log(name), checked=False, file=self.path(name))
+        end = int(name[:20])
+        for batches in walk:
+            end = int(batches.rows["base_offset"][-1] + batches.rows["last_offset_delta"][-1]) + 1
+        return end
+
+    def topic_id(self) -> uuid.UUID | None:
+        """The topic's id, if a `partition.metadata` has it."""
+        try:
+            return read_topic_id(self.read(PARTITION_METADATA), file=self.path(PARTITION_METADATA))
+        except FileNotFoundError:
+            return None
+
+    def leader_epochs(self, log_start_offset: int, log_end_offset: int) -> Epochs:
+        """The leader epochs between these offsets, by the checkpoint; none without the file."""
+        try:
+            epochs = read_epochs(self.read(LEADER_EPOCHS), file=self.path(LEADER_EPOCHS))
+        except FileNotFoundError:
+            return []
+        return joined_epochs([[entry for entry in epochs if entry[1] < log_end_offset]], log_start_offset)
+
+    def producers(self, end_offset: int = MAX_LONG) -> ProducerStates:
+        """Read the producers from the newest valid snapshot up to `end_offset`; empty without one."""
+        for offset, name in sorted(self.loaded.snapshots.items(), reverse=True):
+            if offset <= end_offset:
+                with suppress(CorruptionError):
+                    entries = read_producer_snapshot(self.read(name), file=self.path(name))
+                    return ProducerStates.of_snapshot(entries, offset)
+        return ProducerStates()

@@ -1,0 +1,550 @@
+"""Compaction: keeps the last record of each key, at its offset (Kafka's `LogCleaner`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from distlog.core.arrays import byte_array, table_of_rows
+from distlog.core.commits.prepared_commit import AHEAD_MS
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.display import Shown, counted
+from distlog.core.errors import StorageError
+from distlog.core.format.kernels.record_write import RETAINED, choose_records
+from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
+from distlog.core.format.rewritten_batches import Flags, Longs, RecordBytes, lay_out
+from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.maintain import record_keys
+from distlog.core.maintain.cleaning_plan import (
+    MOST_SEGMENTS,
+    Cleanable,
+    first_dirty_offset,
+    group_segments,
+    plan_compaction,
+)
+from distlog.core.maintain.group_rewrite import (
+    FilteredBatches,
+    RewriteFailure,
+    RewrittenGroup,
+    RewrittenPartition,
+    SegmentGroup,
+    commit_rewrite,
+    result_or_failure,
+    rewrite_group,
+)
+from distlog.core.segments.chunks import Chunk
+from distlog.core.segments.stable_offset import last_stable_offset
+from distlog.core.segments.topic_handle import TopicHandle
+
+_COUNTED = ("segments", "bytes", "records")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCompaction:
+    """One partition below `end_offset`, before and after the compaction; a dry run has the same numbers twice.
+
+    `unkeyed_records` is the number of records dropped because they have no key. `skipped_groups` is the number of
+    groups of segments that another process changed meanwhile; the next compaction takes them. `error` says why the
+    partition could not be cleaned, or not to the end.
+    """
+
+    partition: int
+    end_offset: int
+    segments_before: int
+    segments_after: int
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+    rounds: int
+    unkeyed_records: int
+    skipped_groups: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CompactionReport(Shown):
+    """The results of compaction in each partition, or with `dry_run` the partitions that are due."""
+
+    partitions: tuple[PartitionCompaction, ...]
+    dry_run: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True if every partition that was due is clean now."""
+        return all(one.error is None for one in self.partitions)
+
+    def __str__(self) -> str:
+        sums, failed = self._sums(), [one for one in self.partitions if one.error is not None]
+        verb = "would compact" if self.dry_run else "compacted"
+        done = len(self.partitions) - len(failed)
+        changes = (f"{name} {sums[f'{name}_before']:,} to {sums[f'{name}_after']:,}" for name in _COUNTED)
+        text = f"{verb} {counted(done, 'partition')}: {', '.join(changes)}"
+        reasons = (f"cannot clean {RewriteFailure(one.partition, str(one.error))}" for one in failed)
+        return "; ".join([text, *reasons, *self.notes])
+
+    def to_table(self) -> pa.Table:
+        """A row per partition that was due."""
+        names = [field.name for field in dataclasses.fields(PartitionCompaction)]
+        schema = pa.schema([(name, pa.string() if name == "error" else pa.int64()) for name in names])
+        return table_of_rows(self._rows(), schema)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, and the rows of the table."""
+        rows, facts = self._rows(), {"ok": self.ok, "dry_run": self.dry_run}
+        return {**facts, **self._sums(), "partitions": rows, "notes": list(self.notes)}
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(one) for one in self.partitions]
+
+    def _sums(self) -> dict[str, int]:
+        names = (f"{name}_{when}" for name in _COUNTED for when in ("before", "after"))
+        return {name: sum(getattr(one, name) for one in self.partitions) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupToClean:
+    """A group of segments, and all that decides which of its records stay, except which are superseded."""
+
+    group: SegmentGroup
+    verdicts: record_keys.Verdicts
+    end_offset: int
+    now_ms: int
+    config: TopicConfig
+    read_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    """One round: looks for the keys of the dirty range [start_offset, end_offset) in all segments below `end_offset`.
+
+    `segments` are all of the partition's, since the meaning of transactions depends on them; the rows from `first` on
+    reach above the log start. They and the topic's `config` are those of `read_version`, which was committed at
+    `timestamp_ms`. A plan pickles, so a task reads no commit.
+    """
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    segments: list[SegmentInfo]
+    first: int
+    config: TopicConfig
+    read_version: int
+    timestamp_ms: int
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, due: Cleanable) -> CleaningPlan:
+        """The plan of one round over the dirty range that is due, as far as one commit takes its segments."""
+        state = snapshot.partitions[due.partition]
+        segments, first = list(state.segments), state.segments.find(state.log_start_offset)
+        behind = [one.base_offset for one in segments[first + MOST_SEGMENTS :][:1]]
+        start, end = first_dirty_offset(state), min([due.first_uncleanable_offset, *behind])
+        version = snapshot.version, snapshot.timestamp_ms
+        return cls(due.partition, start, end, segments, first, snapshot.config, *version)
+
+    def now_ms(self, handle: TopicHandle) -> int:
+        """The time by which tombstones are kept.
+
+        A clock that is far ahead would drop them before their time. One that is far behind would give them an early
+        horizon, by which a process whose clock is right drops them at once: then the snapshot's time counts.
+        """
+        now_ms = handle.trusted_ms()
+        return now_ms if now_ms >= self.timestamp_ms - AHEAD_MS else self.timestamp_ms
+
+    @property
+    def cleaned(self) -> list[SegmentInfo]:
+        """The segments that reach above the log start, and begin below `end_offset`."""
+        return [one for one in self.segments[self.first :] if one.base_offset < self.end_offset]
+
+    @property
+    def dirty(self) -> list[SegmentInfo]:
+        """The segments that hold the dirty range, whose keys are looked for."""
+        return [one for one in self.cleaned if one.next_offset > self.start_offset]
+
+    @property
+    def dirty_records(self) -> int:
+        """The number of records in the dirty segments: there are at most as many keys."""
+        return sum(one.record_count for one in self.dirty)
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(one.log_bytes for one in self.cleaned)
+
+    def groups(self, verdicts: record_keys.Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
+        """The groups of adjacent segments below `end_offset`; each group becomes one segment."""
+        below = [one for one in self.cleaned if one.base_offset < end_offset]
+        groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(below, self.config))
+        return [
+            GroupToClean(
+                group,
+                verdicts.within(group.base_offset, group.next_offset),
+                self.end_offset,
+                now_ms,
+                self.config,
+                self.read_version,
+            )
+            for group in groups
+        ]
+
+
+# A batch that loses no record is copied as it is. A batch that loses some records keeps its base offset, last
+# offset and base sequence. A batch that loses all records is dropped, or stays as 61 bytes if its offsets or its
+# producer's sequence matter. A tombstone first gets a delete horizon (KIP-534), which is `delete.retention.ms` from
+# now; so does a marker with nothing left to mark. A compaction at or after that horizon drops it.
+
+
+_COLUMNS = ("key", "value")
+_KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFilter:
+    """Decides which records and batches stay; times are in ms, offsets are absolute."""
+
+    survivors: record_keys.Survivors
+    verdicts: record_keys.Verdicts
+    end_offset: int
+    now_ms: int
+    delete_retention_ms: int
+    keeps_all: ClassVar[bool] = False
+
+    @property
+    def aborted(self) -> Sequence[AbortedTransaction]:
+        return self.verdicts.aborted
+
+    def described(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
+        return dataclasses.replace(
+            output,
+            leader_epoch=inputs[-1].leader_epoch,
+            compacted=True,
+            has_transactions=output.has_transactions or output.has_producers,
+            first_unstable_offset=self._first_unstable_offset(output.next_offset, inputs),
+        )
+
+    def _first_unstable_offset(self, next_offset: int, inputs: SegmentTable) -> int:
+        """The first unstable offset of the output that ends at `next_offset`."""
+        known = [segment.first_unstable_offset for segment in inputs if segment.has_transactions]
+        if next_offset <= self.end_offset or not known:
+            return NO_OFFSET
+        if next_offset < inputs[-1].next_offset or 0 <= known[-1] < self.end_offset:
+            return NOT_LOOKED
+        return known[-1]
+
+    def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
+        """The batches that stay of a checked chunk of one piece; in parts if batches are compressed."""
+        outcomes = self._outcomes(chunk)
+        start, rows = 0, np.flatnonzero(~outcomes.discarded & (chunk.batches["record_count"] > 0))
+        while start < len(chunk.batches):
+            scanned = record_keys.scan_records(chunk.selection(), rows, _COLUMNS) if len(rows) else None
+            done, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
+            end = int(rows[0]) if len(rows) else len(chunk.batches)
+            choice = self._choose(chunk.batches[start:end], outcomes.part(start, end), done - start, scanned)
+            yield _write(chunk, choice, scanned)
+            start = end
+
+    def _outcomes(self, chunk: Chunk) -> _BatchOutcomes:
+        batches = chunk.batches
+        base_offsets = batches["base_offset"] + chunk.pieces[0].slice.segment.shift
+        ends = base_offsets + batches["last_offset_delta"] + 1
+        control = batches["attributes"] & CONTROL != 0
+        has_horizon = batches["attributes"] & DELETE_HORIZON != 0
+        expired = has_horizon & (batches["base_timestamp"] <= self.now_ms)
+        discardable = self.verdicts.discardable(base_offsets)
+        return _BatchOutcomes(
+            base_offsets=base_offsets,
+            discarded=discardable & (expired | ~control),
+            stays_empty=self.verdicts.last(base_offsets) | (ends == self.end_offset),
+            control=control,
+            has_horizon=has_horizon,
+            expired=expired,
+            obsolete=discardable & control,
+        )
+
+    def _choose(
+        self,
+        batches: np.ndarray,
+        outcomes: _BatchOutcomes,
+        read: npt.NDArray[np.intp],
+        scanned: record_keys.ScannedRecords | None,
+    ) -> _Choice:
+        """Decide on `batches`; `read` are the numbers of those whose records were scanned."""
+        kept = np.zeros(len(batches), RETAINED)
+        keep, unkeyed = np.empty(0, bool), 0
+        if scanned is not None:
+            keep = np.empty(scanned.count, bool)
+            chosen = np.empty(len(read), RETAINED)
+            unkeyed = choose_records(
+                scanned.sections["emitted"].copy(),
+                outcomes.control[read],
+                outcomes.expired[read],
+                self.survivors.latest_offset,
+                self.survivors.current(scanned),
+                scanned.keyed,
+                scanned.fields.value.valid[: scanned.count],
+                scanned.offsets,
+                scanned.timestamps,
+                keep,
+                chosen,
+            )
+            kept[read] = chosen
+        some = kept["records"] > 0
+        wants_horizon = some & ~outcomes.has_horizon & ((kept["tombstones"] > 0) | outcomes.obsolete)
+        by_record = batches["attributes"] & APPEND_TIME == 0
+        mistimed = by_record & (batches["max_timestamp"] != kept["max_timestamp"])
+        whole = some & (kept["records"] == batches["record_count"]) & ~wants_horizon & ~mistimed
+        headers = batches.copy()
+        headers["record_count"] = kept["records"]
+        horizon_ms = min(self.now_ms + self.delete_retention_ms, MAX_LONG)
+        written = some & ~whole
+        timed, first = written & by_record, written & ~outcomes.has_horizon
+        headers["max_timestamp"][timed] = kept["max_timestamp"][timed]
+        headers["base_timestamp"][first] = kept["first_timestamp"][first]
+        headers["base_timestamp"][wants_horizon] = horizon_ms
+        headers["attributes"][wants_horizon] |= DELETE_HORIZON
+        emptied = ~some & outcomes.stays_empty
+        headers["size"][emptied] = HEADER_SIZE
+        headers["base_timestamp"][emptied] = -1
+        headers["attributes"][emptied] &= _KEPT_WHEN_EMPTY
+        offsets_of_max = np.where(some, kept["offset_of_max"], -1)
+        unchanged = bool((whole | (emptied & (batches["record_count"] == 0))).all())
+        forgets = bool((outcomes.expired & ~whole).any())
+        return _Choice(
+            headers, kept, keep, read, whole, written, emptied, offsets_of_max, unchanged, forgets, unkeyed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchOutcomes:
+    """Per batch, the facts known without its records: whether all are `discarded`, whether it stays if empty, ..."""
+
+    base_offsets: Longs
+    discarded: Flags
+    stays_empty: Flags
+    control: Flags
+    has_horizon: Flags
+    expired: Flags
+    obsolete: Flags
+
+    def part(self, start: int, end: int) -> _BatchOutcomes:
+        return _BatchOutcomes(*(getattr(self, spec.name)[start:end] for spec in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Per batch: its new header, what stays (RETAINED), and whether it is copied, rewritten, emptied or dropped."""
+
+    headers: np.ndarray
+    kept: np.ndarray
+    keep: Flags
+    read: npt.NDArray[np.intp]
+    whole: Flags
+    rewritten: Flags
+    emptied: Flags
+    offsets_of_max: Longs
+    unchanged: bool
+    forgets: bool
+    unkeyed: int
+
+
+def _write(chunk: Chunk, choice: _Choice, scanned: record_keys.ScannedRecords | None) -> FilteredBatches:
+    stays = choice.whole | choice.emptied | choice.rewritten
+    segment = chunk.pieces[0].slice.segment
+    data, batches = lay_out(
+        byte_array(chunk.data),
+        choice.headers,
+        choice.whole,
+        choice.emptied,
+        choice.rewritten,
+        _records(choice, scanned),
+    )
+    return FilteredBatches(
+        data,
+        batches,
+        base_offsets=batches["base_offset"] + segment.shift,
+        newest_offsets=np.where(batches["max_timestamp"] < 0, -1, choice.offsets_of_max[stays]),
+        min_timestamps=np.full(len(batches), segment.min_timestamp),
+        unchanged=choice.unchanged,
+        forgets=choice.forgets,
+        unkeyed=choice.unkeyed,
+    )
+
+
+def _records(choice: _Choice, scanned: record_keys.ScannedRecords | None) -> RecordBytes:
+    """The records of the rewritten batches, compressed at the codec's default level, as Kafka does it."""
+    rows = np.flatnonzero(choice.rewritten)
+    if scanned is None or len(rows) == 0:
+        return RecordBytes()
+    headers, first_records = choice.headers[rows], choice.kept["first_record"][rows]
+    sections = scanned.sections[np.searchsorted(choice.read, rows)]
+    rewritten, ends = scanned.rewritten(
+        sections, first_records, sections["base_offset"], headers["base_timestamp"], choice.keep
+    )
+    starts = np.append(0, ends[:-1])
+    return RecordBytes(rewritten, starts, ends - starts).compressed(headers, {})
+
+
+#: Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one round, 24 bytes each.
+DEDUPE_BUFFER_BYTES = 128 << 20
+#: What a round cleans before its commit: one for each small partition would be a version each.
+ROUND_BYTES = 64 << 20
+
+
+def clean_partition(
+    handle: TopicHandle, plan: CleaningPlan, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
+) -> RewrittenPartition:
+    """Do what `plan` says, up to the offset at which the memory for keys is full."""
+    now_ms = plan.now_ms(handle)
+    verdicts = record_keys.judge(handle.reader, plan.segments, handle.trusted_ms(), handle.producer_expiration_ms)
+    keys = record_keys.OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
+    secret = handle.random.randbytes(record_keys.SECRET_BYTES)
+    record_keys.build_map(handle.reader, plan.dirty, plan.start_offset, plan.end_offset, verdicts, keys, secret)
+    survivors, end = record_keys.MapSurvivors(keys, secret), keys.latest_offset + 1
+    groups = (clean_group(handle, group, survivors) for group in plan.groups(verdicts, now_ms, end))
+    return RewrittenPartition(plan.partition, tuple(groups), plan.start_offset, end)
+
+
+def clean_or_failure(
+    handle: TopicHandle, plan: CleaningPlan, dedupe_buffer_bytes: int
+) -> RewrittenPartition | RewriteFailure:
+    """`clean_partition`, or what is wrong with the partition's files."""
+    return result_or_failure(plan.partition, lambda: clean_partition(handle, plan, dedupe_buffer_bytes))
+
+
+def clean_group(handle: TopicHandle, due: GroupToClean, survivors: record_keys.Survivors) -> RewrittenGroup:
+    """Write the records of the group that stay; raises what `rewrite_group` raises."""
+    config, segments = due.config, due.group.segments
+    chosen = BatchFilter(survivors, due.verdicts, due.end_offset, due.now_ms, config.delete_retention_ms)
+    chunks = chain.from_iterable(record_keys.checked_chunks(handle.reader, segment) for segment in segments)
+    return rewrite_group(handle, due.group, chosen, chunks, config=config, read_version=due.read_version)
+
+
+# It works in rounds, and each round is one commit. Of each of its partitions, a round collects the keys of the dirty
+# range, as many as fit in memory. Then it rewrites all segments up to there, and drops the records that a later one
+# supersedes.
+
+
+#: One round over at least one of the partitions that are due, in this process or in tasks.
+Clean = Callable[[Snapshot, Sequence[Cleanable]], Sequence[RewrittenPartition | RewriteFailure]]
+
+
+def compact(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    clean: Clean | None = None,
+    *,
+    partitions: Collection[int] | None = None,
+    dry_run: bool = False,
+) -> tuple[CompactionReport, Snapshot]:
+    """Compact the partitions that are due by the topic's config; returns the report and the new state.
+
+    `partitions` are those to look at, by default all. Each takes as many rounds of `clean` as it needs, by default
+    alone and in this process. A partition that cannot be cleaned is left as it is and named in the report. Raises
+    CommitConflictError when the topic was dropped, TransactionTooOldError when a round took longer than vacuum waits,
+    and CommitStateUnknownError.
+    """
+    clean = clean or partial(clean_dirtiest, handle)
+    before = after = handle.log.refresh(snapshot)
+    wanted = range(len(before.partitions)) if partitions is None else partitions
+    stable, failed = dict[int, int](), dict[int, str]()
+    for number in wanted:
+        state = before.partitions[number]
+        stable_offset = result_or_failure(number, partial(last_stable_offset, handle.reader, state))
+        if isinstance(stable_offset, RewriteFailure):
+            failed[number] = stable_offset.reason
+        else:
+            stable[number] = stable_offset
+    due = [one for one in plan_compaction(before, handle.trusted_ms(), stable) if one.partition in wanted]
+    rounds = _Rounds(due, failed)
+    while not dry_run and (dirty := rounds.dirty(after)):
+        done = clean(after, dirty)
+        cleaned = [one for one in done if isinstance(one, RewrittenPartition)]
+        left_out, after = commit_rewrite(handle, after, cleaned)
+        rounds.add(cleaned, left_out, [one for one in done if isinstance(one, RewriteFailure)])
+    return CompactionReport(tuple(rounds.results(before, after)), dry_run, tuple(_notes(before, stable))), after
+
+
+def clean_dirtiest(
+    handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
+) -> list[RewrittenPartition | RewriteFailure]:
+    """One round over the first partitions that are due, in this process: ROUND_BYTES of log, or one of them."""
+    done: list[RewrittenPartition | RewriteFailure] = []
+    room = ROUND_BYTES
+    for one in due:
+        plan = CleaningPlan.of(snapshot, one)
+        room -= plan.log_bytes
+        if done and room < 0:
+            break
+        try:
+            done.append(clean_or_failure(handle, plan, dedupe_buffer_bytes))
+        except StorageError:
+            # the next round begins with it, and raises: what is cleaned is committed first
+            if not done:
+                raise
+            break
+    return done
+
+
+def _notes(snapshot: Snapshot, stable: Mapping[int, int]) -> Iterator[str]:
+    for number, offset in stable.items():
+        state = snapshot.partitions[number]
+        if "compact" in snapshot.config.cleanup_policy and offset < state.log_end_offset:
+            text = "is open, and nothing is cleaned behind its begin; `distlog transactions` tells whose it is"
+            yield f"partition {number}: a transaction from offset {offset} on {text}"
+
+
+class _Rounds:
+    """The partitions that are due, and the rounds that were done for each."""
+
+    def __init__(self, due: Sequence[Cleanable], failed: Mapping[int, str]) -> None:
+        self._due, self._failed = due, dict(failed)
+        self._done: dict[int, list[RewrittenPartition]] = {one.partition: [] for one in due}
+        self._skipped = dict.fromkeys(self._done, 0)
+
+    def add(
+        self, cleaned: Sequence[RewrittenPartition], left_out: Mapping[int, int], failed: Sequence[RewriteFailure]
+    ) -> None:
+        for one in cleaned:
+            self._done[one.partition].append(one)
+            self._skipped[one.partition] += left_out[one.partition]
+        self._failed |= {one.partition: one.reason for one in failed}
+
+    def dirty(self, snapshot: Snapshot) -> list[Cleanable]:
+        """The partitions that have more to clean and whose last round made progress."""
+        return [one for one in self._due if one.partition not in self._failed and self._is_dirty(snapshot, one)]
+
+    def _is_dirty(self, snapshot: Snapshot, due: Cleanable) -> bool:
+        dirty, done = first_dirty_offset(snapshot.partitions[due.partition]), self._done[due.partition]
+        return dirty < due.first_uncleanable_offset and (not done or dirty > done[-1].start_offset)
+
+    def results(self, before: Snapshot, after: Snapshot) -> Iterator[PartitionCompaction]:
+        for due in self._due:
+            number, end = due.partition, due.first_uncleanable_offset
+            yield PartitionCompaction(
+                partition=number,
+                end_offset=end,
+                **_totals(before.partitions[number], end, "before"),
+                **_totals(after.partitions[number], end, "after"),
+                rounds=len(self._done[number]),
+                unkeyed_records=sum(group.unkeyed for one in self._done[number] for group in one.groups),
+                skipped_groups=self._skipped[number],
+                error=self._failed.get(number),
+            )
+
+
+def _totals(state: PartitionState, end_offset: int, when: str) -> dict[str, int]:
+    table = state.segments
+    below = table.base_offsets < end_offset
+    totals = below.sum(), table.log_bytes[below].sum(), table.record_counts[below].sum()
+    return {f"{name}_{when}": int(total) for name, total in zip(_COUNTED, totals, strict=True)}

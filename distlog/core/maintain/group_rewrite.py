@@ -1,0 +1,376 @@
+"""Rewrites groups of adjacent segments, and commits what replaces them: for compaction and for merging."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from distlog.core.commits.actions import Action, Add, Cleaned, Remove
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError
+from distlog.core.format.rewritten_batches import Bytes, Longs
+from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.log.producers import ProducerSnapshots
+from distlog.core.maintain.cleaning_plan import MOST_SEGMENTS, first_dirty_offset
+from distlog.core.segments.chunks import Chunk
+from distlog.core.segments.segment_writer import SegmentFile, with_aborted
+from distlog.core.segments.topic_handle import TopicHandle
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentGroup:
+    """Adjacent segments of one partition, at least one, to be rewritten as one segment."""
+
+    segments: SegmentTable
+
+    @property
+    def partition(self) -> int:
+        return int(self.segments.array("partition")[0])
+
+    @property
+    def base_offset(self) -> int:
+        return int(self.segments.base_offsets[0])
+
+    @property
+    def next_offset(self) -> int:
+        return int(self.segments.next_offsets[-1])
+
+    @property
+    def log_bytes(self) -> int:
+        """The log bytes of these segments; a rewrite does not make them more."""
+        return int(self.segments.log_bytes.sum())
+
+    @property
+    def records(self) -> int:
+        return int(self.segments.record_counts.sum())
+
+    @property
+    def stems(self) -> list[str]:
+        stems: list[str] = self.segments.columns()["stem"].to_pylist()
+        return stems
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredBatches:
+    """Batches (BATCH rows) back to back in `data`, and of each what its header does not tell; offsets are absolute.
+
+    `newest_offsets` are those of the largest timestamps, -1 where no record has it: an emptied batch keeps its time.
+    `min_timestamps` are at most the smallest ones. `unchanged` says that the batches are those that went in,
+    `forgets` that tombstones or markers may have gone for good, and `unkeyed` is the number of records that were
+    dropped because they have no key. `data` has no other owner.
+    """
+
+    data: Bytes
+    batches: np.ndarray
+    base_offsets: Longs
+    newest_offsets: Longs
+    min_timestamps: Longs
+    unchanged: bool = False
+    forgets: bool = False
+    unkeyed: int = 0
+
+
+class Filter(Protocol):
+    """Decides which batches and records of a group stay, and in which batches."""
+
+    @property
+    def keeps_all(self) -> bool:
+        """True if every record stays."""
+
+    @property
+    def aborted(self) -> Sequence[AbortedTransaction]:
+        """The aborted transactions whose markers stay, in the order of their last offsets."""
+
+    def apply(self, chunk: Chunk, /) -> Iterator[FilteredBatches]:
+        """The batches that stay of a checked chunk, in their order. Raises CorruptRecordError."""
+
+    def described(self, output: SegmentInfo, inputs: SegmentTable, /) -> SegmentInfo:
+        """The segment `output`, with all that its batches do not tell, but `inputs` do."""
+
+
+Result = TypeVar("Result")
+
+#: Errors that come from a partition's own files, so they say nothing about other partitions.
+OF_ITS_FILES = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteFailure:
+    """A partition, or its offsets from `offsets[0]` to `offsets[1]`, whose files cannot be rewritten, and why."""
+
+    partition: int
+    reason: str
+    offsets: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        part = "" if self.offsets is None else f"offsets {self.offsets[0]:,} to {self.offsets[1]:,} of "
+        return f"{part}partition {self.partition}: {self.reason}"
+
+
+def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | RewriteFailure:
+    """The result of `work`, or what is wrong with the partition's files. Raises all other errors.
+
+    The failure is a value so that it can come back from a task. An exception would end the job for every partition.
+    """
+    try:
+        return work()
+    except OF_ITS_FILES as error:
+        return RewriteFailure(partition, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenGroup:
+    """A group, and the `outputs` that replace its segments; these are the group's own if nothing changes.
+
+    `outputs` cover the offsets of the group, with gaps where records were dropped. `unkeyed` is the number of
+    records dropped because they have no key. If it `forgets`, tombstones or markers may have gone for good: what is
+    ahead of them must not be older than what was read there.
+    """
+
+    group: SegmentGroup
+    outputs: tuple[SegmentInfo, ...]
+    unkeyed: int = 0
+    forgets: bool = False
+
+    @property
+    def partition(self) -> int:
+        return self.group.partition
+
+    @property
+    def base_offset(self) -> int:
+        return self.group.base_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.group.next_offset
+
+    @property
+    def changed(self) -> bool:
+        """True if there is something to commit."""
+        return [one.stem for one in self.outputs] != self.group.stems
+
+    @property
+    def forgets_transactions(self) -> bool:
+        """True if a segment of the group may hold transactions but no output does."""
+        had = bool(self.group.segments.array("has_transactions").any())
+        return had and not any(one.has_transactions for one in self.outputs)
+
+
+def rewrite_group(
+    handle: TopicHandle,
+    group: SegmentGroup,
+    chosen: Filter,
+    chunks: Iterable[Chunk],
+    *,
+    config: TopicConfig,
+    read_version: int,
+    part_bytes: int | None = None,
+) -> RewrittenGroup:
+    """Write what the filter `chosen` leaves of the group as new segments; no commit names these yet.
+
+    `chunks` are the checked chunks of the group, in their order. The new segments have stems of `read_version`.
+    Memory is bounded by a few chunks, and three parts of an upload of `part_bytes`. Raises CorruptRecordError. After
+    an error there is no partial file and no upload left.
+    """
+    output = _Output(handle, group, chosen, config, read_version, part_bytes)
+    unchanged, forgets, unkeyed = len(group.segments) == 1, False, 0
+    try:
+        for chunk in chunks:
+            for filtered in chosen.apply(chunk.timed()):
+                unchanged &= filtered.unchanged
+                forgets |= filtered.forgets
+                unkeyed += filtered.unkeyed
+                output.write(filtered)
+        outputs = group.segments if unchanged else output.close()
+    finally:
+        output.abort()
+    return RewrittenGroup(group, tuple(outputs), unkeyed, forgets)
+
+
+class _Output:
+    """The segments that replace a group. There is a second one only if the first must not grow any more."""
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        group: SegmentGroup,
+        chosen: Filter,
+        config: TopicConfig,
+        read_version: int,
+        part_bytes: int | None,
+    ) -> None:
+        self._handle, self._group, self._filter = handle, group, chosen
+        self._config, self._read_version = config, read_version
+        self._part_bytes = part_bytes
+        self._file: SegmentFile | None = None
+        self._base_offset = group.base_offset
+        self._sealed: list[SegmentInfo] = []
+
+    def write(self, filtered: FilteredBatches) -> None:
+        batches, first = filtered.batches, 0
+        while first < len(batches):
+            file = self._file = self._file or self._open()
+            moved = filtered.base_offsets[first:] - self._base_offset
+            end = first + file.room(batches[first:], moved)
+            if end == first and file.next_offset > 0:
+                self._seal(int(filtered.base_offsets[first]))
+                continue
+            # a batch that is too large for any segment was too large before, so it gets a segment all the same
+            end = max(end, first + 1)
+            rows = batches[first:end].copy()
+            start = int(rows["position"][0])
+            rows["position"] -= start
+            newest = filtered.newest_offsets[first:end]
+            newest = np.where(newest < 0, -1, newest - self._base_offset)
+            part = filtered.data[start : start + int(rows["size"].sum())]
+            file.write(part, rows, moved[: end - first], newest, filtered.min_timestamps[first:end])
+            first = end
+
+    def close(self) -> list[SegmentInfo]:
+        """Make everything durable; returns the segments, none if nothing was written, and not all must stay."""
+        if self._filter.keeps_all and not self._sealed:
+            self._file = self._file or self._open()
+        self._seal(self._group.next_offset)
+        return self._sealed
+
+    def abort(self) -> None:
+        if self._file is not None:
+            self._file.abort()
+            self._file = None
+
+    def _open(self) -> SegmentFile:
+        handle, stem = self._handle, self._handle.new_stem(self._read_version)
+        partition, part_bytes = self._group.partition, self._part_bytes
+        return SegmentFile(handle.storage, handle.name, partition, stem, self._config, part_bytes=part_bytes)
+
+    def _seal(self, next_offset: int) -> None:
+        """Seal the open segment, which covers everything up to `next_offset`."""
+        if self._file is None:
+            return
+        sealed = self._file.seal(self._handle.clock())
+        self._file = None
+        handle, inputs = self._handle, self._group.segments
+        own = [each for each in self._filter.aborted if self._base_offset <= each.last_offset < next_offset]
+        sealed = with_aborted(handle.storage, handle.name, sealed, own, self._base_offset)
+        # Kafka keeps the file's time too: retention counts from it if records have no time
+        created_ms = int(inputs.array("created_ms")[-1])
+        covers = dataclasses.replace(sealed.at(self._base_offset), next_offset=next_offset, created_ms=created_ms)
+        self._sealed.append(self._filter.described(covers, inputs))
+        self._base_offset = next_offset
+
+
+# Where nothing of the first segments stays, the log begins later: the states of producers are stored there
+# before.
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenPartition:
+    """The groups of a partition that were rewritten, all at one version.
+
+    The keys of [start_offset, end_offset) were looked for in them, so the partition is clean below `end_offset`. Both
+    are 0 if it was not cleaned.
+    """
+
+    partition: int
+    groups: tuple[RewrittenGroup, ...]
+    start_offset: int = 0
+    end_offset: int = 0
+
+
+def commit_rewrite(
+    handle: TopicHandle, snapshot: Snapshot, rewritten: Sequence[RewrittenPartition]
+) -> tuple[dict[int, int], Snapshot]:
+    """Replace the segments of groups that were rewritten at `snapshot` by the new ones.
+
+    It is one commit, or several of whole partitions if one does not take so many segments. Returns how many
+    groups of each partition were left out, and the new state. A group is left out if one of its segments is gone; a
+    cleaned partition stays dirty from there, and is left as it is if the topic is no longer compacted.
+    """
+    left_out, after, producers = dict[int, int](), snapshot, ProducerSnapshots(handle)
+    for partitions in _in_commits(rewritten):
+        with CommitRace(handle.log, after, "compact", read_version=snapshot.version) as race:
+            for head in race:
+                actions, emptied = _replacement(partitions, left_out, head)
+                if not actions:
+                    break
+                # before the commit, after which these logs start later
+                producers.store(head, emptied)
+                race.put(actions)
+        after = race.after
+    return left_out, after
+
+
+def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[RewrittenPartition]]:
+    run, count = list[RewrittenPartition](), 0
+    for one in rewritten:
+        segments = sum(len(each.group.segments) for each in one.groups)
+        if run and count + segments > MOST_SEGMENTS:
+            yield run
+            run, count = [], 0
+        run.append(one)
+        count += segments
+    yield run
+
+
+def _replacement(
+    rewritten: Sequence[RewrittenPartition], left_out: dict[int, int], current: Snapshot
+) -> tuple[list[Action], dict[int, int]]:
+    """The actions that replace groups in `current`, and how many first segments leave nothing, by partition."""
+    chosen, emptied = list[RewrittenGroup](), dict[int, int]()
+    is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
+    for one in rewritten:
+        if one.end_offset and not is_compacted:
+            left_out[one.partition] = len(one.groups)
+            continue
+        state = current.partitions[one.partition]
+        groups, left_out[one.partition], clean = _replaceable(state, one)
+        chosen += groups
+        if count := _emptied(state, groups):
+            emptied[one.partition] = count
+        if clean > first_dirty_offset(state):
+            cleaned.append(Cleaned(one.partition, clean))
+    # all removals and all additions follow each other, since a commit packs such runs
+    removed = [Remove(one.partition, stem) for one in chosen for stem in one.group.stems]
+    return [*removed, *(Add(segment) for one in chosen for segment in one.outputs), *cleaned], emptied
+
+
+def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:
+    """The groups of a partition to replace, how many are left out, and the offset below which it is clean then."""
+    # a group below the log start must not come back, and need not be clean
+    groups = [(one, one.group.stems) for one in rewritten.groups if one.next_offset > state.log_start_offset]
+    live = state.segments.live({stem for _, stems in groups for stem in stems})
+    stale = [one for one, stems in groups if not live.issuperset(stems)]
+    # the keys of the range were not looked for in what replaced a stale group, nor in what was restored ahead of all
+    # groups: it is dirty from there, or from before
+    other = [group.base_offset for group in stale]
+    begin = state.segments.base_offsets[state.segments.find(state.log_start_offset) :][:1].tolist()
+    other += [offset for offset in begin if rewritten.groups and offset < rewritten.groups[0].base_offset]
+    clean = min([rewritten.end_offset, *other])
+    dirty = max(clean, first_dirty_offset(state))
+    # above the clean part, offsets that no segment holds would look like a loss
+    gaps = [one for one, _ in groups if not one.outputs and one.next_offset > dirty]
+    # without the marker that ends a transaction, a segment before it would again say that the transaction is open
+    markers = [one for one, _ in groups if one.forgets_transactions and one.base_offset > dirty]
+    # a key whose value is there again must not lose its tombstone
+    deletes = [one for one, _ in groups if one.forgets and other and one.base_offset > min(other)]
+    left_out = {group.base_offset for group in (*stale, *gaps, *markers, *deletes)}
+    chosen = [one for one, _ in groups if one.base_offset not in left_out and one.changed]
+    return chosen, len(left_out), clean
+
+
+def _emptied(state: PartitionState, groups: Sequence[RewrittenGroup]) -> int:
+    if all(one.outputs for one in groups):
+        return 0
+    removed = {stem for one in groups for stem in one.group.stems}
+    begin = min((one.base_offset for one in groups if one.outputs), default=state.log_end_offset)
+    gone = takewhile(lambda one: one.base_offset < begin and one.stem in removed, state.segments)
+    return sum(1 for _ in gone)

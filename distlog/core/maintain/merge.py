@@ -1,0 +1,233 @@
+"""Merges the small segments of a topic towards `segment.bytes`, and their small batches towards `batch.bytes`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, compress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.arrays import booleans, join, numbers_of, table_of_numbers
+from distlog.core.commits.actions import Action
+from distlog.core.commits.backoff import TIMEOUT_S
+from distlog.core.commits.commit_json import replacing
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import REMOVED_SCHEMA
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.display import Shown, counted
+from distlog.core.maintain.cleaning_plan import MOST_SEGMENTS
+from distlog.core.maintain.compaction import Clean, CompactionReport, compact
+from distlog.core.maintain.executor import Run, run_here, sums_of
+from distlog.core.maintain.group_rewrite import RewriteFailure, SegmentGroup
+from distlog.core.maintain.merge_job import JOB_BYTES, MergedJob, MergeJob, do_job, jobs
+from distlog.core.maintain.merge_plan import LARGEST_BYTES, plan_merge, plan_tail_merge
+from distlog.core.segments.topic_handle import TopicHandle
+
+_MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MergeReport(Shown):
+    """The groups that were merged into one segment each, or would be with `dry_run`, and the groups that failed.
+
+    `backlog` says how far merging is behind: the segments of `version` that are worth merging, as those that came
+    meanwhile. `most_segments` is how many the partition with the most of them has.
+    """
+
+    version: int
+    groups: tuple[SegmentGroup, ...]
+    dry_run: bool
+    failed: tuple[RewriteFailure, ...] = ()
+    backlog: int = 0
+    most_segments: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """True if every group that was worth it could be merged."""
+        return not self.failed
+
+    def __str__(self) -> str:
+        sums = sums_of(self._rows(), "segments_before", "segments_after", "bytes")
+        verb = "would merge" if self.dry_run else "merged"
+        merged = f"{counted(sums['segments_before'], 'segment')} into {sums['segments_after']:,}"
+        behind = [f"{counted(self.backlog, 'segment')} left to merge"] if self.backlog and not self.dry_run else []
+        failed = (f"cannot merge {failure}" for failure in self.failed)
+        return "; ".join([f"{verb} {merged}, {counted(sums['bytes'], 'byte')}", *behind, *failed])
+
+    def to_table(self) -> pa.Table:
+        """A row per partition with merged segments; it counts only these segments."""
+        return table_of_numbers(self._rows(), _MERGE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, the rows of the table, and the groups that cannot be merged."""
+        rows, facts = self._rows(), {"version": self.version, "ok": self.ok, "dry_run": self.dry_run}
+        facts |= {"backlog": self.backlog, "most_segments": self.most_segments}
+        names = "partition", "base_offset", "next_offset", "reason"
+        failures = ((one.partition, *(one.offsets or (None, None)), one.reason) for one in self.failed)
+        failed = [dict(zip(names, failure, strict=True)) for failure in failures]
+        return {**facts, **sums_of(rows, *_MERGE[1:]), "partitions": rows, "failed": failed}
+
+    def _rows(self) -> list[dict[str, int]]:
+        groups: dict[int, list[SegmentGroup]] = defaultdict(list)
+        for group in self.groups:
+            groups[group.partition].append(group)
+        return [
+            {
+                "partition": partition,
+                "segments_before": sum(len(group.segments) for group in each),
+                "segments_after": len(each),
+                "bytes": sum(group.log_bytes for group in each),
+                "records": sum(group.records for group in each),
+            }
+            for partition, each in sorted(groups.items())
+        ]
+
+
+def merge(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    run: Run | None = None,
+    *,
+    dry_run: bool = False,
+    job_bytes: int = JOB_BYTES,
+) -> tuple[MergeReport, Snapshot]:
+    """Merge the groups worth merging, in one commit; returns the report and the new state.
+
+    A job reads `job_bytes` at once, and holds as much to write: the more it is, the fewer requests read the parts of
+    many partitions. Groups of more than MOST_SEGMENTS in all are left to the next run.
+
+    If a segment of a group was removed meanwhile, the group is left out, and its copy stays unreferenced until
+    vacuum. A group that cannot be read is named in the report, and the others are merged.
+    """
+    snapshot = handle.log.refresh(snapshot)
+    planned = plan_merge(snapshot)
+    counts = np.cumsum([len(group.segments) for group in planned])
+    groups = planned[: int(counts.searchsorted(MOST_SEGMENTS, side="right"))]
+    if planned and not groups:
+        # one group alone is more than a commit takes
+        groups = [SegmentGroup(planned[0].segments.part(0, MOST_SEGMENTS))]
+    if dry_run or not groups:
+        report, after = MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
+    else:
+        report, after = merge_groups(handle, snapshot, groups, run, job_bytes=job_bytes)
+        planned = plan_merge(after)
+    backlog = sum(len(group.segments) for group in planned)
+    most = int(after.table.segment_counts().max(initial=0))
+    return dataclasses.replace(report, backlog=backlog, most_segments=most), after
+
+
+def merge_groups(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    groups: Sequence[SegmentGroup],
+    run: Run | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    job_bytes: int = JOB_BYTES,
+) -> tuple[MergeReport, Snapshot]:
+    """`merge` of these groups of `snapshot`; raises CommitConflictError after `timeout_s` of lost races."""
+    work = partial(do_job, handle, config=snapshot.config, read_version=snapshot.version, job_bytes=job_bytes)
+    planned = jobs(groups, job_bytes)
+    done = [*zip(planned, (run or run_here(handle.storage))(work, planned), strict=True)]
+    replacement, replaced = _Replacement(done), tuple[SegmentGroup, ...]()
+    race = CommitRace(handle.log, snapshot, "compact", read_version=snapshot.version, timeout_s=timeout_s)
+    with race:
+        for head in race:
+            replaced, actions = replacement.for_head(head)
+            if not actions:
+                break
+            race.put(actions)
+    return MergeReport(race.after.version, replaced, dry_run=False, failed=replacement.failed), race.after
+
+
+def job_bytes_of(memory: int, workers: int) -> int:
+    """The bytes that a job of a merge reads at once if `workers` jobs together hold `memory` bytes."""
+    return max(JOB_BYTES, memory // (3 * workers))
+
+
+class _Replacement:
+    """The replacement of the groups of jobs that are `done`."""
+
+    def __init__(self, done: Sequence[tuple[MergeJob, MergedJob]]) -> None:
+        jobs_done, made = zip(*done, strict=True)
+        self._jobs: Sequence[MergeJob] = jobs_done
+        # of hundreds of thousands of segments no more is held than what the plan takes
+        names = *REMOVED_SCHEMA.names, "base_offset", "next_offset"
+        self._inputs = join([job.inputs.columns().select(names) for job in jobs_done])
+        self._outputs = join([one.segments.columns() for one in made])
+        self._counts = np.concatenate([job.counts for job in jobs_done])
+        self._made = np.concatenate([one.counts for one in made])
+        firsts = np.cumsum(self._counts) - self._counts
+        self._partitions = numbers_of(self._inputs["partition"])[firsts]
+        self._ends = numbers_of(self._inputs["next_offset"])[firsts + self._counts - 1]
+        self._firsts = firsts
+        begins = np.cumsum([0, *(len(job.counts) for job in jobs_done)]).tolist()
+        reasons = [
+            (at + number, why) for at, one in zip(begins, made, strict=False) for number, why in one.failed.items()
+        ]
+        bases = numbers_of(self._inputs["base_offset"])[firsts]
+        self.failed = tuple(
+            dataclasses.replace(why, offsets=(int(bases[number]), int(self._ends[number]))) for number, why in reasons
+        )
+
+    def for_head(self, head: Snapshot) -> tuple[tuple[SegmentGroup, ...], list[Action]]:
+        """The groups that are replaced at `head`, and the actions that do so."""
+        table = head.table
+        removed = self._inputs.select(REMOVED_SCHEMA.names)
+        chosen = np.logical_and.reduceat(table.live(removed), self._firsts) & (self._made > 0)
+        chosen &= self._ends > table.log_start_offsets[self._partitions]
+        groups = chain.from_iterable(job.groups for job in self._jobs)
+        replaced = tuple(compress(groups, chosen.tolist()))
+        removed = removed.filter(booleans(np.repeat(chosen, self._counts)))
+        added = self._outputs.filter(booleans(np.repeat(chosen, self._made)))
+        return replaced, replacing(removed, added) if len(added) else []
+
+
+#: A merge after one append ends with the group that exceeds this, or what the append itself justifies.
+LEAST_BYTES, LEAST_SEGMENTS = LARGEST_BYTES, 512
+#: A record is copied about four times on its way from 50 kB to LARGEST_BYTES, and its segment's file is read once.
+BYTES_PER_BYTE, SEGMENTS_PER_SEGMENT = 4, 2
+#: How long the commit of a merge races with others, in seconds, before it is given up.
+COMMIT_TIMEOUT_S = 5.0
+
+
+def merge_tails(
+    handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]
+) -> tuple[MergeReport | None, Snapshot]:
+    """Merge in the partitions of the segments that were `appended` just now; None if nothing is worth it yet."""
+    sizes = [segment.log_bytes for segment in appended]
+    groups = plan_tail_merge(
+        snapshot,
+        Counter(segment.partition for segment in appended),
+        most_bytes=max(LEAST_BYTES, BYTES_PER_BYTE * sum(sizes)),
+        most_segments=max(LEAST_SEGMENTS, SEGMENTS_PER_SEGMENT * len(sizes)),
+    )
+    if not groups:
+        return None, snapshot
+    return merge_groups(handle, snapshot, groups, timeout_s=COMMIT_TIMEOUT_S)
+
+
+CompactReport = CompactionReport | MergeReport
+
+
+def compact_or_merge(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    run: Run | None = None,
+    clean: Clean | None = None,
+    *,
+    dry_run: bool = False,
+    job_bytes: int = JOB_BYTES,
+) -> tuple[CompactReport, Snapshot]:
+    """Compact the topic, or merge small segments if `cleanup.policy` has no compact."""
+    snapshot = handle.log.refresh(snapshot)
+    if "compact" in snapshot.config.cleanup_policy:
+        return compact(handle, snapshot, clean, dry_run=dry_run)
+    return merge(handle, snapshot, run, dry_run=dry_run, job_bytes=job_bytes)

@@ -1,0 +1,474 @@
+"""The work of a merge, cut into jobs: the groups of a job are read together, and checked and written in columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from distlog.core import paths
+from distlog.core.arrays import byte_array, join, new_array, numbers_of
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable, of_numbers
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import CorruptRecordError, StorageError
+from distlog.core.format import record_batch
+from distlog.core.format.kernels.batch_scan import RUN, first_misplaced
+from distlog.core.format.kernels.crc import crcs_of_slices
+from distlog.core.format.kernels.record_write import copy_slices
+from distlog.core.format.record_decoder import BatchSelection
+from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.maintain.batch_join import BatchJoin, transactional_of
+from distlog.core.maintain.group_rewrite import (
+    OF_ITS_FILES,
+    RewriteFailure,
+    SegmentGroup,
+    result_or_failure,
+    rewrite_group,
+)
+from distlog.core.read.time_lookup import first_in
+from distlog.core.segments.pipeline import whole_logs
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.segment_state import FoldedSegments, UnfitBatchError, fold_all
+from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, write_bundle, write_files
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
+from distlog.core.storage.storage import Storage
+
+# The work of a merge, cut into jobs. The parts of a bundle that go into one job are neighbours, so few requests read
+# them all. Without that a merge would cost a request for each part, and files for each partition.
+
+
+#: A job has at most so many log bytes, if there is no memory for more: so its bundle is a single PUT of 16 MiB.
+JOB_BYTES = 15 << 20
+#: And so many segments for these bytes, each of which takes half a kilobyte of memory.
+JOB_SEGMENTS = 20_000
+#: A job of eight times as much uploads large objects in parts of this size, and holds three of them.
+MOST_UPLOAD_BYTES = 32 << 20
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeJob:
+    """Groups of different partitions, in the order of these: group i is the next `counts[i]` of the `inputs`."""
+
+    inputs: SegmentTable
+    counts: Longs
+
+    @classmethod
+    def of(cls, groups: Sequence[SegmentGroup]) -> MergeJob:
+        inputs = SegmentTable.joined([group.segments for group in groups])
+        return cls(inputs, np.array([len(group.segments) for group in groups]))
+
+    @property
+    def log_bytes(self) -> int:
+        return int(self.inputs.log_bytes.sum())
+
+    @property
+    def segments(self) -> Sequence[str]:
+        """The stems of what is read: that of each object."""
+        stems: list[str] = pc.unique(self.inputs.columns()["stem"]).to_pylist()
+        return stems
+
+    @property
+    def groups(self) -> list[SegmentGroup]:
+        ends = np.cumsum(self.counts).tolist()
+        return [
+            SegmentGroup(self.inputs.part(end - count, end))
+            for count, end in zip(self.counts.tolist(), ends, strict=True)
+        ]
+
+    def part(self, start: int, end: int) -> MergeJob:
+        ends = np.append(0, np.cumsum(self.counts)).tolist()
+        return MergeJob(self.inputs.part(ends[start], ends[end]), self.counts[start:end])
+
+    def per_group(self, name: str, function: np.ufunc) -> npt.NDArray[np.int64]:
+        """The values of a column, those of each group made one by `function`, as np.add."""
+        values: Longs = function.reduceat(self.inputs.array(name), np.cumsum(self.counts) - self.counts)
+        return values
+
+
+def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[MergeJob]:
+    """The jobs of `groups`, of `job_bytes` each, or of one larger group; those of a partition are in several."""
+    seen, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
+    for group in groups:
+        partition = group.partition
+        ranked.append((seen.get(partition, 0), partition, group))
+        seen[partition] = ranked[-1][0] + 1
+    return [MergeJob.of(packed) for packed in _packed(sorted(ranked, key=lambda one: one[:2]), job_bytes)]
+
+
+def _packed(ranked: Iterable[tuple[int, int, SegmentGroup]], job_bytes: int) -> Iterator[list[SegmentGroup]]:
+    most_segments = JOB_SEGMENTS * max(1, job_bytes // JOB_BYTES)
+    open_job, rank, size, segments = list[SegmentGroup](), 0, 0, 0
+    for number, _, group in ranked:
+        log_bytes, count = group.log_bytes, len(group.segments)
+        if log_bytes > job_bytes:
+            yield [group]
+            continue
+        size, segments = size + log_bytes, segments + count
+        if open_job and (number != rank or size > job_bytes or segments > most_segments):
+            yield open_job
+            open_job, size, segments = [], log_bytes, count
+        rank = number
+        open_job.append(group)
+    if open_job:
+        yield open_job
+
+
+def upload_bytes(job_bytes: int) -> int | None:
+    """The size of the parts in which a job of that size uploads large objects; None for the usual size."""
+    return MOST_UPLOAD_BYTES if job_bytes >= 8 * MOST_UPLOAD_BYTES else None
+
+
+@dataclass(frozen=True, slots=True)
+class MergedJob:
+    """The segments that replace the groups of a job, `counts[i]` of them for group i; none if it is in `failed`."""
+
+    segments: SegmentTable
+    counts: Longs
+    failed: dict[int, RewriteFailure] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, parts: Sequence[MergedJob]) -> MergedJob:
+        segments = SegmentTable.joined([part.segments for part in parts])
+        joined = cls(segments, np.concatenate([part.counts for part in parts]))
+        begin = 0
+        for part in parts:
+            joined.failed.update({begin + number: why for number, why in part.failed.items()})
+            begin += len(part.counts)
+        return joined
+
+
+def do_job(
+    handle: TopicHandle, job: MergeJob, *, config: TopicConfig, read_version: int, job_bytes: int = JOB_BYTES
+) -> MergedJob:
+    """Merge the groups of a job.
+
+    Memory is what the job reads and as much written, or a few chunks for a group of more than `job_bytes`. Where a
+    file is wrong, parts of the job are done, down to single groups, which tell what is wrong with them.
+    """
+    part_bytes, count, parts = upload_bytes(job_bytes), len(job.counts), 2
+    if job.log_bytes <= job_bytes:
+        try:
+            # nothing here keeps the logs that were read, while their batches are written
+            checked = _checked(job, read_logs(handle.storage, handle.name, job.inputs))
+            batches = _joined(checked, BatchJoin.of(config))
+            del checked
+        except StorageError:
+            # a file is too short, or the storage does not answer, which is not to be waited for at each halving
+            parts = count
+        except (*OF_ITS_FILES, FileNotFoundError, _UnsoundError):
+            pass
+        else:
+            with suppress(*OF_ITS_FILES, UnfitBatchError):
+                done = _Writing(handle, job, batches, config, read_version, part_bytes).merged()
+                return MergedJob(SegmentTable(done), np.ones(count, np.int64))
+    if count == 1:
+        return _streamed(handle, job, config, read_version, part_bytes)
+    cuts = np.linspace(0, count, parts + 1).astype(int).tolist()
+    again = partial(do_job, handle, config=config, read_version=read_version, job_bytes=job_bytes)
+    return MergedJob.joined([again(job.part(start, end)) for start, end in pairwise(cuts)])
+
+
+def _streamed(
+    handle: TopicHandle, job: MergeJob, config: TopicConfig, read_version: int, part_bytes: int | None
+) -> MergedJob:
+    group = SegmentGroup(job.inputs)
+
+    def merged() -> Sequence[SegmentInfo]:
+        outputs = rewrite_group(
+            handle,
+            group,
+            BatchJoin.of(config, _aborted_in(handle.reader, group.segments)),
+            whole_logs(handle.reader, group.segments),
+            config=config,
+            read_version=read_version,
+            part_bytes=part_bytes,
+        ).outputs
+        return outputs if len(outputs) == 1 else [_cut(handle.reader, group, each) for each in outputs]
+
+    done = result_or_failure(group.partition, merged)
+    outputs, failed = ([], {0: done}) if isinstance(done, RewriteFailure) else (done, {})
+    return MergedJob(SegmentTable.of(outputs), np.array([len(outputs)]), failed)
+
+
+def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTransaction]:
+    """The aborted transactions of the segments, in the order of their last offsets."""
+    return [each for segment in transactional_of(segments) for each in reader.aborted_transactions(segment)]
+
+
+def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
+    """One of several outputs of a group, with what the inputs tell of its own offsets and not of all of the group."""
+    if output.next_offset < group.next_offset:
+        # only the end of a group is an end of its inputs
+        output = dataclasses.replace(output, first_unstable_offset=NOT_LOOKED)
+    return dataclasses.replace(output, offset_of_max_timestamp=_newest_of(reader, group.segments, output))
+
+
+def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo) -> int:
+    """The offset of the first record with the largest timestamp of `output`, or -1 if no record has it."""
+    if output.max_timestamp < 0:
+        return -1
+    own = (inputs.base_offsets < output.next_offset) & (inputs.next_offsets > output.base_offset)
+    for row in np.flatnonzero(own & (inputs.max_timestamps >= output.max_timestamp)).tolist():
+        segment: SegmentInfo = inputs[row]
+        newest, timestamp = segment.offset_of_max_timestamp, segment.max_timestamp
+        if newest < output.base_offset or timestamp != output.max_timestamp:
+            start = max(segment.base_offset, output.base_offset)
+            newest, _ = first_in(reader, segment, output.max_timestamp, start) or (-1, -1)
+        if output.base_offset <= newest < output.next_offset:
+            return newest
+    return -1
+
+
+def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
+    """The logs of `segments`, back to back in their order."""
+    begins, sizes = np.maximum(segments.array("log_position"), 0), segments.log_bytes
+    names, objects = _objects(topic, segments)
+    # an empty part goes before the one that begins where it is
+    order = np.lexsort((sizes, begins, objects))
+    starts, ends, owners = begins[order], (begins + sizes)[order], objects[order]
+    overlap = np.flatnonzero((owners[1:] == owners[:-1]) & (starts[1:] < ends[:-1]))
+    if len(overlap):
+        raise CorruptRecordError("parts of a bundle overlap", file=names[owners[overlap[0]]])
+    apart = np.append(True, (owners[1:] != owners[:-1]) | (starts[1:] - ends[:-1] > MAX_GAP_BYTES))
+    firsts = np.flatnonzero(apart)
+    # parts of a bundle do not overlap, so the last one of a run ends it
+    run_starts, run_ends = starts[firsts], ends[np.append(firsts[1:], len(starts)) - 1]
+    ranges = [
+        (names[owner], at, min(at + MAX_MERGED_BYTES, end))
+        for owner, start, end in zip(owners[firsts].tolist(), run_starts.tolist(), run_ends.tolist(), strict=True)
+        for at in range(start, end, MAX_MERGED_BYTES)
+    ]
+    data = byte_array(storage.read_joined(ranges))
+    if len(data) != int((run_ends - run_starts).sum()):
+        raise CorruptRecordError("a file is shorter than its segments", file=names[owners[0]])
+    run_places = np.cumsum(run_ends - run_starts) - (run_ends - run_starts)
+    sources = np.empty(len(order), np.int64)
+    sources[order] = starts + (run_places - run_starts)[np.cumsum(apart) - 1]
+    logs = new_array(int(sizes.sum()), np.uint8)
+    copy_slices(logs, np.cumsum(sizes) - sizes, data, sources, np.ascontiguousarray(sizes))
+    return logs
+
+
+def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
+    """The names of the objects that hold the logs, and the number of each segment's object."""
+    coded = segments.columns()["stem"].dictionary_encode()
+    stems, codes = coded.dictionary.to_pylist(), numbers_of(coded.indices).astype(np.int64)
+    names, own = [paths.bundle_file(stem) for stem in stems], np.flatnonzero(segments.array("log_position") < 0)
+    partitions = segments.array("partition")[own].tolist()
+    names += [
+        paths.segment_file(topic, partition, stems[code], ".log")
+        for partition, code in zip(partitions, codes[own].tolist(), strict=True)
+    ]
+    codes[own] = len(stems) + np.arange(len(own))
+    return names, codes
+
+
+class _UnsoundError(Exception):
+    """Something is wrong with a segment of a job: looking at each group by itself tells what."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """Batches of many groups, back to back in `data`: the next `counts[i]` are those of group i."""
+
+    data: Bytes
+    rows: np.ndarray
+    counts: Longs
+    base_offsets: Longs
+    oldest: Longs
+
+
+def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
+    """The batches of a job's logs, with their append times written. Raises CorruptionError, _UnsoundError."""
+    segments = job.inputs
+    sizes = segments.log_bytes
+    ends = np.cumsum(sizes)
+    rows = record_batch.read_headers(data)
+    owner = np.searchsorted(ends, rows["position"], side="right")
+    batch_ends = np.append(0, rows["position"] + rows["size"])
+    at_ends = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
+    if not len(rows) or len(data) != ends[-1] or not at_ends.all() or batch_ends[-1] != ends[-1]:
+        raise _UnsoundError
+    shifts = segments.base_offsets - segments.array("stored_base_offset")
+    _check_place(segments, rows, owner, shifts)
+    checksums = np.empty(len(sizes), np.int64)
+    crcs_of_slices(data, ends - sizes, ends, checksums)
+    if record_batch.first_bad_crc(data, rows) >= 0 or (checksums != segments.array("crc32c")).any():
+        raise _UnsoundError
+    times = segments.array("append_time_ms")[owner]
+    if (times >= 0).any():
+        data = data.copy()
+        record_batch.give_append_times(rows, times)
+        timed = rows[times >= 0]
+        record_batch.write_append_times(data, timed)
+        rows[times >= 0] = timed
+    groups = np.repeat(np.arange(len(job.counts)), job.counts)[owner]
+    counts = np.bincount(groups, minlength=len(job.counts))
+    if not counts.all():
+        raise _UnsoundError
+    base_offsets = rows["base_offset"] + shifts[owner]
+    partitions = segments.array("partition")[owner]
+    source = BatchSelection(byte_array(data), rows, shifts[owner], partitions, 0, MAX_LONG, record_batch.Source())
+    return source, _Batches(data, rows, counts, base_offsets, segments.min_timestamps[owner])
+
+
+def _check_place(segments: SegmentTable, rows: np.ndarray, owner: Longs, shifts: Longs) -> None:
+    """Raise _UnsoundError unless the batches are at the offsets that their segments have, and these segments' own."""
+    run = np.empty(len(segments), RUN)
+    run["first_offset"] = segments.array("stored_base_offset")
+    run["end_offset"] = segments.next_offsets - shifts
+    spans = segments.next_offsets - segments.base_offsets
+    run["dense"] = (segments.record_counts == spans) & ~segments.array("has_transactions")
+    run["ends_file"] = 1
+    changes = np.flatnonzero(np.diff(owner)) + 1
+    for name, ends in (("first_batch_crc", np.append(0, changes)), ("last_batch_crc", np.append(changes, 0) - 1)):
+        known = segments.array(name)[owner[ends]]
+        if ((known != UNKNOWN) & (known != rows["crc"][ends])).any():
+            raise _UnsoundError
+    if first_misplaced(rows, owner, run) >= 0:
+        raise _UnsoundError
+
+
+def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -> _Batches:
+    """The batches, of which small ones are joined; those of a group only with each other."""
+    source, given = checked
+    begins, firsts = np.zeros(len(given.rows), bool), np.cumsum(given.counts) - given.counts
+    begins[firsts] = True
+    parts = list(join_batches.joined(source, given.base_offsets, given.oldest, begins))
+    stays = np.concatenate([rows for _, rows in parts])
+    counts = np.diff(np.searchsorted(stays, np.append(firsts, len(given.rows))))
+    if len(parts) == 1:
+        one = parts[0][0]
+        return _Batches(one.data, one.batches, counts, one.base_offsets, one.min_timestamps)
+    rows = np.concatenate([one.batches for one, _ in parts])
+    rows["position"] = np.cumsum(rows["size"]) - rows["size"]
+    data = np.concatenate([one.data for one, _ in parts])
+    base_offsets = np.concatenate([one.base_offsets for one, _ in parts])
+    return _Batches(data, rows, counts, base_offsets, np.concatenate([one.min_timestamps for one, _ in parts]))
+
+
+_INDEXES = "offset_index", "time_index"
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """The writing of merged batches; a segment begins at the first offset of its group, as if that were 0."""
+
+    handle: TopicHandle
+    job: MergeJob
+    batches: _Batches
+    config: TopicConfig
+    read_version: int
+    part_bytes: int | None
+
+    def merged(self) -> pa.RecordBatch:
+        """The durable segments, one for each group. Raises StorageError, UnfitBatchError."""
+        sizes = np.add.reduceat(self.batches.rows["size"], np.cumsum(self.batches.counts) - self.batches.counts)
+        return join([self._written(start, end) for start, end in self._cuts(sizes)])
+
+    def _cuts(self, sizes: Longs) -> Iterator[tuple[int, int]]:
+        """Ranges of groups: a large one alone, and small ones that make one bundle."""
+        start = held = 0
+        for number, size in enumerate(sizes.tolist()):
+            if size > LARGEST_PART or held + size > LARGEST_BUNDLE:
+                if start < number:
+                    yield start, number
+                start, held = number, 0
+            if size > LARGEST_PART:
+                yield number, number + 1
+                start = number + 1
+                continue
+            held += size
+        if start < len(sizes):
+            yield start, len(sizes)
+
+    def _written(self, start: int, end: int) -> pa.RecordBatch:
+        ends = np.cumsum(self.batches.counts)
+        first, last = int(ends[start] - self.batches.counts[start]), int(ends[end - 1])
+        rows, counts = self.batches.rows[first:last].copy(), self.batches.counts[start:end]
+        low = int(rows["position"][0])
+        data = self.batches.data[low : int(rows["position"][-1] + rows["size"][-1])]
+        rows["position"] -= low
+        firsts = np.cumsum(self.job.counts) - self.job.counts
+        bases = self.job.inputs.base_offsets[firsts[start:end]]
+        moved = self.batches.base_offsets[first:last] - np.repeat(bases, counts)
+        record_batch.write_base_offsets(data, rows["position"], record_batch.header_offsets(rows, moved))
+        rows["base_offset"] = moved
+        oldest = np.ascontiguousarray(self.batches.oldest[first:last])
+        folded = fold_all(data, rows, counts, oldest, self.config.index_interval_bytes)
+        if max(int(folded.fields[f"{name}_bytes"].max()) for name in _INDEXES) > self.config.segment_index_bytes:
+            raise UnfitBatchError("a group has more index entries than one segment takes", start)
+        stem = self.handle.new_stem(self.read_version)
+        places = self._stored(stem, data, folded, start)
+        facts = {**folded.fields, **places, **self._described(start, end), **self._aborted(stem, start, end)}
+        return of_numbers(facts, stem, folded.compression)
+
+    def _stored(self, stem: str, data: Bytes, folded: FoldedSegments, group: int) -> dict[str, Longs]:
+        """Write a bundle, or the files of a large segment; returns the positions of its parts."""
+        storage, fields = self.handle.storage, folded.fields
+        sizes = [fields[f"{name}_bytes"] for name in _INDEXES]
+        entries = [each.tobytes() for each in folded.indexes]
+        is_own = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
+        if is_own:
+            partition = int(self.job.inputs.array("partition")[np.cumsum(self.job.counts)[group] - 1])
+            files = dict(zip((".index", ".timeindex"), entries, strict=True))
+            write_files(storage, self.handle.name, partition, stem, data, files, self.part_bytes)
+            places = [np.full(1, OWN_FILE)] * 3
+        else:
+            indexes = list(zip(entries, sizes, strict=True))
+            places = write_bundle(storage, stem, data, fields["log_bytes"], indexes, self.part_bytes)
+        names = ("log_position", "offset_index_position", "time_index_position")
+        return dict(zip(names, places, strict=True))
+
+    def _described(self, start: int, end: int) -> dict[str, npt.NDArray[np.int64]]:
+        """The fields of the segments of groups [start, end) that their batches do not tell, but the inputs do."""
+        inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
+        firsts = (ends - self.job.counts)[start:end]
+        lasts = ends[start:end] - 1
+        newest = inputs.max_timestamps
+        largest = np.repeat(np.maximum.reduceat(newest, ends - self.job.counts), self.job.counts)
+        rows = np.flatnonzero(newest == largest)
+        # the first segment of each group that has the largest time
+        chosen = rows[np.searchsorted(rows, firsts)]
+        had = np.flatnonzero(inputs.array("has_transactions"))
+        last_had = np.append(-1, had)[np.searchsorted(had, ends[start:end])]
+        unstable = inputs.array("first_unstable_offset")[last_had]
+        has_transactions = last_had >= firsts
+        return {
+            "partition": inputs.array("partition")[firsts],
+            "base_offset": inputs.base_offsets[firsts],
+            "stored_base_offset": np.zeros(end - start, np.int64),
+            "next_offset": inputs.next_offsets[lasts],
+            "offset_of_max_timestamp": inputs.array("offset_of_max_timestamp")[chosen],
+            "created_ms": inputs.array("created_ms")[lasts],
+            "compacted": self.job.per_group("compacted", np.logical_or)[start:end],
+            "has_transactions": has_transactions,
+            "first_unstable_offset": np.where(has_transactions, unstable, NO_OFFSET),
+        }
+
+    def _aborted(self, stem: str, start: int, end: int) -> dict[str, Longs]:
+        """Write the indexes of aborted transactions of groups [start, end), as files; returns their facts."""
+        handle, sizes, checksums = self.handle, *np.zeros((2, end - start), np.int64)
+        has_transactions = self.job.per_group("has_transactions", np.logical_or)[start:end]
+        for number in np.flatnonzero(has_transactions).tolist():
+            group = SegmentGroup(self.job.part(start + number, start + number + 1).inputs)
+            aborted = _aborted_in(handle.reader, group.segments)
+            if data := encode_transactions(each.moved(-group.base_offset) for each in aborted):
+                handle.storage.put(paths.segment_file(handle.name, group.partition, stem, ".txnindex"), data)
+            sizes[number], checksums[number] = len(data), crc32c(data)
+        return {"txn_index_bytes": sizes, "txn_index_crc32c": checksums}

@@ -1,0 +1,331 @@
+"""Index rebuild: makes the index files of each segment from its log alone, and compares every checksum of the log."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from distlog.core.arrays import table_of_rows
+from distlog.core.commits.actions import Action, Add, Remove
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.segment_info import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.display import Shown, counted
+from distlog.core.errors import CorruptionError, CorruptRecordError, SnapshotTooOldError
+from distlog.core.format.transaction_index import TRANSACTION_ENTRY, AbortedTransaction, encode_transactions
+from distlog.core.maintain.cleaning_plan import MOST_SEGMENTS
+from distlog.core.maintain.executor import Run, Tell, each_segment, run_here, tell_nothing
+from distlog.core.maintain.verify_segment import Anomaly, IndexFile, SegmentVerdict, State, find_indexes
+from distlog.core.segments.pipeline import whole_log
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_facts, index_size
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.segment_state import LogDescription
+from distlog.core.segments.stable_offset import SegmentTransactions, transactional_segments, transactions_of
+from distlog.core.segments.topic_handle import TopicHandle
+
+_FACTS = {"partition": pa.int64(), "base_offset": pa.int64(), "stem": pa.string(), "log_bytes": pa.int64()}
+_STATES = {".index": "offset_index", ".timeindex": "time_index", ".txnindex": "transaction_index"}
+_REPORT = pa.schema(
+    {
+        **_FACTS,
+        **dict.fromkeys(_STATES.values(), pa.string()),
+        "files_written": pa.int64(),
+        "bytes_written": pa.int64(),
+        "error": pa.string(),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRebuild:
+    """The rebuild of one segment: the states found, and the sizes of the index files written, both by suffix.
+
+    `facts` are fields of SegmentInfo as they should be now, whether they change or not. `error` says why the log
+    itself cannot be trusted; then nothing is written.
+    """
+
+    segment: SegmentInfo
+    found: Mapping[str, State]
+    written: Mapping[str, int]
+    facts: Mapping[str, int]
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if all indexes are right now."""
+        return self.error is None and (self.found[".txnindex"] == "fine" or ".txnindex" in self.written)
+
+    def row(self) -> dict[str, Any]:
+        """The row of `RebuildReport.to_table`."""
+        return {
+            **{name: getattr(self.segment, name) for name in _FACTS},
+            **{name: self.found[suffix] for suffix, name in _STATES.items()},
+            "files_written": len(self.written),
+            "bytes_written": sum(self.written.values()),
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RebuildReport(Shown):
+    """The rebuild of every segment of a topic; with `dry_run`, `written` is what would be written."""
+
+    version: int
+    segments: tuple[SegmentRebuild, ...]
+    dry_run: bool
+
+    @property
+    def ok(self) -> bool:
+        """True if all indexes of the topic are right now."""
+        return all(segment.ok for segment in self.segments)
+
+    @property
+    def rebuilt(self) -> tuple[SegmentRebuild, ...]:
+        """The segments that got a new index file."""
+        return tuple(segment for segment in self.segments if segment.written)
+
+    def __str__(self) -> str:
+        size = sum(sum(each.written.values()) for each in self.rebuilt)
+        verb = "would rebuild" if self.dry_run else "rebuilt"
+        damaged = sum(not each.ok for each in self.segments)
+        rest = f"; {damaged:,} cannot be rebuilt" if damaged else ""
+        segments = f"{len(self.rebuilt):,} of {counted(len(self.segments), 'segment')}"
+        return f"{verb} the indexes of {segments}, {counted(size, 'byte')}{rest}"
+
+    def to_table(self) -> pa.Table:
+        """A row per segment, by partition and base offset."""
+        return table_of_rows([segment.row() for segment in self.segments], _REPORT)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, and a row for each segment that was not fine."""
+        rows = self.to_table().to_pylist()
+        shown = [row for row, each in zip(rows, self.segments, strict=True) if each.written or not each.ok]
+        return {
+            **{"version": self.version, "dry_run": self.dry_run, "ok": self.ok},
+            **{"segments_checked": len(rows), "segments_rebuilt": len(self.rebuilt)},
+            "bytes_checked": sum(row["log_bytes"] for row in rows),
+            "bytes_written": sum(row["bytes_written"] for row in rows),
+            "segments": shown,
+        }
+
+
+# A transaction may begin in an earlier segment than it ends, so one segment's log does not tell its index.
+
+
+_SUFFIX = ".txnindex"
+
+
+def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
+    """The right content of a transaction index whose sound file holds `present`, when its log aborts `aborted`.
+
+    A file that names all of these is right, even if it names more: the data of the others was compacted away.
+    """
+    needed = list(aborted)
+    entries = np.frombuffer(
+        present[: len(present) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
+    )
+    named = set(zip(entries["producer_id"].tolist(), entries["last_offset"].tolist(), strict=True))
+    if named.issuperset((each.producer_id, each.last_offset) for each in needed):
+        return present
+    return encode_transactions(needed)
+
+
+def rebuild_transactions(
+    reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild], *, dry_run: bool
+) -> list[SegmentRebuild]:
+    """Rebuild what a segment cannot by itself: transaction indexes, and unknown first unstable offsets."""
+    by_segment = {(each.segment.partition, each.segment.stem): each for each in rebuilt}
+    sound = Counter(each.segment.partition for each in rebuilt if not each.error)
+    for number, state in enumerate(snapshot.partitions):
+        if sound[number] == len(state.segments) and transactional_segments(state):
+            for transactions in transactions_of(reader, state):
+                key = number, transactions.segment.stem
+                by_segment[key] = _rebuild_transactions_of(reader, by_segment[key], transactions, dry_run=dry_run)
+    return list(by_segment.values())
+
+
+def _rebuild_transactions_of(
+    reader: SegmentReader, rebuilt: SegmentRebuild, transactions: SegmentTransactions, *, dry_run: bool
+) -> SegmentRebuild:
+    segment, facts = rebuilt.segment, dict(rebuilt.facts)
+    if segment.first_unstable_offset == NOT_LOOKED:
+        facts["first_unstable_offset"] = transactions.first_unstable_offset
+    is_sound = rebuilt.found[_SUFFIX] == "fine"
+    present = _read(reader, segment) if is_sound else b""
+    right = complete_index(present, _stored(transactions))
+    if is_sound and right == present:
+        return dataclasses.replace(rebuilt, facts=facts)
+    if right and not dry_run:
+        reader.storage.put(reader.name(segment, _SUFFIX), right)
+        reader.forget_indexes(segment)
+    facts |= {"txn_index_bytes": len(right), "txn_index_crc32c": crc32c(right)}
+    state = {**rebuilt.found, _SUFFIX: "stale" if is_sound else rebuilt.found[_SUFFIX]}
+    return dataclasses.replace(rebuilt, found=state, facts=facts, written={**rebuilt.written, _SUFFIX: len(right)})
+
+
+def _read(reader: SegmentReader, segment: SegmentInfo) -> bytes:
+    size = index_size(segment, _SUFFIX)
+    return reader.storage.read(reader.name(segment, _SUFFIX), 0, size) if size else b""
+
+
+def _stored(transactions: SegmentTransactions) -> Iterator[AbortedTransaction]:
+    """The aborted transactions at the offsets that the segment's files have."""
+    return (each.moved(-transactions.segment.shift) for each in transactions.aborted)
+
+
+def with_missing_transactions(
+    reader: SegmentReader, snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]
+) -> list[SegmentVerdict]:
+    """The verdicts, with an anomaly for each transaction index that lacks aborted transactions of its log."""
+    by_segment = {(each.segment.partition, each.segment.stem): each for each in verdicts}
+    unsound = {each.segment.partition for each in verdicts if not each.ok}
+    for number, state in enumerate(snapshot.partitions):
+        if number not in unsound:
+            # files may be replaced and vacuumed meanwhile
+            with suppress(CorruptionError, SnapshotTooOldError, FileNotFoundError):
+                for transactions in transactions_of(reader, state):
+                    key = number, transactions.segment.stem
+                    by_segment[key] = _verdict(reader, by_segment[key], transactions)
+    return list(by_segment.values())
+
+
+def _verdict(reader: SegmentReader, verdict: SegmentVerdict, transactions: SegmentTransactions) -> SegmentVerdict:
+    present = _read(reader, transactions.segment)
+    if complete_index(present, _stored(transactions)) == present:
+        return verdict
+    message = "aborted transactions are missing from the transaction index: rebuild the index"
+    file, partition = reader.name(transactions.segment, _SUFFIX), transactions.segment.partition
+    return dataclasses.replace(verdict, anomalies=(Anomaly("index_mismatch", message, file, partition),))
+
+
+# An index that is right is left alone, even one of another `index.interval.bytes` unless `force` is given. Each
+# file is replaced in one step, under its old name; an index in a bundle gets a file instead. Then a commit records
+# the new sizes, checksums and places, and facts of the log that no commit recorded before. A reader in between
+# finds an index with an unexpected checksum and scans the log instead. Transaction indexes are made from the logs
+# of the whole partition, since a transaction may begin in another segment.
+
+
+def rebuild_segment(
+    reader: SegmentReader, segment: SegmentInfo, config: TopicConfig, *, force: bool = False, dry_run: bool = False
+) -> SegmentRebuild:
+    """Write the index files of the segment that are wrong, from its log."""
+    indexes = find_indexes(reader, segment)
+    log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes)
+    try:
+        position = 0
+        # a time index has the times in the log, even if the commit gave the records another time
+        for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
+            log.add(chunk.data, chunk.batches)
+            for each in indexes:
+                each.add(chunk.batches, position)
+            position += len(chunk.data)
+    except (CorruptRecordError, SnapshotTooOldError) as error:
+        return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
+    files = log.finish()
+    for index in indexes:
+        index.finish()
+        if index.state == "fine" and not index.data and files.get(index.suffix):
+            index.state = "missing"
+    by_suffix = {index.suffix: index for index in indexes}
+    changed = {name: data for name, data in files.items() if force or by_suffix[name].state != "fine"}
+    wrong = {name: data for name, data in changed.items() if _must_be_written(segment, by_suffix[name], data)}
+    facts = index_facts({name: wrong.get(name, by_suffix[name].data) for name in files})
+    if log.state.batches:
+        facts |= {"first_batch_crc": log.state.first_batch_crc, "last_batch_crc": log.state.last_batch_crc}
+    # the indexes that are written are files, the others stay where they are
+    fields = [(suffix, field) for suffix in files if (field := INDEX_FIELDS[suffix].position)]
+    facts |= {field: OWN_FILE if suffix in wrong else getattr(segment, field) for suffix, field in fields}
+    if not dry_run:
+        after = dataclasses.replace(segment, **facts)
+        # an empty index is forgotten, not written
+        reader.storage.put_many({reader.name(after, suffix): data for suffix, data in wrong.items() if data})
+        reader.forget_indexes(segment)
+    sizes = {suffix: len(data) for suffix, data in wrong.items()}
+    return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, sizes, facts)
+
+
+def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
+    """True if the file differs from `data`, its right content, or from the size or checksum that its segment has."""
+    known = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
+    return index.data != data or known not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
+
+
+def rebuild_segments(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    run: Run | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    tell: Tell = tell_nothing,
+) -> Iterator[SegmentRebuild]:
+    """Rebuild the indexes of every segment, without the commit that records the new sizes and checksums."""
+    work = partial(rebuild_segment, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
+    return each_segment(run or run_here(handle.storage), work, snapshot, tell)
+
+
+def commit_facts(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
+    """Record the changed facts of the segments that are still live, if anything changed."""
+    after = snapshot
+    for start in range(0, max(len(rebuilt), 1), MOST_SEGMENTS):
+        with CommitRace(handle.log, after, "rebuild") as race:
+            for head in race:
+                segments = rebuilt[start : start + MOST_SEGMENTS]
+                actions = [action for segment in segments for action in _describe(head, segment)]
+                if not actions:
+                    break
+                race.put(actions)
+        after = race.after
+    return after
+
+
+def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
+    now = live_segment(snapshot, rebuilt.segment)
+    if now is None:
+        return []
+    described = dataclasses.replace(now, **rebuilt.facts)  # type: ignore[arg-type]
+    return [] if described == now else [Remove(now.partition, now.stem), Add(described)]
+
+
+def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
+    """The segment as it is in `snapshot`, or None if it is no longer live."""
+    table = snapshot.partitions[segment.partition].segments
+    index = table.find(segment.base_offset)
+    return table[index] if index < len(table) and table[index].stem == segment.stem else None
+
+
+def rebuild_indexes(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    run: Run | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    tell: Tell = tell_nothing,
+) -> tuple[RebuildReport, Snapshot]:
+    """Make the index files of all segments right; returns the report and the new state.
+
+    With `force` every index becomes what the topic's present config gives. A segment with a damaged log is reported
+    and left as it is. `tell` gets the records and log bytes of each segment when it is done. Raises
+    CommitStateUnknownError: then the indexes are right, but their sizes and checksums are perhaps not recorded yet.
+    """
+    after = snapshot = handle.log.refresh(snapshot)
+    rebuilt = list(rebuild_segments(handle, snapshot, run, force=force, dry_run=dry_run, tell=tell))
+    rebuilt = rebuild_transactions(handle.reader, snapshot, rebuilt, dry_run=dry_run)
+    if not dry_run:
+        after = commit_facts(handle, snapshot, rebuilt)
+    if any(each.error for each in rebuilt):
+        # a segment that was removed and vacuumed meanwhile is not damaged
+        after = handle.log.refresh(after)
+        rebuilt = [each for each in rebuilt if not each.error or live_segment(after, each.segment)]
+    return RebuildReport(after.version, tuple(rebuilt), dry_run), after

@@ -1,0 +1,573 @@
+"""The facts that compaction needs before it rewrites: keys, the last record of each, and the verdicts on batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, sqrt
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.arrays import new_array
+from distlog.core.commits.producer_table import EXPIRATION_MS
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import InvalidConfigError
+from distlog.core.format.kernels.keys import (
+    HASH_WORDS,
+    ROW_BYTES,
+    ROW_WORDS,
+    SLOT_WORDS,
+    count_keys,
+    find_superseded,
+    get_all,
+    hash_all,
+    put_all,
+    put_rows,
+    scatter_keys,
+    set_bits,
+    unset_bits,
+)
+from distlog.core.format.kernels.record_write import RECORD_GROWTH, rewrite_records
+from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from distlog.core.format.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
+from distlog.core.format.rewritten_batches import Bytes, Flags, Longs, upgraded
+from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.segments.chunks import Chunk
+from distlog.core.segments.pipeline import whole_log
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.slices import SegmentSlice
+
+# Where keys are compared in bulk, a hash stands for its key. So a writer that finds two keys with the same hash
+# could make compaction delete another writer's record. Without the secret it cannot search for such keys. Among
+# 10^9 keys, the probability that any two have the same hash by chance is 10^-21.
+
+
+#: The size of a secret in bytes. A secret is drawn at random for each run and written nowhere.
+SECRET_BYTES = 16
+
+
+def hash_keys(
+    data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int32], secret: bytes
+) -> npt.NDArray[np.int64]:
+    """The hash of each key, two int64. Key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i]."""
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    first, second = np.frombuffer(secret, "<i8").tolist()
+    hashes = np.empty((len(positions), HASH_WORDS), np.int64)
+    hash_all(data, positions, offsets, first, second, hashes)
+    return hashes
+
+
+# Keys are compared by their hashes alone, as Kafka compares them by their MD5.
+
+
+SLOT_BYTES = 8 * SLOT_WORDS
+
+#: Kafka's log.cleaner.io.buffer.load.factor.
+LOAD_FACTOR = 0.9
+_MAX_SLOTS = 2**31 - 1
+
+
+class OffsetMap:
+    """A map with `slots` slots. It is full when the share LOAD_FACTOR of them is used; then it takes no more keys.
+
+    Memory is SLOT_BYTES per slot; the system provides it as it is touched. `latest_offset` is the last offset put, or
+    the offset it was moved to. Raises InvalidConfigError when there is no room for a single key.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = min(slots, _MAX_SLOTS)
+        self._limit = int(self.slots * LOAD_FACTOR)
+        if self._limit < 1:
+            raise InvalidConfigError("the offset map has room for no key: give compaction more memory", slots=slots)
+        self._table = np.zeros(self.slots * SLOT_WORDS, np.int64)
+        self.size = 0
+        self.latest_offset = -1
+
+    @classmethod
+    def within(cls, memory_bytes: int, records: int) -> OffsetMap:
+        """A map for up to `records` records, in at most `memory_bytes` of memory."""
+        return cls(min(memory_bytes // SLOT_BYTES, int(records / LOAD_FACTOR) + 2))
+
+    def put(self, hashes: Longs, valid: npt.NDArray[np.bool_], offsets: Longs) -> int:
+        """Note the offsets of records, in order. Records that are not `valid` have no key, and are passed over.
+
+        Returns how many records were taken, which is not all of them if the map gets full. As in Kafka, a full map
+        stops at the next record with a key, even if it knows that key.
+        """
+        count, self.size, latest = put_all(self._table, self.slots, self._limit, self.size, hashes, valid, offsets)
+        if latest >= 0:
+            self.latest_offset = int(latest)
+        return count
+
+    def get(self, hashes: Longs) -> Longs:
+        """The last offset of each key, or -1 if the map does not know the key."""
+        offsets = np.empty(len(hashes), np.int64)
+        get_all(self._table, self.slots, hashes, offsets)
+        return offsets
+
+    def take(self, rows: Longs) -> Longs:
+        """Note records in any order, each a row of its hash and its offset; returns the superseded offsets.
+
+        Of two records with one key the earlier one is superseded, no matter which of them was noted first. Raises
+        InvalidConfigError when there is no room for a key.
+        """
+        superseded = np.empty(len(rows), np.int64)
+        count, self.size = put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
+        if count < 0:
+            raise InvalidConfigError(
+                "more keys than there is room for: give compaction more memory", slots=self.slots
+            )
+        return superseded[:count]
+
+    def superseded(self, rows: Longs) -> Longs:
+        """The offsets of the records in `rows`, as for `take`, whose key has a later record in the map."""
+        superseded = np.empty(len(rows), np.int64)
+        return superseded[: find_superseded(self._table, self.slots, rows, superseded)]
+
+
+#: Compressed batches are opened until they have expanded to this many bytes.
+OPENED_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRecords:
+    """The records, in `data`, of the first `len(sections)` of the requested batches; offsets are absolute."""
+
+    data: np.ndarray
+    sections: np.ndarray
+    fields: RecordFields
+    count: int
+
+    @property
+    def offsets(self) -> Longs:
+        return self.fields.offsets[: self.count]
+
+    @property
+    def timestamps(self) -> Longs:
+        return self.fields.timestamps[: self.count]
+
+    @property
+    def keyed(self) -> npt.NDArray[np.bool_]:
+        return self.fields.key.valid[: self.count]
+
+    def hashes(self, secret: bytes) -> Longs:
+        """The hash of each record's key under `secret`, in the form of `hash_keys`."""
+        key = self.fields.key
+        return hash_keys(self.data, key.positions[: self.count], key.offsets[: self.count + 1], secret)
+
+    def rewritten(
+        self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, keep: Flags
+    ) -> tuple[Bytes, Longs]:
+        """The records of some `sections` that are kept, relative to other bases, and where each section ends."""
+        room = int((sections["end"] - sections["start"]).sum() + RECORD_GROWTH * sections["record_count"].sum())
+        target, ends = new_array(room, np.uint8), np.empty(len(sections), np.int64)
+        bases = np.ascontiguousarray(base_offsets), np.ascontiguousarray(base_timestamps)
+        rewrite_records(self.data, sections, first_records, *bases, keep, self.timestamps, target, ends)
+        return target, ends
+
+
+def scan_records(
+    source: BatchSelection, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
+) -> ScannedRecords:
+    """Scan the records from `start_offset` on in batches `rows`, at least one, of `source`."""
+    to_scan = replace(source.of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
+    data, sections = open_sections(to_scan, OPENED_BYTES)
+    fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
+    return ScannedRecords(data, sections, fields, scan_sections(to_scan, data, sections, fields))
+
+
+def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
+    """The segment's chunks with batches from `start_offset` on; compares the checksums of the batches.
+
+    If these are all batches, the checksum of the whole file is compared too, after the last chunk. Nothing made from
+    the chunks may be committed before that. Old formats come as format 2. Raises CorruptRecordError.
+    """
+    if start_offset <= segment.base_offset:
+        yield from map(_in_format_2, whole_log(reader, segment))
+        return
+    for chunk in reader.chunks(SegmentSlice(segment, start_offset, segment.next_offset, 0, segment.log_bytes)):
+        chunk.check()
+        yield _in_format_2(chunk)
+
+
+def _in_format_2(chunk: Chunk) -> Chunk:
+    """The chunk, which is of one piece, with all its batches in format 2, as Kafka's cleaner writes old ones."""
+    if (chunk.batches["magic"] == 2).all():
+        return chunk
+    (piece,) = chunk.pieces
+    data, batches = upgraded(chunk.data, chunk.batches, file=piece.file, file_position=piece.origin)
+    whole = piece._replace(start=0, end=len(data))
+    return Chunk([whole], data, batches, np.zeros(len(batches), np.int64))
+
+
+# The rules are those of Kafka's `CleanedTransactionMetadata` and of its producer state. They need everything before
+# a batch, and the last batch of each producer. With these verdicts, each group of segments can be rewritten by
+# itself. Segments that Kafka did not write and that hold no transaction have no producers, so they are not read.
+
+
+_NO_OFFSETS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The batches that need special treatment, by their absolute base offsets in ascending order.
+
+    A batch is `discardable` if it holds data of an aborted transaction, or a marker of a transaction that has no data
+    left. A batch is `last` if it is the last one of a producer; it stays even if empty, for its sequence number.
+    `aborted` are the transactions whose abort marker stays, in the order of their markers.
+    """
+
+    discardable_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_OFFSETS)
+    last_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_OFFSETS)
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    def discardable(self, base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        return _contains(self.discardable_offsets, base_offsets)
+
+    def last(self, base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        return _contains(self.last_offsets, base_offsets)
+
+    def within(self, start_offset: int, end_offset: int) -> Verdicts:
+        """The verdicts on the batches in [start_offset, end_offset), and on the transactions that end there."""
+        return Verdicts(
+            _within(self.discardable_offsets, start_offset, end_offset),
+            _within(self.last_offsets, start_offset, end_offset),
+            tuple(each for each in self.aborted if start_offset <= each.last_offset < end_offset),
+        )
+
+
+def _contains(known: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    if len(known) == 0:
+        return np.zeros(len(offsets), bool)
+    are_known: npt.NDArray[np.bool_] = known[np.searchsorted(known, offsets).clip(max=len(known) - 1)] == offsets
+    return are_known
+
+
+def _within(offsets: npt.NDArray[np.int64], start_offset: int, end_offset: int) -> npt.NDArray[np.int64]:
+    start, end = np.searchsorted(offsets, [start_offset, end_offset])
+    return offsets[start:end]
+
+
+def judge(
+    reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int, producer_expiration_ms: int = EXPIRATION_MS
+) -> Verdicts:
+    """The verdicts on the batches of `segments`, which are all of the partition's segments, to its end."""
+    read = [segment for segment in segments if segment.may_have_producers]
+    if not read:
+        return Verdicts()
+    aborted = sorted(
+        (transaction for segment in read for transaction in reader.aborted_transactions(segment)),
+        key=lambda transaction: transaction.first_offset,
+    )
+    transactions, producers = _Transactions(aborted), dict[int, _ProducerBatches]()
+    for batch in _batches(reader, read, now_ms):
+        transactions.see(batch)
+        producers.setdefault(batch.producer_id, _ProducerBatches()).see(batch)
+    active = [one for one in producers.values() if one.is_active(now_ms, producer_expiration_ms)]
+    last = [offset for one in active for offset in one.last_batches]
+    return Verdicts(
+        np.array(transactions.discardable, np.int64), np.array(sorted(last), np.int64), tuple(transactions.retained)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The fields of a batch that matter here; `kind` is its control record's type or one of the constants below."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    transactional: bool
+    expired: bool
+    kind: int
+
+
+_DATA, _EMPTY_CONTROL, _UNKNOWN = -1, -2, -3
+_CONTROL_KEY_SIZE = 4
+
+
+class _Transactions:
+    """Walks the batches in their order; `aborted` are the aborted transactions, sorted by first offset."""
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._waiting = deque(aborted)
+        self._aborting: dict[int, AbortedTransaction] = {}
+        self._committing: set[int] = set()
+        self._seen: set[int] = set()
+        self.discardable: list[int] = []
+        self.retained: list[AbortedTransaction] = []
+
+    def see(self, batch: _Batch) -> None:
+        while self._waiting and self._waiting[0].first_offset <= batch.last_offset:
+            transaction = self._waiting.popleft()
+            self._aborting.setdefault(transaction.producer_id, transaction)
+        if self._is_aborted(batch) if batch.kind == _DATA else self._is_obsolete(batch):
+            self.discardable.append(batch.base_offset)
+
+    def _is_aborted(self, batch: _Batch) -> bool:
+        producer = batch.producer_id
+        if batch.transactional and producer in self._aborting:
+            self._seen.add(producer)
+            return True
+        if batch.transactional:
+            self._committing.add(producer)
+        return False
+
+    def _is_obsolete(self, batch: _Batch) -> bool:
+        """True if the marker has nothing left to mark, so it may be dropped when its delete horizon has passed."""
+        producer = batch.producer_id
+        if batch.kind == ABORT:
+            transaction, seen = self._aborting.pop(producer, None), producer in self._seen
+            self._seen.discard(producer)
+            # a restore may bring data back that is not there now, as long as the marker stays
+            if transaction and (seen or not batch.expired):
+                self.retained.append(transaction)
+            return not (transaction and seen)
+        if batch.kind == COMMIT:
+            committed = producer in self._committing
+            self._committing.discard(producer)
+            return not committed
+        return batch.kind == _EMPTY_CONTROL
+
+
+class _ProducerBatches:
+    """A producer's batches that must stay: its last data batch or, without data, its markers of the same epoch."""
+
+    def __init__(self) -> None:
+        self._epoch, self._last_timestamp = -1, -1
+        self._has_data = False
+        self.last_batches: list[int] = []
+
+    def see(self, batch: _Batch) -> None:
+        if batch.producer_epoch != self._epoch:
+            self._epoch, self._has_data, self.last_batches = batch.producer_epoch, False, []
+        if batch.kind == _DATA:
+            self._has_data, self.last_batches = True, [batch.base_offset]
+        elif not self._has_data:
+            self.last_batches.append(batch.base_offset)
+        self._last_timestamp = batch.max_timestamp
+
+    def is_active(self, now_ms: int, expiration_ms: int) -> bool:
+        # with an open transaction a producer is active in any case, but then its last batch is not cleanable
+        return now_ms - self._last_timestamp < expiration_ms
+
+
+def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -> Iterator[_Batch]:
+    for segment in segments:
+        for chunk in checked_chunks(reader, segment):
+            batches = chunk.batches
+            control = batches["attributes"] & CONTROL != 0
+            kinds = np.where(control, _EMPTY_CONTROL, _DATA)
+            marked = np.flatnonzero(control & (batches["record_count"] > 0))
+            if len(marked):
+                records = scan_records(chunk.selection(), marked, ("key",))
+                key = records.fields.key
+                whole = np.diff(key.offsets[: records.count + 1]) >= _CONTROL_KEY_SIZE
+                at = np.where(whole, key.positions[: records.count] + 2, 0)
+                types = records.data[at].astype(np.int64) << 8 | records.data[at + 1]
+                kinds[marked] = np.where(whole, types, _UNKNOWN)
+            for row in np.flatnonzero(control | (batches["producer_id"] >= 0)).tolist():
+                yield _describe(batches[row], segment.shift, now_ms, int(kinds[row]))
+
+
+def _describe(row: Any, shift: int, now_ms: int, kind: int) -> _Batch:
+    base_offset = int(row["base_offset"]) + shift
+    return _Batch(
+        base_offset,
+        base_offset + int(row["last_offset_delta"]),
+        int(row["max_timestamp"]),
+        int(row["producer_id"]),
+        int(row["producer_epoch"]),
+        bool(row["attributes"] & TRANSACTIONAL),
+        bool(row["attributes"] & DELETE_HORIZON) and int(row["base_timestamp"]) <= now_ms,
+        kind,
+    )
+
+
+class Survivors(Protocol):
+    """Says which records a rewrite keeps. Nothing is known about records above `latest_offset`, so they stay."""
+
+    @property
+    def latest_offset(self) -> int:
+        """The last offset up to which keys were looked at."""
+
+    def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
+        """Per record: true if no later record has its key; any value for a record without a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapSurvivors:
+    """Survivors by an offset map of keys hashed under `secret`. A record whose key is not in the map stays."""
+
+    offset_map: OffsetMap
+    secret: bytes = field(repr=False)
+
+    @property
+    def latest_offset(self) -> int:
+        return self.offset_map.latest_offset
+
+    def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
+        """Per record: true if its offset is not below the one in the map."""
+        newest: npt.NDArray[np.bool_] = records.offsets >= self.offset_map.get(records.hashes(self.secret))
+        return newest
+
+
+class OffsetSurvivors:
+    """Survivors of a group of segments by the offsets of superseded records, one bit per offset."""
+
+    def __init__(self, base_offset: int, next_offset: int, latest_offset: int) -> None:
+        self.latest_offset = latest_offset
+        self._base_offset = base_offset
+        self._bits = np.zeros((next_offset - base_offset + 7) // 8, np.uint8)
+
+    def supersede(self, offsets: npt.NDArray[np.int64]) -> None:
+        """Note that the records at `offsets` are superseded: later records have their keys."""
+        set_bits(self._bits, self._base_offset, offsets)
+
+    def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
+        """Per record: true if its offset is not among the superseded ones."""
+        current = np.empty(records.count, bool)
+        unset_bits(self._bits, self._base_offset, records.offsets, current)
+        return current
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRecords:
+    """Some consecutive records: the hashes of their keys, whether each has a key, and their offsets.
+
+    `record_ends[i]` is the number of records up to the end of batch i. `settled[i]` is the last offset before batch
+    i; `settled[-1]` is the last offset after all of them.
+    """
+
+    hashes: Longs
+    keyed: npt.NDArray[np.bool_]
+    offsets: Longs
+    record_ends: Longs
+    settled: Longs
+
+
+def keyed_records(
+    reader: SegmentReader, segment: SegmentInfo, start_offset: int, verdicts: Verdicts, secret: bytes
+) -> Iterator[KeyedRecords]:
+    """The records of a segment that count for compaction: no control records, none of aborted transactions.
+
+    Their keys are hashed under `secret`, the same for a whole run. Memory is a few chunks. Raises CorruptRecordError.
+    """
+    for chunk in checked_chunks(reader, segment, start_offset):
+        batches = chunk.batches
+        base_offsets = batches["base_offset"] + segment.shift
+        ends = base_offsets + batches["last_offset_delta"]
+        counts = (batches["attributes"] & CONTROL == 0) & (batches["record_count"] > 0)
+        rows = np.flatnonzero(counts & ~verdicts.discardable(base_offsets))
+        while len(rows):
+            scanned = scan_records(chunk.selection(), rows, ("key",), start_offset)
+            done, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
+            settled = np.append(np.where(done > 0, ends[done - 1], -1), ends[rows[0] - 1 if len(rows) else -1])
+            ends_of_records = np.cumsum(scanned.sections["emitted"])
+            yield KeyedRecords(scanned.hashes(secret), scanned.keyed, scanned.offsets, ends_of_records, settled)
+
+
+def build_map(
+    reader: SegmentReader,
+    segments: Iterable[SegmentInfo],
+    start_offset: int,
+    end_offset: int,
+    verdicts: Verdicts,
+    offset_map: OffsetMap,
+    secret: bytes,
+) -> None:
+    """Put the keys of the dirty range [start_offset, end_offset) into `offset_map` until it is full."""
+    for segment in segments:
+        for records in keyed_records(reader, segment, start_offset, verdicts, secret):
+            count = offset_map.put(records.hashes, records.keyed, records.offsets)
+            full = count < len(records.offsets)
+            batch = int(np.searchsorted(records.record_ends, count, side="right")) if full else -1
+            offset_map.latest_offset = max(offset_map.latest_offset, int(records.settled[batch]))
+            if full:
+                return
+        offset_map.latest_offset = segment.next_offset - 1
+    offset_map.latest_offset = end_offset - 1
+
+
+# A record's hash and offset, 24 bytes, go to the task that finds the last record of each key. If the record is
+# superseded, its offset, 8 bytes, comes back. Both travel as blobs, so there is no row per record.
+
+
+#: A task sends its data when it has this many bytes, so its memory does not grow with what it reads.
+BLOBS_BYTES = 8 << 20
+
+#: Hashes do not fill buckets evenly: each has room for this many standard deviations, and keys, above the mean.
+_DEVIATIONS, _SPARE_KEYS = 8, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Blobs:
+    """Parts of `words`, back to back: part i goes to `targets[i]` and ends before `ends[i]`; none is empty."""
+
+    targets: npt.NDArray[np.intp]
+    ends: Longs
+    words: Longs
+
+
+def map_slots(records: int) -> int:
+    """The number of slots of an offset map that surely has room for `records` keys."""
+    return int(records / LOAD_FACTOR) + 2
+
+
+def plan_buckets(records: int, memory_bytes: int, at_least: int) -> tuple[int, int]:
+    """The number of buckets for `records` keys, and the slots of each bucket's offset map."""
+    buckets = max(at_least, ceil(records * SLOT_BYTES / LOAD_FACTOR / max(memory_bytes, 1)))
+    while buckets < records and _bucket_slots(records, buckets) * SLOT_BYTES > memory_bytes:
+        buckets += buckets // 16 + 1
+    buckets = max(min(buckets, records), 1)
+    return buckets, _bucket_slots(records, buckets)
+
+
+def _bucket_slots(records: int, buckets: int) -> int:
+    mean = records / buckets
+    most = mean if buckets == 1 else mean + _DEVIATIONS * sqrt(mean) + _SPARE_KEYS
+    return map_slots(ceil(most))
+
+
+def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
+    """The rows of all records with a key, one part per bucket; `words` are in the form that OffsetMap takes.
+
+    Rows with offsets below `start_offset` are in separate parts: the target of these is `buckets` + the bucket.
+    """
+    counts = np.zeros(2 * buckets, np.int64)
+    for part in parts:
+        count_keys(part.hashes, part.keyed, part.offsets, start_offset, counts)
+    ends = np.cumsum(counts)
+    positions, rows = ends - counts, np.empty((int(ends[-1]), ROW_WORDS), np.int64)
+    for part in parts:
+        scatter_keys(part.hashes, part.keyed, part.offsets, start_offset, positions, rows)
+    targets = np.flatnonzero(counts)
+    return Blobs(targets, ends[targets] * ROW_WORDS, rows.ravel())
+
+
+def key_rows(blob: bytes | memoryview) -> Longs:
+    return np.frombuffer(blob, np.int64).reshape(-1, ROW_WORDS)
+
+
+def offsets_by_group(offsets: Longs, base_offsets: Longs) -> Blobs:
+    """The offsets, one part per group. Groups begin at `base_offsets`; no offset is below the first of these."""
+    offsets = np.sort(offsets)
+    ends = np.append(np.searchsorted(offsets, base_offsets[1:]), len(offsets))
+    targets = np.flatnonzero(np.diff(ends, prepend=0))
+    return Blobs(targets, ends[targets], offsets)
+
+
+def blob_offsets(blob: bytes | memoryview) -> Longs:
+    return np.frombuffer(blob, np.int64)
+
+
+def exchanged_bytes(part: KeyedRecords) -> int:
+    """The number of bytes that the records take on their way, at most."""
+    return len(part.offsets) * ROW_BYTES

@@ -1,0 +1,273 @@
+"""Retention and delete-records: whole segments go from the old end of a partition. They change metadata only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.commits.action_table import MOST_ROWS
+from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.integers import whole_number
+from distlog.core.log.active_seals import ActiveSeals
+from distlog.core.log.live_snapshot import with_tails
+from distlog.core.log.producers import ProducerSnapshots
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.times import NO_TIMESTAMP
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# It reads no log, unless batches of producers are in a segment that goes, and where that ends it is not yet stored
+# what they did.
+#
+# The order and the rules are those of Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log
+# start offset, then those above `retention.bytes`, then those older than `retention.ms`. Each rule stops at the
+# first segment that must stay. A topic that is only compacted loses only the segments below its log start offset.
+#
+# As in Kafka, an active segment counts, and goes if all its records are to go. It is sealed first, by a commit of
+# its own, since a commit cannot remove what it adds.
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRetention:
+    """The segments that retention removes from one partition, how many by each rule, and its new log start offset."""
+
+    partition: int
+    segments: SegmentTable
+    below_log_start: int
+    above_size: int
+    too_old: int
+    log_start_offset: int
+    newest_ms: int
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log files to delete."""
+        return int(self.segments.log_bytes.sum())
+
+    @property
+    def records(self) -> int:
+        """The number of records to delete."""
+        return int(self.segments.record_counts.sum())
+
+
+#: So many segments go by one commit, which takes no more rows; others go by the next run.
+MOST_SEGMENTS = MOST_ROWS
+
+
+def plan_retention(
+    snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False, most_segments: int = MAX_LONG
+) -> list[PartitionRetention]:
+    """The segments to delete at `now_ms` by the topic's config; partitions that keep everything are left out."""
+    table = snapshot.table
+    plain, own = SegmentTable(table.plain_segments()), table.own
+    columns = _Columns.of(plain, own)
+    if not len(columns.firsts):
+        return []
+    starts, log_ends = table.log_start_offsets, table.log_end_offsets
+    below, size, age = _ends(columns, starts, snapshot.config, now_ms)
+    plans, left = [], most_segments
+    for group in np.flatnonzero(age > columns.firsts).tolist():
+        first, number = int(columns.firsts[group]), int(columns.partitions[group])
+        segments = own[number].segments if number in own else plain.part(first, int(columns.ends[group]))
+        most = len(segments) - int(keep_tails and number in own and segments[-1].is_active)
+        counts = tuple(min(int(each[group]) - first, most, left) for each in (below, size, age))
+        if counts[-1]:
+            left -= counts[-1]
+            plans.append(_plan(number, segments, counts, int(starts[number]), int(log_ends[number]), now_ms))
+    return sorted(plans, key=lambda plan: plan.partition) if own else plans
+
+
+def _plan(
+    number: int, segments: SegmentTable, counts: tuple[int, ...], log_start: int, log_end: int, now_ms: int
+) -> PartitionRetention:
+    """The plan of a partition of which so many segments go by the first rule, the first two, and all."""
+    below, size, age = counts
+    gone = segments.part(0, age)
+    times = _times(gone.max_timestamps, gone.array("created_ms"), now_ms)
+    return PartitionRetention(
+        partition=number,
+        segments=gone,
+        below_log_start=below,
+        above_size=size - below,
+        too_old=age - size,
+        log_start_offset=max(log_start, log_end if age == len(segments) else int(segments.base_offsets[age])),
+        newest_ms=int(times[size:].max(initial=NO_TIMESTAMP)),
+    )
+
+
+_FACTS = "next_offset", "log_bytes", "max_timestamp", "created_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Facts of all segments, for the rules: of `partitions[i]` in the rows from `firsts[i]` to `ends[i]`."""
+
+    facts: Mapping[str, Longs]
+    partitions: Longs
+    firsts: Longs
+    ends: Longs
+
+    @classmethod
+    def of(cls, plain: SegmentTable, own: Mapping[int, PartitionState]) -> _Columns:
+        tables = [plain, *(state.segments for state in own.values())]
+        facts = {name: np.concatenate([table.array(name) for table in tables]) for name in _FACTS}
+        owners = np.repeat([*own], [len(table) for table in tables[1:]]).astype(np.int64)
+        owners = np.concatenate([plain.array("partition"), owners])
+        firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+        return cls(facts, owners[firsts], firsts, np.append(firsts, len(owners))[1:])
+
+    def run_ends(self, holds: Flags, begins: Longs) -> Longs:
+        """The ends of the runs of rows that hold, each from `begins[i]` in partition i."""
+        rows = np.arange(len(holds))
+        stops = np.where(holds | (rows < self.of_each(begins)), len(holds), rows)
+        return np.minimum(np.minimum.reduceat(stops, self.firsts), self.ends)
+
+    def of_each(self, values: Longs) -> Longs:
+        return np.repeat(values, self.ends - self.firsts)
+
+
+def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) -> tuple[Longs, Longs, Longs]:
+    """The rows at which each rule stops in each partition: the log start's, the size's and the time's."""
+    is_below = columns.facts["next_offset"] <= columns.of_each(starts[columns.partitions])
+    below = columns.run_ends(is_below, columns.firsts)
+    size = age = below
+    if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
+        # those that can be removed before the partition falls below `retention.bytes`
+        sums = np.append(0, np.cumsum(columns.facts["log_bytes"]))
+        most = sums[columns.ends] - min(config.retention_bytes, MAX_LONG)
+        size = age = columns.run_ends(sums[1:] <= columns.of_each(most), below)
+    if "delete" in config.cleanup_policy and config.retention_ms >= 0:
+        times = _times(columns.facts["max_timestamp"], columns.facts["created_ms"], now_ms)
+        age = columns.run_ends(times < now_ms - config.retention_ms, size)
+    return below, size, age
+
+
+def _times(newest: Longs, written: Longs, now_ms: int) -> Longs:
+    """The time from which each segment's age is counted: its largest timestamp."""
+    return np.where((newest >= 0) & (newest <= now_ms), newest, written)
+
+
+def retention(
+    handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
+) -> tuple[list[PartitionRetention], Snapshot]:
+    """Delete the segments that the topic's config no longer keeps, in one commit; returns them and the new state.
+
+    If they are more than MOST_SEGMENTS, the others stay for the next call. With `dry_run` nothing is committed. Files
+    stay until vacuum. If this process's clock is far ahead of the storage's, the storage's clock counts. Raises
+    CommitConflictError when the topic was dropped, StorageError if the lock of an expired active segment is not free
+    in time, and CommitStateUnknownError.
+    """
+    snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
+    if dry_run:
+        return plan_retention(with_tails(handle, snapshot), now_ms, most_segments=MOST_SEGMENTS), snapshot
+    snapshot, producers = _seal_expired(handle, snapshot, now_ms), ProducerSnapshots(handle)
+    with CommitRace(handle.log, snapshot, "retention") as race:
+        for head in race:
+            tailed = with_tails(handle, head)
+            plans = plan_retention(tailed, now_ms, keep_tails=True, most_segments=MOST_SEGMENTS)
+            if not plans:
+                break
+            # before the commit, after which these logs start later
+            producers.store(head, {plan.partition: len(plan.segments) for plan in plans})
+            race.put([*_actions(plans)])
+    return plans, race.after
+
+
+def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snapshot:
+    """Seal the active segments that are to go, in one commit; does nothing if there are none."""
+    if not _expired_active(handle, snapshot, now_ms):
+        return snapshot
+    with CommitRace(handle.log, snapshot, "seal") as race, ActiveSeals(handle, race) as seals:
+        for head in race:
+            sealed = seals.seal(head, _expired_active(handle, head, now_ms))
+            if sealed is None:
+                continue
+            # an append may have made a segment younger before it was locked
+            if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
+                break
+            race.put(seals.actions)
+    return race.after
+
+
+def _expired_active(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> list[int]:
+    """The partitions whose active segment is to go."""
+    if not snapshot.active_partitions:
+        return []
+    plans = plan_retention(with_tails(handle, snapshot), now_ms)
+    return [plan.partition for plan in plans if plan.segments[-1].is_active]
+
+
+def _actions(plans: Sequence[PartitionRetention]) -> Iterator[Action]:
+    """The actions that remove all segments, and then raise the starts: long runs of removals become a table."""
+    for plan in plans:
+        for stem in plan.segments.columns()["stem"].to_pylist():
+            yield Remove(plan.partition, stem)
+    for plan in plans:
+        yield SetLogStartOffset(plan.partition, plan.log_start_offset)
+
+
+#: Instead of an offset: delete everything that is there now (Kafka's high watermark).
+LOG_END = -1
+
+
+def delete_records(
+    handle: TopicHandle, snapshot: Snapshot, before: Mapping[int, int]
+) -> tuple[dict[int, int], Snapshot]:
+    """Delete the records below `before[partition]`; returns the new log start offsets and the new state.
+
+    An offset within an active segment seals it in the same commit. An offset below the log start changes nothing.
+    Raises OffsetOutOfRangeError for an offset above the log end, TopicNotFoundError for a partition that does not
+    exist, InvalidConfigError when `cleanup.policy` is compact alone (Kafka's PolicyViolationException), and
+    StorageError if the lock of an active segment is not free in time.
+    """
+    if not isinstance(before, Mapping):
+        raise InvalidConfigError("offsets are a dict by partition, as in {0: 100}", got=type(before).__name__)
+    snapshot = handle.log.refresh(snapshot)
+    starts = _resolved(with_tails(handle, snapshot), before)
+
+    with CommitRace(handle.log, snapshot, "delete-records") as race, ActiveSeals(handle, race) as seals:
+        for head in race:
+            within_active = [n for n, start in starts.items() if start > head.partitions[n].log_end_offset]
+            sealed = seals.seal(head, within_active)
+            if sealed is None:
+                continue
+            checked = _resolved(sealed, starts)
+            raised = {n: start for n, start in checked.items() if start > sealed.partitions[n].log_start_offset}
+            if not raised:
+                break
+            race.put([*seals.actions, *(SetLogStartOffset(*each) for each in sorted(raised.items()))])
+    after = race.after
+    return {number: after.partitions[number].log_start_offset for number in sorted(before)}, after
+
+
+def _resolved(snapshot: Snapshot, before: Mapping[int, int]) -> dict[int, int]:
+    """`before`, checked, with the log end in the place of LOG_END."""
+    if "delete" not in snapshot.config.cleanup_policy:
+        raise InvalidConfigError("records can be deleted only where cleanup.policy contains delete")
+    return {number: _resolve(snapshot, number, offset) for number, offset in before.items()}
+
+
+def _resolve(snapshot: Snapshot, partition: int, offset: int) -> int:
+    if not 0 <= whole_number("partition", partition) < len(snapshot.partitions):
+        raise TopicNotFoundError(f"the topic has partitions 0 to {len(snapshot.partitions) - 1}", partition=partition)
+    state = snapshot.partitions[partition]
+    if whole_number("offset", offset) == LOG_END:
+        return state.log_end_offset
+    if not 0 <= offset <= state.log_end_offset:
+        raise OffsetOutOfRangeError(
+            "records can be deleted up to the log end offset, or -1 for all of them",
+            partition=partition,
+            offset=offset,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+        )
+    return offset

@@ -1,0 +1,471 @@
+"""Vacuum: deletes the files that no reader can need and no writer can still commit."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from distlog.core import paths
+from distlog.core.arrays import table_of_rows
+from distlog.core.commits.actions import (
+    Action,
+    Add,
+    GcFloor,
+    LogFloor,
+    Remove,
+    Restore,
+    SetLogStartOffset,
+    without_tables,
+)
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import MAX_LONG
+from distlog.core.display import Shown, counted
+from distlog.core.errors import (
+    CommitConflictError,
+    CorruptMetadataError,
+    OffsetOutOfRangeError,
+    StorageError,
+    StorageFullError,
+)
+from distlog.core.maintain.log_floor import (
+    CommitsFolder,
+    delete_below,
+    ensure_checkpoint,
+    highest_log_floor,
+    next_log_floor,
+    obsolete_checkpoints,
+)
+from distlog.core.maintain.removals import FoundStem, StemSet, removals, removed_exactly
+from distlog.core.read.group_admin import group_files, group_folders
+from distlog.core.storage.locks_and_pages import FileLock, copy_of, flocked
+from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
+
+#: (partition, stem): together they name a segment's files.
+Stem = tuple[int, str]
+
+
+@dataclass(slots=True)
+class RemovedSince:
+    """The removals of the commits behind `version`, as far as they were read.
+
+    `removed_at` is the version of the last commit that removed a segment. `added` are the segments as they were added
+    last: a rebuild adds a segment again, with the sizes of its new indexes. `let_go` are those of them that left at
+    the old end of their partition, and `cleaned_again` those that compaction had made, and replaced.
+    """
+
+    version: int
+    removed_at: dict[Stem, int] = field(default_factory=dict)
+    added: dict[Stem, SegmentInfo] = field(default_factory=dict)
+    let_go: dict[Stem, SegmentInfo] = field(default_factory=dict)
+    cleaned_again: dict[Stem, SegmentInfo] = field(default_factory=dict)
+
+    def read(self, log: CommitLog, head: int) -> None:
+        """Read on, up to the commit of version `head`."""
+        if head > self.version:
+            for commit in log.commits(self.version + 1, head + 1):
+                restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
+                raised = {one.partition for one in commit.actions if isinstance(one, SetLogStartOffset)} - restored
+                for action in without_tables(commit.actions):
+                    if isinstance(action, Add):
+                        stem = (action.segment.partition, action.segment.stem)
+                        self.added[stem] = action.segment
+                        # it is there again: it was restored, or a rebuild replaced it by itself
+                        self.let_go.pop(stem, None)
+                        self.cleaned_again.pop(stem, None)
+                    elif isinstance(action, Remove):
+                        stem = (action.partition, action.stem)
+                        self.removed_at[stem] = commit.version
+                        if action.partition in raised and stem in self.added:
+                            self.let_go[stem] = self.added[stem]
+                        elif action.partition not in restored and stem in self.added and self.added[stem].compacted:
+                            self.cleaned_again[stem] = self.added[stem]
+            self.version = head
+
+
+# A restore looks whether files are there, and then commits. Vacuum of a full disk deletes files before its floor
+# fits, so the floor cannot refuse a restore in between.
+
+
+@contextmanager
+def removed_files_held(storage: Storage) -> Iterator[None]:
+    """No other process or thread is in such a block for this topic.
+
+    The lock's file is made with the topic, or here, so a full disk rarely needs a place for it. Only writers can open
+    it. Other storage is never full. Raises StorageError, as LockHeldError, and StorageFullError where there is no
+    place for the file: without the lock a restored segment might lose its files.
+    """
+    if not storage.is_local:
+        yield
+        return
+    with flocked(storage.local_path(paths.REMOVED_FILES_LOCK)):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Referenced:
+    """The segments and bundles of `topic` that a version from a floor to `head` references.
+
+    `restored` are the versions behind the floor in which a log may begin earlier than in the version before.
+    Commits from `log_floor` on are there, and those from `oldest` on, unless another vacuum deletes them now.
+    """
+
+    topic: str
+    head: int
+    restored: tuple[int, ...]
+    stems: StemSet
+    log_floor: int = 0
+    oldest: int = 0
+
+    @classmethod
+    def since(
+        cls, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG
+    ) -> Referenced:
+        """The files referenced by versions from `floor` to that of `head`.
+
+        These versions reference the files that are live at the head, and those that a commit after `floor` removed.
+        Both ends are versions, so the answer does not depend on commits made meanwhile. Raises OffsetOutOfRangeError
+        if commits behind `floor` were deleted: one that is there could be of a process that stood still.
+        """
+        if floor + 1 < head.log_floor:
+            text = "commits that this run wanted to read were deleted meanwhile"
+            raise OffsetOutOfRangeError(text, version=floor + 1, log_floor=head.log_floor)
+        removed = removals(storage, floor + 1, head.version + 1)
+        removed.add_snapshot(head)
+        for version in removed.before_drops:
+            removed.add_snapshot(log.load(version=version, include_dropped=True))
+        log_floor, restored = head.log_floor, tuple(removed.restored)
+        return cls(head.name, head.version, restored, removed.stems, log_floor, min(oldest, log_floor))
+
+
+class UnreferencedFiles:
+    """Finds the segment files and bundles that no version will reference, of any number of files."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        log: CommitLog,
+        referenced: Referenced,
+        *,
+        floor: int,
+        removed: Set[FoundStem] = frozenset(),
+    ) -> None:
+        self._storage, self._log, self._referenced, self._floor = storage, log, referenced, floor
+        self._removed = removed
+        self._knows_all_removed = False
+
+    def among(self, files: Sequence[FileInfo]) -> list[FileInfo]:
+        """Find them among `files`."""
+        stemmed = [(file, stem) for file in files if (stem := stem_of(file.name, self._referenced.topic))]
+        if not stemmed:
+            return []
+        is_referenced = self._referenced.stems.has([stem for _, stem in stemmed])
+        unreferenced = [each for each, held in zip(stemmed, is_referenced.tolist(), strict=True) if not held]
+        return [file for file, stem in unreferenced if is_below(stem, self._floor) or self._is_removed(stem)]
+
+    def _is_removed(self, stem: FoundStem) -> bool:
+        """True if a commit has removed the segment: a file of Kafka's does not say when it came here."""
+        if paths.stem_read_version(stem[1]) is None and not self._knows_all_removed:
+            known = self._referenced
+            try:
+                removed = removed_exactly(self._storage, self._log, max(known.oldest, 1), known.head + 1)
+            except (CorruptMetadataError, OffsetOutOfRangeError):
+                # of a topic that was dropped below the floor, or another run deletes them now
+                if known.oldest >= known.log_floor:
+                    raise
+                removed = removed_exactly(self._storage, self._log, known.log_floor + 1, known.head + 1)
+            self._removed = self._removed | removed
+            self._knows_all_removed = True
+        return stem in self._removed
+
+
+def stem_of(name: str, topic: str) -> FoundStem | None:
+    """The stem of a file of segments, from its relative name; None for any other file."""
+    bundle = paths.parse_bundle_file(name)
+    return (None, bundle) if bundle else paths.parse_segment_file(name, topic)
+
+
+def is_below(stem: FoundStem, version: int) -> bool:
+    """True if the file's writer read a version below `version`; False for a file of Kafka's, which does not tell."""
+    read_version = paths.stem_read_version(stem[1])
+    return read_version is not None and read_version < version
+
+
+_log = logging.getLogger(__name__)
+
+
+def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms: int) -> list[UnfinishedUpload]:
+    """The unfinished uploads to a topic's own file names that no commit can need.
+
+    - An upload to an unreferenced segment or bundle is dead if its writer read a version below the gc `floor`: its
+      commit would be refused.
+    - An upload to an append that waits is dead under the same rule: its commit is there, or would be refused.
+    - An upload to a referenced segment or bundle, or to a checkpoint, is dead if it was started before `before_ms`.
+      The file is there, and making an index or a checkpoint anew does not take so long.
+    """
+    try:
+        uploads = storage.uploads()
+    except StorageError as error:
+        _log.warning("unfinished uploads stay, as they cannot be listed (s3:ListBucketMultipartUploads): %s", error)
+        return []
+    return [upload for upload in uploads if _is_dead(upload, referenced, floor, before_ms)]
+
+
+def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, before_ms: int) -> bool:
+    stem = stem_of(upload.name, referenced.topic)
+    if stem is not None and stem not in referenced.stems:
+        return is_below(stem, floor)
+    pending = paths.parse_pending_file(upload.name)
+    if pending is not None:
+        return is_below((None, pending), floor)
+    is_known = stem is not None or paths.parse_checkpoint_file(upload.name) is not None
+    return is_known and upload.started_ms < before_ms
+
+
+#: Vacuum leaves younger leftovers alone, however short `file.delete.delay.ms` is. A put in trouble is aborted after
+#: ten minutes.
+LONGEST_PUT_MS = 3_600_000
+#: So many files of segments are looked at together.
+FILES_AT_ONCE = 10_000
+
+
+def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
+    """The appends that wait for a commit, and were begun below the `floor`: no commit takes them any more."""
+    stemmed = ((file, paths.parse_pending_file(file.name)) for file in files)
+    return [file for file, stem in stemmed if stem is not None and is_below((None, stem), floor)]
+
+
+def obsolete_producers(
+    files: Iterable[FileInfo], head: Snapshot, referenced: Referenced, floor: int, load: Callable[[int], Snapshot]
+) -> list[FileInfo]:
+    """The files of producers and leader epochs that brokers, adoption and retention left, and nothing needs any more.
+
+    `files` are the topic's files. Of producers that is what is below the beginning of the log, since only appends at
+    its end ask for them, and below that in every version that is kept, since a restore may bring each of them back:
+    those from the gc `floor` on. A log begins later from version to version, but for restores.
+    `load` loads a version. Leader epochs are needed as long as a version that is kept has a broker's segment.
+    """
+    if head.dropped and referenced.stems:
+        return []
+    obsolete = [file for file in files if _is_obsolete(file.name, head, referenced)]
+    of_producers = {file.name for file in obsolete if paths.parse_producer_snapshot(file.name, head.name)}
+    if head.dropped or not of_producers:
+        return obsolete
+    earliest = [load(version) for version in (floor, *referenced.restored)]
+    ids = (head.topic_id, *head.former_ids)
+    versions = [version for version in earliest if version.topic_id in ids]
+    kept = {name for name in of_producers if not all(_is_below(name, version) for version in versions)}
+    return [file for file in obsolete if file.name not in kept]
+
+
+def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
+    if paths.parse_producer_snapshot(name, head.name):
+        return head.dropped or _is_below(name, head)
+    number = paths.parse_leader_epochs(name, head.name)
+    return number is not None and number not in referenced.stems.kafka_partitions
+
+
+def _is_below(name: str, snapshot: Snapshot) -> bool:
+    """True if what is stored of producers in the file is of an offset before the log's beginning."""
+    place = paths.parse_producer_snapshot(name, snapshot.name)
+    if place is None or place[0] >= len(snapshot.partitions):
+        return False
+    state = snapshot.partitions[place[0]]
+    return place[1] < (state.segments[0].base_offset if len(state.segments) else state.log_end_offset)
+
+
+def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
+    """Delete locks of a topic on a local disk, except for those that are held.
+
+    Each is held while it is deleted: the topic may have been created again meanwhile, and two of its writers must not
+    hold the old file and a new one.
+    """
+    for name in dict.fromkeys(file.name.removesuffix(paths.PAGE_COPY) for file in files):
+        lock = FileLock(storage.local_path(name))
+        with suppress(StorageError), lock.held(0):
+            # the lock goes last: the process that makes the next one makes the next copy, too
+            storage.delete([copy_of(name), name])
+        lock.close()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class VacuumReport(Shown):
+    """The files that vacuum deleted, or would delete with `dry_run`, and the gc floor that makes it safe."""
+
+    files: tuple[FileInfo, ...]
+    gc_floor: int
+    dry_run: bool
+    uploads: tuple[UnfinishedUpload, ...] = ()
+    log_floor: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """The total size of the files. Uploads do not count: their size is not known."""
+        return sum(file.size for file in self.files)
+
+    def __str__(self) -> str:
+        verb, done = ("would delete", "would abort") if self.dry_run else ("deleted", "aborted")
+        text = f"{verb} {counted(len(self.files), 'file')}, {counted(self.bytes, 'byte')}"
+        return f"{text}; {done} {counted(len(self.uploads), 'unfinished upload')}" if self.uploads else text
+
+    def to_table(self) -> pa.Table:
+        """A row per file and per upload: the name in the topic's folder, and the bytes, null for an upload."""
+        rows = [{"name": file.name, "bytes": file.size} for file in self.files]
+        rows += [{"name": upload.name} for upload in self.uploads]
+        return table_of_rows(rows, pa.schema([("name", pa.string()), ("bytes", pa.int64())]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, without the list of files."""
+        facts: dict[str, Any] = {"gc_floor": self.gc_floor, "dry_run": self.dry_run}
+        return {**facts, "files": len(self.files), "bytes": self.bytes, "uploads": len(self.uploads)}
+
+
+def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
+    """Delete the files that no reader or writer can need; works for a dropped topic too."""
+    try:
+        return _vacuum(storage, log, dry_run=dry_run)
+    except (CorruptMetadataError, OffsetOutOfRangeError) as error:
+        if isinstance(error, CorruptMetadataError) and log.floor_above(error) is None:
+            raise
+        raise CommitConflictError("another run of vacuum has deleted old commits meanwhile: run it again") from None
+
+
+def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
+    folder = CommitsFolder.of(storage.list_after(paths.COMMITS_DIR))
+    # before the head: a group of a topic that is created later must not look like one of a dropped topic
+    groups = group_folders(storage)
+    head = log.load(include_dropped=True)
+    folder.first = head.log_floor
+    now_ms = storage.now_ms(paths.COMMITS_DIR)
+    delay_ms = head.config.file_delete_delay_ms
+    floor = head_at(folder, now_ms - delay_ms, now_ms)
+    if floor is None:
+        return VacuumReport((), head.gc_floor, dry_run)
+    highest = highest_log_floor(head, folder, max(floor, head.gc_floor), now_ms)
+    log_floor = next_log_floor(storage, log, head, folder, highest, dry_run=dry_run)
+    folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
+    if not dry_run:
+        # even if the floor is there already: the writer that put it may not have synced it
+        head = _raise_floor(storage, log, head, floor, folders, garbage, log_floor)
+        log_floor = head.log_floor
+    referenced = Referenced.since(storage, log, head, floor, folder.oldest())
+    unreferenced = UnreferencedFiles(storage, log, referenced, floor=floor)
+    files = list(folder.others)
+    for some in _chunks_of(storage, folders):
+        garbage += unreferenced.among(some)
+        files += [file for file in some if not stem_of(file.name, head.name)]
+    left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
+    of_topic, of_others = group_files(storage, groups, None if head.dropped else head.topic_id)
+    garbage += [
+        *of_others,
+        *obsolete_producers(files, head, referenced, floor, partial(log.load, include_dropped=True)),
+        # a writer that was only slow finds its temporary file gone and fails: it has put nothing
+        *(
+            file
+            for file in (*files, *of_topic)
+            if paths.is_left_over(file.name) and file.modified_ms < left_before_ms
+        ),
+        *dead_appends(files, floor),
+    ]
+    obsolete = obsolete_checkpoints(folder.checkpoints, floor, log_floor, highest)
+    old_commits = list(folder.commits(log_floor))
+    # a topic that was dropped, in a version that is kept no more, needs no locks
+    needs_no_locks = storage.is_local and head.dropped and not referenced.stems
+    locks = [file for file in files if needs_no_locks and paths.is_lock_file(file.name)]
+    uploads = dead_uploads(storage, referenced, floor, left_before_ms)
+    if not dry_run:
+        storage.delete([file.name for file in garbage])
+        delete_locks(storage, locks)
+        storage.abort_uploads(uploads)
+        # last: the files that are needed to find other garbage
+        if not old_commits or ensure_checkpoint(storage, head, folder, log.checkpoints.base):
+            delete_below(storage, obsolete)
+            delete_below(storage, old_commits)
+        else:
+            obsolete, old_commits = [], []
+    files = [*garbage, *locks, *obsolete, *old_commits]
+    return VacuumReport(tuple(files), max(floor, head.gc_floor), dry_run, tuple(uploads), log_floor)
+
+
+def head_at(commits: CommitsFolder, time_ms: int, now_ms: int) -> int | None:
+    """The version that was the head at `time_ms`; see `CommitsFolder.head_at`."""
+    return commits.head_at(time_ms, now_ms)
+
+
+def _segment_folders(storage: Storage, topic: str) -> list[str]:
+    """The folders of partitions, of bundles and of appends that wait; StorageError for a link among or in them."""
+
+    def is_of_topic(name: str) -> bool:
+        return name.startswith(f"{topic}-") or name in (paths.BUNDLES_DIR, paths.PENDING_DIR)
+
+    if any(map(is_of_topic, storage.links())):
+        storage.refuse_links()
+    folders = [name for name in storage.list_folders() if is_of_topic(name)]
+    for folder in folders:
+        storage.refuse_links(folder)
+    return folders
+
+
+def _chunks_of(storage: Storage, folders: Iterable[str]) -> Iterator[list[FileInfo]]:
+    files = (file for folder in folders for file in storage.list_after(folder))
+    while some := list(itertools.islice(files, FILES_AT_ONCE)):
+        yield some
+
+
+def _raise_floor(
+    storage: Storage,
+    log: CommitLog,
+    head: Snapshot,
+    floor: int,
+    folders: Sequence[str],
+    freed: list[FileInfo],
+    log_floor: int,
+) -> Snapshot:
+    """Commit the gc floor and the log floor; returns the state right after that, from which all else is decided."""
+    kept_ms = head.commits_kept_ms
+    try:
+        return _commit_floors(log, head, floor, log_floor, kept_ms)
+    except StorageFullError:
+        try:
+            with removed_files_held(storage):
+                head = log.load(include_dropped=True)
+                freed += _free(storage, log, head, floor, folders)
+                return _commit_floors(log, head, floor, log_floor, kept_ms)
+        except StorageFullError as error:
+            text = (
+                f"no space for vacuum's commit of under 4 KiB, though it deleted {counted(len(freed), 'file')} first"
+            )
+            raise StorageFullError(f"{text}: free a little elsewhere, then vacuum again", **error.details) from error
+
+
+def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: int, kept_ms: int | None) -> Snapshot:
+    """The state after the commit of the floors; `kept_ms` is how long commits were kept when they were chosen."""
+    with CommitRace(log, snapshot, "gc") as race:
+        for head in race:
+            actions: list[Action] = [GcFloor(floor)] if floor > head.gc_floor else []
+            if head.commits_kept_ms == kept_ms and head.log_floor < log_floor:
+                actions.append(LogFloor(log_floor))
+            if not actions:
+                break
+            race.put(actions)
+    return race.after
+
+
+def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str]) -> list[FileInfo]:
+    """Delete what needs no new floor, and return the files; the logs go first."""
+    referenced = Referenced.since(storage, log, head, floor)
+    removed = removals(storage, head.gc_floor + 1, floor + 1, exactly=True).exactly or set()
+    unreferenced = UnreferencedFiles(storage, log, referenced, floor=head.gc_floor, removed=removed)
+    freed = [file for some in _chunks_of(storage, folders) for file in unreferenced.among(some)]
+    for is_log in (True, False):
+        storage.delete([file.name for file in freed if file.name.endswith((".log", ".bundle")) == is_log])
+    return freed

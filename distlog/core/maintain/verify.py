@@ -1,0 +1,291 @@
+"""Verify: checks every checksum, batch, record, index entry and metadata invariant of a topic. Writes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from distlog.core import paths
+from distlog.core.arrays import table_of_rows
+from distlog.core.commits import checkpoint
+from distlog.core.commits.snapshot import PartitionState, Snapshot, apply
+from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
+from distlog.core.display import Shown, counted
+from distlog.core.errors import CorruptMetadataError, DistlogError
+from distlog.core.log.live_snapshot import damage_of_tail, is_counted, with_sound_tails, without_tails
+from distlog.core.maintain.executor import Run, Tell, each_segment, run_here, tell_nothing
+from distlog.core.maintain.log_floor import is_sound
+from distlog.core.maintain.rebuild import live_segment, with_missing_transactions
+from distlog.core.maintain.verify_segment import (
+    CHECKS,
+    Anomaly,
+    SegmentVerdict,
+    Word,
+    is_contiguous,
+    verify_segment,
+)
+from distlog.core.read.consumer_offsets import all_kafka_positions
+from distlog.core.read.group_admin import group_states
+from distlog.core.segments.segment_parts import part_of
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.storage.storage import Storage
+
+_log = logging.getLogger("distlog")
+#: How many commits are read at the same time.
+_GROUP = 64
+
+
+def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
+    """The anomalies of the commits and checkpoints up to `snapshot`, and of `snapshot` itself.
+
+    Nothing is checked behind a missing or damaged commit, since the state there is not known. Where older commits
+    were deleted, the oldest sound checkpoint stands for them.
+    """
+    checkpoints: dict[int, list[str]] = {}
+    for file in storage.list(paths.COMMITS_DIR):
+        number = paths.parse_checkpoint_file(file.name)
+        if number is not None:
+            checkpoints.setdefault(number, []).append(file.name)
+    state: Snapshot | None = None
+    if snapshot.log_floor:
+        state = _oldest(storage, checkpoints, snapshot)
+        if state is None:
+            yield Anomaly("missing_commit", "there is no sound checkpoint of what deleted commits told")
+            return
+    first = 0 if state is None else state.version + 1
+    try:
+        last = snapshot.version
+        groups = CommitFiles(storage).follow(first, end=last + 1, known=last, group=_GROUP)
+        for commit in chain.from_iterable(groups):
+            state = apply(state, commit)
+            for name in checkpoints.pop(state.version, ()):
+                yield from _compare(storage, name, state)
+    except CorruptMetadataError as error:
+        version = first if state is None else state.version + 1
+        if not _is_kept(storage, version):
+            return  # vacuum deleted it meanwhile
+        yield Anomaly.of(_word(storage, version), error)
+        return
+    if state != snapshot:
+        yield Anomaly("metadata_mismatch", "the commits give another state than the one that was opened")
+
+
+def _oldest(storage: Storage, checkpoints: dict[int, list[str]], snapshot: Snapshot) -> Snapshot | None:
+    """The oldest sound checkpoint from the log floor on, and not behind `snapshot`."""
+    for version in sorted(checkpoints):
+        for name in checkpoints[version] if snapshot.log_floor <= version <= snapshot.version else ():
+            if is_sound(storage, name):
+                with suppress(CorruptMetadataError, FileNotFoundError):
+                    return checkpoint.read(storage, name)
+    return None
+
+
+def _is_kept(storage: Storage, version: int) -> bool:
+    """True if the commit of `version` must be there by now."""
+    try:
+        head = SnapshotLoader(storage).load()
+    except DistlogError:
+        return True
+    return head is None or version >= head.log_floor
+
+
+def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
+    try:
+        same = checkpoint.read(storage, name) == state
+    except FileNotFoundError:
+        return  # vacuum deleted it meanwhile
+    except CorruptMetadataError as error:
+        yield dataclasses.replace(Anomaly.of("checkpoint_mismatch", error), file=name)
+        return
+    if not same:
+        yield Anomaly("checkpoint_mismatch", "the checkpoint says another thing than the commits: delete it", name)
+
+
+def _word(storage: Storage, version: int) -> Word:
+    try:
+        storage.size(paths.commit_file(version))
+    except FileNotFoundError:
+        return "missing_commit"
+    return "corrupt_commit"
+
+
+def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
+    """The offsets that two segments of a partition hold, and those that no segment holds.
+
+    Below the first dirty offset gaps are right: compaction may leave out offsets there. So they are ahead of what
+    compaction wrote, where a restore made the records around them dirty again.
+    """
+    for partition, state in enumerate(snapshot.partitions):
+        written = state.segments.next_offsets[state.segments.array("compacted")]
+        clean = max([state.first_dirty_offset, *written[-1:].tolist()])
+        for end, start in _seams(state):
+            if start < end:
+                message = f"two segments hold the offsets from {start} to {end}"
+                yield Anomaly("offset_overlap", message, partition=partition, offset=start)
+            elif start > max(end, clean):
+                message = f"no segment holds the offsets from {end} to {start}"
+                yield Anomaly("offset_gap", message, partition=partition, offset=end)
+
+
+def _seams(state: PartitionState) -> list[tuple[int, int]]:
+    """Pairs of the offset where one segment ends and the offset where the next one begins."""
+    starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
+    first = min([state.log_start_offset, *starts[:1]])
+    return list(zip([first, *ends], [*starts, state.log_end_offset], strict=True))
+
+
+_NAMES = ("partition", "base_offset", "next_offset", "log_bytes")
+_TABLE = pa.schema(
+    [
+        *((name, pa.int64()) for name in (*_NAMES, "batches", "records")),
+        ("ok", pa.bool_()),
+        ("anomalies", pa.list_(pa.string())),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class VerifyReport(Shown):
+    """The findings of verify in each segment, in the commits, in the checkpoints and in the order of the segments."""
+
+    version: int
+    segments: tuple[SegmentVerdict, ...]
+    topic_anomalies: tuple[Anomaly, ...]
+    #: Findings that may be right: they do not count as anomalies.
+    warnings: tuple[Anomaly, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.anomalies
+
+    @property
+    def anomalies(self) -> tuple[Anomaly, ...]:
+        """All anomalies, the topic's own first."""
+        return (*self.topic_anomalies, *(each for verdict in self.segments for each in verdict.anomalies))
+
+    def __str__(self) -> str:
+        size = sum(verdict.segment.log_bytes for verdict in self.segments)
+        records = sum(verdict.records for verdict in self.segments)
+        anomalies = counted(len(self.anomalies), "anomaly", "anomalies") if self.anomalies else "nothing wrong"
+        read = (len(self.segments), "segment"), (size, "byte"), (records, "record")
+        warnings = "".join(f"; {warning}" for warning in self.warnings)
+        return f"verified {', '.join(counted(*one) for one in read)}: {anomalies}{warnings}"
+
+    def to_table(self) -> pa.Table:
+        """A row per segment, by partition and base offset; its anomalies as text."""
+        return table_of_rows([_row(verdict) for verdict in self.segments], _TABLE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, and every anomaly."""
+        return {
+            "version": self.version,
+            "ok": self.ok,
+            "segments": len(self.segments),
+            "bytes": sum(verdict.segment.log_bytes for verdict in self.segments),
+            "batches": sum(verdict.batches for verdict in self.segments),
+            "records": sum(verdict.records for verdict in self.segments),
+            "anomalies": [anomaly.to_dict() for anomaly in self.anomalies],
+            "warnings": [warning.to_dict() for warning in self.warnings],
+        }
+
+
+def _row(verdict: SegmentVerdict) -> dict[str, Any]:
+    return {
+        **{name: getattr(verdict.segment, name) for name in _NAMES},
+        **{name: getattr(verdict, name) for name in ("batches", "records", "ok")},
+        "anomalies": [str(anomaly) for anomaly in verdict.anomalies],
+    }
+
+
+def verify(
+    handle: TopicHandle, snapshot: Snapshot, run: Run | None = None, *, tell: Tell = tell_nothing
+) -> VerifyReport:
+    """Check the whole topic at `snapshot`; appends and maintenance may go on meanwhile.
+
+    Active segments that `snapshot` has are checked up to their ends in it; their offset and time indexes by checksums
+    alone, since these lack the last entries. `tell` gets the records and log bytes of each segment when it is
+    done. Raises StorageError when the storage does not answer, and TopicNotFoundError when the topic was dropped.
+    """
+    committed = without_tails(snapshot)
+    topic = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
+    # active segments that refuse appends
+    for partition in range(len(committed.partitions)):
+        error = damage_of_tail(handle, committed, partition)
+        if error is not None:
+            topic.append(dataclasses.replace(Anomaly.of("lost_records", error), partition=partition))
+    work = partial(verify_segment, handle.reader)
+    verdicts = list(each_segment(run or run_here(handle.storage), work, snapshot, tell))
+    verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
+    if not all(verdict.ok for verdict in verdicts):
+        # a segment that was removed and vacuumed since is not missing; indexes rebuilt since are checked again
+        head = with_sound_tails(handle, handle.log.refresh(committed))
+        settled = (_settle(handle.reader, head, verdict) for verdict in verdicts)
+        verdicts = [_without_old_indexes(handle, head, verdict) for verdict in settled if verdict is not None]
+    verdicts = list(_with_gaps(snapshot, verdicts))
+    return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic), tuple(_overtaken(handle, snapshot)))
+
+
+def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterator[SegmentVerdict]:
+    """The verdicts, also on offsets that no batch holds at the end of a broker's segment."""
+    is_compacted = "compact" in snapshot.config.cleanup_policy
+    cleaned = {each.segment.partition for each in verdicts if each.is_sparse or each.segment.compacted}
+    for verdict in verdicts:
+        segment, end = verdict.segment, verdict.end_offset
+        dirty = snapshot.partitions[segment.partition].first_dirty_offset
+        may_have_gaps = is_contiguous(segment) or is_compacted or segment.partition in cleaned
+        if may_have_gaps or end < 0 or max(end, dirty) >= segment.next_offset:
+            yield verdict
+        else:
+            message = f"no batch holds the offsets from {end} to {segment.next_offset}: a segment is missing"
+            gap = Anomaly("offset_gap", message, partition=segment.partition, offset=end)
+            yield dataclasses.replace(verdict, anomalies=(*verdict.anomalies, gap))
+
+
+def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
+    """The verdict without its indexes, if no page counts their entries: they are made anew from the log."""
+    segment = verdict.segment
+    if not segment.is_active or is_counted(handle, head, segment.partition):
+        return verdict
+    names = tuple(part_of(handle.name, segment, suffix).name for suffix in CHECKS)
+    kept = tuple(anomaly for anomaly in verdict.anomalies if anomaly.file not in names)
+    return dataclasses.replace(verdict, anomalies=kept)
+
+
+def _overtaken(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
+    """Groups of followers and of Kafka's clients that have read what a log does not have any more, or never had."""
+    groups = [(group.group, group.positions) for group in group_states(handle.storage, snapshot.topic_id)]
+    for name, positions in (*groups, *_of_clients(handle, snapshot)):
+        for partition, state in enumerate(snapshot.partitions):
+            position = positions.get(partition)
+            if position is not None and position > state.log_end_offset:
+                message = f"the log ends at {state.log_end_offset}, below the position of group {name}: was it cut?"
+                yield Anomaly("end_below_group", message, partition=partition, offset=position)
+
+
+def _of_clients(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[str, Mapping[int, int]]]:
+    """The groups of Kafka's clients and their positions; none if they cannot be read: the topic is not at fault."""
+    try:
+        return all_kafka_positions(handle, since_ms=snapshot.replaced_ms).items()
+    except DistlogError as error:
+        _log.warning("the positions of Kafka's clients are not compared with the logs: %s", error)
+        return ()
+
+
+def _settle(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
+    """The verdict on the segment as it is at `head`; None if it is missing because it was removed since."""
+    if verdict.ok:
+        return verdict
+    live, is_active = live_segment(head, verdict.segment), verdict.segment.is_active
+    if live is None and (is_active or "missing_segment" in {anomaly.word for anomaly in verdict.anomalies}):
+        return None
+    return verdict if live in (None, verdict.segment) else verify_segment(reader, live)

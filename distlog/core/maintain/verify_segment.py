@@ -1,0 +1,600 @@
+"""Checks all there is to check of one segment: each byte of its log, each entry of its indexes, its metadata."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from distlog.core import paths
+from distlog.core.arrays import byte_array, numbers_of
+from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import CorruptIndexError, CorruptRecordError, DistlogError
+from distlog.core.format import offset_and_time_index, transaction_index
+from distlog.core.format.record_batch import CONTROL, Source, check_crcs, give_append_times
+from distlog.core.format.record_decoder import OFFSETS_OUT_OF_ORDER, BatchSelection, decode_parts
+from distlog.core.format.walk import BatchWalk
+from distlog.core.segments.chunks import OUTPUT_BYTES, LogFile
+from distlog.core.segments.segment_parts import checksum_error, index_size, remedy
+from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader
+from distlog.core.segments.segment_state import LogDescription, RecordFacts, SegmentState, UnfitBatchError
+from distlog.core.storage.backend import Part
+from distlog.core.times import NO_TIMESTAMP
+
+Word = Literal[
+    # the metadata names a file that is not there
+    "missing_segment",
+    "missing_index",
+    "missing_commit",
+    # an active log lacks what was acknowledged, or has a bad batch with sound ones behind it: it refuses appends
+    "lost_records",
+    # a warning: a group has read behind the log's end
+    "end_below_group",
+    # batches or segments leave out offsets that they should hold, or hold some offsets twice
+    "offset_gap",
+    "offset_overlap",
+    # the offset deltas of a batch's records do not increase, or exceed the batch's last one
+    "non_monotonical_delta",
+    # the largest timestamp in the header of a batch is not that of its records
+    "timestamp_mismatch",
+    # the bytes are not those that were written: a bad batch header or checksum, a bad record, or entries that no
+    # index can have
+    "corrupt_batch",
+    "corrupt_record",
+    "corrupt_index",
+    "corrupt_commit",
+    # two things that must agree do not: an index and its log, metadata and files, a checkpoint and the commits
+    "index_mismatch",
+    "time_index_mismatch",
+    "metadata_mismatch",
+    "checkpoint_mismatch",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One thing that is wrong, and where. `position` is a byte of `file`; `offset` is the one that readers see."""
+
+    word: Word
+    message: str
+    file: str | None = None
+    partition: int | None = None
+    position: int | None = None
+    offset: int | None = None
+
+    @classmethod
+    def of(cls, word: Word, error: DistlogError, shift: int = 0) -> Anomaly:
+        """The anomaly that `error` describes; `shift` is added to its offset."""
+        details = error.details
+        offset = details.get("offset")
+        return cls(
+            word,
+            error.message,
+            details.get("file"),
+            details.get("partition"),
+            details.get("position"),
+            None if offset is None else offset + shift,
+        )
+
+    def to_dict(self) -> dict[str, str | int | None]:
+        """Every field by its name."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        places = ((name, getattr(self, name)) for name in ("file", "partition", "position", "offset"))
+        facts = " ".join(f"{name}={value}" for name, value in places if value is not None)
+        return f"{self.word}: {self.message}" + (f" ({facts})" if facts else "")
+
+
+class LogFacts:
+    """Facts of a segment's batches and records: counts, offsets, times, checksums. Offsets are those readers see.
+
+    `batches` is the number of batches. Batches of control records and batches that compaction emptied are hidden.
+    They count in some metadata and not in other metadata, and both are right. They have no codec, whatever the
+    topic's codec is.
+    """
+
+    def __init__(self, segment: SegmentInfo) -> None:
+        self._segment = segment
+        # what the headers of all batches say, and what the records say that readers get
+        self._log, self._read = LogDescription(segment.stored_base_offset), RecordFacts()
+        self._unfit: UnfitBatchError | None = None
+        self.batches = 0
+        self._newest_hidden, self._offset_of_newest_hidden = NO_TIMESTAMP, -1
+
+    @property
+    def records(self) -> int:
+        return self._read.count
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.next_offset + self._segment.shift
+
+    @property
+    def is_sparse(self) -> bool:
+        """True if the batches leave out offsets before the last one."""
+        return self._log.state.record_count < self.end_offset - self._segment.base_offset
+
+    def add_batches(self, data: memoryview, batches: npt.NDArray[Any]) -> None:
+        """Count the next batches, at least one; `data` holds these batches and nothing else."""
+        self.batches += len(batches)
+        if self._unfit is None:
+            try:
+                self._log.add(data, batches)
+            except UnfitBatchError as error:
+                self._unfit = error
+        hidden = batches[(batches["attributes"] & CONTROL != 0) | (batches["record_count"] == 0)]
+        newest = int(hidden["max_timestamp"].argmax()) if len(hidden) else None
+        if newest is not None and hidden["max_timestamp"][newest] > self._newest_hidden:
+            self._newest_hidden = int(hidden["max_timestamp"][newest])
+            last = int(hidden["base_offset"][newest] + hidden["last_offset_delta"][newest])
+            self._offset_of_newest_hidden = last + self._segment.shift
+
+    def add_records(self, records: pa.RecordBatch) -> None:
+        """Count the next records that readers get; the columns are offset and timestamp."""
+        self._read.add(records)
+
+    def contradictions(self) -> Iterator[str]:
+        """Messages about the fields of the segment's metadata that contradict the log."""
+        if self._unfit is not None:
+            yield f"the batches cannot be those of one segment: {self._unfit}"
+            return
+        state = self._log.state
+        for name, right in self._expected(state):
+            value = getattr(self._segment, name)
+            if value not in right:
+                yield f"{name} is {value} in the metadata, {' or '.join(map(str, sorted(right)))} in the log"
+        unknown = sorted(state.codec_names - set(self._segment.compression.split(",")))
+        if unknown:
+            yield f"compression is {self._segment.compression} in the metadata, {', '.join(unknown)} in the log"
+        if state.has_transactions and not self._segment.has_transactions:
+            yield "has_transactions is false in the metadata, but the log holds transactions"
+
+    def _expected(self, state: SegmentState) -> Iterator[tuple[str, set[int]]]:
+        segment = self._segment
+        yield "crc32c", {state.crc32c}
+        if segment.first_batch_crc != UNKNOWN:
+            yield "first_batch_crc", {state.first_batch_crc}
+        if segment.last_batch_crc != UNKNOWN:
+            yield "last_batch_crc", {state.last_batch_crc}
+        if self._read.oldest < segment.min_timestamp:
+            yield "min_timestamp", {self._read.oldest}
+        yield "record_count", {self.records, state.record_count}
+        next_offset = segment.shift + state.next_offset
+        if is_contiguous(segment) or next_offset > segment.next_offset:
+            yield "next_offset", {next_offset}
+        yield "first_timestamp", {state.first_timestamp, self._read.first}
+        yield "max_timestamp", {state.max_timestamp, self._read.newest}
+        offsets = {self._read.offset_of_newest} if segment.max_timestamp == self._read.newest else set()
+        if segment.max_timestamp == self._newest_hidden:
+            offsets |= {self._offset_of_newest_hidden, -1}
+        if segment.is_active:
+            # the headers do not always tell it: the seal finds it out
+            offsets.add(-1)
+        if offsets:
+            yield "offset_of_max_timestamp", offsets
+
+
+def is_contiguous(segment: SegmentInfo) -> bool:
+    """True if every offset of the segment is in a batch: true unless distlog or Kafka has compacted it."""
+    return segment.dense or (paths.stem_read_version(segment.stem) is not None and not segment.compacted)
+
+
+# An entry is right if a reader finds by it what it looks for. In distlog's own files it is what the writing rule
+# gives, for any `index.interval.bytes`. A broker also makes one entry for several batches that were appended
+# together. Old brokers name the record that has the timestamp, not the end of its batch.
+
+
+Longs = npt.NDArray[np.int64]
+
+
+class IndexCheck(ABC):
+    """The check of one index of `segment`; `data` is its content, `part` says where it is, for errors."""
+
+    ENTRY: ClassVar[np.dtype[np.void]]
+
+    def __init__(self, part: Part, segment: SegmentInfo, data: bytes) -> None:
+        self._part, self._segment = part, segment
+        self._exact = paths.stem_read_version(segment.stem) is not None
+        if len(data) % self.ENTRY.itemsize:
+            raise self._error(f"the length of the file is not a multiple of {self.ENTRY.itemsize}", len(data))
+        self._entries = np.frombuffer(data, self.ENTRY)
+        self._next = 0
+        self._mismatch: CorruptIndexError | None = None
+        self._keys = self._checked_keys()
+
+    @abstractmethod
+    def _checked_keys(self) -> Longs:
+        """The keys that place the entries in the log, ascending. Raises CorruptIndexError if they cannot be right."""
+
+    @abstractmethod
+    def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+        """Flag the `entries` that are right; all of them are placed within `batches`."""
+
+    def _end(self, batches: npt.NDArray[Any], position: int) -> int:
+        """The key right behind all entries of `batches`, where keys are offsets."""
+        return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base
+
+    def add(self, batches: npt.NDArray[Any], position: int) -> None:
+        """Compare with the next batches of the log, at least one; the first is at byte `position` of the log file."""
+        end = int(np.searchsorted(self._keys, self._end(batches, position)))
+        entries = slice(self._next, end)
+        wrong = np.flatnonzero(~self._fit(batches, position, entries))
+        if len(wrong) and self._mismatch is None:
+            self._mismatch = self._wrong_entry("does not fit its log", self._next + int(wrong[0]))
+        self._next = end
+
+    def mismatch(self) -> CorruptIndexError | None:
+        """The first entry that does not fit, or None; call it after the last batch."""
+        if self._mismatch is None and self._next < len(self._keys):
+            return self._wrong_entry("is behind the end of its log", self._next)
+        return self._mismatch
+
+    def _field(self, name: str) -> Longs:
+        return self._entries[name].astype(np.int64)
+
+    def _check(self, values: Longs, step: int, largest: int) -> None:
+        """Raise CorruptIndexError unless `values`, one per entry, are 0 to `largest`, ascending by `step` or more."""
+        bad = (values < 0) | (values > largest)
+        bad[1:] |= np.diff(values) < step
+        if bad.any():
+            raise self._wrong_entry("is out of order or range", int(bad.argmax()))
+
+    def _wrong_entry(self, what: str, slot: int) -> CorruptIndexError:
+        return self._error(f"entry {slot} of the index {what}", slot * self.ENTRY.itemsize)
+
+    def _error(self, message: str, position: int) -> CorruptIndexError:
+        message, place = f"{message}: rebuild the index", self._part.begin + position
+        return CorruptIndexError(message, file=self._part.name, position=place, partition=self._segment.partition)
+
+    @property
+    def _base(self) -> int:
+        return self._segment.stored_base_offset
+
+    @property
+    def _last(self) -> int:
+        return self._segment.next_offset - self._segment.base_offset - 1
+
+
+class OffsetIndexCheck(IndexCheck):
+    """Checks an offset index: each entry names the last offset of a batch and the position where the batch starts."""
+
+    ENTRY = offset_and_time_index.OFFSET_ENTRY
+
+    def _checked_keys(self) -> Longs:
+        self._offsets = self._field("relative_offset")
+        self._check(self._offsets, 1, self._last)
+        self._check(self._field("position"), 1, self._segment.log_bytes - 1)
+        return self._field("position")
+
+    def _end(self, batches: npt.NDArray[Any], position: int) -> int:
+        return position + int(batches["position"][-1] + batches["size"][-1] - batches["position"][0])
+
+    def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+        starts = batches["position"] + (position - batches["position"][0])
+        rows = np.searchsorted(starts, self._keys[entries], side="right") - 1
+        firsts = batches["base_offset"][rows] - self._base
+        lasts = firsts + batches["last_offset_delta"][rows]
+        offsets = self._offsets[entries]
+        if self._exact:
+            right = lasts == offsets
+        else:
+            before = np.concatenate([[-1], self._offsets])[entries]
+            right = (firsts > before) & (lasts <= offsets)
+        return np.asarray(right & (starts[rows] == self._keys[entries]))
+
+
+class TimeIndexCheck(IndexCheck):
+    """Checks a time index: each entry names a batch with a larger timestamp than all before it."""
+
+    ENTRY = offset_and_time_index.TIME_ENTRY
+
+    def _checked_keys(self) -> Longs:
+        self._newest = NO_TIMESTAMP
+        self._timestamps = self._field("timestamp")
+        self._check(self._timestamps, 1, MAX_LONG)
+        self._check(self._field("relative_offset"), 0, self._last)
+        return self._field("relative_offset")
+
+    def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+        firsts = batches["base_offset"] - self._base
+        lasts = firsts + batches["last_offset_delta"]
+        newest = np.maximum.accumulate(np.concatenate([[self._newest], batches["max_timestamp"]]))
+        rows = np.minimum(np.searchsorted(lasts, self._keys[entries]), len(batches) - 1)
+        timestamps, offsets = self._timestamps[entries], self._keys[entries]
+        self._newest = int(newest[-1])
+        named = lasts[rows] == offsets if self._exact else firsts[rows] <= offsets
+        return np.asarray(named & (batches["max_timestamp"][rows] == timestamps) & (newest[rows] < timestamps))
+
+    def mismatch(self) -> CorruptIndexError | None:
+        """The mismatch, or None; call it after the last batch."""
+        last = int(self._timestamps[-1]) if len(self._timestamps) else NO_TIMESTAMP
+        wrong = super().mismatch()
+        if wrong is None and self._exact and last != self._newest:
+            return self._error("the index does not end with the largest timestamp", self._entries.nbytes)
+        return wrong
+
+
+class TransactionIndexCheck(IndexCheck):
+    """Checks a transaction index: each entry names the control batch that ended its transaction."""
+
+    ENTRY = transaction_index.TRANSACTION_ENTRY
+
+    def _checked_keys(self) -> Longs:
+        bad = self._entries["version"] != transaction_index.VERSION
+        # a transaction may begin before its segment; in a relocated segment its first offset is then below 0
+        bad |= self._entries["first_offset"] < -max(self._segment.shift, 0)
+        bad |= self._entries["first_offset"] > self._entries["last_offset"]
+        if bad.any():
+            raise self._wrong_entry("has an unknown version, or ends before it begins", int(bad.argmax()))
+        keys = self._field("last_offset") - self._base
+        self._check(keys, 1, self._last)
+        return keys
+
+    def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+        lasts = batches["base_offset"] + batches["last_offset_delta"] - self._base
+        rows = np.minimum(np.searchsorted(lasts, self._keys[entries]), len(batches) - 1)
+        ended = (batches["attributes"][rows] & CONTROL != 0) & (lasts[rows] == self._keys[entries])
+        producers = self._field("producer_id")[entries]
+        return np.asarray(ended & (batches["producer_id"][rows] == producers))
+
+
+#: The state of an index file. "missing": the file is not there. "truncated": shorter than its segment says.
+#: "corrupted": has entries that no log can have, or more bytes or another checksum than its segment says. "stale": is
+#: of another log. "fine": nothing is wrong.
+State = Literal["fine", "missing", "truncated", "corrupted", "stale"]
+
+CHECKS: dict[str, type[IndexCheck]] = {
+    ".index": OffsetIndexCheck,
+    ".timeindex": TimeIndexCheck,
+    ".txnindex": TransactionIndexCheck,
+}
+
+
+@dataclass(slots=True)
+class IndexFile:
+    """One index file, compared with its log batch by batch; `error` says what is wrong, if anything is."""
+
+    suffix: str
+    data: bytes
+    state: State
+    error: CorruptIndexError | None
+    check: IndexCheck | None
+
+    def add(self, batches: npt.NDArray[Any], position: int) -> None:
+        """Compare with the next batches of the log; `position` is the first one's byte position in the log file."""
+        if self.check is not None:
+            self.check.add(batches, position)
+
+    def finish(self) -> None:
+        mismatch = self.check.mismatch() if self.check is not None else None
+        if mismatch is not None:
+            self.error, self.state = mismatch, "stale" if self.data else "missing"
+
+
+def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]:
+    """The segment's index files, read from the storage and not from a cache."""
+    return [_find(reader, segment, suffix) for suffix in CHECKS]
+
+
+def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile:
+    part, size = reader.part(segment, suffix), index_size(segment, suffix)
+    # one byte more shows a file that is too long; that of an active segment grows
+    end = size + 1 if part.is_file and not segment.is_active else size
+    try:
+        data = reader.storage.read(*part.range(0, end)) if size else b""
+    except FileNotFoundError:
+        return IndexFile(suffix, b"", "missing", _error("the index file is gone", suffix, part, segment, 0), None)
+    if len(data) != size:
+        message = "the size of the index file differs from its segment's metadata"
+        error = _error(message, suffix, part, segment, min(len(data), size))
+        return IndexFile(suffix, data, "truncated" if len(data) < size else "corrupted", error, None)
+    other = checksum_error(segment, suffix, part, crc32c(data))
+    try:
+        return IndexFile(suffix, data, "corrupted" if other else "fine", other, CHECKS[suffix](part, segment, data))
+    except CorruptIndexError as error:
+        return IndexFile(suffix, data, "corrupted", error, None)
+
+
+def _error(message: str, suffix: str, part: Part, segment: SegmentInfo, position: int) -> CorruptIndexError:
+    message = f"{message}: {remedy(segment)}"
+    return CorruptIndexError(message, file=part.name, position=part.begin + position, partition=segment.partition)
+
+
+# It only reads. It goes on behind damaged bytes, as far as it can tell batches apart. What depends on damaged bytes
+# is not reported a second time.
+
+
+#: The check of a segment stops when it has this many anomalies.
+MAX_ANOMALIES = 100
+
+Batches = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentVerdict:
+    """The numbers of batches and records of one segment that were read, and the faults that were found in it.
+
+    `end_offset` is the offset behind the last batch, -1 if that is not known. `is_sparse` means that the batches
+    leave out offsets before it.
+    """
+
+    segment: SegmentInfo
+    batches: int
+    records: int
+    anomalies: tuple[Anomaly, ...]
+    end_offset: int = -1
+    is_sparse: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.anomalies
+
+
+def verify_segment(reader: SegmentReader, segment: SegmentInfo) -> SegmentVerdict:
+    """Check one segment. Memory is a few chunks of its log, and its indexes. Raises only StorageError."""
+    return _Verifier(reader, segment).verdict()
+
+
+class _TooManyAnomaliesError(Exception):
+    pass
+
+
+class _Verifier:
+    def __init__(self, reader: SegmentReader, segment: SegmentInfo) -> None:
+        self._reader, self._segment, self._log = reader, segment, reader.part(segment)
+        self._indexes = find_indexes(reader, segment)
+        self._facts = LogFacts(segment)
+        self._anomalies: list[Anomaly] = []
+        # the stored offset at which the next batch begins, or its lower bound if there may be gaps; -1: not known
+        self._following = segment.stored_base_offset
+        self._end = -1, False
+
+    def verdict(self) -> SegmentVerdict:
+        with suppress(_TooManyAnomaliesError):
+            self._check_all()
+        counts = self._facts.batches, self._facts.records
+        return SegmentVerdict(self._segment, *counts, tuple(self._anomalies), *self._end)
+
+    def _check_all(self) -> None:
+        end = self._end_of_log()
+        before = len(self._anomalies)
+        if end is not None:
+            self._walk(end)
+        intact = end == self._segment.log_bytes and len(self._anomalies) == before
+        for index in self._indexes:
+            is_known = index.suffix == ".txnindex" or not self._segment.is_active
+            if intact and is_known:
+                index.finish()
+            if index.error is not None:
+                word: Word = "missing_index" if index.state == "missing" else "corrupt_index"
+                if index.state == "stale":
+                    word = "time_index_mismatch" if index.suffix == ".timeindex" else "index_mismatch"
+                self._report_error(word, index.error)
+        if intact:
+            self._end = self._facts.end_offset, self._facts.is_sparse
+            for message in self._facts.contradictions():
+                self._report("metadata_mismatch", message)
+
+    def _report(self, word: Word, message: str, position: int | None = None, **place: int) -> None:
+        if position is not None or not self._log.is_file:
+            place["position"] = self._log.begin + (position or 0)
+        self._report_error(word, DistlogError(message, file=self._log.name, **place))
+
+    def _report_error(self, word: Word, error: DistlogError) -> None:
+        located = DistlogError(error.message, **{**error.details, "partition": self._segment.partition})
+        self._anomalies.append(Anomaly.of(word, located, self._segment.shift))
+        if len(self._anomalies) == MAX_ANOMALIES:
+            raise _TooManyAnomaliesError
+
+    def _end_of_log(self) -> int | None:
+        """The number of bytes of the log file to read, or None if there is no file."""
+        try:
+            size = self._reader.storage.size(self._log.name) - self._log.begin
+        except FileNotFoundError:
+            self._report("missing_segment", "the log file is gone: restore it from a copy")
+            return None
+        expected = self._segment.log_bytes
+        # an active log grows, and may have preallocated space behind its end
+        if size < expected or (size > expected and self._log.is_file and not self._segment.is_active):
+            size = max(size, 0)
+            message = f"log_bytes is {expected} in the metadata, {size} in the log"
+            self._report("metadata_mismatch", message, position=min(size, expected))
+        return min(size, expected)
+
+    def _walk(self, end: int) -> None:
+        file = LogFile(self._reader.storage, self._log, end, mapped=False)
+        walk = BatchWalk(file.read, 0, end, CHUNK_BYTES, self._damaged, self._log.name, self._log.begin)
+        try:
+            for batches in walk:
+                self._check_batches(batches.data, batches.rows, batches.position)
+        finally:
+            file.close()
+
+    def _damaged(self, error: CorruptRecordError) -> None:
+        self._report_error("corrupt_batch", error)
+        self._following = -1
+
+    def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
+        for index in self._indexes:
+            index.add(batches, position)
+        # indexes hold the times in the log; readers may see the time of the commit instead
+        give_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
+        self._facts.add_batches(data, batches)
+        whole = self._check_crcs(data, batches, position)
+        base = batches["base_offset"]
+        following = np.where(whole, base + batches["last_offset_delta"] + 1, -1)
+        expected = np.concatenate([[self._following], following[:-1]])
+        wrong = base != expected if is_contiguous(self._segment) else base < expected
+        for row in np.flatnonzero(wrong & (expected >= 0)).tolist():
+            word: Word = "offset_gap" if base[row] > expected[row] else "offset_overlap"
+            message = f"a batch begins at another offset than {expected[row] + self._segment.shift}"
+            place = {"position": position + int(batches["position"][row]), "offset": int(base[row])}
+            self._report(word, message, **place)
+        self._following = int(following[-1])
+        control = batches["attributes"] & CONTROL != 0
+        for records in self._decoded(data, batches[whole & ~control], position):
+            self._facts.add_records(records)
+        # the decoder passes over control batches: without the flag it decodes them too
+        hidden = batches[whole & control]
+        hidden["attributes"] &= ~CONTROL
+        for _ in self._decoded(data, hidden, position):
+            pass
+
+    def _check_crcs(self, data: memoryview, batches: Batches, position: int) -> npt.NDArray[np.bool_]:
+        whole = np.ones(len(batches), bool)
+        start = 0
+        while start < len(batches):
+            try:
+                check_crcs(data, batches[start:], file=self._log.name, file_position=self._log.begin + position)
+                break
+            except CorruptRecordError as error:
+                self._report_error("corrupt_batch", error)
+                start = self._row_of(error, batches, position) + 1
+                whole[start - 1] = False
+        return whole
+
+    def _decoded(self, data: memoryview, batches: Batches, position: int) -> Iterator[pa.RecordBatch]:
+        shift, partition = self._segment.shift, self._segment.partition
+        source, start = Source(self._log.name, self._log.begin + position), 0
+        batches = batches[batches["record_count"] > 0]
+        while start < len(batches):
+            to_decode = BatchSelection(byte_array(data), batches[start:], shift, partition, 0, MAX_LONG, source)
+            try:
+                for records in decode_parts(to_decode, ("offset", "timestamp"), OUTPUT_BYTES):
+                    start += self._check_times(records, batches[start:], position)
+                    yield records
+                return
+            except CorruptRecordError as error:
+                out_of_order = error.message == OFFSETS_OUT_OF_ORDER
+                self._report_error("non_monotonical_delta" if out_of_order else "corrupt_record", error)
+                bad = self._row_of(error, batches, position)
+                yield from self._decoded(data, batches[start:bad], position)
+                start = bad + 1
+
+    def _check_times(self, records: pa.RecordBatch, batches: Batches, position: int) -> int:
+        """Compare `records`, which are all records of the first few `batches`, with the headers of these."""
+        ends = np.cumsum(batches["record_count"])
+        count = int(np.searchsorted(ends, records.num_rows, side="right"))
+        timestamps = numbers_of(records.column("timestamp").cast(pa.int64()))
+        newest = np.maximum.reduceat(timestamps, np.append(0, ends[: count - 1]))
+        stated = batches["max_timestamp"][:count]
+        # format 1 is left out: it is not known as well what old brokers and clients put around its messages
+        for row in np.flatnonzero((newest != stated) & (batches["magic"][:count] == 2)).tolist():
+            message = f"the largest timestamp is {stated[row]} in the header of a batch, {newest[row]} in its records"
+            place = {"position": position + int(batches["position"][row]), "offset": int(batches["base_offset"][row])}
+            self._report("timestamp_mismatch", f"{message}: compact, which mends it", **place)
+        return count
+
+    def _row_of(self, error: CorruptRecordError, batches: Batches, position: int) -> int:
+        return int(np.searchsorted(batches["position"], error.details["position"] - self._log.begin - position))

@@ -1,0 +1,366 @@
+"""A follower: hands out the records of a topic as they come, one Arrow batch after the other."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import pyarrow as pa
+
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import (
+    GroupNotFoundError,
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    SnapshotTooOldError,
+    TopicNotFoundError,
+)
+from distlog.core.integers import whole_numbers
+from distlog.core.read import group_admin
+from distlog.core.read.consumed_log import (
+    FollowedLog,
+    FollowerAssignment,
+    GroupAssignment,
+    Handed,
+    Start,
+    WholeAssignment,
+    Window,
+    start_offsets,
+)
+from distlog.core.read.consumer_offsets import kafka_positions
+from distlog.core.read.group_log import LONGEST_LEASE_MS, GroupLog
+from distlog.core.read.membership import FREQUENT, RARE, Membership
+from distlog.core.read.scan import check_columns, checked_workers
+from distlog.core.read.scan_plan import check_choice
+from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.segments.slices import OutOfRange, bounded_start
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.times import elapsed_s
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: The first pause between two looks, and the longest, in seconds, and the growth of each, by whether the storage is
+#: local. A look at a local disk costs microseconds, and one at an object store is a request. So a local record is
+#: read within a sixteenth of the time since the last one, and the first pause.
+FIRST_PAUSE_S = {True: 0.0005, False: 0.05}
+LONGEST_PAUSE_S = {True: 0.005, False: 1.0}
+PAUSE_GROWTH = {True: 17 / 16, False: 2.0}
+#: After how many times in a row that vacuum deletes files that are being read an error is raised.
+_TRIES = 3
+
+_log = logging.getLogger(__name__)
+
+
+class Follower:
+    """An iterator of RecordBatches, in order in each partition; made by `topic.follow`.
+
+    For one thread of one process; only `close` may be called from other threads, and from signal handlers. After an
+    error, and after the timeout, iterating again goes on behind the last batch that was returned. At the end of a
+    `with` block it leaves its group. If there was no error, and `commit` was never called, it first commits the
+    records that were handed out.
+    """
+
+    def __init__(
+        self,
+        log: FollowedLog,
+        assignment: FollowerAssignment,
+        out_of_range: OutOfRange,
+        timeout_s: float | None,
+        pauses: tuple[float, float, float],
+        *,
+        clock: Callable[[], float] = elapsed_s,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        self._log, self._assignment, self._out_of_range, self._timeout_s = log, assignment, out_of_range, timeout_s
+        (self._first_pause_s, self._longest_pause_s, self._growth), self._clock = pauses, clock
+        self._window: Window | None = None
+        #: Where partitions were cut below the position.
+        self._cuts: dict[int, int] = {}
+        self._use, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
+        self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
+        # a plain lock, not an Event: a signal handler may interrupt the thread that waits, and end its pause
+        self._gate.acquire()
+        self._sleep = sleep or self._wait_at_gate
+
+    @property
+    def position(self) -> dict[int, int]:
+        """The next offset to be handed out, by partition; with a group, of this member's partitions."""
+        return dict(self._assignment.position)
+
+    def lag(self) -> dict[int, int]:
+        """The number of offsets behind the position in each of these partitions, by the newest metadata."""
+        with self._used():
+            self._look()
+            positions = {number: offset for number, offset in self.position.items() if number < self._log.partitions}
+            return {number: max(0, self._log.end(number) - offset) for number, offset in positions.items()}
+
+    def commit(self, positions: Mapping[int, int] | None = None) -> None:
+        """Keep the group's positions: the end of the records that were handed out, or `positions`, by partition.
+
+        Raises FencedMemberError when other members have the partitions by now, OffsetOutOfRangeError for offsets that
+        were not handed out or were committed before, InvalidConfigError without a group, CommitStateUnknownError when
+        it may have happened: another commit is harmless.
+        """
+        with self._used():
+            self._commits_at_end = False
+            self._assignment.commit(positions)
+
+    def close(self) -> None:
+        """End the iteration, and leave the group without a commit.
+
+        Inside of a `with` block the iteration ends, and leaving is up to the block's end. Without one, a thread that
+        iterates leaves when it notices.
+        """
+        if self._is_inherited:
+            return
+        self._is_closed = True
+        with suppress(RuntimeError):
+            self._gate.release()
+        if not self._is_entered and self._use.acquire(blocking=False):
+            try:
+                self._assignment.leave()
+            finally:
+                self._use.release()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Follower is of one process: pickle its topic, and follow that there")
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        handed: Handed | None = None
+        before: dict[int, int] = {}
+        try:
+            with self._used():
+                handed = self._awaited()
+                if handed is None:
+                    raise StopIteration
+                position = self._assignment.position
+                before = {number: position[number] for number in handed[1]}
+                position.update(handed[1])
+            return handed[0]
+        except BaseException:
+            if handed is not None:
+                # an interrupt came before the caller had the batch: it is handed out again
+                self._window = None
+                self._assignment.position.update(before)
+            raise
+
+    def _awaited(self) -> Handed | None:
+        """The next records, when there are some; None at the timeout, and when it is closed."""
+        idle_since, pause_s, failures = self._clock(), self._first_pause_s, 0
+        while not self._is_closed:
+            try:
+                handed = self._handed()
+            except SnapshotTooOldError:
+                failures += 1
+                if failures == _TRIES:
+                    raise
+                self._look(again=True)
+                continue
+            if handed is not None:
+                return handed
+            if self._assignment.due_s() <= 0 and self._left_s(idle_since) <= 0:
+                return None
+            while not (self._is_closed or (due_s := self._assignment.due_s()) <= 0 or self._look()):
+                left_s = self._left_s(idle_since)
+                if left_s <= 0:
+                    return None
+                self._sleep(min(pause_s, left_s, due_s))
+                pause_s = min(self._growth * pause_s, self._longest_pause_s)
+        if not self._is_entered:
+            self._assignment.leave()
+        return None
+
+    def _handed(self) -> Handed | None:
+        try:
+            if self._assignment.renew():
+                self._window = None
+            handed = self._pulled()
+            if handed is not None:
+                self._assignment.prolong()
+            if handed is None or not self._assignment.is_lapsed:
+                return handed
+        except BaseException:
+            self._window = None
+            raise
+        _log.warning("a batch took longer than the lease, so it was not handed out: choose a longer lease")
+        self._window = None
+        return None
+
+    def _pulled(self) -> Handed | None:
+        while True:
+            if self._window is None:
+                self._stay_inside()
+                self._window = self._log.read(self._assignment.wanted)
+                if self._window is None:
+                    return None
+            handed = self._window.next()
+            if handed is not None:
+                return handed
+            self._assignment.position.update(self._window.ends)
+            self._window = None
+
+    def _look(self, *, again: bool = False) -> bool:
+        moved, position = self._log.look(again=again), self._assignment.position
+        self._cuts |= {number: cut for number, cut in self._log.cuts.items() if position.get(number, 0) > cut}
+        return moved
+
+    def _stay_inside(self) -> None:
+        """Move positions that retention has passed, or that were cut off, as `out_of_range` says."""
+        ends = [state.log_end_offset for state in self._log.snapshot.partitions]
+        if any(offset > ends[number] for number, offset in self._assignment.wanted.items()):
+            # a member of the group has read more of the topic than is known here
+            self._look(again=True)
+        for number, offset in self._assignment.wanted.items():
+            # appends may have reached the position since, so the log end does not tell that it was cut
+            at = self._at_cut(number, offset, self._cuts[number]) if number in self._cuts else offset
+            state = self._log.snapshot.partitions[number]
+            inside = bounded_start(number, at, state, self._out_of_range)
+            if inside != offset:
+                self._assignment.move(number, inside)
+            self._cuts.pop(number, None)
+        # other members may move a partition that it does not have any more
+        self._cuts = {number: cut for number, cut in self._cuts.items() if number in self._assignment.position}
+
+    def _at_cut(self, number: int, offset: int, cut: int) -> int:
+        if offset > cut and self._out_of_range == "fail":
+            raise OffsetOutOfRangeError(
+                "records that were handed out are lost, since the log was cut off when a sync failed; undo their "
+                "effects, and begin again at the cut, with start, or in a group with reset_group",
+                partition=number,
+                offset=offset,
+                cut_at=cut,
+            )
+        return min(offset, cut)
+
+    def _left_s(self, since: float) -> float:
+        return self._longest_pause_s if self._timeout_s is None else since + self._timeout_s - self._clock()
+
+    def _wait_at_gate(self, seconds: float) -> None:
+        if self._gate.acquire(timeout=seconds):
+            self._gate.release()
+
+    def _used(self) -> threading.Lock:
+        """The lock, for a `with` that no interrupt can separate from it; RuntimeError if another thread holds it."""
+        if self._is_inherited:
+            raise RuntimeError("a forked child cannot use the follower of its parent: make one in the child")
+        if self._use.locked():
+            raise RuntimeError("another thread uses this follower: give each thread a follower of its own")
+        return self._use
+
+    @property
+    def _is_inherited(self) -> bool:
+        return os.getpid() != self._process
+
+    def __enter__(self) -> Self:
+        self._is_entered = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._is_entered = False
+        try:
+            if kind is None and self._commits_at_end and not self._is_inherited:
+                with self._used():
+                    self._assignment.finish()
+        finally:
+            self.close()
+
+
+#: The default lease, in seconds.
+LEASE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """The arguments of `topic.follow`; see there. `clock` and `sleep` are in seconds."""
+
+    partitions: int | Iterable[int] | None = None
+    start: Start | None = None
+    group: str | None = None
+    timeout: float | None = None
+    columns: str | Iterable[str] | None = None
+    isolation: IsolationLevel = "read_uncommitted"
+    out_of_range: OutOfRange = "fail"
+    max_workers: int | None = None
+    poll_interval: float | None = None
+    lease: float = LEASE_S
+    clock: Callable[[], float] = elapsed_s
+    sleep: Callable[[float], object] | None = None
+
+    def begin(self, handle: TopicHandle, snapshot: Snapshot) -> Follower:
+        """The follower, which knows where it begins; in a group, it has joined."""
+        check_choice("isolation", self.isolation, IsolationLevel)
+        check_choice("out_of_range", self.out_of_range, OutOfRange)
+        _check_seconds("timeout", self.timeout, 0)
+        _check_seconds("lease", self.lease, 0.001, LONGEST_LEASE_MS / 1000)
+        _check_seconds("poll_interval", self.poll_interval, 0.0001)
+        workers, is_local = checked_workers(self.max_workers), handle.storage.is_local
+        longest_s = LONGEST_PAUSE_S[is_local] if self.poll_interval is None else self.poll_interval
+        pauses = min(FIRST_PAUSE_S[is_local], longest_s), longest_s, PAUSE_GROWTH[is_local]
+        log = FollowedLog(handle, snapshot, check_columns(self.columns), self.isolation, workers)
+        log.look()
+        assignment = self._assignment(log)
+        assignment.renew()
+        return Follower(log, assignment, self.out_of_range, self.timeout, pauses, clock=self.clock, sleep=self.sleep)
+
+    def _assignment(self, log: FollowedLog) -> FollowerAssignment:
+        chosen = None if self.partitions is None else set(whole_numbers("partition", self.partitions))
+        start_partitions = self.start if isinstance(self.start, Mapping) else ()
+        for number in (*(chosen or ()), *whole_numbers("partition", start_partitions)):
+            if not 0 <= number < log.partitions:
+                raise TopicNotFoundError(f"the topic has partitions 0 to {log.partitions - 1}", partition=number)
+        if self.group is None:
+            return WholeAssignment(log, None if chosen is None else sorted(chosen), self.start, self.out_of_range)
+        storage, sleep = log.handle.storage, self.sleep or time.sleep
+        name = f"{platform.node()[:200]}:{os.getpid()}"
+        member = Membership(
+            GroupLog(storage, log.snapshot.topic_id, self.group, sleep=sleep, clock=self.clock),
+            lambda others: name,
+            None if chosen is None else tuple(sorted(chosen)),
+            self.lease,
+            FREQUENT if storage.is_local else RARE,
+            self.clock,
+            log.handle.new_id,
+        )
+        return GroupAssignment(log, member, self.start, self.out_of_range)
+
+
+def _check_seconds(name: str, value: float | None, low: float, high: float = math.inf) -> None:
+    if value is not None and not (isinstance(value, int | float) and low <= value <= high):
+        raise InvalidConfigError(f"{name} must be a number of seconds from {low:g} to {high:g}", value=repr(value))
+
+
+def reset_group(
+    handle: TopicHandle, snapshot: Snapshot, group: str, to: Start | None, kafka: str | None
+) -> dict[int, int]:
+    """Set a group's positions as `to` says, or to the positions of Kafka's group `kafka`; returns all its positions.
+
+    Partitions that `to` does not name, or in which Kafka's group has no position, stay.
+    """
+    if (to is None) == (kafka is None):
+        raise InvalidConfigError(
+            "give either the group's new positions, or the group of Kafka's clients to take them from", group=group
+        )
+    if kafka is not None:
+        # where retention has passed a position, the log start counts, as in Kafka
+        begins = {number: state.log_start_offset for number, state in enumerate(snapshot.partitions)}
+        committed = kafka_positions(handle, kafka, since_ms=snapshot.replaced_ms)
+        to = {number: max(begins[number], offset) for number, offset in committed.items() if number in begins}
+        if not to:
+            raise GroupNotFoundError("this group of Kafka's clients has no position in the topic", group=kafka)
+    count = len(snapshot.partitions)
+    starts = start_offsets(handle.reader, snapshot, range(count), to)
+    positions = {number: starts[number] for number in starts if not isinstance(to, Mapping) or number in to}
+    log = GroupLog(handle.storage, snapshot.topic_id, group)
+    return dict(group_admin.reset(log, positions, starts, is_empty=kafka is not None).positions)

@@ -1,0 +1,358 @@
+"""The positions of Kafka's clients, read from `__consumer_offsets` without a gateway."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core import paths
+from distlog.core.arrays import numbers_of, scalar_of
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
+from distlog.core.format.record_batch import COMMIT, CONTROL, TRANSACTIONAL
+from distlog.core.log.live_snapshot import LiveSnapshot
+from distlog.core.read import scan_plan
+from distlog.core.segments import pipeline
+from distlog.core.segments.chunks import Chunk
+from distlog.core.segments.open_transactions import READ_UNCOMMITTED, control_type
+from distlog.core.segments.pipeline import GROUP_BYTES, whole_groups, whole_logs
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.topic_handle import TopicHandle, topic_log
+from distlog.core.storage.parallel import cores
+
+
+class FieldReader:
+    """Fields of Kafka's own records; `noun` and `topic` name them in the CorruptRecordError of a short one."""
+
+    def __init__(self, data: bytes, noun: str, topic: str) -> None:
+        self._data, self._at, self._noun, self._topic = data, 0, noun, topic
+        self.is_flexible = False
+
+    def number(self, form: str) -> int:
+        size = struct.calcsize(form)
+        return int(struct.unpack(form, self.taken(size))[0])
+
+    def text(self) -> str:
+        text = self.nullable_text()
+        if text is None:
+            raise self._corrupt("a text is missing")
+        return text
+
+    def nullable_text(self) -> str | None:
+        size = self.varint() - 1 if self.is_flexible else self.number(">h")
+        if size < 0:
+            return None
+        try:
+            return self.taken(size).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._corrupt("a text is not UTF-8") from error
+
+    def count(self) -> int:
+        """The number of elements of the array that comes next; -1 for None."""
+        return self.varint() - 1 if self.is_flexible else self.number(">i")
+
+    def skip_tags(self) -> None:
+        for _ in range(self.varint() if self.is_flexible else 0):
+            self.varint()
+            self.taken(self.varint())
+
+    def varint(self) -> int:
+        """An unsigned number of at most five bytes, the lowest seven bits first."""
+        number = 0
+        for shift in range(0, 35, 7):
+            byte = self.taken(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+        raise self._corrupt("a varint does not end")
+
+    def blob(self) -> bytes:
+        return self.taken(self.number(">i"))
+
+    def taken(self, size: int) -> bytes:
+        if not 0 <= size <= len(self._data) - self._at:
+            raise self._corrupt(f"{size} bytes are missing at position {self._at}")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def finish(self) -> None:
+        if self._at < len(self._data):
+            raise self._corrupt(f"{len(self._data) - self._at} bytes are behind its fields")
+
+    def _corrupt(self, why: str) -> CorruptRecordError:
+        return CorruptRecordError(f"not {self._noun} of {self._topic}: {why}")
+
+
+def text_field(value: str | None) -> bytes:
+    if value is None:
+        return struct.pack(">h", -1)
+    data = value.encode("utf-8")
+    return struct.pack(">h", len(data)) + data
+
+
+# Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers from
+# 2.3 on read, and read in 0 to 4, which brokers of 4.1 write.
+
+#: The topic's name, in Kafka too.
+OFFSETS_TOPIC = "__consumer_offsets"
+#: The versions of keys of positions.
+_OFFSET_KEYS = (0, 1)
+_VALUE_VERSION, _FLEXIBLE_VERSION = 3, 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetKey:
+    group: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next offset that a group reads; committed at `commit_ms` (since 1970), with a text of the client's."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int = 0
+
+
+def encode_offset_key(key: OffsetKey) -> bytes:
+    return struct.pack(">h", 1) + text_field(key.group) + text_field(key.topic) + struct.pack(">i", key.partition)
+
+
+def offset_key_prefixes(group: str, topic: str) -> tuple[bytes, ...]:
+    """The first bytes of the keys of a group's positions in a topic, in each version."""
+    return tuple(struct.pack(">h", version) + text_field(group) + text_field(topic) for version in _OFFSET_KEYS)
+
+
+def decode_offset_key(data: bytes) -> OffsetKey | None:
+    """The key of a position from a record's key; None for other records."""
+    reader = FieldReader(data, "a key", OFFSETS_TOPIC)
+    if reader.number(">h") not in _OFFSET_KEYS:
+        return None
+    return OffsetKey(reader.text(), reader.text(), reader.number(">i"))
+
+
+def encode_position(position: Position) -> bytes:
+    head = struct.pack(">hqi", _VALUE_VERSION, position.offset, position.leader_epoch)
+    return head + text_field(position.metadata) + struct.pack(">q", position.commit_ms)
+
+
+def decode_position(data: bytes) -> Position | None:
+    """A position; None in an unknown version."""
+    reader = FieldReader(data, "a position", OFFSETS_TOPIC)
+    version = reader.number(">h")
+    if not 0 <= version <= _FLEXIBLE_VERSION:
+        return None
+    reader.is_flexible = version == _FLEXIBLE_VERSION
+    offset = reader.number(">q")
+    epoch = reader.number(">i") if version >= _VALUE_VERSION else -1
+    return Position(offset, epoch, reader.text(), reader.number(">q"))
+
+
+def offsets_partition(group: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` that has a group, by Java's hash of its name."""
+    hashed = 0
+    units = group.encode("utf-16-be")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
+    # the most negative number has no positive one: Kafka takes 0
+    signed = hashed - (1 << 32) if hashed >> 31 else hashed
+    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class WaitingChanges(Generic[Key, Value]):
+    """Changes by key, then by producer id, in log order; each counts when its transaction is committed."""
+
+    def __init__(self) -> None:
+        self._by_key = dict[Key, dict[int, Value]]()
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """The keys whose values depend on how transactions end."""
+        return frozenset(self._by_key)
+
+    def __iter__(self) -> Iterator[tuple[int, Key, Value]]:
+        for key, waiting in self._by_key.items():
+            for producer_id, value in waiting.items():
+                yield producer_id, key, value
+
+    def add(self, producer_id: int, key: Key, value: Value) -> None:
+        """Add a change that comes after all others."""
+        waiting = self._by_key.setdefault(key, {})
+        waiting.pop(producer_id, None)
+        waiting[producer_id] = value
+
+    def supersede(self, key: Key) -> None:
+        """Drop the changes of a key: one outside of transactions came after all of them, and counts anyway."""
+        self._by_key.pop(key, None)
+
+    def end(self, producer_id: int, *, is_committed: bool) -> dict[Key, Value]:
+        """The changes that count now that this producer's transaction ended."""
+        changes = dict[Key, Value]()
+        for key, waiting in list(self._by_key.items()):
+            if producer_id not in waiting:
+                continue
+            if not is_committed:
+                del waiting[producer_id]
+            while is_committed and producer_id in waiting:
+                # the producer's change comes last: it replaces the earlier ones
+                changes[key] = waiting.pop(next(iter(waiting)))
+            if not waiting:
+                del self._by_key[key]
+        return changes
+
+
+_COLUMNS = ("partition", "offset", "key", "value")
+
+
+class OffsetsRecord(NamedTuple):
+    """A record; `waits_for` is the id of its producer until that ends its transaction."""
+
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes | None
+    waits_for: int | None = None
+
+
+def offsets_records(
+    reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
+) -> Iterator[OffsetsRecord]:
+    """The records that count in `snapshot`, by partition; of each key the last one, and some of those before it."""
+    # a transaction's records count where it ends; those of open ones come last in their partition
+    states = {number: snapshot.partitions[number] for number in partitions}
+    mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
+    ends = {number: (None, state.log_end_offset) for number, state in states.items() if number not in mixed}
+    slices, visible = scan_plan.plan(reader, snapshot, ends, "read_uncommitted")
+    for batch in pipeline.read(reader, slices, _COLUMNS, visible, cores()):
+        yield from _records(batch, prefixes)
+    for group in _read_together(mixed):
+        yield from _with_transactions(reader, group, prefixes)
+
+
+def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[OffsetsRecord]:
+    keys = pc.fill_null(batch.column("key"), scalar_of(b"", batch.column("key").type))
+    has_prefix = reduce(pc.or_, (pc.starts_with(keys, pattern=prefix) for prefix in prefixes))
+    chosen = batch.filter(has_prefix)
+    # a group commits the same few positions forever, and each may become a Python object only once
+    codes = numbers_of(chosen.column("key").dictionary_encode(null_encoding="encode").indices)
+    _, from_end = np.unique(codes[::-1], return_index=True)
+    for row in chosen.take(np.sort(len(codes) - 1 - from_end)).to_pylist():
+        yield OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])
+
+
+def _read_together(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
+    group, size = dict[int, PartitionState](), 0
+    for number, state in states.items():
+        own = int(state.segments.log_bytes.sum())
+        if group and size + own > GROUP_BYTES:
+            yield group
+            group, size = {}, 0
+        group[number], size = state, size + own
+    if group:
+        yield group
+
+
+def _with_transactions(
+    reader: SegmentReader, states: Mapping[int, PartitionState], prefixes: Sequence[bytes]
+) -> Iterator[OffsetsRecord]:
+    logs = [list(state.segments) for state in states.values()]
+    chunks = [whole_logs(reader, logs[0])] if len(logs) == 1 else [[one] for one in whole_groups(reader, logs)]
+    for group in chunks:
+        waiting = WaitingChanges[bytes, OffsetsRecord]()
+        for chunk in group:
+            for run in _runs(chunk):
+                yield from _counted(run, waiting, prefixes)
+        for producer_id, _, record in waiting:
+            yield record._replace(waits_for=producer_id)
+
+
+def _runs(chunk: Chunk) -> Iterator[Chunk]:
+    """The chunk, cut where other segments, other producers' batches, or end markers, begin."""
+    for at in range(len(chunk.pieces)):
+        part = chunk.part(at, at + 1)
+        rows = part.batches
+        kinds = rows["attributes"] & (TRANSACTIONAL | CONTROL)
+        changes = (np.diff(rows["producer_id"]) != 0) | (np.diff(kinds) != 0)
+        ends = [*(np.flatnonzero(changes) + 1).tolist(), len(rows)]
+        for start, end in zip([0, *ends], ends, strict=False):
+            if end > start:
+                yield part.rows(start, end)
+
+
+def _counted(
+    run: Chunk, waiting: WaitingChanges[bytes, OffsetsRecord], prefixes: Sequence[bytes]
+) -> Iterator[OffsetsRecord]:
+    first = run.batches[0]
+    producer_id, attributes = int(first["producer_id"]), int(first["attributes"])
+    if attributes & CONTROL:
+        is_committed = control_type(run.data, first) == COMMIT
+        yield from waiting.end(producer_id, is_committed=is_committed).values()
+        return
+    for batch in run.records(_COLUMNS, READ_UNCOMMITTED):
+        for record in _records(batch, prefixes):
+            if attributes & TRANSACTIONAL:
+                waiting.add(producer_id, record.key, record)
+            else:
+                waiting.supersede(record.key)
+                yield record
+
+
+def kafka_positions(handle: TopicHandle, group: str, *, since_ms: int = 0) -> dict[int, int]:
+    """The offsets that Kafka clients of `group` committed, by partition; those before `since_ms` do not count."""
+    return all_kafka_positions(handle, group, since_ms=since_ms).get(group, {})
+
+
+def all_kafka_positions(
+    handle: TopicHandle, group: str | None = None, *, since_ms: int = 0
+) -> dict[str, dict[int, int]]:
+    storage, topic = handle.storage.sibling(OFFSETS_TOPIC), paths.last_part(handle.storage.url)
+    if storage is None:
+        return {}
+    log = topic_log(storage, handle.clock)
+    try:
+        loaded = log.load()
+        offsets = TopicHandle.of(storage, loaded.name, log, handle.clock)
+        snapshot = LiveSnapshot(offsets, CurrentSnapshot(log, loaded)).refresh()
+        numbers, prefixes = range(len(snapshot.partitions)), tuple[bytes, ...]((b"",))
+        if group is not None:
+            number = offsets_partition(group, len(numbers))
+            numbers, prefixes = range(number, number + 1), offset_key_prefixes(group, topic)
+        records = offsets_records(offsets.reader, snapshot, numbers, prefixes)
+        newest = {record.key: record.value for record in records if record.waits_for is None}
+        return _positions(newest, topic, since_ms)
+    except TopicNotFoundError:
+        # the root has no gateway
+        return {}
+    except DistlogError as error:
+        # else it looks like damage of the topic itself
+        error.details.setdefault("url", storage.url)
+        raise
+
+
+def _positions(newest: Mapping[bytes, bytes | None], topic: str, since_ms: int) -> dict[str, dict[int, int]]:
+    by_group = dict[str, dict[int, int]]()
+    for key_bytes, value in newest.items():
+        key = None if value is None else decode_offset_key(key_bytes)
+        position = decode_position(value) if key is not None and value is not None and key.topic == topic else None
+        # clients may commit a number that is no offset
+        if key is not None and position is not None and position.offset >= 0 and position.commit_ms >= since_ms:
+            by_group.setdefault(key.group, {})[key.partition] = position.offset
+    return {group: dict(sorted(positions.items())) for group, positions in sorted(by_group.items())}

@@ -1,0 +1,251 @@
+"""Kafka's fetch: the stored batches from an offset on; and the open transactions that it shows (KIP-664)."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.errors import CorruptRecordError, InvalidConfigError
+from distlog.core.format.record_batch import header_offsets, read_headers, write_base_offsets
+from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.integers import whole_number
+from distlog.core.segments.chunks import Chunk, Sending, SentPart, StoredBatches
+from distlog.core.segments.pipeline import whole_log
+from distlog.core.segments.producer_states import ProducerStates
+from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader
+from distlog.core.segments.slices import SegmentSlice, bounded_start
+from distlog.core.segments.stable_offset import aborted_between, last_stable_offset, transactional_segments
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatches:
+    """Whole record batches, back to back; `bytes(batches)` is what a Kafka broker would answer.
+
+    `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
+    checksum. If `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local
+    file that holds `data`, at `file_position`, or None. With LogAppendTime it is None too: the time is in the commit,
+    not in the file. `aborted` are the aborted transactions that reach into the batches, where only committed records
+    are asked for: their data is among the batches, and the receiver drops it, as Kafka's consumers do.
+    """
+
+    data: memoryview
+    positions: npt.NDArray[np.int64]
+    base_offsets: npt.NDArray[np.int64]
+    next_offset: int
+    moved: bool
+    path: str | None
+    file_position: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __bytes__(self) -> bytes:
+        if not self.moved:
+            return bytes(self.data)
+        data: npt.NDArray[np.uint8] = np.frombuffer(self.data, np.uint8).copy()
+        write_base_offsets(data, self.positions, self.base_offsets)
+        return data.tobytes()
+
+    def send_to(self, receiver: socket.socket) -> int:
+        """Send the batches to a connected socket, from the page cache (sendfile) where the file is local.
+
+        Returns the number of bytes sent. A socket's timeout is that of each wait. Raises OSError when the connection
+        breaks, TimeoutError, and ValueError for a socket that does not block: use `sending` for that.
+        """
+        if receiver.gettimeout() == 0:
+            raise ValueError("the socket does not block: call send() of what sending() returns, whenever it is ready")
+        if type(receiver) is not socket.socket:
+            # one that encrypts must see the bytes
+            receiver.sendall(bytes(self))
+            return len(self)
+        with self.sending() as sending:
+            while not sending.send(receiver):
+                ready, timeout = select.poll(), receiver.gettimeout()
+                ready.register(receiver, select.POLLOUT)
+                if not ready.poll(None if timeout is None else 1000 * timeout):
+                    raise TimeoutError("the receiver took nothing before the socket's timeout")
+        return sending.sent
+
+    def sending(self) -> Sending:
+        """The batches on their way to a socket that may take only a part at once."""
+        if self.path is not None:
+            return Sending(self.parts(), self.data, self.path, self.file_position)
+        return Sending([SentPart(b"", 0, len(self))], memoryview(bytes(self)), None, 0)
+
+    def parts(self) -> Iterator[SentPart]:
+        """The prefixes and slices of `data` that together are `bytes(self)`: one part per run of batches."""
+        if not self.moved:
+            yield SentPart(b"", 0, len(self.data))
+            return
+        ends = [*self.positions[1:].tolist(), len(self.data)]
+        for start, end, base in zip(self.positions.tolist(), ends, self.base_offsets.tolist(), strict=True):
+            yield SentPart(base.to_bytes(8, "big"), start + 8, end)
+
+
+def fetch(
+    reader: SegmentReader, state: PartitionState, partition: int, offset: int, max_bytes: int, *, check: bool = True
+) -> FetchedBatches:
+    """Whole batches of one segment, from the batch that holds `offset`, or the next one, on; none at the log end.
+
+    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none if that is 0. With
+    `check` every CRC is checked. Without, only headers are read: the receiver must check, as Kafka consumers do.
+    Batches that get an append time are checked in any case, since that changes their CRC. They end before a damaged
+    one; CorruptRecordError if that is the first.
+    """
+    bounded_start(partition, whole_number("offset", offset), state, "fail")
+    if whole_number("max_bytes", max_bytes) < 0:
+        raise InvalidConfigError("max_bytes must not be negative", value=max_bytes)
+    if max_bytes == 0:
+        return _nothing(offset)
+    for index in range(state.segments.find(offset), len(state.segments)):
+        segment = state.segments[index]
+        part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
+        if chunks := _take(reader, part, max_bytes, check or segment.append_time_ms >= 0):
+            return _fetched(reader, segment, chunks)
+    return _nothing(state.log_end_offset)
+
+
+def fetch_committed(
+    reader: SegmentReader,
+    state: PartitionState,
+    partition: int,
+    offset: int,
+    max_bytes: int,
+    stable_offset: int,
+    *,
+    check: bool = True,
+) -> FetchedBatches:
+    """As `fetch`, up to the last stable offset, and with the aborted transactions among the batches."""
+    bounded_start(partition, whole_number("offset", offset), state, "fail")
+    if offset >= stable_offset:
+        return _nothing(offset)
+    stable = replace(state, log_end_offset=stable_offset)
+    fetched = fetch(reader, stable, partition, offset, max_bytes, check=check)
+    if not fetched:
+        return fetched
+    return replace(fetched, aborted=tuple(aborted_between(reader, state, offset, fetched.next_offset)))
+
+
+def fetch_stored(
+    reader: SegmentReader, state: PartitionState, offset: int, end_offset: int, max_bytes: int
+) -> StoredBatches | None:
+    """The batches that `fetch` returns unchecked, below `end_offset`, in their local file; None if `fetch` must read.
+
+    `offset` must be in the log, and below `end_offset`.
+    """
+    row = state.segments.find(offset)
+    if row == len(state.segments):
+        return None
+    segment = state.segments[row]
+    return reader.stored(SegmentSlice(segment, offset, end_offset, 0, segment.log_bytes), max_bytes)
+
+
+def _nothing(next_offset: int) -> FetchedBatches:
+    none = np.zeros(0, np.int64)
+    return FetchedBatches(memoryview(b""), none, none, next_offset, False, None, 0)
+
+
+def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    room = max_bytes
+    for chunk in reader.chunks(part, CHUNK_BYTES - 1, max_bytes):
+        ends = chunk.batches["position"] + chunk.batches["size"]
+        count = max(int(np.searchsorted(ends, room, side="right")), 0 if chunks else 1)
+        if count:
+            whole = chunk.rows(0, count)
+            try:
+                chunks.append((whole.checked() if check else whole).timed())
+            except CorruptRecordError:
+                if not chunks:
+                    raise
+                # the next fetch begins with it
+                break
+            count = len(chunks[-1].batches)
+            room -= len(chunks[-1].data)
+        if count < len(ends) or room <= 0:
+            break
+    return chunks
+
+
+def _fetched(reader: SegmentReader, segment: SegmentInfo, chunks: Sequence[Chunk]) -> FetchedBatches:
+    starts = np.cumsum([0] + [len(chunk.data) for chunk in chunks])
+    batches = np.concatenate([chunk.batches for chunk in chunks])
+    positions = [chunk.batches["position"] + start for chunk, start in zip(chunks, starts[:-1], strict=True)]
+    last_offsets = batches["base_offset"] + batches["last_offset_delta"] + segment.shift
+    base_offsets = header_offsets(batches, batches["base_offset"] + segment.shift)
+    # with LogAppendTime some of these bytes may differ from those of the file
+    is_stored = reader.storage.is_local and segment.append_time_ms < 0
+    return FetchedBatches(
+        data=chunks[0].data if len(chunks) == 1 else memoryview(b"".join([chunk.data for chunk in chunks])),
+        positions=np.concatenate(positions),
+        base_offsets=base_offsets,
+        next_offset=int(last_offsets[-1]) + 1,
+        moved=segment.shift != 0,
+        path=reader.storage.local_path(reader.name(segment)) if is_stored else None,
+        file_position=chunks[0].pieces[0].file_position,
+    )
+
+
+#: Kafka's default of `transaction.max.timeout.ms`: no coordinator lets a transaction be open for longer.
+MAX_TIMEOUT_MS = 900_000
+#: The extra time after which a transaction hangs (Kafka's LATE_TRANSACTION_BUFFER_MS).
+_LATE_BUFFER_MS = 300_000
+
+
+class OpenTransaction(NamedTuple):
+    """An open transaction, by the partition's log; `coordinator_epoch` is -1 without an earlier marker."""
+
+    partition: int
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    last_timestamp: int
+    coordinator_epoch: int
+
+    def is_late(self, now_ms: int, max_timeout_ms: int = MAX_TIMEOUT_MS) -> bool:
+        return 0 < self.last_timestamp < now_ms - max_timeout_ms - _LATE_BUFFER_MS
+
+
+def has_late_transaction(reader: SegmentReader, state: PartitionState, partition: int, now_ms: int) -> bool:
+    """True if the oldest open transaction began longer ago than any coordinator allows, by the metadata.
+
+    The time is that of a sealed segment's newest record, and for an active segment that of one batch, which is read;
+    no object store is asked.
+    """
+    rows = np.flatnonzero(state.segments.array("has_transactions"))
+    first = state.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
+    if not max(state.first_dirty_offset, 0) <= first < state.log_end_offset:
+        return False
+    start = max(first, state.log_start_offset)
+    segment = state.segments[state.segments.find(start)]
+    began_ms = segment.max_timestamp
+    if segment.is_active:
+        batches = read_headers(bytes(fetch(reader, state, partition, start, 1, check=False)))
+        began_ms = int(batches["max_timestamp"][0])
+    return 0 < began_ms < now_ms - MAX_TIMEOUT_MS - _LATE_BUFFER_MS
+
+
+def open_transactions(reader: SegmentReader, partition: int, state: PartitionState) -> list[OpenTransaction]:
+    stable = last_stable_offset(reader, state)
+    if stable >= state.log_end_offset:
+        return []
+    producers = ProducerStates(whole=False)
+    for segment in transactional_segments(state, stable):
+        for chunk in whole_log(reader, segment):
+            producers.see(chunk.data, chunk.batches, segment.shift)
+    transactions = []
+    for producer, first in producers.opened.items():
+        known = producers.get(producer)
+        if known is not None and first >= stable:
+            facts = known.epoch, known.last_timestamp, known.coordinator_epoch
+            transactions.append(OpenTransaction(partition, first, producer, *facts))
+    return sorted(transactions, key=lambda each: each.start_offset)

@@ -1,0 +1,1 @@
+"""Schemas of values: registries, Avro, Protobuf."""

@@ -1,0 +1,423 @@
+"""Values of Avro as Arrow: pyruhvro decodes in bulk where it can, fastavro other values, record by record.
+
+Bulk is about forty times as fast. It needs values that were written with the schema of the columns, of types that
+pyruhvro supports; fastavro resolves other schemas to the schema of the columns, and finds bad values.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.arrays import flags_of, integers
+from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
+from distlog.core.optional import extra, optional
+from distlog.core.schemas.decoding import Decoded, Longs, OnError, attempt, decoded_table, in_halves, scattered
+from distlog.core.schemas.framing import unframed
+from distlog.core.schemas.registry import Schema, SchemaRegistry
+
+_PRIMITIVE: Mapping[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+#: The logical types of numbers: the number is decoded, and Arrow gives it the meaning.
+_NUMBERS: Mapping[tuple[str, str], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+}
+#: Types that pyruhvro does not decode; it also makes no columns of bytes and decimals.
+_NOT_IN_BULK = ("null", "bytes")
+#: The most types of a schema, counted at every use.
+MAX_TYPES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchema:
+    """A resolved schema of Avro: `plain` has no names to look up, and no logical types but decimals.
+
+    `kind` is the type of a value, which pyruhvro supports if `in_bulk`. A schema that is not a record has one field,
+    `value`. `aliases` has the aliases of fields by path.
+    """
+
+    plain: Any
+    kind: pa.DataType
+    in_bulk: bool
+    aliases: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, source: Any, *, is_reader: bool = True) -> AvroSchema:
+        """Parse a text, a dict, or a registry's schema; Arrow must support its columns if `is_reader`."""
+        fastavro = optional("fastavro", "avro()", extra("avro"))
+        text, imports = (source.text, source.imports) if isinstance(source, Schema) else (source, ())
+        try:
+            named: dict[str, Any] = {}
+            for definition in (*(text for _, text in imports), text):
+                parsed = fastavro.parse_schema(_loaded(definition), named)
+            walk = _Walk(named, is_reader)
+            plain, kind, in_bulk = walk.walk(parsed, "", ())
+        except (ValueError, TypeError, KeyError, RecursionError, fastavro.schema.SchemaParseException) as error:
+            if isinstance(error, InvalidConfigError):
+                raise
+            reason = f"{type(error).__name__}: {str(error)[:300]}"
+            raise InvalidConfigError("not a schema of Avro", reason=reason) from None
+        return cls(plain, kind, in_bulk and pa.types.is_struct(kind), walk.aliases)
+
+    @property
+    def columns(self) -> pa.Schema:
+        is_record = pa.types.is_struct(self.kind)
+        return pa.schema(list(self.kind) if is_record else [pa.field("value", self.kind)])
+
+
+def _loaded(schema: Any) -> Any:
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return json.loads(schema)
+    except ValueError:
+        return schema  # the name of a primitive type
+
+
+class _Walk:
+    def __init__(self, named: Mapping[str, Any], is_reader: bool) -> None:
+        self._named, self._is_reader, self._remaining_types = named, is_reader, MAX_TYPES
+        #: The names that the plain schema has defined already.
+        self._defined: set[str] = set()
+        self.aliases: dict[str, Sequence[str]] = {}
+
+    def walk(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
+        self._remaining_types -= 1
+        if self._remaining_types < 0:
+            raise InvalidConfigError(f"a schema has more than {MAX_TYPES} types", field=path)
+        if isinstance(schema, list):
+            branches = [self.walk(branch, path, inside) for branch in schema]
+            kinds = [kind for _, kind, _ in branches if not pa.types.is_null(kind)]
+            if len(kinds) > 1:
+                self._refuse(
+                    "a union of several types has no column: use a schema with one type, or without the field", path
+                )
+                kinds = [pa.null()]
+            in_bulk = (
+                len(schema) == 2 and len(kinds) == 1 and all(is_fast for _, k, is_fast in branches if k in kinds)
+            )
+            return [plain for plain, _, _ in branches], kinds[0] if kinds else pa.null(), in_bulk
+        if isinstance(schema, str):
+            if schema in _PRIMITIVE:
+                return schema, _PRIMITIVE[schema], schema not in _NOT_IN_BULK
+            return self.walk(self._named[schema], path, inside)
+        kind = schema["type"]
+        if kind in ("record", "error"):
+            return self._record(schema, path, inside)
+        if kind == "enum":
+            definition = {
+                name: schema[name] for name in ("type", "name", "symbols", "default", "aliases") if name in schema
+            }
+            return self._defined_once(schema["name"], definition), pa.string(), True
+        if kind == "array":
+            plain, item, in_bulk = self.walk(schema["items"], path + "[]", inside)
+            if pa.types.is_null(item) or (pa.types.is_struct(item) and not item.num_fields):
+                raise InvalidConfigError("an array of values without bytes has no column", field=path)
+            return {"type": "array", "items": plain}, pa.list_(item), in_bulk
+        if kind == "map":
+            plain, value, in_bulk = self.walk(schema["values"], path + "{}", inside)
+            return {"type": "map", "values": plain}, pa.map_(pa.string(), value), in_bulk
+        return self._number(schema, path, inside)
+
+    def _record(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
+        name = schema["name"]
+        if name in inside:
+            self._refuse("a recursive record has no columns: use a schema without that field", path)
+            return name, pa.null(), False
+        fields, columns, in_bulk = [], [], True
+        for field in schema["fields"]:
+            field_path = f"{path}.{field['name']}".lstrip(".")
+            plain, kind, is_fast = self.walk(field["type"], field_path, (*inside, name))
+            in_bulk &= is_fast
+            self.aliases[field_path] = field.get("aliases", ())
+            columns.append(pa.field(field["name"], kind))
+            options = {key: field[key] for key in ("default", "aliases") if key in field}
+            fields.append({"name": field["name"], "type": plain, **options})
+        definition = {"type": "record", "name": name, "fields": fields}
+        if "aliases" in schema:
+            definition["aliases"] = schema["aliases"]
+        return self._defined_once(name, definition), pa.struct(columns), in_bulk
+
+    def _defined_once(self, name: str, definition: Any) -> Any:
+        if name in self._defined:
+            return name
+        self._defined.add(name)
+        return definition
+
+    def _refuse(self, text: str, path: str) -> None:
+        if self._is_reader:
+            raise InvalidConfigError(text, field=path or "value")
+
+    def _number(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
+        """Walk a primitive type or a fixed; unknown logical types are ignored."""
+        kind, logical = schema["type"], schema.get("logicalType")
+        fixed = {"type": "fixed", "name": schema["name"], "size": schema["size"]} if kind == "fixed" else None
+        if logical == "decimal" and kind in ("bytes", "fixed") and 0 < schema["precision"] <= 76:
+            precision, scale = schema["precision"], schema.get("scale", 0)
+            decimal = (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
+            named = {"logicalType": "decimal", "precision": precision, "scale": scale}
+            plain = {**fixed, **named} if fixed else {"type": kind, **named}
+            return self._defined_once(schema["name"], plain) if fixed else plain, decimal, False
+        if fixed:
+            return self._defined_once(schema["name"], fixed), pa.binary(schema["size"]), False
+        if not isinstance(kind, str) or kind in self._named:
+            return self.walk(kind, path, inside)
+        return kind, _NUMBERS.get((kind, str(logical)), _PRIMITIVE[kind]), kind not in _NOT_IN_BULK
+
+
+class AvroDecoder:
+    """Decodes values, written with `reader` or with a schema of `registry`, to the columns of `reader`."""
+
+    def __init__(self, reader: AvroSchema | None, registry: SchemaRegistry | None) -> None:
+        self._reader, self._registry = reader, registry
+        #: By id, the schema or the reason why there is none.
+        self._writers: dict[int, AvroSchema | str] = {}
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._reader.columns if self._reader else pa.schema([])
+
+    def decode(self, values: pa.Array) -> Decoded:
+        faults: dict[int, str] = {}
+        parts: list[tuple[Longs, pa.RecordBatch]] = []
+        for rows, payloads, writer in self._groups(values, faults):
+            slowly = partial(self._record_by_record, writer, faults)
+            if self._is_in_bulk(writer):
+                parts += in_halves(rows, payloads, partial(self._bulk, writer), slowly)
+            else:
+                parts.append(slowly(rows, payloads))
+        return Decoded(scattered(parts, len(values), self.schema), faults)
+
+    def _groups(self, values: pa.Array, faults: dict[int, str]) -> Iterable[tuple[Longs, pa.Array, AvroSchema]]:
+        """Yield rows and payloads by the schema of their writer; adds values without a schema to `faults`."""
+        valid = np.flatnonzero(flags_of(values.is_valid()))
+        if self._registry is None:
+            if self._reader is not None:
+                yield valid, values.drop_null(), self._reader
+            return
+        ids, payloads = unframed(values)
+        faults.update(dict.fromkeys(valid[ids[valid] < 0].tolist(), "the value has no header with a schema's id"))
+        for schema_id in np.unique(ids[ids >= 0]).tolist():
+            rows = np.flatnonzero(ids == schema_id)
+            writer = self.writer(schema_id)
+            if isinstance(writer, AvroSchema):
+                yield rows, payloads if len(rows) == len(values) else payloads.take(integers(rows)), writer
+            else:
+                faults.update(dict.fromkeys(rows.tolist(), writer))
+
+    def writer(self, schema_id: int) -> AvroSchema | str:
+        if schema_id not in self._writers:
+            assert self._registry is not None
+            try:
+                schema = self._registry.schema(schema_id)
+                self._writers[schema_id] = (
+                    AvroSchema.of(schema, is_reader=False)
+                    if schema.kind == "AVRO"
+                    else f"the value's schema {schema_id} is of {schema.kind}, not of AVRO"
+                )
+            except (SchemaNotFoundError, InvalidConfigError) as error:
+                self._writers[schema_id] = f"the value's schema {schema_id} cannot be used: {error}"
+        return self._writers[schema_id]
+
+    def _is_in_bulk(self, writer: AvroSchema) -> bool:
+        has_bulk = self._reader is not None and writer.in_bulk and writer.plain == self._reader.plain
+        return has_bulk and importlib.util.find_spec("pyruhvro") is not None
+
+    def _bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
+        """Decode all payloads to columns; returns None if a payload cannot be decoded."""
+        pyruhvro = optional("pyruhvro", "avro()", extra("avro"))
+        # bulk ignores trailing bytes, which all values have if a schema without a registry is a wrong one
+        if self._registry is None and len(payloads) and attempt(self._reads(writer), payloads[0].as_py())[1]:
+            return None
+        try:
+            columns = pyruhvro.deserialize_array(payloads.to_pylist(), json.dumps(writer.plain))
+            columns.validate(full=True)  # pyruhvro accepts text that is not UTF-8
+            return columns.cast(self._as_written(writer)).cast(self.schema)
+        except (ValueError, pa.ArrowException):
+            return None
+
+    def _record_by_record(
+        self, writer: AvroSchema, faults: dict[int, str], rows: Longs, payloads: pa.Array
+    ) -> tuple[Longs, pa.RecordBatch]:
+        read = self._reads(writer)
+        good: list[int] = []
+        values = []
+        for number, payload in enumerate(payloads.to_pylist()):
+            value, fault = attempt(read, payload)
+            if fault:
+                faults[int(rows[number])] = f"the value is not Avro of its schema: {fault}"
+            else:
+                values.append(value)
+                good.append(number)
+        return self._columns(writer, rows, good, values, faults)
+
+    def _as_written(self, writer: AvroSchema) -> pa.Schema:
+        """Return the columns with the writer's units of time: Avro resolves numbers without their units."""
+        assert self._reader is not None
+        kind = _with_units(self._reader.kind, writer.kind, self._reader.aliases)
+        return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])
+
+    def _reads(self, writer: AvroSchema) -> Callable[[bytes], Any]:
+        fastavro = optional("fastavro", "avro()", extra("avro"))
+        written, resolved, named = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
+        if self._reader is not None and self._reader.plain != writer.plain:
+            resolved = fastavro.parse_schema(self._reader.plain, named)
+            _read_defaults(named)
+
+        def read(payload: bytes) -> Any:
+            file = io.BytesIO(payload)
+            value = fastavro.schemaless_reader(file, written, resolved)
+            # the value has another schema, or a registry's header; with a schema id, trailing bytes are ignored, as
+            # bulk does
+            if self._registry is None and (trailing := len(payload) - file.tell()):
+                raise ValueError(f"{trailing} bytes follow the value")
+            return value
+
+        return read
+
+    def _columns(
+        self, writer: AvroSchema, rows: Longs, good: list[int], values: list[Any], faults: dict[int, str]
+    ) -> tuple[Longs, pa.RecordBatch]:
+        """Return the rows of the values and their columns; a value that its type cannot hold is a fault."""
+        assert self._reader is not None
+        if not pa.types.is_struct(self._reader.kind):
+            values = [{"value": value} for value in values]
+        written = self._as_written(writer)
+
+        def columns_of(rows: list[Any]) -> pa.RecordBatch:
+            return pa.RecordBatch.from_pylist(rows, written).cast(self.schema)
+
+        try:
+            return rows[np.array(good, np.intp)], columns_of(values)
+        except (pa.ArrowException, OverflowError):
+            pass
+        fitting: list[int] = []
+        fitting_values = []
+        for number, value in zip(good, values, strict=True):
+            _, fault = attempt(columns_of, [value])
+            if fault:
+                faults[int(rows[number])] = f"the value does not fit its columns: {fault}"
+            else:
+                fitting.append(number)
+                fitting_values.append(value)
+        return rows[np.array(fitting, np.intp)], columns_of(fitting_values)
+
+
+def _read_defaults(named: Mapping[str, Any]) -> None:
+    """Convert the defaults of parsed records as a read does: fastavro uses the JSON values."""
+    fields = [field for definition in named.values() for field in definition.get("fields", ()) if "default" in field]
+    try:
+        read = [_default(field["default"], field["type"], named) for field in fields]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidConfigError(
+            "a default in the Avro schema does not have the type of its field", reason=str(error)
+        ) from None
+    for field, value in zip(fields, read, strict=True):
+        field["default"] = value
+
+
+def _default(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
+    """Convert a default from JSON, where bytes are text, and records may omit fields with a default."""
+    if default is None:
+        return None
+    if isinstance(schema, list):
+        # only a union of null and one other type has a column
+        return _default(default, next(branch for branch in schema if branch != "null"), named)
+    definition = named.get(schema, {"type": schema}) if isinstance(schema, str) else schema
+    kind = definition["type"]
+    if kind in ("bytes", "fixed"):
+        data = default.encode("latin-1")
+        if definition.get("logicalType") != "decimal":
+            return data
+        sign, digits, _ = Decimal(int.from_bytes(data, "big", signed=True)).as_tuple()
+        return Decimal((sign, digits, -definition["scale"]))
+    if kind in ("record", "error"):
+        fields = definition["fields"]
+        parts = [(field["name"], default.get(field["name"], field.get("default")), field["type"]) for field in fields]
+        return {name: _default(part, type_, named) for name, part, type_ in parts}
+    if kind == "array":
+        return [_default(item, definition["items"], named) for item in default]
+    if kind == "map":
+        return {key: _default(item, definition["values"], named) for key, item in default.items()}
+    return default
+
+
+def _with_units(
+    reader: pa.DataType, writer: pa.DataType, aliases: Mapping[str, Sequence[str]], path: str = ""
+) -> pa.DataType:
+    if pa.types.is_temporal(reader) and pa.types.is_temporal(writer):
+        return writer
+    if pa.types.is_struct(reader) and pa.types.is_struct(writer):
+        fields = []
+        for field in reader:
+            field_path = f"{path}.{field.name}".lstrip(".")
+            indexes = (writer.get_field_index(name) for name in (field.name, *aliases[field_path]))
+            index = next((index for index in indexes if index >= 0), None)
+            kind = field.type
+            if index is not None:
+                kind = _with_units(kind, writer.field(index).type, aliases, field_path)
+            fields.append(field.with_type(kind))
+        return pa.struct(fields)
+    if pa.types.is_list(reader) and pa.types.is_list(writer):
+        return pa.list_(_with_units(reader.value_type, writer.value_type, aliases, path + "[]"))
+    if pa.types.is_map(reader) and pa.types.is_map(writer):
+        return pa.map_(pa.string(), _with_units(reader.item_type, writer.item_type, aliases, path + "{}"))
+    return reader
+
+
+def avro_table(
+    batches: Iterable[pa.RecordBatch],
+    columns: pa.Schema,
+    schema: Any,
+    registry: SchemaRegistry | None,
+    on_error: OnError,
+    flatten: bool,
+) -> pa.Table:
+    """Return all batches as a table of `columns` and the fields of their values."""
+    if schema is not None:
+        reader: AvroSchema | None = AvroSchema.of(schema)
+    elif registry is None:
+        raise InvalidConfigError("avro needs a schema, a registry, or both: avro(registry='http://host:8081')")
+    else:
+        # all batches, since the newest schema gives the columns
+        batches = list(batches)
+        ids = (np.unique(unframed(batch.column("value")).ids).tolist() for batch in batches)
+        reader = newest_reader(registry, set(chain.from_iterable(ids)))
+    return decoded_table(batches, columns, AvroDecoder(reader, registry), on_error, flatten)
+
+
+def newest_reader(registry: SchemaRegistry, ids: Iterable[int]) -> AvroSchema | None:
+    for schema_id in sorted((schema_id for schema_id in ids if schema_id >= 0), reverse=True):
+        try:
+            schema = registry.schema(schema_id)
+        except SchemaNotFoundError:
+            continue
+        if schema.kind == "AVRO":
+            return AvroSchema.of(schema)
+    return None

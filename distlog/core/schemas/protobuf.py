@@ -1,0 +1,305 @@
+"""Values of Protobuf as Arrow: ptars decodes them in bulk, protobuf's own library parses the schemas.
+
+A registry has the text of .proto files, which the compiler of grpcio-tools reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.arrays import flags_of, integers, join
+from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
+from distlog.core.optional import extra, optional
+from distlog.core.schemas.decoding import Decoded, Longs, OnError, attempt, decoded_table, in_halves, scattered
+from distlog.core.schemas.framing import Indexes, split_messages, unframed
+from distlog.core.schemas.registry import Schema, SchemaRegistry
+
+_EXTRA = extra("protobuf")
+#: The file name of a schema, next to the files that it imports.
+_FILE = "value.proto"
+#: Arrow's types: Python has no nanoseconds, and an absent list or map is empty.
+_CONFIG = {
+    "timestamp_unit": "us",
+    "duration_unit": "us",
+    "enum_repr": "string",
+    "list_nullable": True,
+    "map_nullable": True,
+    "list_value_nullable": True,
+    "map_value_nullable": True,
+}
+#: The microseconds of a Timestamp (the years 1 to 9999) and of a Duration (10,000 years), from and to.
+_TIMES = -62_135_596_800 * 10**6, 253_402_300_800 * 10**6
+_DURATIONS = -315_576_000_001 * 10**6 + 1, 315_576_000_001 * 10**6
+
+
+class Message:
+    """A type of messages, and the columns of its values. Pickles."""
+
+    def __init__(self, files: tuple[bytes, ...], name: str) -> None:
+        self._files, self.name = files, name
+        self._descriptor = _descriptor(files, name)
+        self.schema, self._handler = _handler(self._descriptor)
+
+    @classmethod
+    def of(cls, source: Any, name: str | None = None) -> Message:
+        """Parse a generated class, its descriptor, a registry's schema, or a .proto text and a message name."""
+        descriptor = getattr(source, "DESCRIPTOR", source)
+        if hasattr(descriptor, "full_name") and hasattr(descriptor, "file"):
+            return cls(_files_of(descriptor.file), descriptor.full_name)
+        if not isinstance(source, str | Schema):
+            text = "a Protobuf schema must be a generated class, its descriptor, or the text of a .proto file"
+            raise InvalidConfigError(text, got=type(source).__name__)
+        files = compiled(source if isinstance(source, Schema) else Schema("PROTOBUF", source))
+        return cls(files, name or _message_name(files, (0,)))
+
+    def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
+        decoded = self._handler.list_to_record_batch(payloads)
+        if _check_columns(decoded.to_struct_array(), self._descriptor):
+            message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
+            kind = message_factory.GetMessageClass(self._descriptor)
+            written = [kind.FromString(payload).SerializePartialToString() for payload in payloads]
+            decoded = self._handler.list_to_record_batch(written)
+        return pa.RecordBatch.from_arrays(decoded.columns, schema=self.schema)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Message, (self._files, self.name)
+
+
+def _descriptor(files: tuple[bytes, ...], name: str) -> Any:
+    descriptor_pool = optional("google.protobuf.descriptor_pool", "protobuf()", _EXTRA)
+    descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
+    if any(descriptors.FileDescriptorProto.FromString(file).syntax == "editions" for file in files):
+        # ptars panics, which Python cannot catch
+        raise InvalidConfigError("editions of Protobuf are not supported: use a schema with proto2 or proto3")
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for file in files:
+            pool.AddSerializedFile(file)
+        descriptor = pool.FindMessageTypeByName(name)
+    except (KeyError, TypeError) as error:
+        raise InvalidConfigError(f"the schema has no message {name}", reason=str(error)[:200]) from None
+    _check_no_circle(descriptor, ())
+    return descriptor
+
+
+def _handler(descriptor: Any) -> tuple[pa.Schema, Any]:
+    ptars = optional("ptars", "protobuf()", _EXTRA)
+    handler = ptars.HandlerPool([descriptor.file], config=ptars.PtarsConfig(**_CONFIG)).get_for_message(descriptor)
+    return pa.schema([field.with_nullable(True) for field in handler.schema()]), handler
+
+
+def _check_no_circle(descriptor: Any, inside: tuple[str, ...]) -> None:
+    if descriptor.full_name in inside:
+        text = "a recursive message has no columns: use a schema without that field"
+        raise InvalidConfigError(text, name=descriptor.full_name)
+    for field in descriptor.fields:
+        if field.message_type is not None:
+            _check_no_circle(field.message_type, (*inside, descriptor.full_name))
+
+
+def _check_columns(values: pa.Array, descriptor: Any) -> bool:
+    """Return whether a message has two fields of a oneof: the last one applies, but ptars sets both.
+
+    Raises ValueError for a time or duration out of Protobuf's range, which ptars changes to Arrow's nearest value.
+    """
+    if pa.types.is_list(values.type):
+        return _check_columns(values.values, descriptor)
+    if pa.types.is_map(values.type):
+        return _check_columns(values.items, descriptor.fields_by_name["value"].message_type)
+    if pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type):
+        first, end = _TIMES if pa.types.is_timestamp(values.type) else _DURATIONS
+        bounds = pc.min_max(values.cast(pa.int64())).as_py()
+        if bounds["min"] is not None and not first <= bounds["min"] <= bounds["max"] < end:
+            raise ValueError(f"a {descriptor.name} is out of the range of Protobuf")
+    if not pa.types.is_struct(values.type):
+        return False
+    kinds = {field.name: kind for field in descriptor.fields if (kind := field.message_type) is not None}
+    inside = [_check_columns(values.field(name), kind) for name, kind in kinds.items()]
+    # an optional field is a oneof with one field
+    oneofs = (oneof.fields for oneof in descriptor.oneofs if len(oneof.fields) > 1)
+    is_set = ([flags_of(values.field(field.name).is_valid()) for field in fields] for fields in oneofs)
+    return any(inside) or any((np.sum(flags, axis=0) > 1).any() for flags in is_set)
+
+
+def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
+    files = {} if files is None else files
+    for dependency in file.dependencies:
+        if dependency.name not in files:
+            _files_of(dependency, files)
+    files[file.name] = file.serialized_pb
+    return tuple(files.values())
+
+
+def compiled(schema: Schema) -> tuple[bytes, ...]:
+    descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
+    with suppress(ValueError, binascii.Error, Exception):
+        # some producers register the descriptor of the file in base64 instead of its text
+        file = descriptors.FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
+        if file.message_type and not schema.imports:
+            return (file.SerializeToString(),)
+    protoc = optional("grpc_tools.protoc", "a registry with Protobuf", _EXTRA)
+    library = Path(protoc.__file__).parent / "_proto"
+    with tempfile.TemporaryDirectory(prefix="distlog-proto-") as folder:
+        for name, text in (*schema.imports, (_FILE, schema.text)):
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\0" in name:
+                raise InvalidConfigError("an import's name must be a path in the schema's folder", name=repr(name))
+            (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / path).write_text(text, encoding="utf-8")
+        output = os.path.join(folder, ".compiled")
+        arguments = ["protoc", f"-I{folder}", f"-I{library}", "--include_imports", f"-o{output}", _FILE]
+        if protoc.main(arguments) != 0:
+            raise InvalidConfigError("not a schema of Protobuf: the compiler's errors are on standard error")
+        files = descriptors.FileDescriptorSet.FromString(Path(output).read_bytes()).file
+    return tuple(file.SerializeToString() for file in files)
+
+
+def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
+    descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
+    file = descriptors.FileDescriptorProto.FromString(files[-1])
+    names, messages = [file.package] if file.package else [], file.message_type
+    for number in indexes:
+        if number >= len(messages):
+            raise InvalidConfigError("the schema has no message with these indexes", indexes=list(indexes))
+        names.append(messages[number].name)
+        messages = messages[number].nested_type
+    return ".".join(names)
+
+
+class ProtobufDecoder:
+    """Decodes values to the columns of `reader`.
+
+    With a `registry`, values have a header with the schema's id and the indexes of the message, whose name must be
+    the reader's: Protobuf reads fields by their numbers, from any version of a message.
+    """
+
+    def __init__(self, reader: Message | None, registry: SchemaRegistry | None) -> None:
+        self._reader, self._registry = reader, registry
+        #: By schema and indexes: why values cannot be read, or an empty text.
+        self._checked: dict[tuple[int, Indexes | None], str] = {}
+        self._files: dict[int, tuple[bytes, ...]] = {}
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._reader.schema if self._reader else pa.schema([])
+
+    def decode(self, values: pa.Array) -> Decoded:
+        faults: dict[int, str] = {}
+        rows, payloads = self._payloads(values, faults)
+        if self._reader is None:
+            return Decoded(scattered([], len(values), self.schema), faults)
+        slowly = partial(self._record_by_record, faults)
+        parts = list(in_halves(rows, payloads, lambda group: attempt(self._rows, group)[0], slowly))
+        return Decoded(scattered(parts, len(values), self.schema), faults)
+
+    def _rows(self, payloads: list[bytes]) -> pa.RecordBatch:
+        assert self._reader is not None
+        return self._reader.rows(payloads)
+
+    def _record_by_record(
+        self, faults: dict[int, str], rows: Longs, payloads: list[bytes]
+    ) -> tuple[Longs, pa.RecordBatch]:
+        good, parts = [], [self._rows([])]
+        for number, (row, payload) in enumerate(zip(rows.tolist(), payloads, strict=True)):
+            part, fault = attempt(self._rows, [payload])
+            if fault:
+                name = "" if self._reader is None else self._reader.name
+                faults[row] = f"the value is not a {name} of Protobuf: {fault}"
+            else:
+                good.append(number)
+                parts.append(part)
+        # not decoded together, since Protobuf's own library then reads all, and refuses more
+        return rows[np.array(good, np.intp)], join(parts)
+
+    def _payloads(self, values: pa.Array, faults: dict[int, str]) -> tuple[Longs, list[bytes]]:
+        valid = np.flatnonzero(flags_of(values.is_valid()))
+        if self._registry is None:
+            return valid, values.drop_null().to_pylist()
+        ids, payloads = unframed(values)
+        faults.update(dict.fromkeys(valid[ids[valid] < 0].tolist(), "the value has no header with a schema's id"))
+        kinds, numbers, messages = split_messages(payloads)
+        framed = np.flatnonzero(ids >= 0)
+        headers, header_of_row = np.unique(ids[framed] * len(kinds) + numbers[framed], return_inverse=True)
+        reasons = [self._fault(header // len(kinds), kinds[header % len(kinds)]) for header in headers.tolist()]
+        bad = np.array([bool(reason) for reason in reasons], np.bool_)[header_of_row]
+        faults.update({int(row): reasons[kind] for row, kind in zip(framed[bad], header_of_row[bad], strict=True)})
+        readable = framed[~bad]
+        return readable, messages.take(integers(readable)).to_pylist()
+
+    def _fault(self, schema_id: int, indexes: Indexes | None) -> str:
+        if (schema_id, indexes) not in self._checked:
+            try:
+                name = self.message_name(schema_id, indexes)
+                expected = self._reader.name if self._reader else name
+                fault = "" if name == expected else f"the value is a {name}, not a {expected}"
+            except (SchemaNotFoundError, InvalidConfigError) as error:
+                fault = f"the value's schema {schema_id} cannot be used: {error}"
+            self._checked[schema_id, indexes] = fault
+        return self._checked[schema_id, indexes]
+
+    def files(self, schema_id: int) -> tuple[bytes, ...]:
+        if schema_id not in self._files:
+            assert self._registry is not None
+            schema = self._registry.schema(schema_id)
+            if schema.kind != "PROTOBUF":
+                raise InvalidConfigError(f"the schema is of type {schema.kind}, not PROTOBUF")
+            self._files[schema_id] = compiled(schema)
+        return self._files[schema_id]
+
+    def message_name(self, schema_id: int, indexes: Indexes | None) -> str:
+        if indexes is None:
+            raise InvalidConfigError("the header has no indexes of a message")
+        return _message_name(self.files(schema_id), indexes)
+
+
+def protobuf_table(
+    batches: Iterable[pa.RecordBatch],
+    columns: pa.Schema,
+    schema: Any,
+    message: str | None,
+    registry: SchemaRegistry | None,
+    on_error: OnError,
+    flatten: bool,
+) -> pa.Table:
+    """Return all batches as a table of `columns` and the fields of their values."""
+    if schema is not None:
+        reader: Message | None = Message.of(schema, message)
+    elif registry is None:
+        raise InvalidConfigError(
+            "protobuf needs a schema, a registry, or both: protobuf(registry='http://host:8081')"
+        )
+    else:
+        # all batches, since the newest message gives the columns
+        batches = list(batches)
+        reader = newest_message(registry, [batch.column("value") for batch in batches], message)
+    return decoded_table(batches, columns, ProtobufDecoder(reader, registry), on_error, flatten)
+
+
+def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], message: str | None) -> Message | None:
+    """Return the last message with the highest id among values, or the message of this name in its schema."""
+    newest: dict[int, Indexes] = {}
+    for values in batches:
+        ids, payloads = unframed(values)
+        kinds, numbers, _ = split_messages(payloads)
+        for schema_id in np.unique(ids[ids >= 0]).tolist():
+            indexes = kinds[numbers[np.flatnonzero(ids == schema_id)[-1]]]
+            if indexes is not None:
+                newest[schema_id] = indexes
+    decoder = ProtobufDecoder(None, registry)
+    for schema_id in sorted(newest, reverse=True):
+        with suppress(SchemaNotFoundError, InvalidConfigError):
+            name = message or decoder.message_name(schema_id, newest[schema_id])
+            return Message(decoder.files(schema_id), name)
+    return None

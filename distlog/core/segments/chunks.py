@@ -1,0 +1,489 @@
+"""Chunks: whole batches of one or several segments, back to back in one buffer, checked and decoded at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from distlog.core.arrays import byte_array
+from distlog.core.commits.segment_info import UNKNOWN
+from distlog.core.errors import CorruptRecordError, StorageError
+from distlog.core.format.kernels.batch_scan import RUN, first_misplaced
+from distlog.core.format.record_batch import (
+    Source,
+    first_bad_crc,
+    give_append_times,
+    read_headers,
+    write_append_times,
+    wrong_crc,
+)
+from distlog.core.format.record_decoder import BatchSelection, decode_parts
+from distlog.core.format.walk import Batches
+from distlog.core.segments.open_transactions import Isolation, PerBatch
+from distlog.core.segments.segment_parts import another_log
+from distlog.core.segments.slices import SegmentSlice
+from distlog.core.storage.backend import Part
+from distlog.core.storage.durable_files import known_local_disk
+from distlog.core.storage.parallel import in_order
+from distlog.core.storage.storage import Storage
+
+#: The largest GET of a remote file that is read from end to end.
+WINDOW_BYTES = 8 << 20
+#: How many GETs are under way ahead of the reader; memory is bounded by this many windows.
+DEPTH = 3
+
+
+class LogFile:
+    """The bytes of one log, read forward to `end`, or now and then beyond it.
+
+    The first read of a remote file is one request, since it may be the only one. After a second read, windows are
+    fetched ahead, each twice as large as the one before. With `mapped`, the bytes of a local file, which must be
+    sealed, are mapped: a copy costs three times as much, but with a map a disk's error ends the process. Files on a
+    network are copied.
+    """
+
+    def __init__(self, storage: Storage, log: Part, end: int, *, mapped: bool) -> None:
+        self._storage, self._log, self._end = storage, log, end
+        folder = os.path.dirname(storage.local_path(log.name)) if storage.is_local else ""
+        self._is_mapped = mapped and storage.is_local and known_local_disk(folder)
+        self._held = memoryview(b"")
+        self._position = 0
+        self._windows: Iterator[memoryview] | None = None
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end); `start` must never go back. Raises StorageError if the log ends before `end`."""
+        if self._is_mapped:
+            return self._mapped(start, end)
+        if self._storage.is_local or end > self._end:
+            return self._get(start, end)
+        windows = self._windows or self._begin(self._get(start, end), start, end)
+        while self._position + len(self._held) < end:
+            kept = self._held[max(0, start - self._position) :]
+            self._position += len(self._held) - len(kept)
+            window = next(windows)
+            self._held = memoryview(b"".join([kept, window])) if kept else window
+        return self._held[start - self._position : end - self._position]
+
+    def read_with_head(self, size: int, start: int, end: int) -> tuple[memoryview, memoryview]:
+        """The first `size` bytes of the log, and bytes [start, end), read at once; replaces the first `read`."""
+        if self._is_mapped:
+            return self._mapped(0, size), self._mapped(start, end)
+        head, data = self._storage.read_ranges([self._log.range(0, size), self._log.range(start, end)])
+        if not self._storage.is_local and end <= self._end:
+            self._begin(data, start, end)
+        return head, data
+
+    def _begin(self, data: memoryview, start: int, end: int) -> Iterator[memoryview]:
+        self._held, self._position = data, start
+        self._windows = in_order(self._ahead(end, 2 * (end - start)), DEPTH)
+        return self._windows
+
+    def _mapped(self, start: int, end: int) -> memoryview:
+        name, start, end = self._log.range(start, end)
+        mapped = self._storage.map(name, start, end)
+        if len(mapped) < end - start:
+            raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
+        return mapped
+
+    def _ahead(self, start: int, size: int) -> Iterator[Callable[[], memoryview]]:
+        while start < self._end:
+            end = min(start + min(size, WINDOW_BYTES), self._end)
+            yield partial(self._get, start, end)
+            start, size = end, 2 * size
+
+    def _get(self, start: int, end: int) -> memoryview:
+        return self._storage.read_joined([self._log.range(start, end)])
+
+    def close(self) -> None:
+        if self._windows is not None:
+            self._windows.close()  # type: ignore[attr-defined]
+
+
+Longs = npt.NDArray[np.int64]
+
+
+class Piece(NamedTuple):
+    """Bytes [start, end) of a chunk: whole batches of `log`, from its byte `position` on.
+
+    `first_offset` is their first stored offset, or, if the segment has gaps, a lower bound of it; -1 if unknown.
+    """
+
+    slice: SegmentSlice
+    log: Part
+    position: int
+    start: int
+    end: int
+    first_offset: int = -1
+
+    @property
+    def file(self) -> str:
+        return self.log.name
+
+    @property
+    def file_position(self) -> int:
+        return self.log.begin + self.position
+
+    @property
+    def origin(self) -> int:
+        """The position in that file that the chunk's first byte would have."""
+        return self.file_position - self.start
+
+    @property
+    def ends_log(self) -> bool:
+        return self.position + self.end - self.start == self.slice.segment.log_bytes
+
+    def holds(self, file: str, position: int) -> bool:
+        return file == self.file and self.start <= position - self.origin < self.end
+
+    def facts(self) -> tuple[int, int, int, int]:
+        """The values that its batches are checked against, as a RUN row."""
+        part, _, position, start, end, first_offset = self
+        segment = part.segment
+        ends_log = position + end - start == segment.log_bytes
+        return first_offset, segment.next_offset - segment.shift, segment.dense, ends_log
+
+    def check_ends(self, first_crc: int, last_crc: int, last_position: int) -> None:
+        """Raise CorruptRecordError if its first batch, or its last, shows that the log is another segment's."""
+        segment = self.slice.segment
+        if self.position == 0 and segment.first_batch_crc not in (UNKNOWN, first_crc):
+            raise another_log(segment, self.file, self.file_position)
+        if self.ends_log and segment.last_batch_crc not in (UNKNOWN, last_crc):
+            raise another_log(segment, self.file, self.origin + last_position)
+
+    def located(self, error: CorruptRecordError) -> CorruptRecordError:
+        """`error` with the partition and the offset that readers see, instead of the stored one."""
+        segment, details = self.slice.segment, dict(error.details)
+        if "offset" in details:
+            details["offset"] += segment.shift
+        return CorruptRecordError(error.message, **details, partition=segment.partition)
+
+
+class Files(Sequence[str]):
+    def __init__(self, pieces: Sequence[Piece], owner: Longs) -> None:
+        self._pieces, self._owner = pieces, owner
+
+    def __len__(self) -> int:
+        return len(self._owner)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._pieces[self._owner[row]].file
+
+
+def headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:
+    try:
+        batches: npt.NDArray[Any] = read_headers(data)
+        batch_ends, ends = np.append(0, batches["position"] + batches["size"]), [piece.end for piece in pieces]
+        if (batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends).all():
+            return batches
+    except CorruptRecordError:
+        pass
+    # one of the files is damaged: reading each by itself finds where
+    return np.concatenate([_headers_of_file(piece, data) for piece in pieces])
+
+
+def _headers_of_file(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
+    try:
+        batches: npt.NDArray[Any] = read_headers(
+            data, start=piece.start, end=piece.end, file=piece.file, file_position=piece.origin
+        )
+    except CorruptRecordError as error:
+        raise piece.located(error) from None
+    end = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else piece.start
+    if end != piece.end:
+        raise cut_short(piece, end)
+    return batches
+
+
+def cut_short(piece: Piece, position: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        "the file ends within a batch: verify, then restore it from a copy",
+        file=piece.file,
+        position=piece.origin + position,
+        partition=piece.slice.segment.partition,
+    )
+
+
+#: Decoded records above this size are cut: for Spark a batch of 5 MB is as good as two, and better than 4 and 1.
+OUTPUT_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The batches (`BATCH` rows, positions in `data`) of `pieces`; `owner` has the number of each batch's piece.
+
+    The kernels run over the whole buffer, so a thousand small segments cost what one large segment costs.
+    """
+
+    pieces: Sequence[Piece]
+    data: memoryview
+    batches: npt.NDArray[Any]
+    owner: Longs
+
+    def records(self, columns: Sequence[str], isolation: Isolation) -> Iterator[pa.RecordBatch]:
+        """The records that the pieces ask for, checked before they are yielded, in batches of about OUTPUT_BYTES."""
+        to_decode = replace(self.selection(), unchecked=True)
+        seen = isolation.visible(self.batches, to_decode.shift, to_decode.partition)
+        if not seen.all():
+            self.check()
+            to_decode = replace(to_decode.of_rows(np.flatnonzero(seen)), unchecked=False)
+        try:
+            for part in decode_parts(to_decode, columns, OUTPUT_BYTES):
+                yield from _cut(part)
+        except CorruptRecordError as error:
+            # a wrong checksum explains more than its consequences
+            raise (self._wrong_crc() or self._located(error)) from None
+
+    def check(self) -> None:
+        """Raise CorruptRecordError for a wrong checksum, which does not cover the offsets."""
+        if error := self._wrong_crc():
+            raise error
+
+    def checked(self) -> Chunk:
+        """The chunk of the batches before the first with a wrong checksum; CorruptRecordError if there are none."""
+        bad = first_bad_crc(self.data, self.batches)
+        if bad == 0:
+            self.check()
+        return self if bad < 0 else self.rows(0, bad)
+
+    def _wrong_crc(self) -> CorruptRecordError | None:
+        bad = first_bad_crc(self.data, self.batches)
+        return self._located(wrong_crc(self._source(), bad, self.batches[bad])) if bad >= 0 else None
+
+    def rows(self, start: int, end: int) -> Chunk:
+        """The chunk with batches [start, end), at least one, and their bytes. This chunk must have only one piece."""
+        (piece,) = self.pieces
+        batches = self.batches[start:end].copy()
+        low, high = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
+        batches["position"] -= low
+        part = piece._replace(position=piece.position + low, start=0, end=high - low)
+        return Chunk([part], self.data[low:high], batches, self.owner[start:end])
+
+    def part(self, first: int, end: int) -> Chunk:
+        start, stop = self.pieces[first].start, self.pieces[end - 1].end
+        rows = slice(*np.searchsorted(self.owner, (first, end)))
+        batches = self.batches[rows].copy()
+        batches["position"] -= start
+        pieces = [one._replace(start=one.start - start, end=one.end - start) for one in self.pieces[first:end]]
+        return Chunk(pieces, self.data[start:stop], batches, self.owner[rows] - first)
+
+    def timed(self) -> Chunk:
+        """The chunk with LogAppendTime written into its bytes, and new checksums: compare the old ones before."""
+        given = np.array([piece.slice.segment.append_time_ms >= 0 for piece in self.pieces])[self.owner]
+        if not given.any():
+            return self
+        data, batches = np.array(self.data, np.uint8), self.batches.copy()
+        timed = batches[given]
+        write_append_times(data, timed)
+        batches[given] = timed
+        return replace(self, data=data.data, batches=batches)
+
+    def check_offsets(self) -> None:
+        """Raise CorruptRecordError for a batch at offsets that its segment does not have there.
+
+        Base offsets are outside the checksums, so only their order can be checked: batches follow each other from the
+        file's first offset to its last, without a gap if the segment is dense.
+        """
+        wrong = first_misplaced(self.batches, self.owner, np.array([piece.facts() for piece in self.pieces], RUN))
+        if wrong >= 0:
+            message = "a batch is not at the offsets that its segment has there: verify, then restore it from a copy"
+            raise self._located(self._source().corrupt(message, wrong, self.batches[wrong]))
+
+    def check_identity(self) -> None:
+        """Raise CorruptRecordError for a file whose first or last batch, if the chunk has it, is another log's."""
+        if len(self.batches) == 0:
+            return
+        crcs, positions = self.batches["crc"], self.batches["position"]
+        if len(self.pieces) == 1:
+            # the fast way, since a point read does little else
+            self.pieces[0].check_ends(int(crcs[0]), int(crcs[-1]), int(positions[-1]))
+            return
+        changes = np.flatnonzero(np.diff(self.owner)) + 1
+        firsts, lasts = np.append(0, changes), np.append(changes, len(self.owner)) - 1
+        ends = (array.tolist() for array in (self.owner[firsts], crcs[firsts], crcs[lasts], positions[lasts]))
+        for number, first_crc, last_crc, last_position in zip(*ends, strict=True):
+            self.pieces[number].check_ends(first_crc, last_crc, last_position)
+
+    def selection(self) -> BatchSelection:
+        segments, starts, ends, _, _, times = zip(*[piece.slice for piece in self.pieces], strict=True)
+        return BatchSelection(
+            byte_array(self.data),
+            self.batches,
+            self.per_batch([segment.shift for segment in segments]),
+            self.per_batch([segment.partition for segment in segments]),
+            self.per_batch(starts),
+            self.per_batch(ends),
+            self._source(),
+            self.per_batch([each.oldest for each in times]),
+            self.per_batch([each.newest for each in times]),
+        )
+
+    def _source(self) -> Source:
+        file = self.pieces[0].file if len(self.pieces) == 1 else Files(self.pieces, self.owner)
+        return Source(file, self.per_batch([piece.origin for piece in self.pieces]))
+
+    def per_batch(self, values: Iterable[int]) -> PerBatch:
+        """`values`, one for each piece, as one for each batch; one number if all are equal."""
+        of_pieces = list(values)
+        return (
+            of_pieces[0]
+            if of_pieces.count(of_pieces[0]) == len(of_pieces)
+            else np.array(of_pieces, np.int64)[self.owner]
+        )
+
+    def _located(self, error: CorruptRecordError) -> CorruptRecordError:
+        file, position = error.details["file"], error.details["position"]
+        return next(piece for piece in self.pieces if piece.holds(file, position)).located(error)
+
+
+def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if records.get_total_buffer_size() <= OUTPUT_BYTES:
+        # most are this small, and the exact size costs more to compute
+        return iter([records] if records.num_rows else [])
+    parts = ceil(records.nbytes / OUTPUT_BYTES)
+    rows = ceil(records.num_rows / parts) or 1
+    return (records.slice(start, rows) for start in range(0, records.num_rows, rows))
+
+
+def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
+    batches = headers_of_all(pieces, data)
+    ends = np.array([piece.end for piece in pieces])
+    return _checked(Chunk(pieces, data, batches, np.searchsorted(ends, batches["position"], side="right")))
+
+
+def chunk_of_batches(piece: Piece, batches: Batches) -> Chunk:
+    return _checked(Chunk([piece], batches.data, batches.rows, np.zeros(len(batches.rows), np.int64)))
+
+
+def _checked(chunk: Chunk) -> Chunk:
+    chunk.check_offsets()
+    chunk.check_identity()
+    times = [piece.slice.segment.append_time_ms for piece in chunk.pieces]
+    if max(times, default=-1) >= 0:
+        give_append_times(chunk.batches, np.array(times, np.int64)[chunk.owner])
+    return chunk
+
+
+class SentPart(NamedTuple):
+    """The bytes to send: first `prefix`, then the bytes from `start` (in) to `end` (out) of the fetched data.
+
+    A run of batches that are stored with the offsets that readers see is one slice of the file. A batch with another
+    offset has the offset as a prefix.
+    """
+
+    prefix: bytes
+    start: int
+    end: int
+
+
+class Sending:
+    """The parts of a fetch on their way to a socket; the local file `path` holds `data` from `file_position` on."""
+
+    def __init__(self, parts: Iterable[SentPart], data: memoryview, path: str | None, file_position: int) -> None:
+        self._parts, self._data = iter(parts), data
+        self._file = -1 if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file_position = file_position
+        self._prefix = memoryview(b"")
+        self._start = self._end = self.sent = 0
+
+    def __enter__(self) -> Sending:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def send(self, receiver: socket.socket) -> bool:
+        """Send what `receiver`, a socket without encryption, takes now; returns whether all is sent."""
+        try:
+            while self._has_more():
+                self.sent += self._send_prefix(receiver) if self._prefix else self._send_slice(receiver)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _has_more(self) -> bool:
+        while not self._prefix and self._start == self._end:
+            part = next(self._parts, None)
+            if part is None:
+                return False
+            self._prefix, self._start, self._end = memoryview(part.prefix), part.start, part.end
+        return True
+
+    def _send_prefix(self, receiver: socket.socket) -> int:
+        # the rest is sent at once, so the prefix waits for it rather than become a packet of its own
+        count = receiver.send(self._prefix, socket.MSG_MORE if self._start < self._end else 0)
+        self._prefix = self._prefix[count:]
+        return count
+
+    def _send_slice(self, receiver: socket.socket) -> int:
+        if self._file < 0:
+            count = receiver.send(self._data[self._start : self._end])
+        else:
+            position, size = self._file_position + self._start, self._end - self._start
+            count = os.sendfile(receiver.fileno(), self._file, position, size)
+            if count == 0:
+                raise OSError("the log file ended while it was sent")
+        self._start += count
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatches:
+    """Batches in bytes [begin, end) of a local file, as readers see them. Only headers were read: receivers check.
+
+    The file is opened for each use, so that many may wait for slow receivers.
+    """
+
+    storage: Storage
+    name: str
+    begin: int
+    end: int
+    next_offset: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def __bytes__(self) -> bytes:
+        data = self.storage.read(self.name, self.begin, self.end)
+        if len(data) < len(self):
+            raise self._shorter(self.begin + len(data))
+        return data
+
+    def __getitem__(self, part: slice, /) -> StoredBatches:
+        start, end, _ = part.indices(len(self))
+        return replace(self, begin=self.begin + start, end=self.begin + end)
+
+    def send(self, receiver: int) -> int:
+        """Send to a socket's descriptor what it takes now, from the page cache; returns how many bytes."""
+        position = self.begin
+        try:
+            with self.storage.opened(self.name) as file, suppress(BlockingIOError):
+                while position < self.end:
+                    count = os.sendfile(receiver, file, position, self.end - position)
+                    if not count:
+                        raise self._shorter(position)
+                    position += count
+        except OSError as error:
+            # no socket gives this one
+            if error.errno != errno.EIO:
+                raise
+            raise StorageError(f"cannot read: {error.strerror}", file=self.name, position=position) from error
+        return position - self.begin
+
+    def _shorter(self, end: int) -> StorageError:
+        return StorageError("a log became shorter before it was sent", file=self.name, position=end)

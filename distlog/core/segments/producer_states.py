@@ -1,0 +1,333 @@
+"""The state of each producer of a partition's log: Kafka's `ProducerStateManager` (KIP-98, KIP-360)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from distlog.core.commits.producer_table import (
+    ABORT_MARKER,
+    COMMIT_MARKER,
+    DATA,
+    EXPIRATION_MS,
+    KEPT_BATCHES,
+    NONE,
+    TRANSACTIONAL_DATA,
+    KnownBatch,
+    ProducerBatch,
+    ProducerState,
+)
+from distlog.core.errors import CorruptIndexError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
+from distlog.core.format.record_batch import (
+    ABORT,
+    COMMIT,
+    CONTROL,
+    TRANSACTIONAL,
+    BatchFields,
+    batch_fields,
+    increment_sequence,
+)
+from distlog.core.segments.open_transactions import control_type, coordinator_epoch
+from distlog.core.times import NO_TIMESTAMP
+
+_MARKERS = {ABORT: ABORT_MARKER, COMMIT: COMMIT_MARKER}
+
+
+def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Iterator[ProducerBatch]:
+    """The facts about producers in batches (BATCH rows) of `data`; `shift` is added to their offsets."""
+    if len(rows) > 1:
+        # most batches of most logs have no producer
+        rows = rows[rows["producer_id"] >= 0]
+    for number, batch in enumerate(batch_fields(rows)):
+        if batch.producer_id < 0:
+            continue
+        coordinator = NONE
+        if batch.attributes & CONTROL:
+            kind, sequence = _MARKERS.get(control_type(data, rows[number]), NONE), NONE
+            if kind == NONE:
+                continue
+            coordinator = coordinator_epoch(data, rows[number])
+        else:
+            kind, sequence = _data_of(batch)
+        yield _producer_batch(batch, kind, sequence, coordinator, shift)
+
+
+def _data_of(batch: BatchFields) -> tuple[int, int]:
+    # a batch that compaction emptied was of a transaction that is decided; its marker may be gone
+    kind = TRANSACTIONAL_DATA if batch.attributes & TRANSACTIONAL and batch.record_count else DATA
+    # the coordinator of consumer groups does not number its records
+    first = batch.base_sequence
+    return kind, NONE if first < 0 else increment_sequence(first, batch.last_offset_delta)
+
+
+def _producer_batch(batch: BatchFields, kind: int, sequence: int, coordinator: int, shift: int = 0) -> ProducerBatch:
+    return ProducerBatch(
+        batch.producer_id,
+        batch.producer_epoch,
+        sequence,
+        batch.base_offset + batch.last_offset_delta + shift,
+        batch.last_offset_delta,
+        batch.max_timestamp,
+        kind,
+        coordinator,
+    )
+
+
+def state_of(entry: Any) -> ProducerState:
+    state = ProducerState(
+        int(entry["producer_epoch"]),
+        last_timestamp=int(entry["last_timestamp"]),
+        coordinator_epoch=int(entry["coordinator_epoch"]),
+        transaction_first_offset=int(entry["transaction_first_offset"]),
+    )
+    if entry["last_offset"] >= 0:
+        batch = ("last_sequence", "last_offset", "offset_delta", "last_timestamp")
+        state = replace(state, batches=(KnownBatch(*(int(entry[name]) for name in batch)),))
+    return state
+
+
+def batches_of(entry: Any) -> Iterator[ProducerBatch]:
+    producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
+    last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
+    begin = max(last, first, 0) if last < 0 else last - int(entry["offset_delta"])
+    if last < 0 or entry["coordinator_epoch"] != NONE:
+        yield ProducerBatch(producer, epoch, NONE, begin, 0, time, COMMIT_MARKER, int(entry["coordinator_epoch"]))
+    if first != NONE and (last < 0 or first < begin):
+        # there is no batch: the entry has no number
+        yield ProducerBatch(producer, epoch, NONE, first, 0, time, TRANSACTIONAL_DATA, NONE)
+    if last >= 0:
+        kind = DATA if first == NONE else TRANSACTIONAL_DATA
+        delta = int(entry["offset_delta"])
+        yield ProducerBatch(producer, epoch, int(entry["last_sequence"]), last, delta, time, kind, NONE)
+
+
+def _entry(producer: int, state: ProducerState) -> tuple[int, ...]:
+    last = state.batches[-1] if state.batches else KnownBatch(NONE, NONE, 0, NO_TIMESTAMP)
+    return (
+        producer,
+        state.epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.offset_delta,
+        state.last_timestamp,
+        state.coordinator_epoch,
+        state.transaction_first_offset,
+    )
+
+
+# The producer snapshot, `<offset>.snapshot`: the state of each producer before that offset.
+#
+#     position | type | field
+#     0        | i16  | version, 1
+#     2        | u32  | CRC-32C of all that follows
+#     6        | i32  | number of entries, 46 bytes each
+#     entry 0  | i64  | producer id
+#     entry 8  | i16  | epoch
+#     entry 10 | i32  | sequence number of its last record, -1: none
+#     entry 14 | i64  | offset of its last record, -1: none
+#     entry 22 | i32  | offset delta of its last batch
+#     entry 26 | i64  | timestamp of its last batch
+#     entry 34 | i32  | epoch of the coordinator that ended its last transaction, -1: none
+#     entry 38 | i64  | first offset of its open transaction, -1: none
+#
+# Everything is big-endian (Kafka's `ProducerStateManager`). Kafka remembers five batches per producer; only the
+# last one is in this file.
+
+ENTRY = np.dtype(
+    [
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("last_sequence", ">i4"),
+        ("last_offset", ">i8"),
+        ("offset_delta", ">i4"),
+        ("last_timestamp", ">i8"),
+        ("coordinator_epoch", ">i4"),
+        ("transaction_first_offset", ">i8"),
+    ]
+)
+_VERSION = 1
+_HEADER = struct.Struct(">hIi")
+_CRC_START = 6
+
+
+def read_producer_snapshot(data: bytes, *, file: str = "") -> npt.NDArray[np.void]:
+    """The entries (ENTRY rows) of the snapshot `data`; CorruptIndexError for a bad one: use the one before."""
+    if len(data) < _HEADER.size:
+        raise CorruptIndexError("a producer snapshot is cut off: delete it", file=file or None)
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != _VERSION or crc != crc32c(data[_CRC_START:]) or count * ENTRY.itemsize != len(data) - _HEADER.size:
+        raise CorruptIndexError("a producer snapshot is corrupt: delete it", file=file or None, version=version)
+    return np.frombuffer(data, ENTRY, offset=_HEADER.size)
+
+
+def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
+    body = struct.pack(">i", len(entries)) + entries.astype(ENTRY).tobytes()
+    return struct.pack(">hI", _VERSION, crc32c(body)) + body
+
+
+# A producer numbers its records from 0 on, in each partition. So a log can tell a batch that it has already from
+# the next one, and from one after missing batches. It keeps the last five batches of each producer.
+
+#: Kafka's producer.id.expiration.check.interval.ms: how often all producers are looked at.
+EXPIRATION_CHECK_MS = 600_000
+#: Raises an error for a batch that must not be the first one of a producer that the log does not know.
+FirstBatch = Callable[[BatchFields], None]
+
+
+def any_first(batch: BatchFields) -> None:
+    """Let a producer that the log does not know begin with any batch, as Kafka does."""
+
+
+class ProducerStates:
+    """The states of a partition's producers, by producer id, at one offset of its log.
+
+    A log that was cleaned, or cut at its beginning, does not have batches of all producers. So a walk may begin
+    with a snapshot before `offset`: batches below that are passed over. A walk that is not `whole` begins
+    without a snapshot.
+    """
+
+    def __init__(
+        self, states: Mapping[int, ProducerState] | None = None, offset: int = 0, *, whole: bool = True
+    ) -> None:
+        self._states, self.offset, self._is_whole = dict(states or {}), offset, whole
+        self._opened = {
+            producer: state.transaction_first_offset
+            for producer, state in self._states.items()
+            if state.transaction_first_offset != NONE
+        }
+
+    @classmethod
+    def of_snapshot(cls, entries: npt.NDArray[np.void], offset: int = 0) -> ProducerStates:
+        return cls({int(entry["producer_id"]): state_of(entry) for entry in entries}, offset)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        return self._states.get(producer_id)
+
+    def know(self, producer_id: int, state: ProducerState | None) -> None:
+        if state is not None:
+            self._states.setdefault(producer_id, state)
+
+    @property
+    def opened(self) -> Mapping[int, int]:
+        return self._opened
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """True if a transaction of the producer in this epoch, or one before (its end marker fences it), is open."""
+        return producer_id in self._opened and self._states[producer_id].epoch <= epoch
+
+    def snapshot(self) -> bytes:
+        """The content of the producer snapshot after the last batch."""
+        return write_producer_snapshot(self.entries())
+
+    def entries(self) -> npt.NDArray[np.void]:
+        return np.array([_entry(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
+
+    def expire(self, now_ms: int, producers: Iterable[int] | None = None, *, after_ms: int = EXPIRATION_MS) -> None:
+        """Forget producers silent for `after_ms` at `now_ms`, unless their transaction is open; or only of these."""
+        for producer in list(self._states if producers is None else producers):
+            state = self._states.get(producer)
+            if state is not None and state.has_expired(now_ms, after_ms):
+                del self._states[producer]
+
+    def see(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
+        """Take batches (BATCH rows) of `data`, with offsets `shift` higher; `heard_ms`: they were just appended."""
+        if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
+            rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
+        for batch in producer_batches(data, _sufficient_rows(rows), shift):
+            producer = batch.producer_id
+            if not self._is_whole and batch.is_marker and producer not in self._states:
+                # a marker has no sequence number of its producer
+                continue
+            state = self._states.get(producer, ProducerState()).after(batch, heard_ms)
+            self._states[producer] = state
+            if state.transaction_first_offset != NONE:
+                self._opened[producer] = state.transaction_first_offset
+            else:
+                self._opened.pop(producer, None)
+
+    def recall(self, earlier: ProducerStates) -> None:
+        """Take from `earlier`, the states behind an earlier part of the log, the batches that are not known here."""
+        for producer, state in self._states.items():
+            before = earlier.get(producer)
+            if before is not None:
+                self._states[producer] = state.with_earlier(before)
+
+    def hear(self, known: ProducerStates) -> None:
+        """Take from `known` when its producers were heard of: logs and snapshots have the times of records alone."""
+        for producer, state in self._states.items():
+            before = known.get(producer)
+            if before is not None and before.heard_ms > state.heard_ms:
+                self._states[producer] = replace(state, heard_ms=before.heard_ms)
+
+    def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
+        """Check batches that are to be appended together; returns the last if the log has all of them already."""
+        last = batches[-1]
+        state = self._states.get(last.producer_id)
+        last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
+        if state and (known := state.known(last.producer_epoch, last.base_sequence, last_sequence)):
+            return known
+        scratch: dict[int, ProducerState] = {}
+        for batch in batches:
+            producer = batch.producer_id
+            if producer < 0:
+                continue
+            state = scratch.get(producer) or self._states.get(producer) or ProducerState()
+            if batch.producer_epoch < state.epoch:
+                raise ProducerFencedError(
+                    "a newer producer with this id has written: end this one",
+                    producer_id=producer,
+                    producer_epoch=batch.producer_epoch,
+                    current_epoch=state.epoch,
+                )
+            if not batch.attributes & CONTROL:
+                _check_next(state, batch, first)
+                if batch is not last:
+                    # for the batches behind it
+                    scratch[producer] = state.after(_producer_batch(batch, *_data_of(batch), NONE))
+        return None
+
+
+def _check_next(state: ProducerState, batch: BatchFields, first: FirstBatch) -> None:
+    epoch, sequence, producer = batch.producer_epoch, batch.base_sequence, batch.producer_id
+    if state.transaction_first_offset != NONE and not batch.attributes & TRANSACTIONAL:
+        raise InvalidRecordError("the producer's transaction is open: end it first", producer_id=producer)
+    if sequence == NONE and batch.attributes & TRANSACTIONAL:
+        # the coordinator of groups appends it for the producer, and does not number it
+        return
+    if state.epoch == NONE:
+        # of a producer that is not known any more, or not yet, any number may come
+        first(batch)
+        return
+    expected = increment_sequence(state.last_sequence, 1) if epoch == state.epoch else 0
+    if sequence != expected:
+        raise OutOfOrderSequenceError(
+            "the batch does not follow the producer's last one, so batches are missing, or it is an old one: "
+            "begin a new producer",
+            producer_id=producer,
+            producer_epoch=epoch,
+            sequence=sequence,
+            expected=expected,
+        )
+
+
+def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The rows without batches of data, outside of transactions, behind which KEPT_BATCHES of the producer follow."""
+    if len(rows) <= KEPT_BATCHES:
+        return rows
+    data = np.flatnonzero(rows["attributes"] & CONTROL == 0)
+    order = data[np.argsort(rows["producer_id"][data], kind="stable")]
+    producers = rows["producer_id"][order]
+    following = np.searchsorted(producers, producers, side="right") - np.arange(len(producers)) - 1
+    is_needed = rows["attributes"] & (CONTROL | TRANSACTIONAL) != 0
+    is_needed[order[following < KEPT_BATCHES]] = True
+    sufficient: npt.NDArray[Any] = rows[is_needed]
+    return sufficient

@@ -1,1 +1,0 @@
-"""Topics, which users hold; appends, transactions and writers."""

@@ -1,1 +1,0 @@
-"""Producers and transactions: the state that brokers keep of them, and the records that a reader may see (KIP-98)."""

@@ -1,0 +1,353 @@
+"""The second half of an append: adds the segments that an Appender has written, all in one commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.arrays import integers, numbers_of
+from distlog.core.commits import fields
+from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, SetTransaction
+from distlog.core.commits.commit_json import TABLE_ROWS
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.pending_append import pending_append
+from distlog.core.commits.pending_queue import segments_of_append
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable, moved
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.display import Shown, counted
+from distlog.core.errors import CommitConflictError, InvalidRecordError, StorageFullError
+from distlog.core.log.active_seals import ActiveSeals
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.write.rows import Appendable
+from distlog.core.write.segments_writer import Appender
+from distlog.core.write.time_warnings import warn_of_times
+
+
+def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+    ends = snapshot.table.log_end_offsets.tolist()
+    placed = []
+    for segment in segments:
+        if segment.partition >= len(ends):
+            raise CommitConflictError("the topic no longer has this partition", partition=segment.partition)
+        placed.append(segment.at(ends[segment.partition]))
+        ends[segment.partition] = placed[-1].next_offset
+    return placed
+
+
+def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
+    if isinstance(segments, SegmentTable):
+        numbers, firsts = np.unique(segments.array("partition"), return_index=True)
+        lasts = np.append(firsts, len(segments))[1:] - 1
+        spans = zip(segments.base_offsets[firsts].tolist(), segments.next_offsets[lasts].tolist(), strict=True)
+        return dict(zip(numbers.tolist(), spans, strict=True))
+    offsets: dict[int, tuple[int, int]] = {}
+    for segment in segments:
+        first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
+        offsets[segment.partition] = (first, segment.next_offset)
+    return offsets
+
+
+BatchId = int | str
+
+#: How many partitions the text of a result names.
+_SPANS = 4
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AppendResult(Shown):
+    """The result of an append: the version of its commit and, by partition, the (first, end) offsets it got.
+
+    `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first commit.
+    `version` is None when nothing was committed, as in place.
+    """
+
+    version: int | None
+    offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    replayed: bool = False
+
+    @property
+    def record_count(self) -> int:
+        """The number of records that were appended."""
+        return sum(end - first for first, end in self.offsets.values())
+
+    def __str__(self) -> str:
+        version = "" if self.version is None else f", version {self.version}"
+        spans = [f"{number}: {first:,} to {end:,}" for number, (first, end) in list(self.offsets.items())[:_SPANS]]
+        more = ["..."] if len(self.offsets) > _SPANS else []
+        again = "appended before" if self.replayed else "appended"
+        return (
+            f"{again} {counted(self.record_count, 'record')}{version}; offsets {', '.join([*spans, *more]) or 'none'}"
+        )
+
+    def to_table(self) -> pa.Table:
+        """A row per partition: the offsets from `start_offset` (in) to `end_offset` (out)."""
+        firsts, ends = ([span[side] for span in self.offsets.values()] for side in (0, 1))
+        columns = {"partition": list(self.offsets), "start_offset": firsts, "end_offset": ends}
+        return pa.table({name: integers(column) for name, column in columns.items()})
+
+
+def commit_append(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    segments: Sequence[SegmentInfo],
+    *,
+    read_version: int | None,
+    app_id: str | None = None,
+    batch_id: BatchId | None = None,
+    in_order: bool = False,
+    write_id: str | None = None,
+    written_by: TopicConfig | None = None,
+    fence: Callable[[Snapshot], None] | None = None,
+) -> tuple[AppendResult, Snapshot]:
+    """Add `segments` after the log ends, and seal their partitions' active segments, in one commit or none.
+
+    `written_by` are the settings by which their records were checked; None: they suit any topic. `fence` gets each
+    head to append to, and may raise. If the same (app_id, batch_id) was committed before, or `in_order` a later one,
+    this is a replay, and nothing is sealed. Raises CommitConflictError if the topic was dropped, or is compacted and
+    was not then, TransactionTooOldError for old files, and the errors of `check_room`, `CommitRace`, `ActiveSeals`.
+    """
+    _check_stored(app_id, batch_id)
+    if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
+        segments = SegmentTable.of(sorted(segments, key=lambda segment: segment.partition))
+    batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
+    pending = None
+    if fence is None and write_id is None:
+        is_keyed = written_by is None or "compact" in written_by.cleanup_policy
+        pending = pending_append(handle.storage, snapshot, segments, batch, is_keyed=is_keyed)
+    # before the commit: where warnings are errors, nothing is appended
+    warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
+    ticket = handle.log.queue.ticket(pending, snapshot)
+    race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id, ticket=ticket)
+    placed: Sequence[SegmentInfo] = ()
+    with race, ActiveSeals(handle, race) as seals:
+        for head in race:
+            if earlier := replayed(head, app_id, batch_id, in_order=in_order):
+                return earlier, head
+            sealed = seals.seal(head, _partitions_of(segments))
+            if sealed is None:
+                continue
+            if written_by is not None:
+                check_keyed(sealed.config, written_by)
+            check_room(sealed, app_id, batch_id, in_order=in_order)
+            if fence is not None:
+                fence(sealed)
+            placed, actions = _placed(sealed, segments)
+            if batch is not None:
+                actions.append(replace(batch, offsets=offsets_of(placed)))
+            if not actions:
+                return AppendResult(None), head
+            race.put([*seals.actions, *actions])
+    assert race.commit is not None
+    if ticket is not None and ticket.group_commit is not None:
+        placed = segments_of_append(ticket.group_commit, segments)
+    return AppendResult(race.commit.version, offsets_of(placed)), race.after
+
+
+def _placed(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], list[Action]]:
+    if isinstance(segments, SegmentTable):
+        # as `place`, of segments in the order of their partitions, in columns
+        rows = segments.columns()
+        owners, ends = numbers_of(rows["partition"]), head.table.log_end_offsets
+        if len(owners) and owners[-1] >= len(ends):
+            raise CommitConflictError("the topic no longer has this partition", partition=int(owners[-1]))
+        counts = numbers_of(rows["next_offset"]) - numbers_of(rows["base_offset"])
+        sums = np.cumsum(counts) - counts
+        firsts = np.searchsorted(owners, owners)
+        table = SegmentTable(moved(rows, ends[owners] + sums - sums[firsts]))
+        return table, [AddTable(table.columns())]
+    placed = place(head, segments)
+    return placed, [*map(Add, placed)]
+
+
+def _partitions_of(segments: Sequence[SegmentInfo]) -> set[int]:
+    if isinstance(segments, SegmentTable):
+        return set(np.unique(segments.array("partition")).tolist())
+    return {segment.partition for segment in segments}
+
+
+def check_keyed(config: TopicConfig, written_by: TopicConfig) -> None:
+    """Compaction deletes records without a key, and these records were not checked for one."""
+    if "compact" in config.cleanup_policy and "compact" not in written_by.cleanup_policy:
+        raise CommitConflictError(
+            "nothing was committed: the topic is compacted since the records were written, so each needs a key; "
+            "write again"
+        )
+
+
+def replayed(
+    snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
+) -> AppendResult | None:
+    """The result of the first commit of (app_id, batch_id); None if it was not committed before.
+
+    `in_order`: the application numbers its batches, and commits them one after the other. A batch below its newest
+    was committed too, if it had rows; its result has no version and no offsets when it is forgotten.
+    """
+    if app_id is None or batch_id is None or not snapshot.transactions.has(app_id, batch_id, in_order=in_order):
+        return None
+    earlier = snapshot.transaction(app_id, batch_id)
+    return AppendResult(earlier.version, earlier.offsets, True) if earlier else AppendResult(None, replayed=True)
+
+
+def check_room(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False) -> None:
+    """Raise StorageFullError if the topic can remember no new batch that is not in order.
+
+    Forgetting a batch earlier than promised would make its replay a duplicate.
+    """
+    most = snapshot.config.batch_ids_bytes
+    if batch_id is None or in_order or snapshot.transactions.size <= most:
+        return
+    if replayed(snapshot, app_id, batch_id) is None:
+        raise StorageFullError(
+            "nothing was appended: the topic remembers as many batch ids, with the offsets that their batches got, "
+            "as batch.ids.bytes allows; raise the setting, or wait: older ids go after 30 days",
+            batches=len(snapshot.transactions),
+            bytes=snapshot.transactions.size,
+            most=most,
+        )
+
+
+def check_batch(app_id: str | None, batch_id: BatchId | None) -> BatchId | None:
+    """The batch's id, of an integer of numpy too; InvalidRecordError for one id alone, or an app_id of distlog's."""
+    given: object = batch_id
+    if isinstance(given, np.integer):
+        batch_id = int(given)
+    _check_stored(app_id, batch_id)
+    if app_id is not None and app_id.startswith(RESERVED_APPS):
+        begin = ", ".join(repr(prefix) for prefix in RESERVED_APPS)
+        raise InvalidRecordError(
+            f"application ids that begin with {begin} are distlog's own: give another app_id", app_id=app_id[:100]
+        )
+    return batch_id
+
+
+def _check_stored(app_id: str | None, batch_id: BatchId | None) -> None:
+    if app_id is None and batch_id is None:
+        return
+    try:
+        fields.NAME(app_id).encode()
+        str(fields.batch_id(batch_id)).encode()
+    except ValueError:
+        raise InvalidRecordError(
+            "give app_id and batch_id together: text of 1 to 1000 characters, or for batch_id an integer, at least 0",
+            app_id=ascii(app_id)[:100],
+            batch_id=ascii(batch_id)[:100],
+        ) from None
+
+
+def open_appender(
+    handle: TopicHandle, current: CurrentSnapshot, compression: str | None = None, timestamp_unit: str = "ms"
+) -> Appender:
+    current.check_writable(handle.storage)
+    snapshot = current.snapshot
+    partitions = len(snapshot.partitions)
+    return Appender(
+        handle.storage,
+        handle.name,
+        snapshot.config,
+        partitions,
+        read_version=snapshot.version,
+        first_partition=handle.random.randrange(partitions),
+        clock=handle.clock,
+        random=handle.random,
+        new_id=handle.new_id,
+        compression=compression,
+        timestamp_unit=timestamp_unit,
+    )
+
+
+class Transaction:
+    """Appends to any partitions of a topic that become visible together, when the `with` block ends well.
+
+    `result` has the version and the offsets afterwards. When the block or one of the appends raises, nothing was
+    appended; after an append that raised, `commit` raises its error again. A forked child can only abort its copy.
+    `in_order` says that the application numbers its batches, and commits them one after the other. `check_batch` has
+    checked the ids of users; a producer has its own.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        app_id: str | None = None,
+        batch_id: BatchId | None = None,
+        compression: str | None = None,
+        *,
+        timestamp_unit: str = "ms",
+    ) -> None:
+        self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
+        snapshot = current.recent()
+        self._read_version = snapshot.version
+        self._is_replay = replayed(snapshot, app_id, batch_id) is not None
+        check_room(snapshot, app_id, batch_id)
+        self._appender: Appender | None = open_appender(handle, current, compression, timestamp_unit)
+        self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
+        self._process = os.getpid()
+        self.result = AppendResult(None)
+
+    def append(self, data: Appendable, partition: int | None = None, *, progress: bool | None = None) -> int:
+        """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError names the fault.
+
+        The rows of a replayed (app_id, batch_id) are not looked at. `progress` as in `Scan.to_table`.
+        """
+        appender = self._open_appender()
+        if self._is_replay:
+            return 0
+        try:
+            return appender.append(data, partition, progress)
+        except BaseException as error:
+            self.abort()
+            self._error, self._trace = error, error.__traceback__
+            raise
+
+    def commit(self) -> AppendResult:
+        """Make the appends durable and visible, all at once; returns the result, also kept as `result`.
+
+        Raises CommitConflictError, StorageError (nothing was appended), CommitStateUnknownError (it may have been).
+        """
+        appender, self._appender = self._open_appender(), None
+        segments, snapshot = appender.close(), self._current.snapshot
+        self.result, snapshot = commit_append(
+            self._handle,
+            snapshot,
+            segments,
+            read_version=self._read_version,
+            app_id=self._app_id,
+            batch_id=self._batch_id,
+            written_by=appender.config,
+        )
+        self._current.advance(snapshot)
+        return self.result
+
+    def _open_appender(self) -> Appender:
+        if self._process != os.getpid():
+            raise InvalidRecordError("the transaction was begun before a fork, by the parent; begin another here")
+        if self._error is not None:
+            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
+            raise self._error.with_traceback(self._trace)
+        if self._appender is None:
+            raise InvalidRecordError("the transaction has ended; begin another")
+        return self._appender
+
+    def abort(self) -> None:
+        """Append nothing; the files written stay unreferenced until vacuum."""
+        if self._appender is not None:
+            self._appender.abort()
+        self._appender = self._error = self._trace = None
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.abort()
+        elif self._appender is not None or self._error is not None:
+            self.commit()

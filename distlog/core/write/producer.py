@@ -1,0 +1,382 @@
+"""A producer: a writer that doubles nothing, and that can append to many partitions all or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from distlog.core.commits.actions import PRODUCER_APP, SetTransaction
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    DistlogError,
+    InvalidConfigError,
+    InvalidRecordError,
+    ProducerFencedError,
+    StorageError,
+)
+from distlog.core.format.record_batch import BatchFormat, increment_sequence
+from distlog.core.log.active_seals import wait_for_appends
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.storage.retry import Deadline
+from distlog.core.write.append import AppendResult, commit_append, open_appender
+from distlog.core.write.delivery import deliver, successes
+from distlog.core.write.engine import DELIVERY_TIMEOUT_S, Engine
+from distlog.core.write.record_sender import RecordSender, SendResult
+from distlog.core.write.segments_writer import Appender
+from distlog.core.write.writer import Writer
+
+# Without a transactional id a producer is new each time, with a random id. With one, the commit log counts its
+# generations, each with a commit, as the application `producer:<transactional id>`. Batch numbers are generation *
+# 2^32 + the number in it; 0 is the commit that begins it. So a reader that sees a higher generation knows that lower
+# ones have ended. The epoch in batches is the generation; when the epochs of one producer id are used up, the next
+# generation has another id, as in Kafka.
+
+#: Epochs of one producer id: an int16 that is not negative.
+_EPOCHS = 1 << 15
+_NUMBER_BITS = 32
+_LONGEST_ID = 249
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """A producer's numbers in batches and commits; without a `transactional_id` nothing can replace it."""
+
+    transactional_id: str | None
+    generation: int
+    producer_id: int
+    epoch: int
+    app_id: str
+
+    def check(self, head: Snapshot, partitions: Collection[int] = ()) -> None:
+        """Raise ProducerFencedError if a newer producer with this transactional id has started by this head."""
+        if self.transactional_id is not None:
+            newest = _generation(head, self.app_id)
+            if newest is not None and newest > self.generation:
+                raise ProducerFencedError(
+                    "a newer producer with this transactional id has begun: end this one",
+                    transactional_id=self.transactional_id,
+                )
+
+
+def begin_producer(
+    handle: TopicHandle, current: CurrentSnapshot, transactional_id: str | None = None
+) -> ProducerIdentity:
+    """A new producer; it ends all earlier ones with the same transactional id, and aborts their open transaction."""
+    if transactional_id is None:
+        unique = handle.new_id()
+        return ProducerIdentity(None, 0, int(unique[:16], 16) & MAX_LONG, 0, f"{PRODUCER_APP}{unique}")
+    if not isinstance(transactional_id, str) or not 0 < len(transactional_id) <= _LONGEST_ID:
+        text = f"a transactional id is text of 1 to {_LONGEST_ID} characters"
+        raise InvalidConfigError(text, transactional_id=repr(transactional_id)[:300])
+    app_id = f"{PRODUCER_APP}{transactional_id}"
+    with CommitRace(handle.log, current.refresh(), "producer") as race:
+        for head in race:
+            newest = _generation(head, app_id)
+            generation = 0 if newest is None else newest + 1
+            race.put([SetTransaction(app_id, generation << _NUMBER_BITS, {}, in_order=True)])
+    after = race.after
+    current.advance(after)
+    number, epoch = divmod(generation, _EPOCHS)
+    digest = hashlib.sha256(f"{after.topic_id}/{number}/{transactional_id}".encode()).digest()
+    producer_id = int.from_bytes(digest[:8], "big") & MAX_LONG
+    return ProducerIdentity(transactional_id, generation, producer_id, epoch, app_id)
+
+
+def _generation(snapshot: Snapshot, app_id: str) -> int | None:
+    newest = snapshot.transactions.newest(app_id)
+    return None if newest is None else newest >> _NUMBER_BITS
+
+
+class ProducerSequences:
+    """The numbers of one producer's batches; a forked child is another producer."""
+
+    def __init__(self, handle: TopicHandle, current: CurrentSnapshot, transactional_id: str | None) -> None:
+        self._handle, self._current = handle, current
+        self._identity, self._process = begin_producer(handle, current, transactional_id), os.getpid()
+        #: How many transactions it has, by application id.
+        self.transactions = Counter[str]()
+        # by producer id and partition
+        self._sequences = Counter[tuple[int, int]]()
+
+    @property
+    def fence(self) -> ProducerIdentity:
+        """The identity; raises InvalidRecordError in a forked child if it has a transactional id."""
+        if self._process != os.getpid():
+            if self._identity.transactional_id is not None:
+                raise InvalidRecordError("the producer was begun before a fork, by the parent; begin another here")
+            self._identity, self._process = begin_producer(self._handle, self._current), os.getpid()
+        return self._identity
+
+    def form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
+        """`form` with the producer, and the next sequence number of the partition."""
+        identity = self.fence
+        sequence = self._sequences[identity.producer_id, partition]
+        return replace(form, producer_id=identity.producer_id, producer_epoch=identity.epoch, base_sequence=sequence)
+
+    def count(self, partition: int, records: int) -> None:
+        """Advance the sequence number of a partition past records that are in the log."""
+        key = self.fence.producer_id, partition
+        self._sequences[key] = int(increment_sequence(self._sequences[key], records))
+
+
+class CommittedError(CommitConflictError):
+    """The transaction cannot be aborted: its commit landed, although it returned an error."""
+
+
+class TransactionSender:
+    """Sends a producer's buffers: within a transaction to segments that no commit names, else to `sender`.
+
+    A commit is atomic, so a transaction is one commit of its segments at its end, or none: nothing is left open, and
+    no marker is needed.
+    """
+
+    _appender: Appender | None = None
+    _read_version = 0
+    #: The transaction's segments, once its commit was tried, and the number that it is committed under.
+    _written: Sequence[SegmentInfo] | None = None
+    _number = 0
+
+    def __init__(self, sender: RecordSender, sequences: ProducerSequences) -> None:
+        self.handle, self.current, self.compression = sender.handle, sender.current, sender.compression
+        self._sender, self._sequences = sender, sequences
+
+    def begin(self) -> None:
+        identity = self._sequences.fence
+        identity.check(self.current.refresh())
+        self._read_version, self._written = self.current.snapshot.version, None
+        # each has a number of its own, so that it is known again even if an interrupt came behind its commit
+        self._sequences.transactions[identity.app_id] += 1
+        self._number = (identity.generation << _NUMBER_BITS) + self._sequences.transactions[identity.app_id]
+        self._appender = open_appender(self.handle, self.current, self.compression)
+
+    def send(self, records: pa.RecordBatch) -> SendResult:
+        if self._appender is None:
+            return self._sender.send(records)
+        self._appender.append(records)
+        return SendResult(AppendResult(None), [])
+
+    def commit(self) -> SendResult:
+        """Commit all records sent. After CommitStateUnknownError it may be called again."""
+        if self._written is None:
+            self._written = self._open_appender().close()
+        if self._written:
+            result = self._committed_once(self._written)
+        else:
+            self._sequences.fence.check(self.current.refresh())
+            result = AppendResult(None)
+        self._appender = None
+        return SendResult(result, successes(result))
+
+    def abort(self) -> None:
+        """Forget all records sent; raises CommittedError if the commit landed after all."""
+        # a commit of unknown outcome cannot land any more after one that takes its number
+        if self._written and self._committed_once([]).replayed:
+            self._appender = None
+            raise CommittedError("the transaction is committed")
+        self._open_appender().abort()
+        self._appender = None
+
+    def begin_child(self) -> None:
+        self._appender = None
+        self._sender.begin_child()
+
+    @property
+    def is_flushed(self) -> bool:
+        return self._sender.is_flushed
+
+    def flush(self) -> None:
+        self._sender.flush()
+
+    def close(self) -> None:
+        self._sender.close()
+
+    def _open_appender(self) -> Appender:
+        assert self._appender is not None
+        return self._appender
+
+    def _committed_once(self, segments: Sequence[SegmentInfo]) -> AppendResult:
+        """Commit the segments under the transaction's number, unless something is committed under it."""
+        identity, deadline = self._sequences.fence, Deadline(DELIVERY_TIMEOUT_S)
+        while True:
+            try:
+                result, snapshot = commit_append(
+                    self.handle,
+                    self.current.snapshot,
+                    segments,
+                    # where nothing is added, no file can be too old
+                    read_version=self._read_version if segments else None,
+                    app_id=identity.app_id,
+                    batch_id=self._number,
+                    in_order=True,
+                    written_by=self._open_appender().config,
+                )
+                break
+            except (StorageError, CommitStateUnknownError):
+                if not deadline.pause():
+                    raise
+        self.current.advance(snapshot)
+        if result.replayed and result.version is None:
+            identity.check(snapshot)
+            raise ProducerFencedError("the outcome of this transaction is not kept any more: begin a new producer")
+        return result
+
+
+def producer_sender(
+    handle: TopicHandle,
+    current: CurrentSnapshot,
+    engine: Engine,
+    compression: str | None,
+    transactional_id: str | None,
+) -> RecordSender | TransactionSender:
+    """The sender of a new producer; it ends all earlier producers with the same transactional id."""
+    sequences = ProducerSequences(handle, current, transactional_id)
+    if transactional_id is not None and handle.storage.is_local_disk:
+        # until the appends of earlier producers with this id have ended
+        wait_for_appends(handle, current.snapshot)
+    sender = RecordSender(handle, current, engine, compression, numbers=sequences)
+    return sender if transactional_id is None else TransactionSender(sender, sequences)
+
+
+_log = logging.getLogger("distlog")
+
+
+class _AbortedError(CommitConflictError):
+    """The error of records that an abort kept from being sent."""
+
+
+class Producer(Writer):
+    """A Writer whose records are there once. With a transactional id, it has transactions.
+
+    Records appended between `begin` and `commit` become visible to all readers by one commit, in all partitions at
+    once, or never.
+    """
+
+    def begin_empty(self) -> None:
+        """Become empty, as after a fork."""
+        self._is_open = False
+        super().begin_empty()
+
+    def begin(self) -> ProducerTransaction:
+        """Begin a transaction. It may be used in a `with` block: commits it, or aborts it if the block raises.
+
+        Raises InvalidConfigError without a transactional id, InvalidRecordError if one is open.
+        """
+        sender = self._transactions()
+        if self._is_open:
+            raise InvalidRecordError("a transaction is open: commit or abort it first")
+        self.flush()
+        sender.begin()
+        self._is_open = True
+        return ProducerTransaction(self)
+
+    def commit(self) -> AppendResult:
+        """Commit the transaction; returns the offsets of its records, by partition, also kept as `result`.
+
+        Raises ProducerFencedError when a newer producer with its id has begun; CommitStateUnknownError, after which
+        it may be called again. After other errors the transaction can only be aborted.
+        """
+        sender = self._transactions()
+        self._check_is_open()
+        self._check_can_wait()
+        self._check_open()
+        self._settle()
+        self._raise_error()
+        try:
+            outcome = sender.commit()
+        except CommitStateUnknownError:
+            raise
+        except BaseException as error:
+            # a second try could leave out lost records
+            self._fail(error)
+            raise
+        self._is_open, self.result = False, outcome.result
+        if self._on_delivery is not None:
+            deliver(outcome.deliveries, self._on_delivery)
+        return self.result
+
+    def abort(self) -> None:
+        """Abort the transaction: its records are forgotten, and the producer may begin the next one.
+
+        Raises ProducerFencedError if another producer has taken over and it is unknown whether the transaction was
+        committed before, CommitConflictError if it is committed, although `commit` raised.
+        """
+        sender = self._transactions()
+        self._check_is_open()
+        self._check_can_wait()
+        if self._error is None:
+            # records not sent yet are not sent any more
+            self._fail(_AbortedError("the transaction was aborted"))
+        self._settle()
+        # until it has ended, it must not be committed: it lacks records
+        try:
+            sender.abort()
+        except CommittedError:
+            self._is_open, self._error = False, None
+            raise
+        self._is_open, self._error = False, None
+
+    def close(self) -> None:
+        """Flush, and take no more records; a transaction that is open is aborted."""
+        try:
+            if self._is_open and not self.is_closed:
+                self.abort()
+        finally:
+            super().close()
+
+    @property
+    def in_transaction(self) -> bool:
+        """True if a transaction is open."""
+        return self._is_open
+
+    def _check_is_open(self) -> None:
+        if not self._is_open:
+            raise InvalidRecordError("no transaction is open: begin one")
+
+    def _transactions(self) -> TransactionSender:
+        if not isinstance(self._sender, TransactionSender):
+            raise InvalidConfigError("transactions need a transactional_id: give one to topic.producer")
+        return self._sender
+
+    def __enter__(self) -> Producer:
+        return self
+
+
+class ProducerTransaction:
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def __enter__(self) -> Producer:
+        return self._producer
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._producer.in_transaction:
+            return
+        if kind is not None:
+            self._abort()
+            return
+        try:
+            self._producer.commit()
+        except CommitStateUnknownError:
+            raise
+        except BaseException:
+            self._abort()
+            raise
+
+    def _abort(self) -> None:
+        try:
+            self._producer.abort()
+        except DistlogError as failure:
+            # the error that led here is raised
+            _log.warning("cannot abort the transaction: %s", failure)

@@ -1,0 +1,549 @@
+"""Makes columns of a caller's data: `normalize` turns Arrow, pandas or dicts into one Arrow batch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from functools import partial
+from sys import getsizeof
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.arrays import column_of, integers, numbers_of
+from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG, TopicConfig
+from distlog.core.errors import InvalidRecordError
+from distlog.core.format.record_batch import HEADER_SIZE, HEADERS_TYPE
+from distlog.core.format.record_encoder import unfit
+from distlog.core.segments.segment_writer import largest_batch
+from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, scale, to_ms, wrong_unit
+
+_NUMBERS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+
+
+def timestamps_of(
+    batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int, unit: str = "ms"
+) -> pa.Array:
+    """The times of the batch's records in ms since 1970, int64 without nulls; missing ones are `now_ms`."""
+    if config.message_timestamp_type == "LogAppendTime" or "timestamp" not in batch.schema.names:
+        return integers(np.full(batch.num_rows, now_ms))
+    column = _in_ms(scaled(batch.column("timestamp"), unit, first_row))
+    column = pc.fill_null(column, integers([now_ms])[0]) if column.null_count else column
+    low, high = (value.as_py() for value in pc.min_max(column).values())
+    before, after = _limits(config, now_ms)
+    if low is not None and (low < before or high > after):
+        is_bad = pc.or_(
+            pc.and_(pc.less(column, before), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, after)
+        )
+        row = pc.index(is_bad, True).as_py()
+        if row >= 0:
+            timestamp, limits = column[row].as_py(), {"earliest": before, "latest": after}
+            raise InvalidRecordError(_refusal(timestamp), row=first_row + row, timestamp=timestamp, **limits)
+    return column
+
+
+def check_timestamp(timestamp: int | None, config: TopicConfig, now_ms: int) -> None:
+    if timestamp in (None, NO_TIMESTAMP) or config.message_timestamp_type != "CreateTime":
+        return
+    before, after = _limits(config, now_ms)
+    if not before <= timestamp <= after:
+        raise InvalidRecordError(_refusal(timestamp), timestamp=timestamp, earliest=before, latest=after)
+
+
+def scaled(column: pa.Array, unit: str, first_row: int = 0) -> pa.Array:
+    """Numbers that count `unit` as milliseconds, and other types as they are; a number below 0 stays, and is no time.
+
+    Raises InvalidRecordError for numbers that must be of another unit.
+    """
+    if unit == "ms" or not pa.types.is_integer(column.type):
+        return column
+    divisor, factor = scale(unit)
+    try:
+        numbers = column.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise InvalidRecordError(f"{WHOLE_TIME}: {error}", timestamp_unit=unit) from None
+    largest = pc.max(numbers).as_py()
+    if largest is not None and (wrong := wrong_unit(largest, unit)):
+        row = first_row + pc.index(numbers, largest).as_py()
+        raise InvalidRecordError(wrong, row=row, timestamp=largest, timestamp_unit=unit)
+    times = pc.divide(numbers, divisor) if divisor > 1 else pc.multiply(numbers, factor)
+    return pc.if_else(pc.less(numbers, 0), numbers, times)
+
+
+def _in_ms(column: pa.Array) -> pa.Array:
+    if any(is_text(column.type) for is_text in _TEXTS):
+        column = _parsed(column)
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("ms"))
+    if not any(is_kind(column.type) for is_kind in _NUMBERS):
+        # seconds with a fraction, as of time.time()
+        how = "; multiply seconds by 1000 and cast them" if pa.types.is_floating(column.type) else ""
+        raise InvalidRecordError(
+            f"column timestamp must be a timestamp, a date, int64 milliseconds, or ISO 8601 text{how}",
+            type=column.type,
+        )
+    try:
+        if pa.types.is_timestamp(column.type):
+            kind = pa.timestamp("ms", column.type.tz)
+            column = column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+        return column.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise InvalidRecordError(f"column timestamp must fit int64 milliseconds: {error}") from None
+
+
+def _parsed(texts: pa.Array) -> pa.Array:
+    try:
+        return texts.cast(pa.timestamp("ns", "UTC"))
+    except pa.ArrowException:
+        pass
+    try:
+        return texts.cast(pa.timestamp("ns"))
+    except pa.ArrowException as error:
+        raise InvalidRecordError(
+            f"column timestamp must be ISO 8601 if it is text, with a zone in all rows or in none: {error}"
+        ) from None
+
+
+def _refusal(timestamp: int) -> str:
+    if wrong := wrong_unit(timestamp):
+        return wrong
+    if timestamp < NO_TIMESTAMP:
+        return "a timestamp is milliseconds since 1970, and this is before 1970; -1 is none"
+    return (
+        "a timestamp must be -1, or not negative and within message.timestamp.before.max.ms and after.max.ms of now: "
+        "give milliseconds, or set these limits higher"
+    )
+
+
+def _limits(config: TopicConfig, now_ms: int) -> tuple[int, int]:
+    before = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
+    return before, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
+
+
+Header = tuple[str, bytes | None]
+
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+
+#: Attributes, and the varints for length, timestamp, offset, key and value length, and number of headers.
+ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
+_HEADER_OVERHEAD = 5 + 5
+
+
+class Row(NamedTuple):
+    partition: int | None
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header] | None
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes it can take in a batch, uncompressed (Kafka's `DefaultRecord.recordSizeUpperBound`)."""
+        size = ROW_OVERHEAD + len(self.key or b"") + len(self.value or b"")
+        for key, value in self.headers or ():
+            size += _HEADER_OVERHEAD + len(key.encode()) + len(value or b"")
+        return size
+
+
+#: The number of fields of a record that a writer took: its Row's fields, then the time at which it was taken.
+FIELDS = len(Row._fields) + 1
+
+
+def row_of(
+    value: Any, key: Any = None, timestamp: Any = None, headers: Any = None, partition: Any = None, unit: str = "ms"
+) -> Row:
+    return Row(_partition(partition), _timestamp(timestamp, unit), _key(key), _value(value), _headers(headers))
+
+
+def columns_of(fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """The columns of records, given FIELDS of each; an optional column is left out if no record has a value."""
+    columns = {name: fields[first::FIELDS] for first, name in enumerate(Row._fields)}
+    optional = {name: columns[name] for name in ("partition", "timestamp", "headers")}
+    empty = [name for name, values in optional.items() if values.count(None) == len(values)]
+    return {name: values for name, values in columns.items() if name not in empty}
+
+
+def batch_of_fields(fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.RecordBatch:
+    """The batch of records, given FIELDS of each; their types are not checked again.
+
+    A record without a timestamp gets the time at which it was taken, which counts `per_ms` units to a millisecond. If
+    that is after `now_ms`, the clock was set back since: its timestamp is null, and the append gives the time.
+    """
+    columns = columns_of(fields)
+    arrays = {field.name: column_of(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
+    # numpy takes Python's integers several times as slowly
+    times = numbers_of(column_of(fields[FIELDS - 1 :: FIELDS], pa.int64()))
+    times_ms = integers(times // per_ms)
+    if len(times_ms) and pc.max(times_ms).as_py() > now_ms:
+        times_ms = pc.if_else(pc.greater(times_ms, integers([now_ms])[0]), pa.nulls(1, pa.int64())[0], times_ms)
+    arrays["timestamp"] = pc.coalesce(arrays["timestamp"], times_ms) if "timestamp" in arrays else times_ms
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0, unit: str = "ms") -> pa.RecordBatch:
+    """A batch of `columns` of equal length, some or all of SCHEMA's, with values that `row_of` takes.
+
+    With another `unit` than ms, times are Arrow's timestamps, which have a unit. InvalidRecordError counts rows from
+    `first_row`.
+    """
+    fields = [field for field in SCHEMA if field.name in columns]
+    arrays = [
+        _times(columns["timestamp"], first_row, unit)
+        if field.name == "timestamp" and unit != "ms"
+        else _array(field, columns[field.name], first_row)
+        for field in fields
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
+
+
+def _times(values: Sequence[Any], first_row: int, unit: str) -> pa.Array:
+    field = SCHEMA.field("timestamp")
+    if _PLAIN["timestamp"].issuperset(map(type, values)):
+        times = scaled(_array(field, values, first_row), unit, first_row)
+    else:
+        check = partial(_timestamp, unit=unit)
+        times = column_of([_checked_at(row, check, value) for row, value in enumerate(values, first_row)], field.type)
+    return times.cast(pa.timestamp("ms"))
+
+
+def _array(field: pa.Field, values: Sequence[Any], first_row: int) -> pa.Array:
+    # Types are checked all at once, and values one by one only if needed.
+    plain = _PLAIN[field.name].issuperset(map(type, values))
+    try:
+        if not plain:
+            values = [_checked_at(row, _CHECKS[field.name], value) for row, value in enumerate(values, first_row)]
+        return column_of(values, field.type)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidRecordError(f"column {field.name} must be {field.type}: {error}") from None
+
+
+def _checked_at(row: int, check: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return check(value)
+    except InvalidRecordError as error:
+        raise InvalidRecordError(error.message, row=row, **error.details) from None
+
+
+def _timestamp(value: Any, unit: str = "ms") -> int | None:
+    original = value
+    if isinstance(value, (date, np.datetime64, str)):
+        if value != value:  # not a time, as pandas and numpy have it: missing
+            return None
+        try:
+            value = to_ms(value, unit)
+        except ValueError as error:
+            raise InvalidRecordError(
+                "a timestamp must be ms since 1970, a datetime, a date or ISO 8601", got=repr(value)
+            ) from error
+    elif isinstance(value, (float, np.floating)):
+        raise InvalidRecordError(
+            f"{WHOLE_TIME}: multiply seconds with a fraction by 1000, and make them an int", got=repr(value)
+        )
+    else:
+        value = _integer("timestamp", value, MIN_LONG, MAX_LONG)
+        if value is not None and unit != "ms" and (wrong := wrong_unit(value, unit)):
+            raise InvalidRecordError(wrong, timestamp=value, timestamp_unit=unit)
+        value = None if value is None else in_ms(value, unit)
+    time: int | None = value
+    if time is not None and not -1 <= time <= MAX_LONG:
+        raise InvalidRecordError(f"{WHOLE_TIME}, from 0 on, or -1 for none", got=repr(original)[:100])
+    return time
+
+
+def _integer(name: str, value: Any, low: int, high: int) -> int | None:
+    if value is None or (type(value) is int and low <= value <= high):
+        return value
+    # Takes numpy's integers too; but True is no number, and 1.5 must not become 1.
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not low <= operator.index(value) <= high:
+        got = value if type(value) is int else type(value).__name__
+        raise InvalidRecordError(f"{name} must be an integer from {low} to {high}, or None", got=got)
+    return operator.index(value)
+
+
+def _bytes(name: str, value: Any) -> bytes | None:
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return _utf8(name, value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidRecordError(f"{name} must be bytes, text or None", got=type(value).__name__)
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRecordError(f"{name} is not valid text: it holds a lone surrogate") from None
+
+
+_NAMES_OF_A_HEADER = {"key", "value"}
+
+
+def _headers(headers: Any) -> list[Header] | None:
+    if headers is None:
+        return None
+    if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
+        raise InvalidRecordError("headers must be a list of (key, value), or a dict", got=type(headers).__name__)
+    if isinstance(headers, Mapping) and headers.keys() == _NAMES_OF_A_HEADER:
+        # one header as a scan gives it, without its list; or two headers of these names
+        raise InvalidRecordError("a dict of key and value is one header: give a list of it, or pairs (key, value)")
+    return [_header(header) for header in (headers.items() if isinstance(headers, Mapping) else headers)]
+
+
+def _header(header: Any) -> Header:
+    if isinstance(header, Mapping) and header.keys() == _NAMES_OF_A_HEADER:
+        header = header["key"], header["value"]
+    if not isinstance(header, (tuple, list)) or len(header) != 2 or not isinstance(header[0], str):
+        raise InvalidRecordError("a header must be (text, bytes), or a dict of key and value")
+    key, value = header
+    _utf8("a header's key", key)
+    return key, _bytes("a header's value", value)
+
+
+_partition = partial(_integer, "partition", low=0, high=MAX_INT)
+_key = partial(_bytes, "key")
+_value = partial(_bytes, "value")
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "partition": _partition,
+    "timestamp": _timestamp,
+    "key": _key,
+    "value": _value,
+    "headers": _headers,
+}
+_NULL = type(None)
+#: The types that Arrow takes as they are; Arrow or `normalize` checks their ranges.
+_PLAIN: Mapping[str, frozenset[type]] = {
+    **dict.fromkeys(("partition", "timestamp"), frozenset({int, _NULL})),
+    **dict.fromkeys(("key", "value"), frozenset({bytes, _NULL})),
+    "headers": frozenset({_NULL}),
+}
+
+
+ACCEPTED = ("partition", "timestamp", "key", "value", "headers")
+#: Columns of a scan that an append sets itself, so that a scan's result can be appended.
+IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
+#: Bytes routed and encoded at once; more would not fit the processor's caches, and memory would be unbounded.
+SLICE_BYTES = 8 << 20
+_ROWS_PER_BATCH = 65_536
+_BYTES = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
+_USUAL_KINDS = (*_BYTES, pa.types.is_fixed_size_binary, pa.types.is_primitive, pa.types.is_null)
+#: The kinds of values that a dictionary saves bytes of.
+_VARIED = (*_BYTES, pa.types.is_string_view)
+_KEY_NEEDED = "a compacted topic needs a key in every record"
+
+#: Arrow (table, batch, reader, any object with `__arrow_c_stream__`), a pandas DataFrame, or an iterable of dicts.
+Appendable = Any
+
+
+def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, None, None]:
+    """The rows of `data`, some MiB at a time; InvalidRecordError for another type, or a dict that does not fit."""
+    for batch in _as_given(data, unit):
+        _check_memory(batch)
+        size = batch.nbytes + sum(map(_repeated_bytes, batch.columns))
+        rows = max(1, batch.num_rows * SLICE_BYTES // max(size, SLICE_BYTES))
+        yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+
+
+def _repeated_bytes(column: pa.Array) -> int:
+    """The bytes of a dictionary's values, repeated in each row; 0 for any other column."""
+    if not pa.types.is_dictionary(column.type) or not any(is_kind(column.type.value_type) for is_kind in _VARIED):
+        return 0
+    sizes = pc.binary_length(column.dictionary.cast(pa.large_binary()))
+    return int(pc.sum(sizes.take(column.indices).cast(pa.int64())).as_py() or 0)
+
+
+def rows_of(data: Appendable) -> int | None:
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return int(data.num_rows)
+    # a scan would read for its length
+    return len(data) if isinstance(data, list | tuple) or hasattr(data, "iloc") else None
+
+
+def _check_memory(batch: pa.RecordBatch) -> None:
+    """Raise InvalidRecordError for offsets outside an array's memory; those of usual types are checked when used."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
+        try:
+            column.validate(full=name in ACCEPTED and not usual)
+        except pa.ArrowException as error:
+            raise unfit(name, error) from None
+
+
+def _as_given(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
+    if isinstance(data, pa.RecordBatch):
+        yield data
+    elif isinstance(data, pa.Table):
+        yield from data.to_batches()
+    elif isinstance(data, pa.RecordBatchReader):
+        yield from data
+    elif type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
+        yield from _table_of_pandas(data).to_batches()
+    elif hasattr(data, "__arrow_c_stream__"):
+        # an open stream of DuckDB blocks its connection
+        with _stream_of(data) as stream:
+            yield from stream
+    elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
+        first_row = 0
+        for chunk in _chunks(iter(data)):
+            names = {name for record in chunk for name in record}
+            _check_names(names)
+            columns = {name: [record.get(name) for record in chunk] for name in ACCEPTED if name in names}
+            yield batch_of(columns, first_row, unit)
+            first_row += len(chunk)
+    else:
+        raise InvalidRecordError(
+            "append takes Arrow (Polars, DuckDB, any Arrow stream), pandas or an iterable of dicts",
+            type=type(data).__name__,
+        )
+
+
+def _stream_of(data: Any) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRecordError(f"its Arrow stream has no columns: {error}", type=type(data).__name__) from None
+
+
+def _table_of_pandas(frame: Any) -> pa.Table:
+    # as `groupby("key")` and times as an index leave them; another index only numbers the rows
+    levels = [name for name in frame.index.names if name in ACCEPTED and name not in frame.columns]
+    frame = frame.reset_index(levels) if levels else frame
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRecordError(f"a column of the DataFrame cannot become an Arrow column: {error}") from None
+
+
+def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
+    chunk: list[Mapping[str, Any]] = []
+    size = 0
+    for number, record in enumerate(records):
+        if type(record) is not dict and not isinstance(record, Mapping):
+            raise InvalidRecordError(
+                f"a record must be a dict with {', '.join(ACCEPTED)}", row=number, got=type(record).__name__
+            )
+        if "value" not in record:
+            _check_names(record.keys())
+            raise InvalidRecordError(
+                "a record needs a value; None is allowed, and deletes the key at compaction", row=number
+            )
+        chunk.append(record)
+        size += getsizeof(record["value"])
+        if size >= SLICE_BYTES or len(chunk) == _ROWS_PER_BATCH:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def normalize(
+    batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int = 0, unit: str = "ms"
+) -> pa.RecordBatch:
+    """The columns to write, by the topic's rules: `timestamp` int64 without nulls, `key` and `value` binary.
+
+    `partition` int32 and `headers` only when the input has them. LogAppendTime is left to the encoder.
+    InvalidRecordError names the column, and the row, counted from `first_row`.
+    """
+    _check_names(batch.schema.names)
+    if "value" not in batch.schema.names:
+        raise InvalidRecordError("a value column is needed", columns=batch.schema.names)
+    columns = {"timestamp": timestamps_of(batch, config, now_ms, first_row, unit)}
+    columns["key"] = _binary(batch, "key")
+    columns["value"] = _binary(batch, "value")
+    if "partition" in batch.schema.names:
+        columns = {"partition": _cast(batch, "partition", pa.int32()), **columns}
+    if "headers" in batch.schema.names and not pa.types.is_null(batch.schema.field("headers").type):
+        _check_header_fields(batch.schema.field("headers").type)
+        columns["headers"] = _cast(batch, "headers", HEADERS_TYPE)
+    if "compact" in config.cleanup_policy and columns["key"].null_count:
+        row = pc.index(pc.is_null(columns["key"]), True).as_py()
+        raise InvalidRecordError(_KEY_NEEDED, row=first_row + row)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def room_of(config: TopicConfig, codec: str) -> int:
+    """The most bytes that a record may have before compression, for Kafka's producer and for the writer."""
+    room = largest_batch(config) - HEADER_SIZE
+    # data that does not compress grows a little
+    return room if codec == "none" else room - (room >> 10) - 64
+
+
+def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str) -> None:
+    """Raise InvalidRecordError for a row of at most `size` bytes that `normalize` or `encode` would refuse."""
+    if row.key is None and "compact" in config.cleanup_policy:
+        raise InvalidRecordError(_KEY_NEEDED)
+    room = room_of(config, codec)
+    if size > room:
+        text, limit = "a record must fit max.message.bytes and segment.bytes", largest_batch(config)
+        raise InvalidRecordError(text, size=size, room=room, limit=limit)
+    check_timestamp(row.timestamp, config, now_ms)
+
+
+def unknown_columns(names: Iterable[Any], known: Iterable[str] = ACCEPTED) -> str:
+    others = ", ".join(sorted(map(str, names)))
+    return f"unknown column {others}: rename it, leave it out, or put it into the value; known are {', '.join(known)}"
+
+
+def _check_names(names: Collection[Any]) -> None:
+    unknown = set(names).difference(ACCEPTED, IGNORED)
+    if unknown:
+        raise InvalidRecordError(unknown_columns(unknown))
+    if len(set(names)) < len(names):
+        raise InvalidRecordError("two columns have the same name", columns=", ".join(names))
+
+
+#: Of views of lists, Arrow's cast to lists makes arrays that are not valid.
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
+
+def _check_header_fields(kind: pa.DataType) -> None:
+    """Raise InvalidRecordError for a column whose cast would leave out a field, or make one up: Arrow's does both."""
+    is_list = any(is_kind(kind) for is_kind in _LISTS)
+    # a column without headers, from Polars, has a type without fields
+    if pa.types.is_map(kind) or (is_list and pa.types.is_null(kind.value_type)):
+        return
+    has_fields = is_list and pa.types.is_struct(kind.value_type)
+    if not has_fields or sorted(field.name for field in kind.value_type) != ["key", "value"]:
+        raise InvalidRecordError(
+            f"column headers must be {HEADERS_TYPE}, or a map, with the fields key and value alone", type=kind
+        )
+
+
+def _cast(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    column = batch.column(name)
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise InvalidRecordError(f"column {name} must be {kind}, not {column.type}: {error}") from None
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, pa.binary())
+    column = batch.column(name)
+    if pa.types.is_dictionary(column.type) and pa.types.is_string_view(column.type.value_type):
+        # Polars' categories, which Arrow cannot decode
+        return column.dictionary.cast(pa.binary()).take(column.indices)
+    if column.type == pa.large_binary():
+        return column
+    if pa.types.is_large_string(column.type):
+        return _cast(batch, name, pa.large_binary())
+    if pa.types.is_string_view(column.type):
+        return _cast(batch, name, pa.string()).cast(pa.binary())
+    return _cast(batch, name, pa.binary())

@@ -1,0 +1,533 @@
+"""Appends record by record: a buffer is sent by size, by time, on flush, on close, or at exit."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import pyarrow as pa
+
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidConfigError, InvalidRecordError
+from distlog.core.integers import whole_number
+from distlog.core.segments.segment_writer import codec_of
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.times import check_unit, fastest
+from distlog.core.write.append import AppendResult
+from distlog.core.write.delivery import Delivery, OnDelivery, deliver, errors
+from distlog.core.write.record_sender import SendResult
+from distlog.core.write.rows import (
+    FIELDS,
+    ROW_OVERHEAD,
+    Header,
+    Row,
+    batch_of_fields,
+    check_row,
+    columns_of,
+    room_of,
+    row_of,
+)
+from distlog.core.write.segments_writer import Partitioner
+from distlog.core.write.time_warnings import is_early, warn_of_early
+
+#: Records by partition; None counts records without a key, whose partition is not chosen yet.
+Counts = Counter[int | None]
+
+
+def _counted(fields: Sequence[Any], partitions: int) -> Counts:
+    columns = columns_of(fields)
+    chosen = columns.get("partition", [None] * len(columns["value"]))
+    counts: Counts = Counter(partition for partition in chosen if partition is not None)
+    keyed = zip(chosen, columns["key"], strict=True)
+    keys = [key for partition, key in keyed if partition is None and key is not None]
+    column = pa.array(keys, pa.large_binary())
+    batch = pa.record_batch({"key": column, "value": pa.nulls(len(keys), pa.binary())})
+    counts.update({number: len(rows) for number, rows in Partitioner(partitions, 0).split(batch)})
+    without_key = len(chosen) - sum(counts.values())
+    if without_key:
+        counts[0 if partitions == 1 else None] += without_key
+    return counts
+
+
+class Accumulator:
+    """A buffer that one thread sends, in order: when it is full, when it has lingered, or when it is drained.
+
+    `send` gets all fields of a buffer's records and raises nothing; `idle` is called whenever nothing is left. There
+    are at most two buffers, each of about `buffer_bytes`: the one that fills, and the one that is being sent. The
+    thread lives while there are records. No other thread takes them out, since a thread that puts records in or
+    waits for them may be interrupted anywhere. If no thread can be started, the caller sends.
+
+    Records are put in without a lock, since a lock would cost half as much as all else. The writer calls `put` with
+    the FIELDS of one, which no other thread can interrupt, then does `bytes += size`, then `advance` if `bytes` is
+    not below `limit`. The limit is 0 while the buffer is empty, so its first record calls `advance` too. Threads that
+    race for `bytes` can only make one buffer a little larger or smaller.
+    """
+
+    def __init__(
+        self, send: Callable[[list[Any]], None], idle: Callable[[], None], *, linger_s: float, buffer_bytes: int
+    ) -> None:
+        self._send, self._idle, self._linger_s, self._buffer_bytes = send, idle, linger_s, buffer_bytes
+        self.fields: list[Any] = []
+        self.put: Callable[[tuple[Any, ...]], None] = self.fields.extend
+        self.begin_empty()
+
+    def begin_empty(self) -> None:
+        """Become empty, as after a fork: the parent has the records and their thread."""
+        # the same list stays, since an append that the fork interrupted already refers to it
+        self.fields.clear()
+        self.bytes = self.limit = 0
+        # unlike its condition, it is entered and left in one step, so an interrupt cannot leave it locked
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._sending: list[Any] | None = None
+        self._handed = self._wanted = 0
+        self._deadline = 0.0
+        self._thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        return (len(self.fields) + len(self._sending or ())) // FIELDS
+
+    @property
+    def is_sender(self) -> bool:
+        return self._thread is threading.current_thread()
+
+    def advance(self, begin: Callable[[], None]) -> None:
+        """Let the buffer be sent: now if it is full, else when it has lingered. Calls `begin` if it was empty.
+
+        Waits while it is full and the buffer before it is being sent; the thread that sends does not wait.
+        """
+        with self._lock:
+            if self.fields and self.limit == 0:
+                begin()
+                self._deadline = time.monotonic() + self._linger_s
+                if self._has_thread():  # else the next record must come here, too
+                    self.limit = self._buffer_bytes
+        self._wait_while(self._is_full)
+
+    def drain(self) -> None:
+        """Send all records put in so far, and wait until that is done; the thread that sends must not call it."""
+        with self._lock:
+            last = self._handed + bool(self.fields)
+            self._wanted = max(self._wanted, last)
+        self._wait_while(lambda: self._sent < last)
+
+    def idle_if_empty(self) -> None:
+        with self._lock:
+            if not self.fields and self._sending is None:
+                self._idle()
+
+    def take(self) -> list[Any]:
+        """Empty the buffer, and return its fields; for the thread that sends."""
+        with self._lock:
+            # the limit first: a record that comes too late to be taken finds it, and calls `advance`
+            self.limit = self.bytes = 0
+            count = len(self.fields)
+            fields = self.fields[:count]
+            del self.fields[:count]
+            return fields
+
+    @property
+    def _sent(self) -> int:
+        return self._handed - (self._sending is not None)
+
+    def _is_full(self) -> bool:
+        return bool(self.fields) and self.bytes >= self._buffer_bytes
+
+    def _wait_while(self, is_waited: Callable[[], bool]) -> None:
+        """Have the records sent, and wait while `is_waited`; without a thread, send them here."""
+        while self._lacks_thread(is_waited):
+            self._send_here()
+
+    def _lacks_thread(self, is_waited: Callable[[], bool]) -> bool:
+        with self._lock:
+            # only once, or waiting threads would wake each other for ever
+            self._changed.notify_all()
+            while self.fields or self._sending is not None:
+                if not self._has_thread():
+                    return True
+                if self.is_sender or not is_waited():
+                    return False
+                # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
+                self._changed.wait(threading.TIMEOUT_MAX)
+        return False
+
+    def _has_thread(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="distlog-writer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there can be no more threads, or the interpreter is ending
+                return False
+            self._thread = thread
+        return True
+
+    def _send_here(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.current_thread()
+        self._run(lingers=False)
+
+    def _run(self, *, lingers: bool = True) -> None:
+        try:
+            while (sending := self._next(lingers)) is not None:
+                try:
+                    self._send(sending)
+                finally:
+                    del sending
+                    with self._lock:
+                        if self.is_sender:
+                            self._sending = None
+                            if not self.fields:
+                                self._idle()
+                            self._changed.notify_all()
+        finally:
+            with self._lock:
+                if self.is_sender:  # only after an interrupt: the next thread sends the rest
+                    self._thread = None
+
+    def _next(self, lingers: bool) -> list[Any] | None:
+        """Wait until a buffer is due, and return it; None when nothing is left.
+
+        Also None in a child that the sending thread forked: the buffer that is being sent belongs to the parent.
+        """
+        with self._lock:
+            while self.is_sender and self._sending is None:
+                if not self.fields:
+                    self._thread = None
+                    return None
+                wait_s = self._deadline - time.monotonic() if lingers and self._wanted <= self._handed else 0
+                if wait_s > 0 and not self._is_full():
+                    self._changed.wait(min(wait_s, threading.TIMEOUT_MAX))
+                else:
+                    self._sending = self.take()
+                    self._handed += 1
+                    self._changed.notify_all()
+            return self._sending if self.is_sender else None
+
+
+_log = logging.getLogger("distlog")
+
+
+class UnclosedWriters:
+    """The writers of this process that have records to commit or an error to raise; they are kept alive here."""
+
+    def __init__(self) -> None:
+        self._all: weakref.WeakSet[Writer] = weakref.WeakSet()
+        self._writers: set[Writer] = set()
+        self._committed: set[Writer] = set()
+
+    def empty_in_children(self, writer: Writer) -> None:
+        """Empty `writer` in forked children, as long as it lives."""
+        self._all.add(writer)
+
+    def add(self, writer: Writer) -> None:
+        self._writers.add(writer)
+
+    def discard(self, writer: Writer) -> None:
+        self._writers.discard(writer)
+
+    def commit(self) -> None:
+        """Commit the records of all writers; errors are logged, since no caller is left to raise them to."""
+        for writer in list(self._writers):
+            self._committed.add(writer)
+            if (error := writer.commit_at_exit()) is not None:
+                _log.error("%r was not closed, and its last commit failed: %s", writer, error, exc_info=error)
+
+    def warn(self) -> None:
+        self.commit()
+        for writer in self._committed:
+            if not writer.is_closed:
+                text = f"{writer!r} was not closed before exit; close it, or use a with block"
+                warnings.warn(text, ResourceWarning, source=writer, stacklevel=2)
+
+    def forget_parents(self) -> None:
+        for writer in self._all:
+            writer.begin_empty()
+        self._writers.clear()
+        self._committed.clear()
+
+
+#: Bytes of records, at their largest size in a batch, that are committed without waiting longer. A writer holds up
+#: to twice as many: Kafka's `buffer.memory`.
+BUFFER_BYTES = 16 << 20
+
+_unclosed = UnclosedWriters()
+os.register_at_fork(after_in_child=_unclosed.forget_parents)
+# Twice: while there can still be threads, which clients of object stores need, and when the last one has ended.
+# A child of multiprocessing runs only the first call, for which Python has no public name.
+getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
+atexit.register(_unclosed.warn)
+
+
+class Sender(Protocol):
+    """Sends the buffers of one writer, one at a time."""
+
+    handle: TopicHandle
+    current: CurrentSnapshot
+    compression: str | None
+
+    def send(self, records: pa.RecordBatch) -> SendResult: ...
+
+    @property
+    def is_flushed(self) -> bool: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def begin_child(self) -> None: ...
+
+
+class Writer:
+    """Buffers records, and sends them when `buffer_bytes` are there, or after `linger_ms`.
+
+    On a local disk a buffer is appended in place, each partition by itself; elsewhere it becomes one commit. One
+    background thread sends, in order. `append` waits for it only if the writer holds two full buffers: 32 MiB of
+    records, at their largest size in a batch. Small records take several times as much as Python objects.
+
+    A record is durable when `flush` or `close` has returned, or, by default (`flush.messages`), when `on_delivery`
+    was called with its Delivery, not before. In place it is visible sooner, and may be there after a crash without
+    an acknowledgement. A `with` block closes the writer, and so sends its records, however the block ends, as
+    Kafka's producer does. A record that does not fit is refused by `append`, and the others stay. After an error of
+    the storage, each call raises it. Its records and later ones are not committed then: the error says how many, of
+    which partitions, and how many may be there all the same. Safe to share between threads.
+
+    `on_delivery` is called in the background once per buffer and partition. It may append, but not flush or close;
+    its errors are logged. The next buffer waits for it, and so do `flush` and `close`.
+
+    At exit, the records that an unclosed writer still holds are sent, with a ResourceWarning; an error is logged. The
+    writer is kept alive until then. A process that is killed sends nothing more. In a forked child the writer is
+    empty.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        *,
+        linger_ms: int,
+        buffer_bytes: int = BUFFER_BYTES,
+        on_delivery: OnDelivery | None = None,
+        timestamp_unit: str = "ms",
+    ) -> None:
+        self._current, self._unit = sender.current, check_unit(timestamp_unit)
+        codec_of(self._current.snapshot.config, sender.compression)
+        if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
+            raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
+        self._handle, self._sender, self._on_delivery = sender.handle, sender, on_delivery
+        self._now, self._per_ms = fastest(self._handle.clock)
+        self._closed = self._is_over = False
+        self.result = AppendResult(None)
+        self._accumulator = Accumulator(self._send, self._idle, linger_s=linger_ms / 1000, buffer_bytes=buffer_bytes)
+        self.begin_empty()
+        _unclosed.empty_in_children(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} is of one process: pickle its topic, and begin another one there")
+
+    def begin_empty(self) -> None:
+        """Become empty, as after a fork: the parent has the records, their thread and their error."""
+        self._accumulator.begin_empty()
+        self._sender.begin_child()
+        self._error: BaseException | None = None
+        self._ruled_by: Snapshot | None = None
+
+    def append(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        timestamp: int | None = None,
+        headers: Iterable[Header] | Mapping[str, bytes | None] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Take one record; a missing timestamp is now, a number counts the writer's unit.
+
+        InvalidRecordError names the fault.
+
+        With a compressed topic, too, a record must fit `max.message.bytes` uncompressed. The commit asks the topic's
+        rules again: a config that was changed meanwhile, or a record that grew too old, fails it.
+        """
+        accumulator, now = self._accumulator, self._now
+        if self._current.snapshot is not self._ruled_by:
+            self._learn_rules()
+        # Only the usual case is checked here, since this is called for every record.
+        if (
+            type(value) is bytes
+            and (self._takes_null_keys if key is None else type(key) is bytes)
+            and timestamp is None
+            and headers is None
+            and (partition is None or (type(partition) is int and 0 <= partition < self._partitions))
+            and (size := len(value) + (ROW_OVERHEAD if key is None else ROW_OVERHEAD + len(key))) <= self._room
+        ):
+            accumulator.put((partition, None, key, value, None, now()))
+        else:
+            row = self._checked(value, key, timestamp, headers, partition)
+            size = row.max_bytes
+            accumulator.put((*row, now()))
+        accumulator.bytes = total = accumulator.bytes + size
+        if total >= accumulator.limit:
+            self._advance()
+
+    def _checked(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
+        now_ms = self._handle.clock()
+        row = row_of(value, key, timestamp, headers, partition, self._unit)
+        if row.timestamp is not None and is_early(row.timestamp):
+            # before the record is taken: a warning may be an error
+            warn_of_early(self._handle.storage.name, self._current.snapshot.topic_id, row.timestamp)
+        check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
+        if row.partition is not None and row.partition >= self._partitions:
+            raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)
+        return row
+
+    def _learn_rules(self) -> None:
+        """Keep the rules that a record must fit; raises the error of a writer that failed or was closed."""
+        self._check_open()
+        snapshot = self._current.snapshot
+        self._codec = codec_of(snapshot.config, self._sender.compression)
+        self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
+        self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
+        self._ruled_by = snapshot
+
+    def _advance(self) -> None:
+        self._accumulator.advance(lambda: _unclosed.add(self))
+        if self._closed:  # by another thread, which may not have seen this record
+            self._settle()
+            self._sender.close()
+        self._raise_error()
+
+    def flush(self) -> AppendResult:
+        """Have the records taken on the device; returns the last buffer's result, also kept as `result`."""
+        self._check_can_wait()
+        self._check_open()
+        self._settle()
+        self._raise_error()
+        self._sender.flush()
+        self._accumulator.idle_if_empty()
+        return self.result
+
+    def close(self) -> None:
+        """Flush, and take no more records. Raises the last commit's error."""
+        self._check_can_wait()
+        if not self._is_over:
+            # set last: after an interrupt the next close waits and raises, as the first should have
+            self._closed, self._ruled_by = True, None
+            self._settle()
+            self._sender.close()
+            self._accumulator.idle_if_empty()
+            self._is_over = True
+            self._raise_error()
+
+    def _check_can_wait(self) -> None:
+        if self._accumulator.is_sender:
+            raise InvalidRecordError("on_delivery must not flush or close its writer, which waits for it")
+
+    def _check_open(self) -> None:
+        self._raise_error()
+        if self._closed:
+            raise InvalidRecordError("the writer is closed; open another")
+
+    def _settle(self) -> None:
+        if not self._accumulator.is_sender:
+            self._accumulator.drain()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            # so that the error also counts records of other threads that came while it was being raised
+            self._settle()
+            _unclosed.discard(self)
+            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
+            raise self._error.with_traceback(self._trace)
+
+    def _send(self, fields: list[Any]) -> None:
+        deliveries = self._sent(fields) if self._error is None else self._uncommitted(fields, self._error)
+        if self._on_delivery is not None:
+            deliver(deliveries, self._on_delivery)
+
+    def _sent(self, fields: list[Any]) -> list[Delivery]:
+        try:
+            outcome = self._sender.send(batch_of_fields(fields, self._per_ms, self._handle.clock()))
+        except BaseException as error:
+            self._fail(error)
+            in_doubt = isinstance(error, CommitStateUnknownError)
+            return self._uncommitted(fields, error, in_doubt=in_doubt) + self._fail_buffer(error)
+        self.result = outcome.result
+        if not outcome.failures:
+            return outcome.deliveries
+        first = outcome.failures[0].error
+        self._fail(first)
+        deliveries = outcome.deliveries
+        for partition, count, cause, in_doubt in outcome.failures:
+            self._add_missing(first, Counter({partition: count}), in_doubt=in_doubt)
+            deliveries += errors({partition: count}, cause)
+        return deliveries + self._fail_buffer(first)
+
+    def _fail(self, error: BaseException) -> None:
+        self._missing: Counter[str] = Counter()
+        self._missing_by_partition: Counts = Counter()
+        self._trace, self._error, self._ruled_by = error.__traceback__, error, None
+
+    def _add_missing(self, error: BaseException, counts: Counts, *, in_doubt: bool) -> None:
+        self._missing["records_in_doubt" if in_doubt else "records_not_committed"] += sum(counts.values())
+        self._missing_by_partition += counts
+        facts = {**self._missing, "of_partitions": dict(self._missing_by_partition)}
+        if isinstance(error, DistlogError):
+            error.details.update(facts)
+        elif hasattr(error, "add_note"):
+            error.add_note(" ".join(f"{name}={value}" for name, value in facts.items()))
+
+    def _fail_buffer(self, error: BaseException) -> list[Delivery]:
+        """Fail the records in the buffer, since they must not overtake those that failed."""
+        fields = self._accumulator.take()
+        return self._uncommitted(fields, error) if fields else []
+
+    def _uncommitted(self, fields: list[Any], error: BaseException, *, in_doubt: bool = False) -> list[Delivery]:
+        try:
+            counts = _counted(fields, len(self._current.snapshot.partitions))
+        except MemoryError:
+            counts = Counter({None: len(fields) // FIELDS})
+        self._add_missing(error, counts, in_doubt=in_doubt)
+        return errors(counts, error)
+
+    def _idle(self) -> None:
+        if self._error is None and self._sender.is_flushed:
+            _unclosed.discard(self)
+
+    def commit_at_exit(self) -> BaseException | None:
+        """Commit the records that it holds; returns the error that its caller has not seen."""
+        self._settle()
+        error = self._error or self._flush_error()
+        if error is not None:
+            _unclosed.discard(self)
+        return error
+
+    def _flush_error(self) -> BaseException | None:
+        try:
+            self._sender.flush()
+        except Exception as error:
+            # no error may keep the other writers from their last commit
+            return error
+        return None
+
+    @property
+    def is_closed(self) -> bool:
+        """True if it takes no more records."""
+        return self._closed
+
+    def __repr__(self) -> str:
+        return f"Writer({self._handle.storage.url!r})"
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
