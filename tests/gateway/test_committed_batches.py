@@ -17,8 +17,8 @@ from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.segment_info import NOT_LOOKED
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError
 from distlog.core.segments.stable_offset import last_stable_offset
-from distlog.core.storage.storage import Storage
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
 HOUR_MS = 3_600_000

@@ -14,8 +14,8 @@ from distlog.core import paths
 from distlog.core.commits import snapshot_loader
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidTopicError, TopicNotFoundError
-from distlog.core.storage.storage import Storage
 from distlog.core.segments.topic_handle import topic_log
+from distlog.core.storage.storage import Storage
 
 
 def test_the_topics_of_a_root_are_opened_and_other_folders_left_out(storage_url: Address) -> None:

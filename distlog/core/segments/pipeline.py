@@ -14,10 +14,10 @@ from crc32c import crc32c
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.segments.chunks import DEPTH, Chunk
+from distlog.core.segments.open_transactions import Isolation
 from distlog.core.segments.segment_reader import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.segments.slices import SegmentSlice
 from distlog.core.storage.parallel import in_order, prefetched
-from distlog.core.segments.open_transactions import Isolation
 
 #: Segments up to this size are read whole and decoded together.
 SMALL_BYTES = 1 << 20

@@ -15,8 +15,8 @@ from raw_batches import batch, record
 from transactional_clients import RawProducer
 
 import distlog
-from distlog.core.batches.record_batch import batch_fields, read_headers
 from distlog.core.errors import OutOfOrderSequenceError, StorageError
+from distlog.core.format.record_batch import batch_fields, read_headers
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import Partition
