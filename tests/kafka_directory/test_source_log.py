@@ -12,8 +12,8 @@ from logs import batches_of
 
 import distlog
 from distlog import CorruptRecordError
-from distlog.core.format.record_batch import read_headers
 from distlog.core.format.offset_and_time_index import OFFSET_ENTRY
+from distlog.core.format.record_batch import read_headers
 from distlog.core.kafka import source_log
 from distlog.core.kafka.source_log import HeaderScan, batch_positions, open_headers
 from distlog.core.storage.mapping import SparseMap

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from distlog.core import paths
-from distlog.core.format.record_batch import read_headers
 from distlog.core.commits import fields
 from distlog.core.commits.actions import (
     Action,
@@ -42,6 +41,7 @@ from distlog.core.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from distlog.core.format.record_batch import read_headers
 from distlog.core.kafka.adopted_segment import AdoptedPartition, AdoptedSegment, read_partition
 from distlog.core.kafka.log_dir import LeftStates, LogDir
 from distlog.core.kafka.partition_folder import (
@@ -55,18 +55,18 @@ from distlog.core.kafka.partition_folder import (
     write_epochs,
 )
 from distlog.core.kafka.source_log import chunks
+from distlog.core.kafka.transaction_state import TransactionState, TransactionStatus
 from distlog.core.log.end_marker import marker
 from distlog.core.maintain.rebuild import complete_index
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
+from distlog.core.segments.open_transactions import OpenTransactions
+from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import index_facts
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.locks_and_pages import open_lock
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
-from distlog.core.kafka.transaction_state import TransactionState, TransactionStatus
-from distlog.core.segments.open_transactions import OpenTransactions
-from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 
 # A coordinator decides in `__transaction_state`, and then has a marker written to every partition. A broker that was
 # killed in between writes missing markers at startup; so does an import of its logs. An undecided transaction stays
