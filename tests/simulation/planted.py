@@ -46,8 +46,8 @@ from simulation.threads import current
 Plant = Callable[[], Any]
 
 
-def _settle(change: Callable[..., bytes]) -> Plant:
-    return lambda: mock.patch.object(object_store, "settle", change)
+def _resolve_put(change: Callable[..., bytes]) -> Plant:
+    return lambda: mock.patch.object(object_store, "resolve_put", change)
 
 
 def _read_back(read_back: Callable[[], bytes], path: str) -> bytes:
@@ -61,7 +61,7 @@ def _exists_means_lost() -> Any:
     """A writer that is told that its commit exists takes it for another's, although its own reply was lost."""
     lost, put = set[bytes](), CommitLog.put_if_next
 
-    def settle(create: Any, read_back: Any, path: str, errors: Any, deadline: Any) -> bytes:
+    def resolve_put(create: Any, read_back: Any, path: str, errors: Any, deadline: Any) -> bytes:
         try:
             return create()
         except FileExistsError:
@@ -69,14 +69,14 @@ def _exists_means_lost() -> Any:
             lost.add(found)
             return found
         except Exception:
-            return retry.settle(create, read_back, path, errors, deadline)
+            return retry.resolve_put(create, read_back, path, errors, deadline)
 
     def put_and_forget(self: Any, attempt: Any, timeout_s: float, put_time: Any) -> bytes | None:
         found = put(self, attempt, timeout_s, put_time)
         return attempt.data if found is None and attempt.data in lost else found
 
     both = ExitStack()
-    both.enter_context(mock.patch.object(object_store, "settle", settle))
+    both.enter_context(mock.patch.object(object_store, "resolve_put", resolve_put))
     both.enter_context(mock.patch.object(CommitLog, "put_if_next", put_and_forget))
     return both
 
@@ -96,7 +96,7 @@ def _unclear_means_failed(
 def _unknown_means_failed(*arguments: Any) -> bytes:
     """Once the time is up, an unknown outcome is told as a failure."""
     try:
-        return retry.settle(*arguments)
+        return retry.resolve_put(*arguments)
     except CommitStateUnknownError as error:
         raise StorageError("nothing was written") from error
 
@@ -488,13 +488,15 @@ def _decisions_are_not_stored() -> Any:
 
 def _names_of_copies_are_offsets() -> Any:
     """A log that has grown is adopted under the names of what an adoption before it sent, which is deleted first."""
-    real = adopt.place
+    real = adopt.write_partition
 
-    def place(topic: Any, name: str, partition: Any, **named: Any) -> None:
+    def write_partition(topic: Any, name: str, partition: Any, **named: Any) -> None:
         adopt.delete_targets(topic, name, [partition])
         real(topic, name, partition, **named)
 
-    return mock.patch.multiple(adopt, with_names_of_contents=lambda partition: partition, place=place)
+    return mock.patch.multiple(
+        adopt, with_names_of_contents=lambda partition: partition, write_partition=write_partition
+    )
 
 
 def _exports_keep_what_was_rewritten() -> Any:
@@ -626,8 +628,8 @@ BUGS: Mapping[str, Bug] = {
     "aborted records are fetched": bug(planted_records.aborted_records_are_fetched, "transacting", "consumer"),
     "settings begin at once": bug(planted_records.settings_begin_at_once, "vacuumer", "config"),
     "a put that exists is another's": bug(_exists_means_lost, "unanswered"),
-    "an unclear put has failed": bug(_settle(_unclear_means_failed), "plain", "unanswered"),
-    "an unknown outcome is a failure": bug(_settle(_unknown_means_failed), "plain", "silence"),
+    "an unclear put has failed": bug(_resolve_put(_unclear_means_failed), "plain", "unanswered"),
+    "an unknown outcome is a failure": bug(_resolve_put(_unknown_means_failed), "plain", "silence"),
     "a commit's put has no condition": bug(_put_overwrites),
     "a batch is never a replay": bug(_never_a_replay, "appender"),
     "a replay is known only at the start": bug(_replays_only_at_first, "appender"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 
 import pytest
 from forked_programs import run
 
+from simulation.explorer_planted import EXPLORED_BUGS, ExploredBug
 from simulation.kinds import ON_DISK, ON_STORE, SHORT, Kind
+from simulation.planted import Bug
 
 
 def simulated(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -39,6 +42,13 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert both[: len(first) - 1] == first[:-1]
     assert both[len(first) - 1 : -1] != first[:-1]
     assert len(first) > 50
+
+
+@pytest.mark.parametrize("bugs", [SHORT.bugs, ON_DISK.bugs, EXPLORED_BUGS], ids=["store", "disk", "explorer"])
+def test_each_bug_can_be_planted_in_the_library(bugs: Mapping[str, Bug | ExploredBug]) -> None:
+    for bug in bugs.values():
+        with bug.plant():
+            pass
 
 
 @pytest.mark.long
