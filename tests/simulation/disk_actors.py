@@ -161,11 +161,14 @@ def _check_sound(stage: Stage, topic: distlog.Topic) -> None:
 
 @contextmanager
 def lenient(oracle: DiskOracle) -> Iterator[None]:
-    """Damage may be met if the device did not take pages."""
+    """Damage may be met if the device did not take pages, and batches may be too large for a segment made smaller."""
     try:
         yield
     except CorruptionError:
         if not oracle.disk.refusals:
+            raise
+    except RecordTooLargeError as error:
+        if not oracle.shrinks_segments or error.details["size"] <= error.details["limit"]:
             raise
 
 
@@ -224,11 +227,10 @@ def sends_in_windows(stage: Stage, process: Process, memory: Memory) -> None:
             if not oracle_of(stage).losses:
                 stage.oracle.says(f"the next batch of {memory.name} is refused")
             windows.pop(memory.name)
-        except RecordTooLargeError as error:
+        except RecordTooLargeError:
             # another process has lowered internal.segment.bytes: the client begins anew with smaller batches
-            if error.details["size"] <= error.details["limit"]:
-                stage.oracle.says(f"a batch of {memory.name} that fits is refused: {error}")
             windows.pop(memory.name)
+            raise
         except PASSING:
             pass
         stage.rest(random)

@@ -137,6 +137,7 @@ class DiskHistory:
             oracle.is_compacted = "cleanup.policy" in drawn.config
             oracle.has_retention = any(job.startswith("retention") for job in drawn.jobs)
             oracle.keeps_times = "message.timestamp.type" not in drawn.config
+            oracle.shrinks_segments = "settings" in drawn.words
             if "maintainer" not in drawn.words:
                 # who changes settings may let tombstones go at once
                 oracle.tombstones_s = int(str(drawn.config.get("delete.retention.ms", 86_400_000))) / 1000

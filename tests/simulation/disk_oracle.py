@@ -45,6 +45,8 @@ class DiskOracle(Oracle):
     more: Random | None = None
     #: The most of the values of `flush.messages` that the topic has had.
     flush_messages: int = 1
+    #: Whether somebody lowers `internal.segment.bytes` while others append.
+    shrinks_segments: bool = False
     #: Whether records keep their own times, and settings that records outlive for so long, in s.
     keeps_times: bool = True
     tombstones_s: float = 0.0
