@@ -240,7 +240,8 @@ class DiskHistory:
             part_of(topic.name, segment)
             for number in range(topic.partitions)
             for segment in topic.live_snapshot.partitions[number].segments
-            if segment.log_bytes
+            # no reader needs a batch before the log's start
+            if segment.log_bytes and segment.base_offset >= topic.start_offsets()[number]
         ]
         if not logs:
             return
