@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 import distlog
 from benchmarks.keyed_tables import memory_folder, tables
 from benchmarks.spark_processes import python_processes
-from distlog.spark import compact, session
+from distlog.spark import SparkExecutor, session
 
 RECORDS = 3_000_000
 DUPLICATES = (0.1, 0.9)
@@ -102,7 +102,8 @@ def _compact(spark: SparkSession, folder: Path, buffer_bytes: int) -> None:
     copy = folder / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder / "log", copy, copy_function=os.link)
-    report = compact(spark, str(copy), dedupe_buffer_bytes=buffer_bytes).to_dict()
+    executor = SparkExecutor(spark)
+    report = distlog.open(copy).compact(executor=executor, dedupe_buffer_bytes=buffer_bytes).to_dict()
     assert report["ok"]
     assert report["records_after"] < report["records_before"]
 

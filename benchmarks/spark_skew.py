@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 import distlog
 from benchmarks.keyed_tables import memory_folder
 from benchmarks.spark_processes import python_processes, usage
-from distlog.spark import append, compact, read, session
+from distlog.spark import SparkExecutor, append, read, session
 
 PARTITIONS, SHARE, PART_RECORDS = 10, 0.9, 200_000
 MEGABYTES, TASKS, MANY_PARTITIONS, TASK_ROWS = 1000, 200, 200, 10_000
@@ -63,7 +63,8 @@ def _skewed(spark: SparkSession, folder: Path, size: int) -> Iterator[dict[str, 
         shutil.copytree(url, copy, copy_function=os.link)
 
         def clean(copy: Path = copy, keys: int = keys) -> None:
-            report = compact(spark, str(copy), dedupe_buffer_bytes=keys).to_dict()
+            topic = distlog.open(copy)
+            report = topic.compact(executor=SparkExecutor(spark), dedupe_buffer_bytes=keys).to_dict()
             assert report["ok"], report
 
         yield {"case": name, **_watched(clean)}

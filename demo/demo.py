@@ -21,7 +21,7 @@ from demo.clicks import clicks
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.read_options import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
-from distlog.spark import append, compact, read, rebuild_indexes, session
+from distlog.spark import SparkExecutor, append, read, session
 from distlog.spark.file_append import append_files
 from distlog.spark.sink import WriteOptions
 
@@ -125,15 +125,15 @@ def maintain(spark: SparkSession, topic: distlog.Topic) -> None:
         print(f"   {str(topic.retention()).replace(chr(10), chr(10) + '   ')}\n   now {shape(topic)}")
     with step("Merging: small segments become large ones, no record is decoded"):
         topic.alter_config({"segment.bytes": 64 << 20})
-        compact(spark, topic.url)
+        topic.compact(executor=SparkExecutor(spark))
         print(f"   now {shape(topic)}")
     with step("Compaction: the last record of each key stays, at its offset"):
         topic.alter_config({"cleanup.policy": "compact"})
-        compact(spark, topic.url)
+        topic.compact(executor=SparkExecutor(spark))
         print(f"   now {shape(topic)}; the log ends where it did: {topic.end_offsets()}")
     with step("Index rebuild: one index file is deleted and one is damaged, then both are made again from the log"):
         damage(Path(topic.url))
-        rebuild_indexes(spark, topic.url)
+        topic.rebuild_indexes(executor=SparkExecutor(spark))
         print(f"   {str(topic.verify()).splitlines()[0]}")
 
 

@@ -101,7 +101,9 @@ def rebuild_index(
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("rebuilding", topic) as progress:
-        report, _ = rebuild_indexes(topic.handle, topic.snapshot, force=force, dry_run=dry_run, tell=progress.add)
+        report, _ = rebuild_indexes(
+            topic.handle, topic.snapshot, force=force, dry_run=dry_run, on_progress=progress.add
+        )
     _end(report, as_json)
 
 
@@ -121,7 +123,7 @@ def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("verifying", topic) as progress:
-        report = verify_all(topic.handle, topic.checked_snapshot, tell=progress.add)
+        report = verify_all(topic.handle, topic.checked_snapshot, on_progress=progress.add)
     print_report(report, as_json=as_json)
     if not as_json:
         for anomaly in report.topic_anomalies:

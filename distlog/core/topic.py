@@ -45,10 +45,12 @@ from distlog.core.kafka.hanging_transactions import (
 from distlog.core.log.active_seals import ActiveSeals, seal_all
 from distlog.core.log.live_snapshot import LiveSnapshot, with_sound_tails
 from distlog.core.log.segment_recovery import DamagedLogError
-from distlog.core.maintain.executor import DeleteRecordsReport, RestoreReport, RetentionReport, workers_here
-from distlog.core.maintain.merge import CompactReport, compact_or_merge, job_bytes_of
+from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES, CompactionReport, compact
+from distlog.core.maintain.executor import Executor, LocalExecutor
+from distlog.core.maintain.merge import MergeReport, job_bytes_of, merge
 from distlog.core.maintain.rebuild import RebuildReport, rebuild_indexes
 from distlog.core.maintain.repair import RepairReport, repair
+from distlog.core.maintain.reports import DeleteRecordsReport, RestoreReport, RetentionReport
 from distlog.core.maintain.restore import restore
 from distlog.core.maintain.retention import delete_records, plan_retention, retention
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
@@ -419,9 +421,12 @@ class Topic:
         title = f"{self.name}, version {snapshot.version}: {records}, {size}, {segments}, {partitions}"
         return topic_figure(title, facts, self.clock(), snapshot.config.retention_ms, times)
 
-    def verify(self) -> VerifyReport:
-        """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""
-        return verify(self.handle, self.checked_snapshot)
+    def verify(self, *, executor: Executor | None = None) -> VerifyReport:
+        """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing.
+
+        `executor` is where the work runs, as `distlog.spark.SparkExecutor(spark)`; by default this process.
+        """
+        return verify(self.handle, self.checked_snapshot, executor)
 
     def export(self, log_dir: str | os.PathLike[str], partitions: Iterable[int] | None = None) -> ExportReport:
         """Write the snapshot, or some of its partitions, as files that a Kafka broker opens in its `log_dir`.
@@ -664,15 +669,36 @@ class Topic:
         self.advance(after)
         return DeleteRecordsReport(after.version, starts)
 
-    def compact(self, *, dry_run: bool = False, memory: int = 0) -> CompactReport:
-        """Keep the last record of each key; if the topic is not compacted, merge small segments as they are.
+    def compact(
+        self,
+        *,
+        dry_run: bool = False,
+        executor: Executor | None = None,
+        dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+        memory: int | None = None,
+    ) -> CompactionReport | MergeReport:
+        """Keep the last record of each key, or merge small segments if the topic is not compacted.
 
-        A merge holds about `memory` bytes, but not less than it needs, 360 MiB on an object store: with more, fewer
-        requests read the segments of many partitions.
+        The report names partitions that cannot be cleaned and segments that cannot be merged.
+
+        Args:
+            dry_run: Change nothing, and report what would be done.
+            executor: Where the work runs, as `distlog.spark.SparkExecutor(spark)`. Default: this process.
+            dedupe_buffer_bytes: Bytes of memory for keys, 24 each. Spark tasks share a partition with more keys.
+            memory: Bytes that a merge holds in one process. With more, fewer requests read small segments. By default
+                as few as possible: 360 MiB on an object store, 192 MiB in a Spark task.
         """
         self._check_writable()
-        job_bytes = job_bytes_of(memory, workers_here(self.storage))
-        report, after = compact_or_merge(self.handle, self.snapshot, dry_run=dry_run, job_bytes=job_bytes)
+        executor = executor or LocalExecutor(self.storage)
+        snapshot = self.log.refresh(self.snapshot)
+        report: CompactionReport | MergeReport
+        if "compact" in snapshot.config.cleanup_policy:
+            report, after = compact(
+                self.handle, snapshot, executor.clean, dedupe_buffer_bytes=dedupe_buffer_bytes, dry_run=dry_run
+            )
+        else:
+            job_bytes = job_bytes_of(executor.memory if memory is None else memory, executor.workers)
+            report, after = merge(self.handle, snapshot, executor, dry_run=dry_run, job_bytes=job_bytes)
         self.advance(after)
         return report
 
@@ -695,10 +721,15 @@ class Topic:
         self.advance(after)
         return report
 
-    def rebuild_indexes(self, *, force: bool = False, dry_run: bool = False) -> RebuildReport:
-        """Make bad and missing index files again from the logs; with `force` also good ones of another config."""
+    def rebuild_indexes(
+        self, *, force: bool = False, dry_run: bool = False, executor: Executor | None = None
+    ) -> RebuildReport:
+        """Make bad and missing index files again from the logs; with `force` also good ones of another config.
+
+        `executor` is where the work runs, as `distlog.spark.SparkExecutor(spark)`; by default this process.
+        """
         self._check_writable()
-        report, after = rebuild_indexes(self.handle, self.snapshot, force=force, dry_run=dry_run)
+        report, after = rebuild_indexes(self.handle, self.snapshot, executor, force=force, dry_run=dry_run)
         self.advance(after)
         return report
 

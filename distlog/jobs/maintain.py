@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from functools import partial
+from collections.abc import Sequence
 
 from distlog.console.output import Report, Summary
 from distlog.core.errors import TopicNotFoundError
@@ -29,7 +29,11 @@ def maintain_topic(url: str, options: argparse.Namespace) -> Summary:
 
 
 parser = compaction_parser(__file__, __doc__)
-main = partial(run_maintenance, parser, maintain_topic)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_maintenance(parser, maintain_topic, argv)
+
 
 if __name__ == "__main__":
     sys.exit(main())

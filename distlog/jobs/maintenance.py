@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from distlog.console.output import FAILED, SUCCESS, Report, Summary, fail, print_report, status_of
@@ -18,7 +17,7 @@ from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES
 from distlog.core.opening import find_topics
 from distlog.core.storage.storage import Storage
 from distlog.jobs.job import JobParser, add_shared_arguments, argument, exit_status, reason
-from distlog.spark.frames import MERGE_MEMORY_BYTES
+from distlog.spark.executor import MERGE_MEMORY_BYTES
 
 #: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
 _LEAST_BUFFER_BYTES = 1 << 20
@@ -67,20 +66,20 @@ def _size(text: str) -> int:
 
 def run_maintenance(parser: argparse.ArgumentParser, work: Work, argv: Sequence[str] | None = None) -> int:
     """Parse the arguments, maintain each topic and print its report. Returns the exit status."""
-    return exit_status(parser, partial(_run, parser.prog, work), argv)
 
+    def run(options: argparse.Namespace) -> int:
+        started = time.monotonic()
+        urls = [options.topic] if options.topic else _below(options.root, dict(options.storage))
+        results = [result for url in urls if (result := _maintain(parser.prog, url, work, options))]
+        failed = sum(status != SUCCESS for _, status in results)
+        if options.root or options.json:
+            seconds = time.monotonic() - started
+            fields = {"topics": [topic for topic, _ in results], "failed": failed, "seconds": round(seconds, 3)}
+            text = f"{counted(len(results), 'topic')} in {seconds:.1f} s, {failed:,} failed"
+            print_report(Summary(text, fields), as_json=options.json)
+        return results[0][1] if options.topic else FAILED if failed else SUCCESS
 
-def _run(prog: str, work: Work, options: argparse.Namespace) -> int:
-    started = time.monotonic()
-    urls = [options.topic] if options.topic else _below(options.root, dict(options.storage))
-    results = [result for url in urls if (result := _maintain(prog, url, work, options))]
-    failed = sum(status != SUCCESS for _, status in results)
-    if options.root or options.json:
-        seconds = time.monotonic() - started
-        fields = {"topics": [topic for topic, _ in results], "failed": failed, "seconds": round(seconds, 3)}
-        text = f"{counted(len(results), 'topic')} in {seconds:.1f} s, {failed:,} failed"
-        print_report(Summary(text, fields), as_json=options.json)
-    return results[0][1] if options.topic else FAILED if failed else SUCCESS
+    return exit_status(parser, run, argv)
 
 
 def _below(root: str, storage: dict[str, str]) -> list[str]:

@@ -2,22 +2,19 @@
 
 import argparse
 import sys
-from functools import partial
+from collections.abc import Sequence
 
 from distlog.core.maintain.rebuild import RebuildReport
+from distlog.core.opening import open as open_topic
 from distlog.jobs.job import job_session
 from distlog.jobs.maintenance import maintenance_parser, run_maintenance
-from distlog.spark.frames import rebuild_indexes
+from distlog.spark.executor import SparkExecutor
 
 
 def rebuild_topic(url: str, options: argparse.Namespace) -> RebuildReport:
-    return rebuild_indexes(
-        job_session("rebuild_index"),
-        url,
-        force=options.force,
-        dry_run=options.dry_run,
-        storage_options=dict(options.storage),
-    )
+    topic = open_topic(url, storage_options=dict(options.storage))
+    executor = SparkExecutor(job_session("rebuild_index"))
+    return topic.rebuild_indexes(force=options.force, dry_run=options.dry_run, executor=executor)
 
 
 parser = maintenance_parser(__file__, __doc__)
@@ -26,7 +23,11 @@ parser.add_argument(
     action="store_true",
     help="also rebuild valid indexes that differ from the topic's current settings",
 )
-main = partial(run_maintenance, parser, rebuild_topic)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_maintenance(parser, rebuild_topic, argv)
+
 
 if __name__ == "__main__":
     sys.exit(main())

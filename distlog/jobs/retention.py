@@ -2,9 +2,9 @@
 
 import argparse
 import sys
-from functools import partial
+from collections.abc import Sequence
 
-from distlog.core.maintain.executor import RetentionReport
+from distlog.core.maintain.reports import RetentionReport
 from distlog.core.opening import open as open_topic
 from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 
@@ -14,7 +14,11 @@ def retain(url: str, options: argparse.Namespace) -> RetentionReport:
 
 
 parser = maintenance_parser(__file__, __doc__)
-main = partial(run_maintenance, parser, retain)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_maintenance(parser, retain, argv)
+
 
 if __name__ == "__main__":
     sys.exit(main())

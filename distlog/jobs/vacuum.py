@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from functools import partial
+from collections.abc import Sequence
 
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.segments.topic_handle import topic_log
@@ -17,7 +17,11 @@ def vacuum_topic(url: str, options: argparse.Namespace) -> VacuumReport:
 
 
 parser = maintenance_parser(__file__, __doc__)
-main = partial(run_maintenance, parser, vacuum_topic)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_maintenance(parser, vacuum_topic, argv)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,41 +17,31 @@ optional("pyspark", "distlog.spark", extra("spark"))
 import_module("distlog.spark.versions")
 
 if TYPE_CHECKING:
-    from distlog.spark.frames import (
-        append,
-        compact,
-        frame,
-        lag,
-        read,
-        rebuild_indexes,
-        register_tables,
-        stream,
-        verify,
-    )
+    from distlog.spark.executor import SparkExecutor
+    from distlog.spark.frames import append, frame, lag, read, register_tables, stream
     from distlog.spark.spark_session import register, session
     from distlog.spark.tables import to_table
     from distlog.spark.values import decode
 
 __all__ = [
+    "SparkExecutor",
     "append",
-    "compact",
     "decode",
     "frame",
     "lag",
     "read",
-    "rebuild_indexes",
     "register",
     "register_tables",
     "session",
     "stream",
     "to_table",
-    "verify",
 ]
 
 #: The modules of these names. Each is imported when a name of it is first used: Spark's processes of Python, which
 #: need the format alone, begin a tenth of a second sooner.
 _MODULES = {
-    "frames": ("append", "compact", "frame", "lag", "read", "rebuild_indexes", "register_tables", "stream", "verify"),
+    "executor": ("SparkExecutor",),
+    "frames": ("append", "frame", "lag", "read", "register_tables", "stream"),
     "spark_session": ("register", "session"),
     "tables": ("to_table",),
     "values": ("decode",),

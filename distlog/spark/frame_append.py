@@ -111,7 +111,7 @@ def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 def _written_by_row_limit(
-    rows: DataFrame, options: WriteOptions, facts: TopicFacts, snapshot: Snapshot
+    rows: DataFrame, options: WriteOptions, planned: TopicFacts, snapshot: Snapshot
 ) -> list[WrittenSegments] | None:
     """The segments that the tasks wrote; None if some rows are too large for batches without a limit of bytes."""
     if snapshot.topic_id in _with_large_rows or _mean_bytes(snapshot) > MEAN_BYTES:
@@ -120,7 +120,7 @@ def _written_by_row_limit(
     if limit is None:
         return None
     try:
-        return _written(limit.rows, options, facts, limit.large)
+        return _written(limit.rows, options, planned, limit.large)
     except _LargeRowError:
         _with_large_rows.add(snapshot.topic_id)
         return None
@@ -136,7 +136,7 @@ class _LargeRowError(Exception):
 
 
 def _written(
-    rows: DataFrame, options: WriteOptions, facts: TopicFacts, large: str | None = None
+    rows: DataFrame, options: WriteOptions, planned: TopicFacts, large: str | None = None
 ) -> list[WrittenSegments]:
     """The segments that the tasks of the DataFrame wrote, in the order of its partitions.
 
@@ -145,7 +145,7 @@ def _written(
     storage, compression, unit = options.storage, options.compression, options.timestamp_unit
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = TaskWriter(storage, facts, compression, unit)
+        writer = TaskWriter(storage, planned, compression, unit)
         written = None
         for batch in batches:
             if large is not None and has_large_row(batch, large):

@@ -1,11 +1,10 @@
-"""Functions that append, read and maintain: they do what `df.write` and `spark.read` do, with Python's types."""
+"""Functions that append and read: they do what `df.write` and `spark.read` do, with Python's types."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -25,12 +24,6 @@ from distlog.core.errors import (
     TopicNotFoundError,
 )
 from distlog.core.integers import count_of, whole_number
-from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES
-from distlog.core.maintain.merge import CompactReport, compact_or_merge, job_bytes_of
-from distlog.core.maintain.rebuild import RebuildReport
-from distlog.core.maintain.rebuild import rebuild_indexes as rebuild_by
-from distlog.core.maintain.verify import VerifyReport
-from distlog.core.maintain.verify import verify as verify_by
 from distlog.core.opening import open as open_topic
 from distlog.core.opening import topics
 from distlog.core.read import scan_plan
@@ -50,7 +43,6 @@ from distlog.spark.read_options import format_assign, format_offsets
 from distlog.spark.sink import WriteOptions, parse_batch_id
 from distlog.spark.spark_session import cores, format_with
 from distlog.spark.stream_plan import BYTES_BEHIND, log_bytes
-from distlog.spark.tasks import SparkRun, clean_in_tasks
 
 StorageSettings = Mapping[str, Any]
 
@@ -364,55 +356,3 @@ def _lag_row(topic: str, partition: str, *values: int | None) -> dict[str, objec
 def _newest(topic: str | Topic, storage_options: StorageSettings | None) -> tuple[str, Snapshot]:
     opened = _opened(topic, None, None, storage_options)
     return opened.name, (opened if isinstance(topic, str) else opened.refresh()).live_snapshot
-
-
-def verify(spark: SparkSession, url: str, *, storage_options: Mapping[str, Any] | None = None) -> VerifyReport:
-    """Check everything about the topic, as `Topic.verify` does, but its segments in parallel.
-
-    Raises TopicNotFoundError, StorageError.
-    """
-    topic = open_topic(url, storage_options=storage_options)
-    return verify_by(topic.handle, topic.checked_snapshot, SparkRun(spark))
-
-
-def rebuild_indexes(
-    spark: SparkSession,
-    url: str,
-    *,
-    force: bool = False,
-    dry_run: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-) -> RebuildReport:
-    """Repair the index files of all segments, as `Topic.rebuild_indexes` does, in parallel and in one commit.
-
-    Raises TopicNotFoundError, StorageError, CommitStateUnknownError.
-    """
-    topic = open_topic(url, storage_options=storage_options)
-    return rebuild_by(topic.handle, topic.snapshot, SparkRun(spark), force=force, dry_run=dry_run)[0]
-
-
-#: The memory of a task that merges, if the caller does not say.
-MERGE_MEMORY_BYTES = 192 << 20
-
-
-def compact(
-    spark: SparkSession,
-    url: str,
-    *,
-    dry_run: bool = False,
-    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
-    memory: int = MERGE_MEMORY_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
-) -> CompactReport:
-    """Compact partitions or merge groups of segments in parallel, as `Topic.compact` does.
-
-    Keys need 24 bytes each. If the keys of a partition do not fit in `dedupe_buffer_bytes`, many tasks share the
-    partition, and no task needs more memory than that for keys. A task of a merge holds about `memory` bytes:
-    the more it is, the fewer requests read small segments of many partitions. The report names partitions that cannot
-    be cleaned and segments that cannot be merged; the others go on. Raises TopicNotFoundError, CommitConflictError,
-    CommitStateUnknownError, and Spark's own exceptions with the text of distlog's.
-    """
-    topic = open_topic(url, storage_options=storage_options)
-    clean = partial(clean_in_tasks, spark, topic.handle, dedupe_buffer_bytes)
-    run, job_bytes = SparkRun(spark), job_bytes_of(memory, 1)
-    return compact_or_merge(topic.handle, topic.snapshot, run, clean, dry_run=dry_run, job_bytes=job_bytes)[0]

@@ -270,6 +270,6 @@ def test_what_takes_long_shows_how_far_it_is_on_a_terminal_alone(
 def test_each_segment_is_told_when_it_is_done(storage_url: Address, clock: Clock, work: Any) -> None:
     topic = topic_of_small_segments(Storage(*storage_url), clock)
     told: list[tuple[int, int]] = []
-    work(topic.handle, topic.snapshot, tell=lambda *done: told.append(done))
+    work(topic.handle, topic.snapshot, on_progress=lambda *done: told.append(done))
     sizes = topic.segments()["log_bytes"].to_pylist()
     assert told == [(1, size) for size in sizes]

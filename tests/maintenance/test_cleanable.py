@@ -323,11 +323,11 @@ def test_the_command_fails_and_says_why(cli: CommandLine) -> None:
 
 @pytest.mark.spark
 def test_tasks_give_the_reason_back_and_do_not_fail(spark: Any, tmp_path: Path) -> None:
-    from distlog.spark import compact
+    from distlog.spark import SparkExecutor
 
     topic = topic_of_three(f"{tmp_path}/log")
     name = damage(topic)
-    report = compact(spark, topic.url)
+    report = topic.compact(executor=SparkExecutor(spark))
     assert name in error_of(report)
     assert offsets(topic.refresh(), 0, 2) == [1, 1]
 

@@ -25,6 +25,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, with_numbers
 from distlog.core.errors import StorageError
 from distlog.core.maintain import merge_job
+from distlog.core.maintain.executor import LocalExecutor
 from distlog.core.maintain.merge import job_bytes_of, merge
 from distlog.core.maintain.merge_job import JOB_BYTES, MOST_UPLOAD_BYTES, MergedJob, do_job, jobs, upload_bytes
 from distlog.core.maintain.merge_plan import plan_merge
@@ -227,12 +228,13 @@ def test_a_group_that_is_below_the_log_start_by_its_commit_is_left_out() -> None
         topic.append(rows(2, 1, first))
     other = distlog.open(topic.url)
 
-    def run(work: Any, items: Any) -> Any:
-        done = list(map(work, items))
-        put_commit(other.log, other.snapshot, "delete-records", lambda _: [SetLogStartOffset(1, 3)])
-        return done
+    class Late(LocalExecutor):
+        def map(self, work: Any, items: Any, /) -> Any:
+            done = list(map(work, items))
+            put_commit(other.log, other.snapshot, "delete-records", lambda _: [SetLogStartOffset(1, 3)])
+            return done
 
-    report, after = merge(topic.handle, topic.snapshot, run)
+    report, after = merge(topic.handle, topic.snapshot, Late(topic.storage))
     assert [group.partition for group in report.groups] == [0]
     assert [len(state.segments) for state in after.partitions] == [1, 3]
 

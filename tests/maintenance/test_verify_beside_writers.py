@@ -108,7 +108,7 @@ def test_what_is_appended_while_it_runs_is_not_looked_at(process: Process) -> No
     def tell(records: int, size: int) -> None:
         append(process[0], b"later")
 
-    report = verify(topic.handle, topic.live_snapshot, tell=tell)
+    report = verify(topic.handle, topic.live_snapshot, on_progress=tell)
     assert (found(report), report.segments[-1].records) == ([], 10)
 
 

@@ -8,9 +8,10 @@ import pytest
 from partition_logs import Process, append, new_topic, sealed
 from pyspark.sql import SparkSession
 
+import distlog
 from distlog.core.maintain.vacuum import vacuum
+from distlog.spark import SparkExecutor
 from distlog.spark import append as spark_append
-from distlog.spark import compact, rebuild_indexes, verify
 
 pytestmark = pytest.mark.spark
 
@@ -57,14 +58,14 @@ def test_a_frame_that_was_loaded_before_a_seal_a_merge_and_a_vacuum_is_read_to_i
 def test_maintenance_in_tasks_leaves_active_segments_alone_and_verifies_them(
     spark: SparkSession, process: Process
 ) -> None:
-    url = process.handle.storage.url
+    topic, executor = distlog.open(process.handle.storage.url), SparkExecutor(spark)
     for value in (b"d", b"e"):
         process[1].roll()
         append(process[1], value)
-    compact(spark, url)
-    assert rebuild_indexes(spark, url, force=True).ok
+    topic.compact(executor=executor)
+    assert topic.rebuild_indexes(force=True, executor=executor).ok
     assert sealed(process.head(), 1) == [(0, 2)]
-    report = verify(spark, url)
+    report = topic.verify(executor=executor)
     assert report.anomalies == ()
     assert [(one.segment.partition, one.segment.is_active, one.records) for one in report.segments] == [
         (0, True, 2),

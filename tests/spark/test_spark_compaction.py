@@ -44,8 +44,8 @@ from distlog.core.maintain.group_rewrite import SegmentGroup, commit_rewrite
 from distlog.core.maintain.record_keys import SLOT_BYTES, Verdicts
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.topic import Topic
-from distlog.spark import compact
-from distlog.spark.tasks import (
+from distlog.spark import SparkExecutor
+from distlog.spark.shared_compaction import (
     ALONE_BYTES,
     ITEM,
     RESULT,
@@ -116,12 +116,12 @@ def test_partitions_with_too_many_keys_are_shared_and_the_others_are_not(
         divided.extend(plan.partition for plan in plans)
         return [*clean_shared(spark, handle, plans, memory)]
 
-    monkeypatch.setattr("distlog.spark.tasks.clean_shared", noted)
+    monkeypatch.setattr("distlog.spark.executor.clean_shared", noted)
     topic = keyed_topic(f"{tmp_path}/log")
     Partition(topic, 1).append(*range(300))
     twin = copy(topic, tmp_path / "twin")
     # the keys of partition 0 fit, and those of partition 1 do not
-    report = compact(spark, topic.url, dedupe_buffer_bytes=300 * SLOT_BYTES)
+    report = topic.refresh().compact(executor=SparkExecutor(spark), dedupe_buffer_bytes=300 * SLOT_BYTES)
     assert divided == [1]
     assert report == alone(twin)
     assert contents(topic) == contents(twin)
@@ -133,7 +133,7 @@ def test_tasks_share_a_partition_of_an_object_store(spark: SparkSession, s3_url:
     topic = distlog.create(s3_url.url, 1, CONFIG, storage_options=s3_url.options)
     for turn in range(3):
         topic.append([{"key": f"key {n}", "value": f"{turn}"} for n in range(turn * 50, 200)])
-    report = compact(spark, topic.url, dedupe_buffer_bytes=FEW_KEYS, storage_options=s3_url.options)
+    report = topic.compact(executor=SparkExecutor(spark), dedupe_buffer_bytes=FEW_KEYS)
     assert isinstance(report, CompactionReport)
     assert [one.rounds for one in report.partitions] == [1]
     rows = topic.refresh().scan(columns=["offset", "key", "value"]).to_table().to_pylist()
@@ -167,7 +167,7 @@ class Silent:
     def __init__(self, secret: str) -> None:
         self.secret = secret
 
-    def take(self, kind: int, data: memoryview) -> list[Any]:
+    def receive(self, kind: int, data: memoryview) -> list[Any]:
         return [rows([0], kind, [bytes(data)])]
 
     def finish(self) -> list[Any]:
@@ -193,11 +193,13 @@ def test_the_job_takes_the_size_of_the_dedupe_buffer(
     assert spark
     topic, sizes = keyed_topic(f"{tmp_path}/log", 1), list[int]()
 
-    def noted(*args: Any, dedupe_buffer_bytes: int, **options: Any) -> Any:
-        sizes.append(dedupe_buffer_bytes)
-        return compact(*args, dedupe_buffer_bytes=dedupe_buffer_bytes, **options)
+    clean = SparkExecutor.clean
 
-    monkeypatch.setattr("distlog.jobs.compact.compact", noted)
+    def noted(executor: SparkExecutor, handle: Any, snapshot: Any, due: Any, dedupe_buffer_bytes: int) -> Any:
+        sizes.append(dedupe_buffer_bytes)
+        return clean(executor, handle, snapshot, due, dedupe_buffer_bytes)
+
+    monkeypatch.setattr(SparkExecutor, "clean", noted)
     script = str(Path(__file__).parents[2] / "jobs" / "compact.py")
     for given, status in ((["--dedupe-buffer-size", "128"], 2), (["--dedupe-buffer-size", "2097152"], 0)):
         monkeypatch.setattr(sys, "argv", [script, "--topic", topic.url, *given])
@@ -209,7 +211,7 @@ def test_the_job_takes_the_size_of_the_dedupe_buffer(
 
 def sent(stage: Any, *taken: tuple[int, bytes]) -> list[tuple[int, int, bytes]]:
     """The rows that a stage sends for what it takes."""
-    batches = [batch for kind, data in taken for batch in stage.take(kind, memoryview(data))] + [*stage.finish()]
+    batches = [batch for kind, data in taken for batch in stage.receive(kind, memoryview(data))] + [*stage.finish()]
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 

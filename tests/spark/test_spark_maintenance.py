@@ -19,8 +19,8 @@ from topics import NOW, TINY, named_files
 
 import distlog
 from distlog.core import paths
-from distlog.spark import compact, rebuild_indexes, verify
-from distlog.spark.tasks import SEGMENT_BYTES, SparkRun, cost, pack, run_tasks, target_cost
+from distlog.spark import SparkExecutor
+from distlog.spark.tasks import SEGMENT_BYTES, cost, pack, run_tasks, target_cost
 
 pytestmark = pytest.mark.spark
 
@@ -107,7 +107,7 @@ def test_a_task_takes_items_that_are_next_to_each_other_up_to_its_share_of_bytes
         assert context is not None
         return item.number, context.partitionId()
 
-    run = SparkRun(spark)
+    run = SparkExecutor(spark).map
     small = list(run(where, [SimpleNamespace(number=number, log_bytes=1) for number in range(10)]))
     assert [number for number, _ in small] == list(range(10))
     assert len({task for _, task in small}) == 1
@@ -119,10 +119,10 @@ def test_a_task_takes_items_that_are_next_to_each_other_up_to_its_share_of_bytes
 
 def test_a_whole_topic_is_verified_by_tasks_as_by_one_process(spark: SparkSession, tmp_path: Path) -> None:
     topic = topic_of_many_segments(f"{tmp_path}/log")
-    assert verify(spark, topic.url) == topic.verify()
-    assert verify(spark, topic.url).ok
+    assert topic.refresh().verify(executor=SparkExecutor(spark)) == topic.verify()
+    assert topic.refresh().verify(executor=SparkExecutor(spark)).ok
     damage(topic)
-    report = verify(spark, topic.url)
+    report = topic.refresh().verify(executor=SparkExecutor(spark))
     assert report == distlog.open(topic.url).verify()
     assert [anomaly.word for anomaly in report.anomalies][:1] == ["missing_index"]
     assert len(report.anomalies) >= 2
@@ -138,22 +138,23 @@ def test_indexes_are_made_again_byte_by_byte(spark: SparkSession, request: pytes
     topic = topic_of_many_segments(f"{address.url}/log", address.options)
     before = bytes_of(topic)
     names = damage(topic)
-    options: dict[str, Any] = {"storage_options": address.options}
-    would = rebuild_indexes(spark, topic.url, dry_run=True, **options)
+    executor = SparkExecutor(spark)
+    would = topic.refresh().rebuild_indexes(dry_run=True, executor=executor)
     assert (would.ok, len(would.rebuilt)) == (True, 2)
     assert {name for name in names if bytes_of(topic).get(name) == before[name]} == set()
-    done = rebuild_indexes(spark, topic.url, **options)
+    done = topic.refresh().rebuild_indexes(executor=executor)
     assert (done.segments, done.dry_run) == (would.segments, False)
     assert bytes_of(topic) == before
-    assert verify(spark, topic.url, **options).ok
-    assert rebuild_indexes(spark, topic.url, **options).rebuilt == ()
+    assert topic.refresh().verify(executor=executor).ok
+    assert topic.refresh().rebuild_indexes(executor=executor).rebuilt == ()
 
 
 def test_new_sizes_of_indexes_are_told_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:
     topic = topic_of_many_segments(f"{tmp_path}/log")
     topic.alter_config({"index.interval.bytes": "1000"})
-    report = rebuild_indexes(spark, topic.url, force=True)
-    assert report.version == topic.version + 1
+    version = topic.version
+    report = topic.rebuild_indexes(force=True, executor=SparkExecutor(spark))
+    assert report.version == topic.version == version + 1
     assert topic.refresh().history(1)["operation"].to_pylist() == ["rebuild"]
     assert topic.verify().ok
 
@@ -166,7 +167,7 @@ def test_a_damaged_log_is_reported_and_left_alone(spark: SparkSession, tmp_path:
     data[-1] ^= 1
     topic.storage.put(name, data)
     before = bytes_of(topic)
-    report = rebuild_indexes(spark, topic.url, force=True)
+    report = topic.refresh().rebuild_indexes(force=True, executor=SparkExecutor(spark))
     assert [bool(each.error) for each in report.segments if each.segment == segment] == [True]
     assert (report.ok, sum(each.error is not None for each in report.segments)) == (False, 1)
     assert bytes_of(topic) == before
@@ -228,28 +229,28 @@ def test_a_task_per_partition_keeps_the_last_of_each_key(
     address: Address = request.getfixturevalue("s3_url") if kind == "s3" else Address(str(tmp_path), {})
     topic = distlog.create(f"{address.url}/log", 2, {"cleanup.policy": "compact"}, address.options)
     last = keyed(topic, 5)
-    would = compact(spark, topic.url, dry_run=True, storage_options=address.options).to_dict()
+    would = topic.refresh().compact(dry_run=True, executor=SparkExecutor(spark)).to_dict()
     assert (would["records_before"], would["records_after"], topic.refresh().version) == (25, 25, 10)
-    done = compact(spark, topic.url, storage_options=address.options).to_dict()
+    done = topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()
     assert (done["segments_before"], done["segments_after"], done["records_after"]) == (10, 2, 5)
     assert survivors(topic.refresh()) == last
     assert topic.end_offsets() == {0: 10, 1: 15}
     assert topic.verify().ok
-    assert compact(spark, topic.url, storage_options=address.options).to_table().num_rows == 0
+    assert topic.refresh().compact(executor=SparkExecutor(spark)).to_table().num_rows == 0
 
 
 def test_small_segments_are_merged_by_tasks(spark: SparkSession, tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/log", 2)
     keyed(topic, 4)
     before = topic.scan().to_table()
-    would = compact(spark, topic.url, dry_run=True).to_dict()
-    done = compact(spark, topic.url).to_dict()
+    would = topic.refresh().compact(dry_run=True, executor=SparkExecutor(spark)).to_dict()
+    done = topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()
     assert (done["segments_before"], done["segments_after"], done["version"]) == (8, 2, 9)
     before_it = {"version": 8, "backlog": 8, "most_segments": 4}
     assert would == {**done, "dry_run": True, **before_it}
     assert topic.refresh().scan().to_table() == before
     assert topic.verify().ok
-    assert compact(spark, topic.url).to_dict()["segments_before"] == 0
+    assert topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()["segments_before"] == 0
 
 
 def test_segments_that_cannot_be_merged_are_told_of_and_the_others_are_merged(
@@ -261,7 +262,7 @@ def test_segments_that_cannot_be_merged_are_told_of_and_the_others_are_merged(
     data = bytearray(topic.storage.read(name))
     data[70] ^= 1
     topic.storage.put(name, data)
-    done = compact(spark, topic.url).to_dict()
+    done = topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()
     assert (done["ok"], done["segments_before"], done["segments_after"]) == (False, 4, 1)
     assert [one["partition"] for one in done["failed"]] == [0]
     assert [len(state.segments) for state in topic.refresh().snapshot.partitions] == [4, 1]

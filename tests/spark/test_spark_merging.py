@@ -16,7 +16,7 @@ import distlog
 from distlog.core.maintain.merge import MergeReport, merge
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.spark.tasks import SparkRun
+from distlog.spark import SparkExecutor
 
 pytestmark = pytest.mark.spark
 
@@ -33,14 +33,13 @@ def bundled_topic(url: str) -> Topic:
 
 
 def merged(spark: SparkSession, topic: Topic, before_commit: Callable[[], object] = lambda: None) -> MergeReport:
-    run = SparkRun(spark)
+    class Late(SparkExecutor):
+        def map(self, work: Any, items: Any, /) -> Any:
+            done = [*SparkExecutor.map(self, work, items)]
+            before_commit()
+            return done
 
-    def late(work: Any, items: Any) -> Any:
-        done = [*run(work, items)]
-        before_commit()
-        return done
-
-    report, after = merge(topic.handle, topic.snapshot, late, job_bytes=JOB_BYTES)
+    report, after = merge(topic.handle, topic.snapshot, Late(spark), job_bytes=JOB_BYTES)
     topic.advance(after)
     return report
 

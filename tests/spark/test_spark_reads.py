@@ -29,7 +29,7 @@ import distlog
 from distlog.core.errors import InvalidConfigError
 from distlog.core.segments.open_transactions import IsolationLevel
 from distlog.core.storage.storage import Storage
-from distlog.spark.frames import compact
+from distlog.spark.executor import SparkExecutor
 from distlog.spark.read_options import ReadOptions
 from distlog.spark.sink import WriteOptions
 from distlog.spark.spark_session import activate
@@ -185,7 +185,7 @@ def test_spark_reads_and_maintains_topics_that_were_adopted_in_place(spark: Spar
     expected = golden_of("first")["txn-0"].records(committed=True)
     assert found == [{name: row[name] for name in ("offset", "key", "value")} for row in expected]
     for name in ("v0-lz4", "mixed"):
-        assert compact(spark, old[name].url).to_dict()["ok"]
+        assert old[name].compact(executor=SparkExecutor(spark)).to_dict()["ok"]
         records = golden_of("logs")[f"{name}-0"].records()
         last = {row["key"]: row["offset"] for row in records if row["key"] is not None}
         topic = old[name].refresh()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from distlog.core.maintain.compaction import (
     DEDUPE_BUFFER_BYTES,
     CleaningPlan,
     PartitionCompaction,
-    clean_dirtiest,
     clean_partition,
     compact,
 )
@@ -111,8 +109,7 @@ class CompactedTopic:
         """Compact; what was done, None where nothing was dirty."""
         topic = self.topic()
         handle = dataclasses.replace(topic.handle, random=random or topic.handle.random)
-        clean = partial(clean_dirtiest, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
-        report, _ = compact(handle, topic.snapshot, clean, dry_run=dry_run)
+        report, _ = compact(handle, topic.snapshot, dedupe_buffer_bytes=dedupe_buffer_bytes, dry_run=dry_run)
         return report.partitions[0] if report.partitions else None
 
     def compact_range(self, start_offset: int, end_offset: int, memory: int = 1 << 20) -> int:

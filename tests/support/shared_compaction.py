@@ -25,7 +25,7 @@ from distlog.core.maintain.compaction import compact as compact_here
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.topic import Topic
-from distlog.spark.tasks import clean_shared
+from distlog.spark.shared_compaction import clean_shared
 
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 8192}
 #: Room for so few keys that a partition of some hundred records is divided into buckets.
@@ -82,15 +82,17 @@ def shared(
 ) -> CompactionReport:
     """Compact all that is due by tasks that share each partition."""
 
-    def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[RewrittenPartition | RewriteFailure]:
-        done = clean_shared(spark, topic.handle, [CleaningPlan.of(snapshot, one) for one in due], memory)
+    def clean(
+        handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], buffer_bytes: int
+    ) -> list[RewrittenPartition | RewriteFailure]:
+        done = clean_shared(spark, handle, [CleaningPlan.of(snapshot, one) for one in due], buffer_bytes)
         for one in done:
             starts = [group.base_offset for group in one.groups] if isinstance(one, RewrittenPartition) else []
             assert starts == sorted(starts)
         before_commit()
         return done
 
-    return compact_here(topic.handle, topic.snapshot, clean)[0]
+    return compact_here(topic.handle, topic.snapshot, clean, dedupe_buffer_bytes=memory)[0]
 
 
 def alone(topic: Topic) -> CompactionReport:

@@ -13,18 +13,7 @@ from typing import Any
 import pyspark
 
 import distlog
-from distlog.spark import (
-    append,
-    compact,
-    lag,
-    read,
-    rebuild_indexes,
-    register,
-    register_tables,
-    session,
-    stream,
-    verify,
-)
+from distlog.spark import SparkExecutor, append, lag, read, register, register_tables, session, stream
 
 
 class Steps:
@@ -169,16 +158,17 @@ class Steps:
         """Maintenance in tasks."""
         topic = self._topic("maintain", 40, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         topic.append([{"key": b"last", "value": b"v", "partition": n} for n in (0, 1)])
-        compact(self.spark, topic.url)
-        rebuild_indexes(self.spark, topic.url, force=True)
-        assert verify(self.spark, topic.url).ok
+        executor = SparkExecutor(self.spark)
+        topic.compact(executor=executor)
+        topic.rebuild_indexes(force=True, executor=executor)
+        assert topic.verify(executor=executor).ok
         assert len(topic.refresh().scan(columns="key").to_table()) < 30
 
     def compact_large(self) -> None:
         """The compaction of a partition that many tasks share."""
         topic = self._topic("large", 40, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         topic.append([{"key": b"last", "value": b"v", "partition": n} for n in (0, 1)])
-        compact(self.spark, topic.url, dedupe_buffer_bytes=64)
+        topic.compact(executor=SparkExecutor(self.spark), dedupe_buffer_bytes=64)
         assert len(topic.refresh().scan(columns="key").to_table()) < 30
 
 

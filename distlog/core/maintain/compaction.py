@@ -435,8 +435,8 @@ def clean_group(handle: TopicHandle, due: GroupToClean, survivors: record_keys.S
 # supersedes.
 
 
-#: One round over at least one of the partitions that are due, in this process or in tasks.
-Clean = Callable[[Snapshot, Sequence[Cleanable]], Sequence[RewrittenPartition | RewriteFailure]]
+#: One round over at least one of the partitions that are due, with so many bytes for keys.
+Clean = Callable[[TopicHandle, Snapshot, Sequence[Cleanable], int], Sequence[RewrittenPartition | RewriteFailure]]
 
 
 def compact(
@@ -445,16 +445,16 @@ def compact(
     clean: Clean | None = None,
     *,
     partitions: Collection[int] | None = None,
+    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
     dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
     """Compact the partitions that are due by the topic's config; returns the report and the new state.
 
-    `partitions` are those to look at, by default all. Each takes as many rounds of `clean` as it needs, by default
-    alone and in this process. A partition that cannot be cleaned is left as it is and named in the report. Raises
-    CommitConflictError when the topic was dropped, TransactionTooOldError when a round took longer than vacuum waits,
-    and CommitStateUnknownError.
+    `partitions` limits the partitions. Each takes as many rounds of `clean` as it needs, by default in this process.
+    A partition that cannot be cleaned is left as it is and named in the report. Raises CommitConflictError when the
+    topic was dropped, TransactionTooOldError when a round took longer than vacuum waits, and
+    CommitStateUnknownError.
     """
-    clean = clean or partial(clean_dirtiest, handle)
     before = after = handle.log.refresh(snapshot)
     wanted = range(len(before.partitions)) if partitions is None else partitions
     stable, failed = dict[int, int](), dict[int, str]()
@@ -468,7 +468,7 @@ def compact(
     due = [one for one in plan_compaction(before, handle.trusted_ms(), stable) if one.partition in wanted]
     rounds = _Rounds(due, failed)
     while not dry_run and (dirty := rounds.dirty(after)):
-        done = clean(after, dirty)
+        done = (clean or clean_dirtiest)(handle, after, dirty, dedupe_buffer_bytes)
         cleaned = [one for one in done if isinstance(one, RewrittenPartition)]
         left_out, after = commit_rewrite(handle, after, cleaned)
         rounds.add(cleaned, left_out, [one for one in done if isinstance(one, RewriteFailure)])
@@ -476,7 +476,7 @@ def compact(
 
 
 def clean_dirtiest(
-    handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
+    handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int
 ) -> list[RewrittenPartition | RewriteFailure]:
     """One round over the first partitions that are due, in this process: ROUND_BYTES of log, or one of them."""
     done: list[RewrittenPartition | RewriteFailure] = []

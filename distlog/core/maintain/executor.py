@@ -1,31 +1,27 @@
-"""`Run`, the one seam of maintenance: work on many items, in threads here or in tasks elsewhere; and reports."""
+"""Where the work of maintenance runs: in threads of this process, or in tasks of another system."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-import pyarrow as pa
-
-from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import TopicConfig
-from distlog.core.display import Shown, counted
-from distlog.core.maintain.restore import PartitionRestore
-from distlog.core.maintain.retention import PartitionRetention
+from distlog.core.maintain.cleaning_plan import Cleanable
+from distlog.core.maintain.compaction import clean_dirtiest
+from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
+from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
-from distlog.core.times import iso
 
-#: How many items of a remote topic are worked on at the same time. Each holds a few MiB, and 30 MiB more to upload.
+#: Items of a remote topic in work at the same time. Each holds a few MiB, and 30 MiB more to upload.
 PARALLEL = 8
 
 
 class WorkItem(Protocol):
-    """An item to work on. It says how large it is, so that all tasks get about the same amount of work."""
+    """An item with its size, by which tasks get equal shares."""
 
     @property
     def log_bytes(self) -> int:
@@ -36,172 +32,68 @@ Item = TypeVar("Item", bound=WorkItem)
 Result = TypeVar("Result")
 
 #: Called with the records and the log bytes of each segment when it is done.
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
-class Run(Protocol):
-    """Does the same work on each item; gives the results in the items' order, perhaps one by one.
+class Executor(Protocol):
+    """Runs the work of maintenance."""
 
-    Work and items must pickle. Work may run twice for one item, so a second run must do no harm.
-    """
+    @property
+    def memory(self) -> int:
+        """Bytes that a merge holds by default in one process."""
 
-    def __call__(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-        """The results; raises what the work raises."""
+    @property
+    def workers(self) -> int:
+        """Items that one process works on at the same time."""
 
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
+        """Return the result of `work` for each item, in the order of the items; raises what `work` raises.
 
-def one_by_one(work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-    """A `Run` that works on an item when the caller asks for its result."""
-    return map(work, items)
+        Work and items must pickle. Work may run twice for an item, so a second run must do no harm.
+        """
 
-
-def in_threads(work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-    """A `Run` that works on PARALLEL items at the same time. When it ends, even by an error, no work goes on."""
-    return in_order((partial(work, item) for item in items), PARALLEL, joined=True)
-
-
-def run_here(storage: Storage) -> Run:
-    """The `Run` of this process: one item after another for local storage, threads for remote storage."""
-    return one_by_one if storage.is_local else in_threads
+    def clean(
+        self, handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int, /
+    ) -> Sequence[RewrittenPartition | RewriteFailure]:
+        """Run one round of compaction over at least one of the partitions that are due."""
 
 
-def workers_here(storage: Storage) -> int:
-    """The number of items that the `Run` of this process works on at the same time."""
-    return 1 if storage.is_local else PARALLEL
+@dataclass(frozen=True, slots=True)
+class LocalExecutor:
+    """Runs the work in this process: in threads for remote storage, and item by item for local storage."""
+
+    storage: Storage
+    memory: int = 0
+
+    @property
+    def workers(self) -> int:
+        return 1 if self.storage.is_local else PARALLEL
+
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
+        """Return the results one by one. When the iteration ends, even by an error, no thread works on."""
+        if self.storage.is_local:
+            return map(work, items)
+        return in_order((partial(work, item) for item in items), PARALLEL, joined=True)
+
+    def clean(
+        self, handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int, /
+    ) -> Sequence[RewrittenPartition | RewriteFailure]:
+        """Clean partitions in turn until they have a certain size together."""
+        return clean_dirtiest(handle, snapshot, due, dedupe_buffer_bytes)
 
 
-def tell_nothing(records: int, size: int) -> None:
-    """The `Tell` that does nothing."""
+def ignore_progress(records: int, size: int) -> None:
+    """Do nothing."""
 
 
-def each_segment(
-    run: Run, work: Callable[[SegmentInfo], Result], snapshot: Snapshot, tell: Tell = tell_nothing
+def map_segments(
+    executor: Executor,
+    work: Callable[[SegmentInfo], Result],
+    snapshot: Snapshot,
+    on_progress: OnProgress = ignore_progress,
 ) -> Iterator[Result]:
     """The result of `work` for each live segment, by partition and base offset."""
     segments = [segment for state in snapshot.partitions for segment in state.segments]
-    for segment, result in zip(segments, run(work, segments), strict=True):
-        tell(segment.record_count, segment.log_bytes)
+    for segment, result in zip(segments, executor.map(work, segments), strict=True):
+        on_progress(segment.record_count, segment.log_bytes)
         yield result
-
-
-def sums_of(rows: list[dict[str, int]], *names: str) -> dict[str, int]:
-    return {name: sum(row[name] for row in rows) for name in names}
-
-
-_RETENTION = (
-    *("partition", "segments", "bytes", "records"),
-    *("below_log_start", "above_size", "too_old", "log_start_offset"),
-)
-_RESTORE = ("partition", "segments", "records", "bytes", "lost", "offsets", "log_start_offset")
-
-
-def _rows_of(plans: Iterable[PartitionRetention | PartitionRestore], names: Sequence[str]) -> list[dict[str, int]]:
-    """The plans of partitions as rows of numbers by these names; of their segments it is how many there are."""
-    rows = [{name: getattr(each, "log_bytes" if name == "bytes" else name) for name in names} for each in plans]
-    return [{**row, "segments": len(row["segments"])} for row in rows]
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class RetentionReport(Shown):
-    """The segments that retention deleted, or would delete with `dry_run`. Holds only partitions that lose some."""
-
-    version: int
-    partitions: tuple[PartitionRetention, ...]
-    dry_run: bool
-    config: TopicConfig = field(default_factory=TopicConfig)
-
-    def __str__(self) -> str:
-        sums = sums_of(self._rows(), "segments", "bytes", "records")
-        verb = "would delete" if self.dry_run else "deleted"
-        return "; ".join([f"{verb} {', '.join(counted(n, name[:-1]) for name, n in sums.items())}", *self._reasons()])
-
-    def _reasons(self) -> Iterator[str]:
-        """Name each rule, the number of segments that go by it, and the reason."""
-        sums = sums_of(self._rows(), "too_old", "above_size", "below_log_start")
-        if sums["too_old"]:
-            newest = iso(max(one.newest_ms for one in self.partitions))
-            yield f"{sums['too_old']:,} by retention.ms={self.config.retention_ms} (the newest record is of {newest})"
-        if sums["above_size"]:
-            yield f"{sums['above_size']:,} by retention.bytes={self.config.retention_bytes}"
-        if sums["below_log_start"]:
-            yield f"{sums['below_log_start']:,} below the log start offset, where records were deleted"
-
-    def to_table(self) -> pa.Table:
-        """A row per partition that loses something: its losses, segments by rule, its new log start offset."""
-        return table_of_numbers(self._rows(), _RETENTION)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The totals, and the rows of the table."""
-        rows = self._rows()
-        sums = sums_of(rows, "segments", "bytes", "records")
-        limits = {name: self.config.all()[name] for name in ("retention.ms", "retention.bytes")}
-        return {"version": self.version, "dry_run": self.dry_run, **sums, "config": limits, "partitions": rows}
-
-    def _rows(self) -> list[dict[str, int]]:
-        return _rows_of(self.partitions, (*_RETENTION[:-1], "newest_ms", _RETENTION[-1]))
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class RestoreReport(Shown):
-    """The segments of version `restored` that came back, or would with `dry_run`."""
-
-    version: int
-    restored: int
-    partitions: tuple[PartitionRestore, ...]
-    expired: int
-    dry_run: bool
-
-    def __str__(self) -> str:
-        sums = sums_of(self._rows(), "segments", "records", "bytes", "lost")
-        lost, verb = sums.pop("lost"), "would restore" if self.dry_run else "restored"
-        parts = [f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"]
-        uncut = [one.offsets for one in self.partitions if one.offsets and not one.segments]
-        if uncut:
-            where = f"{counted(sum(uncut), 'offset')} of {counted(len(uncut), 'partition')}"
-            parts.append(f"{where} can be read again: only the log start was ahead of them")
-        if lost:
-            why = "the files are gone, or what they were merged into stays, since it holds later records too"
-            why += ", or keys of theirs were deleted since, and compaction dropped that"
-            parts.append(f"{counted(lost, 'segment')} cannot come back: {why}")
-        if self.partitions == ():
-            parts = [f"nothing to restore: version {self.restored} had no record that is not there"]
-        if self.expired:
-            segments = counted(self.expired, "segment")
-            parts.append(f"the next retention deletes {segments}: first set retention.ms and retention.bytes higher")
-        return "; ".join(parts)
-
-    def to_table(self) -> pa.Table:
-        """A row per partition: segments that came back or did not, offsets above the log start again, and it."""
-        return table_of_numbers(self._rows(), _RESTORE)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The totals, and the rows of the table."""
-        rows = self._rows()
-        facts = {"version": self.version, "restored": self.restored, "dry_run": self.dry_run, "expired": self.expired}
-        return {**facts, **sums_of(rows, "segments", "records", "bytes", "lost", "offsets"), "partitions": rows}
-
-    def _rows(self) -> list[dict[str, int]]:
-        return _rows_of(self.partitions, _RESTORE)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class DeleteRecordsReport(Shown):
-    """The new log start offsets of the partitions in the request: {partition: log start offset}."""
-
-    version: int
-    log_start_offsets: Mapping[int, int]
-
-    def __str__(self) -> str:
-        starts = (f"partition {number} starts at {offset}" for number, offset in self.log_start_offsets.items())
-        return ", ".join(starts) or "nothing was asked for"
-
-    def to_table(self) -> pa.Table:
-        """A row per partition."""
-        return table_of_numbers(self._rows(), ("partition", "log_start_offset"))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The version, and the rows of the table."""
-        return {"version": self.version, "partitions": self._rows()}
-
-    def _rows(self) -> list[dict[str, int]]:
-        starts = self.log_start_offsets.items()
-        return [{"partition": number, "log_start_offset": offset} for number, offset in starts]

@@ -23,11 +23,11 @@ from distlog.core.commits.segment_table import REMOVED_SCHEMA
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.maintain.cleaning_plan import MOST_SEGMENTS
-from distlog.core.maintain.compaction import Clean, CompactionReport, compact
-from distlog.core.maintain.executor import Run, run_here, sums_of
+from distlog.core.maintain.executor import Executor, LocalExecutor
 from distlog.core.maintain.group_rewrite import RewriteFailure, SegmentGroup
 from distlog.core.maintain.merge_job import JOB_BYTES, MergedJob, MergeJob, do_job, jobs
 from distlog.core.maintain.merge_plan import LARGEST_BYTES, plan_merge, plan_tail_merge
+from distlog.core.maintain.reports import sums_of
 from distlog.core.segments.topic_handle import TopicHandle
 
 _MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
@@ -93,7 +93,7 @@ class MergeReport(Shown):
 def merge(
     handle: TopicHandle,
     snapshot: Snapshot,
-    run: Run | None = None,
+    executor: Executor | None = None,
     *,
     dry_run: bool = False,
     job_bytes: int = JOB_BYTES,
@@ -116,7 +116,7 @@ def merge(
     if dry_run or not groups:
         report, after = MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
     else:
-        report, after = merge_groups(handle, snapshot, groups, run, job_bytes=job_bytes)
+        report, after = merge_groups(handle, snapshot, groups, executor, job_bytes=job_bytes)
         planned = plan_merge(after)
     backlog = sum(len(group.segments) for group in planned)
     most = int(after.table.segment_counts().max(initial=0))
@@ -127,7 +127,7 @@ def merge_groups(
     handle: TopicHandle,
     snapshot: Snapshot,
     groups: Sequence[SegmentGroup],
-    run: Run | None = None,
+    executor: Executor | None = None,
     *,
     timeout_s: float = TIMEOUT_S,
     job_bytes: int = JOB_BYTES,
@@ -135,7 +135,8 @@ def merge_groups(
     """`merge` of these groups of `snapshot`; raises CommitConflictError after `timeout_s` of lost races."""
     work = partial(do_job, handle, config=snapshot.config, read_version=snapshot.version, job_bytes=job_bytes)
     planned = jobs(groups, job_bytes)
-    done = [*zip(planned, (run or run_here(handle.storage))(work, planned), strict=True)]
+    executor = executor or LocalExecutor(handle.storage)
+    done = [*zip(planned, executor.map(work, planned), strict=True)]
     replacement, replaced = _Replacement(done), tuple[SegmentGroup, ...]()
     race = CommitRace(handle.log, snapshot, "compact", read_version=snapshot.version, timeout_s=timeout_s)
     with race:
@@ -212,22 +213,3 @@ def merge_tails(
     if not groups:
         return None, snapshot
     return merge_groups(handle, snapshot, groups, timeout_s=COMMIT_TIMEOUT_S)
-
-
-CompactReport = CompactionReport | MergeReport
-
-
-def compact_or_merge(
-    handle: TopicHandle,
-    snapshot: Snapshot,
-    run: Run | None = None,
-    clean: Clean | None = None,
-    *,
-    dry_run: bool = False,
-    job_bytes: int = JOB_BYTES,
-) -> tuple[CompactReport, Snapshot]:
-    """Compact the topic, or merge small segments if `cleanup.policy` has no compact."""
-    snapshot = handle.log.refresh(snapshot)
-    if "compact" in snapshot.config.cleanup_policy:
-        return compact(handle, snapshot, clean, dry_run=dry_run)
-    return merge(handle, snapshot, run, dry_run=dry_run, job_bytes=job_bytes)

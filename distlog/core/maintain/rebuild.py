@@ -24,7 +24,7 @@ from distlog.core.display import Shown, counted
 from distlog.core.errors import CorruptionError, CorruptRecordError, SnapshotTooOldError
 from distlog.core.format.transaction_index import TRANSACTION_ENTRY, AbortedTransaction, encode_transactions
 from distlog.core.maintain.cleaning_plan import MOST_SEGMENTS
-from distlog.core.maintain.executor import Run, Tell, each_segment, run_here, tell_nothing
+from distlog.core.maintain.executor import Executor, LocalExecutor, OnProgress, ignore_progress, map_segments
 from distlog.core.maintain.verify_segment import Anomaly, IndexFile, SegmentVerdict, State, find_indexes
 from distlog.core.segments.pipeline import whole_log
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_facts, index_size
@@ -263,15 +263,15 @@ def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> boo
 def rebuild_segments(
     handle: TopicHandle,
     snapshot: Snapshot,
-    run: Run | None = None,
+    executor: Executor | None = None,
     *,
     force: bool = False,
     dry_run: bool = False,
-    tell: Tell = tell_nothing,
+    on_progress: OnProgress = ignore_progress,
 ) -> Iterator[SegmentRebuild]:
     """Rebuild the indexes of every segment, without the commit that records the new sizes and checksums."""
     work = partial(rebuild_segment, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
-    return each_segment(run or run_here(handle.storage), work, snapshot, tell)
+    return map_segments(executor or LocalExecutor(handle.storage), work, snapshot, on_progress)
 
 
 def commit_facts(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
@@ -307,21 +307,21 @@ def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None
 def rebuild_indexes(
     handle: TopicHandle,
     snapshot: Snapshot,
-    run: Run | None = None,
+    executor: Executor | None = None,
     *,
     force: bool = False,
     dry_run: bool = False,
-    tell: Tell = tell_nothing,
+    on_progress: OnProgress = ignore_progress,
 ) -> tuple[RebuildReport, Snapshot]:
     """Make the index files of all segments right; returns the report and the new state.
 
     With `force` every index becomes what the topic's present config gives. A segment with a damaged log is reported
-    and left as it is. `tell` gets the records and log bytes of each segment when it is done. Raises
-    CommitStateUnknownError: then the indexes are right, but their sizes and checksums are perhaps not recorded yet.
+    and left as it is. Raises CommitStateUnknownError: then the indexes are right, but their sizes and checksums are
+    perhaps not recorded yet.
     """
     after = snapshot = handle.log.refresh(snapshot)
-    rebuilt = list(rebuild_segments(handle, snapshot, run, force=force, dry_run=dry_run, tell=tell))
-    rebuilt = rebuild_transactions(handle.reader, snapshot, rebuilt, dry_run=dry_run)
+    segments = rebuild_segments(handle, snapshot, executor, force=force, dry_run=dry_run, on_progress=on_progress)
+    rebuilt = rebuild_transactions(handle.reader, snapshot, list(segments), dry_run=dry_run)
     if not dry_run:
         after = commit_facts(handle, snapshot, rebuilt)
     if any(each.error for each in rebuilt):

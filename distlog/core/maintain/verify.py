@@ -21,7 +21,7 @@ from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CorruptMetadataError, DistlogError
 from distlog.core.log.live_snapshot import damage_of_tail, is_counted, with_sound_tails, without_tails
-from distlog.core.maintain.executor import Run, Tell, each_segment, run_here, tell_nothing
+from distlog.core.maintain.executor import Executor, LocalExecutor, OnProgress, ignore_progress, map_segments
 from distlog.core.maintain.log_floor import is_sound
 from distlog.core.maintain.rebuild import live_segment, with_missing_transactions
 from distlog.core.maintain.verify_segment import (
@@ -208,13 +208,17 @@ def _row(verdict: SegmentVerdict) -> dict[str, Any]:
 
 
 def verify(
-    handle: TopicHandle, snapshot: Snapshot, run: Run | None = None, *, tell: Tell = tell_nothing
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    executor: Executor | None = None,
+    *,
+    on_progress: OnProgress = ignore_progress,
 ) -> VerifyReport:
     """Check the whole topic at `snapshot`; appends and maintenance may go on meanwhile.
 
     Active segments that `snapshot` has are checked up to their ends in it; their offset and time indexes by checksums
-    alone, since these lack the last entries. `tell` gets the records and log bytes of each segment when it is
-    done. Raises StorageError when the storage does not answer, and TopicNotFoundError when the topic was dropped.
+    alone, since these lack the last entries. Raises StorageError when the storage does not answer, and
+    TopicNotFoundError when the topic was dropped.
     """
     committed = without_tails(snapshot)
     topic = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
@@ -224,7 +228,8 @@ def verify(
         if error is not None:
             topic.append(dataclasses.replace(Anomaly.of("lost_records", error), partition=partition))
     work = partial(verify_segment, handle.reader)
-    verdicts = list(each_segment(run or run_here(handle.storage), work, snapshot, tell))
+    executor = executor or LocalExecutor(handle.storage)
+    verdicts = list(map_segments(executor, work, snapshot, on_progress))
     verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
     if not all(verdict.ok for verdict in verdicts):
         # a segment that was removed and vacuumed since is not missing; indexes rebuilt since are checked again

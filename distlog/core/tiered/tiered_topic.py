@@ -13,6 +13,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.display import Listing
 from distlog.core.errors import ReadOnlyTopicError
 from distlog.core.format.index_cache import IndexCache
+from distlog.core.maintain.executor import Executor
 from distlog.core.maintain.verify import VerifyReport
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.topic_handle import TopicHandle
@@ -107,7 +108,7 @@ class TieredTopic(Topic):
         """Raise ReadOnlyTopicError: Kafka's groups are in its brokers."""
         self._refuse("groups")
 
-    def verify(self) -> VerifyReport:
+    def verify(self, *, executor: Executor | None = None) -> VerifyReport:
         """Raise ReadOnlyTopicError: the checksums to compare are in commits. A scan checks every batch."""
         self._refuse("verify")
 

@@ -1,0 +1,95 @@
+"""The executor of this process: the same work on many items, in threads where the storage is far away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from topics import Clock, topic_on, values
+
+from distlog.core.maintain.executor import PARALLEL, LocalExecutor, map_segments
+from distlog.core.storage.storage import Storage
+
+
+@dataclass(frozen=True)
+class Item:
+    number: int
+    log_bytes: int = 1
+
+
+ITEMS = [Item(number) for number in range(3 * PARALLEL)]
+IN_THREADS = LocalExecutor(Storage("memory://executor/log"))
+
+
+@pytest.fixture
+def in_turn(tmp_path: Path) -> LocalExecutor:
+    return LocalExecutor(Storage(tmp_path / "log"))
+
+
+@pytest.fixture(params=["in turn", "in threads"])
+def executor(request: pytest.FixtureRequest, in_turn: LocalExecutor) -> LocalExecutor:
+    return in_turn if request.param == "in turn" else IN_THREADS
+
+
+def test_results_come_in_the_order_of_the_items(executor: LocalExecutor) -> None:
+    assert list(executor.map(lambda item: item.number, ITEMS)) == list(range(len(ITEMS)))
+    assert list(executor.map(lambda item: item.number, [])) == []
+
+
+def test_in_turn_an_item_is_worked_on_when_its_result_is_wanted(in_turn: LocalExecutor) -> None:
+    begun: list[int] = []
+    results = iter(in_turn.map(lambda item: begun.append(item.number), ITEMS))
+    next(results)
+    assert begun == [0]
+
+
+def test_in_threads_several_items_are_worked_on_at_once() -> None:
+    together = threading.Barrier(PARALLEL)
+    results = IN_THREADS.map(lambda item: together.wait(timeout=60) >= 0, ITEMS[:PARALLEL])
+    assert list(results) == [True] * PARALLEL
+
+
+def test_what_work_raises_is_raised(executor: LocalExecutor) -> None:
+    def fail(item: Item) -> int:
+        raise ValueError(item.number)
+
+    with pytest.raises(ValueError, match="0"):
+        list(executor.map(fail, ITEMS))
+
+
+def test_after_an_error_no_thread_works_on() -> None:
+    both, told, worked_on = threading.Barrier(2), threading.Event(), list[bool]()
+
+    def work(item: Item) -> None:
+        both.wait(timeout=60)
+        if item.number == 0:
+            raise ValueError("the first")
+        worked_on.append(told.wait(timeout=0.2))
+
+    with pytest.raises(ValueError, match="the first"):
+        list(IN_THREADS.map(work, ITEMS[:2]))
+    told.set()
+    assert worked_on == [False]
+
+
+def test_a_process_works_on_one_local_item_at_a_time(in_turn: LocalExecutor) -> None:
+    assert (in_turn.workers, IN_THREADS.workers) == (1, PARALLEL)
+
+
+def test_progress_is_reported_with_the_result_of_each_segment(tmp_path: Path, in_turn: LocalExecutor) -> None:
+    topic = topic_on(Storage(tmp_path / "log"), 2, clock=Clock())
+    for partition in (1, 0):
+        topic.append(values(range(partition + 3)), partition=partition)
+    progress: list[tuple[int, int]] = []
+
+    def offsets() -> Iterator[tuple[int, int]]:
+        for segment in map_segments(
+            in_turn, lambda segment: segment, topic.snapshot, lambda *numbers: progress.append(numbers)
+        ):
+            assert progress[-1] == (segment.record_count, segment.log_bytes)
+            yield segment.partition, segment.record_count
+
+    assert list(offsets()) == [(0, 3), (1, 4)]
