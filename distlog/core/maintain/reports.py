@@ -28,8 +28,8 @@ _RESTORE = ("partition", "segments", "records", "bytes", "lost", "offsets", "log
 
 
 def _rows_of(plans: Iterable[PartitionRetention | PartitionRestore], names: Sequence[str]) -> list[dict[str, int]]:
-    """The plans of partitions as rows of numbers by these names; of their segments it is how many there are."""
-    rows = [{name: getattr(each, "log_bytes" if name == "bytes" else name) for name in names} for each in plans]
+    """The plans of partitions as rows of numbers by these names, with the number of their segments."""
+    rows = [{name: getattr(plan, "log_bytes" if name == "bytes" else name) for name in names} for plan in plans]
     return [{**row, "segments": len(row["segments"])} for row in rows]
 
 
@@ -51,7 +51,7 @@ class RetentionReport(Shown):
         """Name each rule, the number of segments that go by it, and the reason."""
         sums = sums_of(self._rows(), "too_old", "above_size", "below_log_start")
         if sums["too_old"]:
-            newest = iso(max(one.newest_ms for one in self.partitions))
+            newest = iso(max(partition.newest_ms for partition in self.partitions))
             yield f"{sums['too_old']:,} by retention.ms={self.config.retention_ms} (the newest record is of {newest})"
         if sums["above_size"]:
             yield f"{sums['above_size']:,} by retention.bytes={self.config.retention_bytes}"
@@ -85,16 +85,16 @@ class RestoreReport(Shown):
 
     def __str__(self) -> str:
         sums = sums_of(self._rows(), "segments", "records", "bytes", "lost")
-        lost, verb = sums.pop("lost"), "would restore" if self.dry_run else "restored"
+        missing, verb = sums.pop("lost"), "would restore" if self.dry_run else "restored"
         parts = [f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"]
-        uncut = [one.offsets for one in self.partitions if one.offsets and not one.segments]
+        uncut = [plan.offsets for plan in self.partitions if plan.offsets and not plan.segments]
         if uncut:
             where = f"{counted(sum(uncut), 'offset')} of {counted(len(uncut), 'partition')}"
             parts.append(f"{where} can be read again: only the log start was ahead of them")
-        if lost:
-            why = "the files are gone, or what they were merged into stays, since it holds later records too"
-            why += ", or keys of theirs were deleted since, and compaction dropped that"
-            parts.append(f"{counted(lost, 'segment')} cannot come back: {why}")
+        if missing:
+            reasons = "their files were deleted, or they were merged into segments that have later records"
+            reasons += ", or some of their keys were deleted later, and compaction dropped the deletes"
+            parts.append(f"{counted(missing, 'segment')} cannot come back: {reasons}")
         if self.partitions == ():
             parts = [f"nothing to restore: version {self.restored} had no record that is not there"]
         if self.expired:
@@ -109,8 +109,13 @@ class RestoreReport(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The totals, and the rows of the table."""
         rows = self._rows()
-        facts = {"version": self.version, "restored": self.restored, "dry_run": self.dry_run, "expired": self.expired}
-        return {**facts, **sums_of(rows, "segments", "records", "bytes", "lost", "offsets"), "partitions": rows}
+        fields = {
+            "version": self.version,
+            "restored": self.restored,
+            "dry_run": self.dry_run,
+            "expired": self.expired,
+        }
+        return {**fields, **sums_of(rows, "segments", "records", "bytes", "lost", "offsets"), "partitions": rows}
 
     def _rows(self) -> list[dict[str, int]]:
         return _rows_of(self.partitions, _RESTORE)
