@@ -90,7 +90,7 @@ class RestoreReport(Shown):
         uncut = [plan.offsets for plan in self.partitions if plan.offsets and not plan.segments]
         if uncut:
             where = f"{counted(sum(uncut), 'offset')} of {counted(len(uncut), 'partition')}"
-            parts.append(f"{where} can be read again: only the log start was ahead of them")
+            parts.append(f"{where} can be read again: only the log start had moved")
         if missing:
             reasons = "their files were deleted, or they were merged into segments that have later records"
             reasons += ", or some of their keys were deleted later, and compaction dropped the deletes"
