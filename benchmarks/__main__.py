@@ -30,6 +30,7 @@ NAMES = (
     "gateway",
     "gateway_beside_kafka",
     "gateway_requests",
+    "idempotent_producers",
     "gateway_attacks",
     "requests",
     "bundles",

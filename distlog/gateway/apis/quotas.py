@@ -17,7 +17,7 @@ from distlog.gateway.protocol.frames import (
     error_code,
 )
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
+from distlog.gateway.security.acls import Operation
 from distlog.gateway.server.quotas import CLIENT_ID, USER, Entity
 from distlog.gateway.server.request import Request
 
@@ -30,7 +30,7 @@ _IP = "ip"
 def describe_client_quotas(request: Request, broker: Broker) -> Fields:
     """The quotas as they are now; with `strict`, of entities that have no other types than the filter."""
     try:
-        request.rights.check(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
+        request.rights.check_cluster(Operation.DESCRIBE_CONFIGS)
         _check_filter(request.body.components)
     except (UnsupportedRequestError, AccessDeniedError) as error:
         return {
@@ -99,7 +99,7 @@ def alter_client_quotas(request: Request, broker: Broker) -> Fields:
 
 
 def _alter(request: Request, broker: Broker, entity: Entity, entry: Any, *, validate_only: bool) -> None:
-    request.rights.check(Operation.ALTER_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
+    request.rights.check_cluster(Operation.ALTER_CONFIGS)
     changes = {each.key: None if each.remove else each.value for each in entry.ops}
     try:
         if len(changes) < len(entry.ops):
