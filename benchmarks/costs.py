@@ -201,7 +201,7 @@ def _groups(sizes: array[int]) -> list[tuple[int, int]]:
 class Day:
     """A day, or so many `seconds`, at `rate` bytes a second: an append every `append_s`, a merge every `maintain_s`.
 
-    Each run of `maintain` opens the topic anew, unless it `stays`. A follower looks `looks` times for each append.
+    Each run of `maintain` opens the topic anew, unless it `stays`. A consumer looks `looks` times for each append.
     """
 
     rate: int
@@ -342,7 +342,7 @@ class Day:
         return self.checkpointing + self.retaining + self.vacuuming
 
     @property
-    def follower(self) -> Requests:
+    def consumer(self) -> Requests:
         """A process that gets all records as they come."""
         if self.share:
             data = self.tasks * ranges(self.part_bytes * self.partitions)
@@ -359,8 +359,8 @@ class Day:
 
     @property
     def readers(self) -> Requests:
-        """One follower, and one scan a day."""
-        return self.follower + self.scan
+        """One consumer, and one scan a day."""
+        return self.consumer + self.scan
 
     # --- what is stored, and what it takes of computers
 

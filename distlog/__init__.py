@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from distlog.core.log_manager.log_manager import LogManager
     from distlog.core.opening import AdoptReport, adopt, create, open, open_or_create, topics
-    from distlog.core.read.consumer import Follower
+    from distlog.core.read.consumer import Consumer
     from distlog.core.read.scan import Record
     from distlog.core.read.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
     from distlog.core.schemas.registry import SchemaRegistry
@@ -64,6 +64,7 @@ __all__ = [
     "AppendResult",
     "CommitConflictError",
     "CommitStateUnknownError",
+    "Consumer",
     "CorruptIndexError",
     "CorruptMetadataError",
     "CorruptRecordError",
@@ -71,7 +72,6 @@ __all__ = [
     "Delivery",
     "DistlogError",
     "FencedMemberError",
-    "Follower",
     "GroupNotFoundError",
     "InvalidConfigError",
     "InvalidPartitionsError",
@@ -142,7 +142,7 @@ _MODULES = {
         "TransactionTooOldError",
         "UnsupportedVersionError",
     ),
-    "distlog.core.read.consumer": ("Follower",),
+    "distlog.core.read.consumer": ("Consumer",),
     "distlog.core.log_manager.log_manager": ("LogManager",),
     "distlog.core.read.scan": ("Record",),
     "distlog.core.read.time_lookup": (

@@ -19,7 +19,7 @@ from distlog.core.errors import InvalidConfigError
 from distlog.core.format.record_batch import COLUMNS
 from distlog.core.read import scan_plan
 from distlog.core.read.consumed_log import Start, ends_of
-from distlog.core.read.consumer import Follower
+from distlog.core.read.consumer import Consumer
 from distlog.core.read.row_lines import csv_rows
 from distlog.core.read.scan import first
 from distlog.core.read.time_lookup import EARLIEST
@@ -118,7 +118,7 @@ def _from_partition(
     return first(topic.reader, slices, columns, limit)
 
 
-def followed_batches(
+def consumed_batches(
     topic: Topic,
     partitions: Sequence[int] | None,
     bounds: Bounds,
@@ -132,10 +132,10 @@ def followed_batches(
     if bounds.tail is None:
         start = bounds.offset if bounds.since is None else datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
     read_columns = (*columns, *(name for name in ("partition", "offset") if name not in columns))
-    follower = topic.follow(partitions, start, group, timeout, read_columns, isolation=bounds.isolation)
-    with follower, _ended_by_signal(follower) as signals:
+    consumer = topic.consume(partitions, start, group, timeout, read_columns, isolation=bounds.isolation)
+    with consumer, _ended_by_signal(consumer) as signals:
         while limit is None or limit > 0:
-            batch = next(follower, None)
+            batch = next(consumer, None)
             if batch is None:
                 break
             batch = batch.slice(0, limit)
@@ -143,19 +143,19 @@ def followed_batches(
             ends = ends_of(batch)
             yield batch.select(list(columns))
             if group is not None:
-                follower.commit(ends)
+                consumer.commit(ends)
     if signals:
         raise typer.Exit(TERMINATED)
 
 
 @contextmanager
-def _ended_by_signal(follower: Follower) -> Iterator[list[int]]:
+def _ended_by_signal(consumer: Consumer) -> Iterator[list[int]]:
     """End the iteration at SIGTERM, so that the group need not wait for the lease; yields the received signals."""
     signals: list[int] = []
 
     def end(number: int, _: object) -> None:
         signals.append(number)
-        follower.close()
+        consumer.close()
 
     previous = signal.signal(signal.SIGTERM, end)
     try:

@@ -166,7 +166,7 @@ def read(
     topic = open_at(url, version, timestamp, storage)
     how = printing(topic.name, columns, shown, as_json=as_json)
     if follows:
-        batches = reading.followed_batches(topic, partition, bounds, limit, how.columns, group, timeout)
+        batches = reading.consumed_batches(topic, partition, bounds, limit, how.columns, group, timeout)
     else:
         batches = reading.batches(topic, partition or range(topic.partitions), bounds, limit, how.columns)
     for number, batch in enumerate(batches):

@@ -16,7 +16,7 @@ A topic is a folder; all names below are relative to it:
     _pending/<stem>.<its actions>.append                        the same, told by the name alone
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of appends in place
     <topic>-<partition>/.lock.page .flush.page                  copies of the locks' pages, for users that only read
-    _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers
+    _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of consumers
     _groups/<topic id>/<group>/<member id>.beat                 the last heartbeat of one of its members
 
 The gateways of a root are a group too: of no topic, in the root's own `_groups`. Beside it, `topics.json` is their

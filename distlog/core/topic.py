@@ -58,7 +58,7 @@ from distlog.core.maintain.verify import VerifyReport, verify
 from distlog.core.plots import SegmentFacts, topic_figure
 from distlog.core.read import group_admin, scan_plan
 from distlog.core.read.consumed_log import Start
-from distlog.core.read.consumer import LEASE_S, Follower, FollowOptions, reset_group
+from distlog.core.read.consumer import LEASE_S, ConsumeOptions, Consumer, reset_group
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, FetchedBatches, fetch, fetch_committed
 from distlog.core.read.group_admin import group_table
 from distlog.core.read.group_log import GroupLog
@@ -314,7 +314,7 @@ class Topic:
         slices, visible = scan_plan.plan(self.reader, snapshot, bounds, isolation, out_of_range, times)
         return Scan(self.reader, slices, chosen, visible, max_workers)
 
-    def follow(
+    def consume(
         self,
         partitions: int | Iterable[int] | None = None,
         start: Start | None = None,
@@ -326,14 +326,14 @@ class Topic:
         max_workers: int | None = None,
         poll_interval: float | None = None,
         lease: float = LEASE_S,
-    ) -> Follower:
+    ) -> Consumer:
         """Iterate over the records as they come, RecordBatch by RecordBatch, in order in each partition.
 
         It begins at `start`: an offset, or one by partition; a datetime or ISO 8601 text; EARLIEST (the default) or
         LATEST. Partitions that are added later are read from offset 0. It ends when nothing came for `timeout`
         seconds. It looks at least each `poll_interval` seconds: 0.005 on a local disk, else 1, with one request.
 
-        The followers of a `group` share the partitions, and the topic keeps its positions, which `commit` moves on;
+        The consumers of a `group` share the partitions, and the topic keeps its positions, which `commit` moves on;
         `start` counts only where the group has none. A member without a sign of life for `lease` seconds is replaced,
         so each batch must be processed within that time.
 
@@ -341,7 +341,7 @@ class Topic:
         or latest; TopicNotFoundError when the topic is dropped.
         """
         self.current.check_writable(self.storage)
-        options = FollowOptions(
+        options = ConsumeOptions(
             *(partitions, start, group, timeout, columns),
             *(isolation, out_of_range, max_workers, poll_interval, lease),
         )
@@ -405,7 +405,7 @@ class Topic:
         return segments(self.live_snapshot)
 
     def groups(self) -> Listing:
-        """The groups of followers, a row for each partition: position, lag, and the follower that has it."""
+        """The groups of consumers, a row for each partition: position, lag, and the consumer that has it."""
         return group_table(self.storage, self.live_snapshot)
 
     def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
@@ -617,7 +617,7 @@ class Topic:
     def reset_group(self, group: str, to: Start | None = None, *, kafka: str | None = None) -> dict[int, int]:
         """Set a group's positions, in all partitions or in the given ones; returns all its positions.
 
-        `to` is as `start` of `follow`. Its members lose their partitions, and begin anew at these positions.
+        `to` is as `start` of `consume`. Its members lose their partitions, and begin anew at these positions.
         `kafka` in its place takes over the positions that this group of Kafka's clients has committed through a
         gateway; then the group must have no members. Raises InvalidConfigError, OffsetOutOfRangeError,
         GroupNotFoundError, CommitConflictError.

@@ -112,6 +112,6 @@ def _read(topic: Topic) -> None:
     fetch_stored(topic.reader, topic.snapshot.partitions[0], 0, 1, 1)
     for start in (5000, MAX_LONG):
         topic.offsets_for_times(start)
-    with topic.follow(timeout=0) as follower:
-        for _ in follower:
+    with topic.consume(timeout=0) as consumer:
+        for _ in consumer:
             pass

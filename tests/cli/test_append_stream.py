@@ -259,8 +259,8 @@ def appending_to(url: str, *arguments: str) -> Iterator[Program]:
         assert child.stdin
         child.stdin.write("first\n")
         child.stdin.flush()
-        with distlog.open(url).follow(timeout=60) as follower:
-            assert next(follower).num_rows == 1
+        with distlog.open(url).consume(timeout=60) as consumer:
+            assert next(consumer).num_rows == 1
         yield child
     finally:
         child.kill()

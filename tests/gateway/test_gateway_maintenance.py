@@ -13,10 +13,10 @@ from queue import SimpleQueue
 
 import pytest
 from addresses import Address
-from followers import Time
 from forked_programs import command
 from gateways import until
 from memory_files import refuse_writes
+from topic_consumers import Time
 
 import distlog
 from distlog.core.log_manager.scheduler import TaskRun

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from followers import Time, drained, follow, span
 from hypothesis import given
 from hypothesis import strategies as st
+from topic_consumers import Time, consume, drained, span
 from topics import TINY, topic_on, values
 
 from distlog.core.errors import FencedMemberError
 from distlog.core.read import group_admin
-from distlog.core.read.consumed_log import FollowedLog, Window
+from distlog.core.read.consumed_log import ConsumedLog, Window
 from distlog.core.read.group_log import KEPT, GroupLog, GroupState, Member, assignment
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
@@ -36,52 +36,52 @@ def state_of(topic: Topic) -> GroupState:
 def test_who_left_its_group_can_commit_nothing_and_puts_nothing(
     positions: dict[int, int] | None, topic: Topic
 ) -> None:
-    with follow(topic, group="g") as follower:
-        drained(follower)
+    with consume(topic, group="g") as consumer:
+        drained(consumer)
     left = state_of(topic)
     with pytest.raises(FencedMemberError, match="left"):
-        follower.commit(positions)
+        consumer.commit(positions)
     assert state_of(topic) == left
 
 
 def test_who_is_no_member_any_more_cannot_come_back_by_a_commit_of_nothing(topic: Topic) -> None:
     time = Time()
-    follower = follow(topic, time, group="g")
-    next(follower)
+    consumer = consume(topic, time, group="g")
+    next(consumer)
     group_admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {}, {}, is_empty=False)
     with pytest.raises(FencedMemberError):
-        follower.commit({})
+        consumer.commit({})
     assert not state_of(topic).members
-    assert sorted(drained(follower)) == span(0, 0, 6) + span(1, 0, 6)
+    assert sorted(drained(consumer)) == span(0, 0, 6) + span(1, 0, 6)
 
 
 def test_others_never_wait_less_than_a_lease(topic: Topic) -> None:
-    follow(topic, group="g", lease=0.0019)
+    consume(topic, group="g", lease=0.0019)
     assert [member.lease_ms for member in state_of(topic).members] == [2]
 
 
 def test_a_lease_too_short_for_a_fetch_does_not_keep_the_timeout_from_ending_it(
     topic: Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    time, read = Time(), FollowedLog.read
+    time, read = Time(), ConsumedLog.read
 
-    def slow(self: FollowedLog, positions: Mapping[int, int]) -> Window | None:
+    def slow(self: ConsumedLog, positions: Mapping[int, int]) -> Window | None:
         time.now_s += 2.0
         assert time.now_s < 100, "it never ends"
         return read(self, positions)
 
-    monkeypatch.setattr(FollowedLog, "read", slow)
-    assert drained(follow(topic, time, group="g", lease=1.0, timeout=10.0)) == []
+    monkeypatch.setattr(ConsumedLog, "read", slow)
+    assert drained(consume(topic, time, group="g", lease=1.0, timeout=10.0)) == []
     assert "longer lease" in caplog.text
 
 
 def test_a_look_finds_what_happened_in_a_group_that_is_busy(topic: Topic) -> None:
     """Another member commits so often that the versions that come next are deleted before this one looks."""
     time = Time()
-    idle = follow(topic, time, group="g", timeout=0, partitions=[0])
+    idle = consume(topic, time, group="g", timeout=0, partitions=[0])
     drained(idle)
     idle.commit()
-    busy = follow(topic, time, group="g", timeout=0, partitions=[1])
+    busy = consume(topic, time, group="g", timeout=0, partitions=[1])
     for _ in range(2):
         time.now_s += 3.1
         assert drained(idle) == []
@@ -89,7 +89,7 @@ def test_a_look_finds_what_happened_in_a_group_that_is_busy(topic: Topic) -> Non
         for _ in range(3 * KEPT):
             busy.commit({})
     busy.close()
-    other = follow(topic, time, group="g", timeout=0, partitions=[0])
+    other = consume(topic, time, group="g", timeout=0, partitions=[0])
     group_admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {0: 2}, {}, is_empty=False)
     time.now_s += 3.1
     assert drained(idle) == span(0, 2, 6)

@@ -314,8 +314,8 @@ def test_after_a_power_loss_verify_does_not_judge_indexes_that_are_made_anew(
 def test_verify_warns_of_a_group_that_has_read_behind_the_end_of_a_log(tmp_path: Path) -> None:
     folder = filled(tmp_path / "events", flushed=0)
     topic = distlog.open(str(folder))
-    with topic.follow(group="readers", start=0, timeout=0) as follower:
-        for _ in follower:
+    with topic.consume(group="readers", start=0, timeout=0) as consumer:
+        for _ in consumer:
             pass
     assert topic.verify().warnings == ()
     os.truncate(log(folder), 3 * SIZE)

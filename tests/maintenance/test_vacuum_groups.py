@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from followers import drained, follow
+from topic_consumers import consume, drained
 from vacuuming import DELAY, World
 
 from distlog.core import paths
@@ -22,8 +22,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 def commit_group(topic: Topic, group: str) -> str:
     """Follow with a group, and commit; returns the folder of the group."""
-    with follow(topic, group=group, timeout=0) as follower:
-        drained(follower)
+    with consume(topic, group=group, timeout=0) as consumer:
+        drained(consumer)
     return paths.group_folder(topic.snapshot.topic_id, group)
 
 

@@ -141,7 +141,7 @@ def test_minutes_of_simulated_time_take_the_requests_of_the_model(
 def compare(
     url: Address, partitions: int, size: int, *, seconds: int, maintain_s: int, **compared: Sequence[str]
 ) -> None:
-    """Appends, merges, vacuum, a follower and a scan, each with a client of its own, by the clock of the test.
+    """Appends, merges, vacuum, a consumer and a scan, each with a client of its own, by the clock of the test.
 
     Of those that are named, such kinds of requests are `compared`, and of the others all.
     """
@@ -159,11 +159,11 @@ def compare(
 
     writer = client(partitions, {"file.delete.delay.ms": 1000 * maintain_s, "retention.ms": -1})
     keeper, reader = client(), client()
-    with reader.follow(start=distlog.EARLIEST, timeout=0) as follower:
+    with reader.consume(start=distlog.EARLIEST, timeout=0) as consumer:
         for second in range(1, seconds + 1):
             clock.now_ms += 1000
             counting("appends", writer, lambda second=second: writer.append(rows(partitions, 2, 2 * second, size)))
-            got = counting("follower", reader, lambda: sum(batch.num_rows for batch in follower))
+            got = counting("consumer", reader, lambda: sum(batch.num_rows for batch in consumer))
             assert got == 2 * partitions
             if second == 1:
                 data = sum(int(one.log_bytes) for one in segments(writer))
@@ -172,14 +172,14 @@ def compare(
         counting("vacuum", keeper, keeper.vacuum)
     scanner = client()
     assert counting("scan", scanner, lambda: scanner.scan().to_table().num_rows) == 2 * seconds * partitions
-    # the follower looks twice for each append: it ends when nothing more is there
+    # the consumer looks twice for each append: it ends when nothing more is there
     few = {"seconds": seconds, "maintain_s": maintain_s, "memory": 0, "stays": True, "looks": 2}
     day = costs.Day(data, partitions, **few)
     model = {
         "appends": day.appends + day.checkpointing,
         "merges": day.merges,
         "vacuum": day.vacuuming,
-        "follower": day.follower,
+        "consumer": day.consumer,
         "scan": costs.Requests(0, day.scan.gets - costs.CHECKPOINT_COMMITS // 2 - 3),
     }
     for what, expected in model.items():

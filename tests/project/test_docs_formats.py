@@ -70,9 +70,9 @@ def topic(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
     topic.append([{"value": "v", "partition": number} for number in (0, 1)], app_id="load", batch_id=1)
     with topic.writer() as writer:
         writer.append(b"in place", partition=0)
-    with topic.follow(group="billing", timeout=0) as follower:
-        next(iter(follower))
-        follower.commit()
+    with topic.consume(group="billing", timeout=0) as consumer:
+        next(iter(consumer))
+        consumer.commit()
     return topic.refresh()
 
 

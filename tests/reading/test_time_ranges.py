@@ -221,7 +221,7 @@ def test_bounds_between_two_milliseconds_have_what_lies_on_their_side(memory_url
     assert topic.scan(start_time=between).to_table()["value"].to_pylist() == [b"1", b"2"]
     assert topic.scan(end_time=between).to_table()["value"].to_pylist() == [b"0"]
     assert topic.offsets_for_times(between) == {0: (1, OCTOBER + 1)}
-    (batch,) = topic.follow(start=between, timeout=0)
+    (batch,) = topic.consume(start=between, timeout=0)
     assert batch["value"].to_pylist() == [b"1", b"2"]
 
 

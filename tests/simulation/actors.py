@@ -344,7 +344,7 @@ def follows(stage: Stage, process: Process, memory: Memory, *, slow_s: float = 2
     topic = stage.open()
     while stage.goes_on():
         try:
-            with topic.follow(group="readers", start=distlog.EARLIEST, timeout=60.0, lease=10.0) as follower:
+            with topic.consume(group="readers", start=distlog.EARLIEST, timeout=60.0, lease=10.0) as follower:
                 topic_id = topic.snapshot.topic_id
                 for rows in follower:
                     _take(stage, rows, topic_id)

@@ -55,7 +55,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "groups": (
         ("groups.group_log", "groups.membership"),
-        ("groups/test_*.py", "following/test_group_*.py", "following/test_follow_groups.py"),
+        ("groups/test_*.py", "following/test_group_*.py", "following/test_consume_groups.py"),
     ),
     "compaction": (
         ("maintenance.compaction", "maintenance.cleaning_plan", "maintenance.group_rewrite"),

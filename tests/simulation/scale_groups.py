@@ -48,7 +48,7 @@ class Group:
         import distlog
 
         topic = distlog.open(self.stage.url)
-        with topic.follow(group="readers", start=distlog.EARLIEST, lease=LEASE_S) as follower:
+        with topic.consume(group="readers", start=distlog.EARLIEST, lease=LEASE_S) as follower:
             for rows in follower:
                 follower.commit()
                 self.committed += rows.num_rows

@@ -267,7 +267,7 @@ class ConsumerGroup(StoreScenario):
 
     def _consume(self, name: str) -> None:
         topic = distlog.open(self.stage.url)
-        follow = topic.follow(group="readers", start=distlog.EARLIEST, timeout=15.0, lease=self.lease_s)
+        follow = topic.consume(group="readers", start=distlog.EARLIEST, timeout=15.0, lease=self.lease_s)
         with follow as follower:
             for rows in follower:
                 for number, offset in zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True):

@@ -91,7 +91,7 @@ def test_it_is_read_only() -> None:
         topic.drop,
         lambda: topic.alter_config({"retention.ms": "1"}),
         lambda: topic.delete_group("g"),
-        lambda: topic.follow(),
+        lambda: topic.consume(),
         topic.history,
         topic.groups,
         topic.verify,

@@ -26,9 +26,9 @@ def root(storage_url: Address) -> Address:
     topic.append(values(range(2)), partition=0, app_id="load", batch_id=1)
     with topic.writer() as writer:
         writer.append(b"v2", partition=1, timestamp=NOW)
-    with topic.follow(start=distlog.EARLIEST, group="g", timeout=0) as follower:
-        for _ in follower:
-            follower.commit()
+    with topic.consume(start=distlog.EARLIEST, group="g", timeout=0) as consumer:
+        for _ in consumer:
+            consumer.commit()
     copy_folder(storage_url, "clicks", "backup")
     return storage_url
 

@@ -102,8 +102,8 @@ def test_offsets_to_delete_records_before_are_a_dict(topic: distlog.Topic, befor
 def test_one_column_and_one_partition_need_no_list(topic: distlog.Topic) -> None:
     topic.append([{"value": "zero", "partition": 0}, {"value": "one", "partition": 1}])
     assert topic.scan(partitions=1, columns="value").to_table().to_pydict() == {"value": [b"one"]}
-    with topic.follow(partitions=1, columns="value", timeout=0) as follower:
-        assert [value for batch in follower for value in batch["value"].to_pylist()] == [b"one"]
+    with topic.consume(partitions=1, columns="value", timeout=0) as consumer:
+        assert [value for batch in consumer for value in batch["value"].to_pylist()] == [b"one"]
     with pytest.raises(distlog.InvalidRecordError, match="no column colour; there are partition, offset"):
         topic.scan(columns="colour")
 

@@ -218,7 +218,7 @@ def test_a_dropped_topic_is_gone_and_its_address_free(storage_url: Address) -> N
 
 def test_what_is_of_one_process_is_not_pickled_and_says_what_to_pickle(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
-    for made in (topic.writer(), topic.producer("billing"), topic.follow()):
+    for made in (topic.writer(), topic.producer("billing"), topic.consume()):
         with made, pytest.raises(TypeError, match=rf"a {type(made).__name__} is of one process: pickle its topic"):
             pickle.dumps(made)
 

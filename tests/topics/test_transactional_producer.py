@@ -168,10 +168,10 @@ def test_a_follower_waits_for_the_end_of_a_transaction(local: distlog.Topic) -> 
         producer.begin()
         fill(producer, 0)
         producer.flush()
-        with again(local).follow(timeout=0.05, partitions=[0]) as follower:
-            assert list(follower) == []
+        with again(local).consume(timeout=0.05, partitions=[0]) as consumer:
+            assert list(consumer) == []
             producer.commit()
-            assert [batch["value"].to_pylist() for batch in follower] == [[b"0"]]
+            assert [batch["value"].to_pylist() for batch in consumer] == [[b"0"]]
 
 
 @pytest.mark.parametrize(("call", "spared"), [("write", 0), ("write", 1), ("fsync", 0), ("fsync", 1)])

@@ -8,7 +8,7 @@ from tools.pages.drawing import Drawing
 def overview() -> str:
     """Programs on the left, the folder of a topic on the right."""
     drawing = Drawing(760, 300, "Programs open a topic's folder by themselves; there is no broker between them")
-    programs = {"Spark job": "append, read, stream", "Python": "append, scan, follow", "distlog run": "maintenance"}
+    programs = {"Spark job": "append, read, stream", "Python": "append, scan, consume", "distlog run": "maintenance"}
     for number, (name, does) in enumerate(programs.items()):
         drawing.box(24, 34 + 84 * number, 170, 60, f"{name}\n~{does}")
         drawing.arrow((194, 64 + 84 * number), (288, 64 + 84 * number))
@@ -19,7 +19,7 @@ def overview() -> str:
     )
     drawing.box(310, 136, 196, 60, "clicks-0/ clicks-1/ ...\n~segments: .log and indexes", "file")
     drawing.box(520, 136, 196, 60, "_bundles/\n~small segments together", "file")
-    drawing.box(310, 210, 196, 56, "_groups/\n~positions of followers", "file")
+    drawing.box(310, 210, 196, 56, "_groups/\n~positions of consumers", "file")
     drawing.box(520, 210, 196, 56, ".lock in each partition\n~local disk only", "file")
     return drawing.svg()
 

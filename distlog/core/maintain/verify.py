@@ -267,7 +267,7 @@ def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVe
 
 
 def _overtaken(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
-    """Groups of followers and of Kafka's clients that have read what a log does not have any more, or never had."""
+    """Groups of consumers and of Kafka's clients that have read what a log does not have any more, or never had."""
     groups = [(group.group, group.positions) for group in group_states(handle.storage, snapshot.topic_id)]
     for name, positions in (*groups, *_of_clients(handle, snapshot)):
         for partition, state in enumerate(snapshot.partitions):

@@ -1,4 +1,4 @@
-"""The records that a follower reads, and its positions: by itself, or its part of a group's."""
+"""The records that a consumer reads, and its positions: by itself, or its part of a group's."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ WINDOW_BYTES = 64 << 20
 Handed = tuple[pa.RecordBatch, Mapping[int, int]]
 
 
-class FollowedLog:
+class ConsumedLog:
     """A topic as one consumer reads it; `look` moves it on. It is not the snapshot of the topic object."""
 
     def __init__(
@@ -192,10 +192,10 @@ def _window_end(state: PartitionState, start: int, end: int) -> int:
 _log = logging.getLogger(__name__)
 
 
-class FollowerAssignment(ABC):
+class ConsumerAssignment(ABC):
     """One consumer's part of `log`. `position` is the next offset to deliver, by partition."""
 
-    def __init__(self, log: FollowedLog, start: Start | None, out_of_range: OutOfRange) -> None:
+    def __init__(self, log: ConsumedLog, start: Start | None, out_of_range: OutOfRange) -> None:
         self.log, self._start, self._out_of_range = log, start, out_of_range
         self.position: dict[int, int] = {}
 
@@ -237,9 +237,9 @@ class FollowerAssignment(ABC):
         return start_offsets(self.log.handle.reader, self.log.snapshot, partitions, self._start, self._out_of_range)
 
 
-class WholeAssignment(FollowerAssignment):
+class WholeAssignment(ConsumerAssignment):
     def __init__(
-        self, log: FollowedLog, partitions: Collection[int] | None, start: Start | None, out_of_range: OutOfRange
+        self, log: ConsumedLog, partitions: Collection[int] | None, start: Start | None, out_of_range: OutOfRange
     ) -> None:
         super().__init__(log, start, out_of_range)
         chosen = range(log.partitions) if partitions is None else partitions
@@ -253,11 +253,11 @@ class WholeAssignment(FollowerAssignment):
         return True
 
     def commit(self, positions: Mapping[int, int] | None) -> None:
-        raise InvalidConfigError("this follower keeps no positions: follow with a group to commit them")
+        raise InvalidConfigError("the consumer has no group: consume with group=NAME to commit offsets")
 
 
-class GroupAssignment(FollowerAssignment):
-    def __init__(self, log: FollowedLog, member: Membership, start: Start | None, out_of_range: OutOfRange) -> None:
+class GroupAssignment(ConsumerAssignment):
+    def __init__(self, log: ConsumedLog, member: Membership, start: Start | None, out_of_range: OutOfRange) -> None:
         super().__init__(log, start, out_of_range)
         self._member, self._joins = member, 0
         self._committed: dict[int, int] = {}

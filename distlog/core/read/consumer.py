@@ -1,4 +1,4 @@
-"""A follower: hands out the records of a topic as they come, one Arrow batch after the other."""
+"""A consumer: hands out the records of a topic as they come, one Arrow batch after the other."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from distlog.core.errors import (
 from distlog.core.integers import whole_numbers
 from distlog.core.read import group_admin
 from distlog.core.read.consumed_log import (
-    FollowedLog,
-    FollowerAssignment,
+    ConsumedLog,
+    ConsumerAssignment,
     GroupAssignment,
     Handed,
     Start,
@@ -60,8 +60,8 @@ _TRIES = 3
 _log = logging.getLogger(__name__)
 
 
-class Follower:
-    """An iterator of RecordBatches, in order in each partition; made by `topic.follow`.
+class Consumer:
+    """An iterator of RecordBatches, in order in each partition; made by `topic.consume`.
 
     For one thread of one process; only `close` may be called from other threads, and from signal handlers. After an
     error, and after the timeout, iterating again goes on behind the last batch that was returned. At the end of a
@@ -71,8 +71,8 @@ class Follower:
 
     def __init__(
         self,
-        log: FollowedLog,
-        assignment: FollowerAssignment,
+        log: ConsumedLog,
+        assignment: ConsumerAssignment,
         out_of_range: OutOfRange,
         timeout_s: float | None,
         pauses: tuple[float, float, float],
@@ -132,7 +132,7 @@ class Follower:
                 self._use.release()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Follower is of one process: pickle its topic, and follow that there")
+        raise TypeError("a Consumer cannot be pickled: pickle its topic, and consume there")
 
     def __iter__(self) -> Self:
         return self
@@ -254,9 +254,9 @@ class Follower:
     def _used(self) -> threading.Lock:
         """The lock, for a `with` that no interrupt can separate from it; RuntimeError if another thread holds it."""
         if self._is_inherited:
-            raise RuntimeError("a forked child cannot use the follower of its parent: make one in the child")
+            raise RuntimeError("a forked child cannot use the consumer of its parent: make one in the child")
         if self._use.locked():
-            raise RuntimeError("another thread uses this follower: give each thread a follower of its own")
+            raise RuntimeError("another thread uses this consumer: give each thread a consumer of its own")
         return self._use
 
     @property
@@ -282,8 +282,8 @@ LEASE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class FollowOptions:
-    """The arguments of `topic.follow`; see there. `clock` and `sleep` are in seconds."""
+class ConsumeOptions:
+    """The arguments of `topic.consume`; see there. `clock` and `sleep` are in seconds."""
 
     partitions: int | Iterable[int] | None = None
     start: Start | None = None
@@ -298,8 +298,8 @@ class FollowOptions:
     clock: Callable[[], float] = elapsed_s
     sleep: Callable[[float], object] | None = None
 
-    def begin(self, handle: TopicHandle, snapshot: Snapshot) -> Follower:
-        """The follower, which knows where it begins; in a group, it has joined."""
+    def begin(self, handle: TopicHandle, snapshot: Snapshot) -> Consumer:
+        """The consumer, which knows where it begins; in a group, it has joined."""
         check_choice("isolation", self.isolation, IsolationLevel)
         check_choice("out_of_range", self.out_of_range, OutOfRange)
         _check_seconds("timeout", self.timeout, 0)
@@ -308,13 +308,13 @@ class FollowOptions:
         workers, is_local = checked_workers(self.max_workers), handle.storage.is_local
         longest_s = LONGEST_PAUSE_S[is_local] if self.poll_interval is None else self.poll_interval
         pauses = min(FIRST_PAUSE_S[is_local], longest_s), longest_s, PAUSE_GROWTH[is_local]
-        log = FollowedLog(handle, snapshot, check_columns(self.columns), self.isolation, workers)
+        log = ConsumedLog(handle, snapshot, check_columns(self.columns), self.isolation, workers)
         log.look()
         assignment = self._assignment(log)
         assignment.renew()
-        return Follower(log, assignment, self.out_of_range, self.timeout, pauses, clock=self.clock, sleep=self.sleep)
+        return Consumer(log, assignment, self.out_of_range, self.timeout, pauses, clock=self.clock, sleep=self.sleep)
 
-    def _assignment(self, log: FollowedLog) -> FollowerAssignment:
+    def _assignment(self, log: ConsumedLog) -> ConsumerAssignment:
         chosen = None if self.partitions is None else set(whole_numbers("partition", self.partitions))
         start_partitions = self.start if isinstance(self.start, Mapping) else ()
         for number in (*(chosen or ()), *whole_numbers("partition", start_partitions)):

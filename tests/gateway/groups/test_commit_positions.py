@@ -1,4 +1,4 @@
-"""Positions of followers become those of a group of Kafka's clients, by a command and while no gateway runs."""
+"""Positions of consumers become those of a group of Kafka's clients, by a command and while no gateway runs."""
 
 from __future__ import annotations
 

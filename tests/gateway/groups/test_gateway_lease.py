@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from followers import Time
+from topic_consumers import Time
 
 from distlog.core.read.group_log import GroupLog
 from distlog.core.read.membership import FREQUENT, Membership
@@ -183,7 +183,7 @@ def test_a_name_that_is_no_gateways_is_left_out(gateways: Gateways) -> None:
     lease = gateways.begin(9092)
     other = Membership(
         GroupLog(gateways.root, ROOT_ID, GATEWAYS_GROUP, clock=gateways.time),
-        lambda _: "a follower",
+        lambda _: "a consumer",
         None,
         LEASE_S,
         FREQUENT,

@@ -1,4 +1,4 @@
-"""What a broker of Kafka leaves behind goes on at a gateway and among followers: groups, and transactional ids."""
+"""What a broker of Kafka leaves behind goes on at a gateway and among consumers: groups, and transactional ids."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from followers import drained, span
 from gateways import serving, until
 from kafka_broker import Broker, needs_kafka
+from topic_consumers import drained, span
 
 import distlog
 from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, ProducerId, decode_key, decode_state
@@ -64,12 +64,12 @@ def test_groups_and_transactions_of_an_adopted_broker_go_on(tmp_path: Path) -> N
     topic = distlog.open(f"{root}/clicks")
     topic.reset_group("billing", kafka="billing")
     assert topic.groups().column("position").to_pylist() == [3, 4]
-    with topic.follow(group="billing", timeout=0) as follower:
-        seen = drained(follower)
+    with topic.consume(group="billing", timeout=0) as consumer:
+        seen = drained(consumer)
         assert seen[0] == (0, 3)
         assert (1, 4) in seen
         assert not {*span(0, 0, 3), *span(1, 0, 4)} & {*seen}
-        follower.commit({0: 5})
+        consumer.commit({0: 5})
     with serving(root) as gateway:
         consumer = committing(gateway.address)
         assert [each.offset for each in consumer.committed(places(0, 0), 60)] == [3, 4]

@@ -1,7 +1,7 @@
-"""A follower of a topic to which another process appends in place: latency, idle CPU time, and speed of catching up.
+"""A consumer of a topic to which another process appends in place: latency, idle CPU time, and speed of catching up.
 
 Latency is the time from `writer.append` in the other process, which flushes each record, to the record in the
-follower's hand. Beside it: the same records through a pipe, line by line, after the same `fsync` of a plain file. The
+consumer's hand. Beside it: the same records through a pipe, line by line, after the same `fsync` of a plain file. The
 clock is that of the machine, which processes share.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 RECORDS = 2000
 PARTITIONS = 4
 IDLE_S = 5.0
-#: Records of 100 bytes that are there when a follower begins.
+#: Records of 100 bytes that are there when a consumer begins.
 BACKLOG = 4_000_000
 #: Time between two records of the writer, at least.
 _APART_S = 0.004
@@ -50,7 +50,7 @@ def _latencies(folder: str, records: int) -> dict[str, float]:
             writer.append(b"0", partition=partition)
     with _writing("topic", f"{folder}/topic", records):
         times: list[int] = []
-        for batch in topic.follow(start=dict.fromkeys(range(PARTITIONS), 1), timeout=60.0, columns=["value"]):
+        for batch in topic.consume(start=dict.fromkeys(range(PARTITIONS), 1), timeout=60.0, columns=["value"]):
             now = time.monotonic_ns()
             times += [now - int(value) for value in batch.column("value").to_pylist()]
             if len(times) >= records:
@@ -71,18 +71,18 @@ def _percentiles(times: list[int]) -> dict[str, float]:
 
 
 def _writing(kind: str, target: str, records: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.follow", kind, target, str(records)]
+    command = [sys.executable, "-m", "benchmarks.consume", kind, target, str(records)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def _idle(folder: str) -> tuple[float, float]:
-    """Percent of a core that a follower takes while nothing comes, and that the same pauses take alone."""
+    """Percent of a core that a consumer takes while nothing comes, and that the same pauses take alone."""
     import distlog
     from distlog.core.read.consumer import LONGEST_PAUSE_S
 
-    follower = distlog.open(f"{folder}/topic").follow(start=distlog.LATEST, timeout=IDLE_S)
+    consumer = distlog.open(f"{folder}/topic").consume(start=distlog.LATEST, timeout=IDLE_S)
     began = time.process_time()
-    next(follower, None)
+    next(consumer, None)
     ours = time.process_time() - began
     began, end = time.process_time(), time.monotonic() + IDLE_S
     while time.monotonic() < end:
@@ -99,7 +99,7 @@ def _caught_up(folder: str, backlog: int) -> tuple[float, float]:
     values = pa.table({"value": pa.array([b"v" * 100] * (backlog // PARTITIONS), pa.binary())})
     for partition in range(PARTITIONS):
         topic.append(values, partition=partition)
-    rounds = [(_seconds(topic.follow(timeout=0), backlog), _seconds(topic.scan(), backlog)) for _ in range(4)]
+    rounds = [(_seconds(topic.consume(timeout=0), backlog), _seconds(topic.scan(), backlog)) for _ in range(4)]
     # the first round warms the page cache
     ours, theirs = (min(each[side] for each in rounds[1:]) for side in range(2))
     return backlog / ours / 1e6, backlog / theirs / 1e6

@@ -1,4 +1,4 @@
-"""A group of followers takes over where a group of Kafka's clients was, when a person says so and not else."""
+"""A group of consumers takes over where a group of Kafka's clients was, when a person says so and not else."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from followers import drained, follow, span
 from kafka_commits import KafkaCommits
+from topic_consumers import consume, drained, span
 from topics import TINY, topic_on, values
 
 import distlog
@@ -41,7 +41,7 @@ def test_a_group_takes_over_the_positions_that_there_are_and_keeps_the_others(to
     kafka = KafkaCommits(topic, "jobs")
     kafka({0: 4, 1: -1, 7: 3})
     assert topic.reset_group("g", kafka="jobs") == {0: 4, 1: 0}
-    assert drained(follow(topic, group="g", timeout=0)) == span(0, 4, 10) + span(1, 0, 10)
+    assert drained(consume(topic, group="g", timeout=0)) == span(0, 4, 10) + span(1, 0, 10)
     topic.reset_group("g", 9)
     kafka({0: 5})
     kafka({0: None, 1: 6})
@@ -51,8 +51,8 @@ def test_a_group_takes_over_the_positions_that_there_are_and_keeps_the_others(to
 def test_groups_of_one_name_have_nothing_to_do_with_each_other_by_themselves(topic: Topic) -> None:
     KafkaCommits(topic)({0: 4})
     assert positions(topic) == []
-    with follow(topic, group="g", timeout=0) as follower:
-        assert drained(follower) == span(0, 0, 10) + span(1, 0, 10)
+    with consume(topic, group="g", timeout=0) as consumer:
+        assert drained(consumer) == span(0, 0, 10) + span(1, 0, 10)
         KafkaCommits(topic)({1: 3})
     assert positions(topic) == [10, 10]
 
@@ -69,11 +69,11 @@ def test_positions_in_a_dropped_topic_of_the_same_name_are_neither_taken_over_no
 
 def test_nothing_is_taken_over_while_the_group_has_members(topic: Topic) -> None:
     KafkaCommits(topic)({0: 4})
-    with follow(topic, group="g", timeout=0) as follower:
+    with consume(topic, group="g", timeout=0) as consumer:
         with pytest.raises(CommitConflictError, match="has members"):
             topic.reset_group("g", kafka="g")
-        assert drained(follower) == span(0, 0, 10) + span(1, 0, 10)
-        follower.commit()
+        assert drained(consumer) == span(0, 0, 10) + span(1, 0, 10)
+        consumer.commit()
     assert topic.reset_group("g", kafka="g") == {0: 4, 1: 10}
 
 

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from followers import Time, drained, rows, span
 from full_disk import fail_writes
 from group_members import LEASE_S, ids, joined, live, settled, state
 from group_members import time as time
 from group_members import topic as topic
 from memory_files import refuse_writes
+from topic_consumers import Time, drained, rows, span
 from topics import topic_on, values
 
 import distlog
 from distlog.core.errors import (
     FencedMemberError,
 )
-from distlog.core.read import consumed_log as followed_log
-from distlog.core.read.consumer import Follower
+from distlog.core.read import consumed_log as consumed_log
+from distlog.core.read.consumer import Consumer
 from distlog.core.read.group_log import GroupLog
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
@@ -124,29 +124,29 @@ def test_a_member_that_was_paused_cannot_commit_and_hands_out_nothing_old(topic:
 
 
 def test_a_member_that_was_paused_alone_goes_on(topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed_log, "WINDOW_BYTES", 60)
-    follower = joined(topic, time)
-    next(follower)
+    monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 60)
+    consumer = joined(topic, time)
+    next(consumer)
     before = ids(topic)
     time.now_s += 100 * LEASE_S
-    follower.commit()
-    assert next(follower) is not None
+    consumer.commit()
+    assert next(consumer) is not None
     assert ids(topic) == before
 
 
 def test_a_fetch_that_takes_longer_than_the_lease_hands_out_nothing(
     topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paused, read, others = joined(topic, time), followed_log.FollowedLog.read, list[Follower]()
+    paused, read, others = joined(topic, time), consumed_log.ConsumedLog.read, list[Consumer]()
 
-    def slow(log: followed_log.FollowedLog, positions: Mapping[int, int]) -> followed_log.Window | None:
-        monkeypatch.setattr(followed_log.FollowedLog, "read", read)
+    def slow(log: consumed_log.ConsumedLog, positions: Mapping[int, int]) -> consumed_log.Window | None:
+        monkeypatch.setattr(consumed_log.ConsumedLog, "read", read)
         time.now_s += 2 * LEASE_S
         others.append(joined(topic, time))
         live(time, 1.5 * LEASE_S, *others, step_s=LEASE_S / 20)
         return read(log, positions)
 
-    monkeypatch.setattr(followed_log.FollowedLog, "read", slow)
+    monkeypatch.setattr(consumed_log.ConsumedLog, "read", slow)
     assert drained(paused) == []
     assert sorted(others[0].position) == [0, 1]
 
@@ -177,7 +177,7 @@ def heartbeats(topic: Topic) -> list[str]:
     return sorted(found)
 
 
-def beat(topic: Topic, time: Time, *members: Follower) -> list[str]:
+def beat(topic: Topic, time: Time, *members: Consumer) -> list[str]:
     """The ids of all members, when these have put a heartbeat."""
     live(time, LEASE_S / 2, *members, step_s=LEASE_S / 2)
     return ids(topic)
@@ -215,11 +215,11 @@ def test_a_reset_and_a_deletion_leave_no_heartbeats(topic: Topic, time: Time) ->
 
 def test_a_commit_shows_life_too(tmp_path: Path, time: Time) -> None:
     topic = topic_on(Storage(f"memory://{tmp_path.name}/busy"), 1)
-    follower = joined(topic, time)
+    consumer = joined(topic, time)
     counters = topic.storage.counters
     before = counters.puts
     for _ in range(20):
         time.now_s += LEASE_S / 4
-        follower.commit()
-        assert next(follower, None) is None
+        consumer.commit()
+        assert next(consumer, None) is None
     assert counters.puts - before == 20

@@ -1,4 +1,4 @@
-"""A follower that is interrupted anywhere, or that a forked child inherits."""
+"""A consumer that is interrupted anywhere, or that a forked child inherits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from followers import drained, follow, rows, span
+from topic_consumers import consume, drained, rows, span
 from topics import TINY, topic_on, values
 
-from distlog.core.read import consumer as follower_module
-from distlog.core.read.consumer import Follower
+from distlog.core.read import consumer as consumer_module
+from distlog.core.read.consumer import Consumer
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
@@ -29,24 +29,24 @@ def topic(tmp_path: Path) -> Topic:
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt when the follower's code begins a function or ends a call, as Ctrl-C does there."""
+    """Raises KeyboardInterrupt when the consumer's code begins a function or ends a call, as Ctrl-C does there."""
 
     def __init__(self, at: int) -> None:
         self.left = at
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event in ("call", "c_return") and frame.f_code.co_filename == follower_module.__file__:
+        if event in ("call", "c_return") and frame.f_code.co_filename == consumer_module.__file__:
             self.left -= 1
             if self.left == 0:
                 sys.setprofile(None)
                 raise KeyboardInterrupt
 
 
-def interrupted(follower: Follower, at: int) -> list[tuple[int, int]] | None:
-    """What the follower hands out when it is interrupted `at` that place; None if there are not as many places."""
+def interrupted(consumer: Consumer, at: int) -> list[tuple[int, int]] | None:
+    """What the consumer hands out when it is interrupted `at` that place; None if there are not as many places."""
     sys.setprofile(Interrupt(at))
     try:
-        found = rows(next(follower))
+        found = rows(next(consumer))
     except KeyboardInterrupt:
         return []
     finally:
@@ -56,13 +56,13 @@ def interrupted(follower: Follower, at: int) -> list[tuple[int, int]] | None:
 
 def test_wherever_an_interrupt_comes_nothing_is_lost_and_the_group_is_left(topic: Topic) -> None:
     for at in itertools.count(1):
-        follower = follow(topic, group=f"g{at}")
-        if interrupted(follower, at) is None:
+        consumer = consume(topic, group=f"g{at}")
+        if interrupted(consumer, at) is None:
             break
-        assert drained(follower) == span(0, 0, 6)
-        follower.commit()
-        follower.close()
-        assert follower.position == {}
+        assert drained(consumer) == span(0, 0, 6)
+        consumer.commit()
+        consumer.close()
+        assert consumer.position == {}
     assert at > 10
     assert topic.groups()["member"].null_count == at - 1
     assert sorted(topic.groups()["position"].to_pylist()) == [0] + [6] * (at - 1)
@@ -77,16 +77,16 @@ def is_refused(use: Callable[[], object]) -> bool:
 
 
 def test_a_forked_child_cannot_use_the_follower_of_its_parent(topic: Topic) -> None:
-    with follow(topic, group="g") as follower:
-        next(follower)
+    with consume(topic, group="g") as consumer:
+        next(consumer)
         child = os.fork()
         if child == 0:
-            uses = (lambda: next(follower), follower.commit, follower.lag)
+            uses = (lambda: next(consumer), consumer.commit, consumer.lag)
             refused = [is_refused(use) for use in uses]
-            follower.close()
-            follower.__exit__(None, None, None)
+            consumer.close()
+            consumer.__exit__(None, None, None)
             os._exit(sum(refused))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
         assert topic.groups()["member"].null_count == 0
-        drained(follower)
+        drained(consumer)
     assert topic.groups()["position"].to_pylist() == [6]

@@ -1,4 +1,4 @@
-"""A follower hands out each record once, in order, as it comes, whatever happens beside it."""
+"""A consumer hands out each record once, in order, as it comes, whatever happens beside it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import golden
 import pytest
 from adopted import adopt_golden
 from commits import put_commit
-from followers import Time, drained, follow, rows, span
 from gated_writer import NEVER_MS
+from topic_consumers import Time, consume, drained, rows, span
 from topics import NOW, TINY, topic_on, values
 
 import distlog
@@ -24,7 +24,7 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     TopicNotFoundError,
 )
-from distlog.core.read import consumed_log as followed_log
+from distlog.core.read import consumed_log as consumed_log
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
@@ -52,7 +52,7 @@ def test_what_is_there_comes_first_and_then_what_is_added(topic: Topic) -> None:
     append(topic, 1, 2)
     time = Time()
     time.events.extend([lambda: append(topic, 1, 3), lambda: None, lambda: append(topic, 0, 1)])
-    found = drained(follow(topic, time))
+    found = drained(consume(topic, time))
     assert [row for row in found if row[0] == 0] == span(0, 0, 31)
     assert [row for row in found if row[0] == 1] == span(1, 0, 5)
     assert found.index((1, 4)) < found.index((0, 30))
@@ -60,16 +60,16 @@ def test_what_is_there_comes_first_and_then_what_is_added(topic: Topic) -> None:
 
 def test_records_that_are_written_in_place_come_while_their_segment_grows(topic: Topic) -> None:
     write(topic, 0, 1)
-    time, follower = Time(), None
+    time, consumer = Time(), None
     time.events.extend(lambda: write(topic, 0, 2) for _ in range(20))
-    follower = follow(topic, time)
-    assert drained(follower) == span(0, 0, 41)
-    assert follower.position == {0: 41, 1: 0}
+    consumer = consume(topic, time)
+    assert drained(consumer) == span(0, 0, 41)
+    assert consumer.position == {0: 41, 1: 0}
 
 
 def test_the_topic_object_stays_at_its_snapshot(topic: Topic) -> None:
     append(topic, 0, 3)
-    assert len(drained(follow(topic))) == 3
+    assert len(drained(consume(topic))) == 3
     assert topic.end_offsets() == {0: 0, 1: 0}
 
 
@@ -95,40 +95,40 @@ def test_it_begins_at_an_offset_or_a_time(start: Any, first: int, tmp_path: Path
     topic = topic_on(Storage(f"memory://{tmp_path.name}/topic"), 2)
     topic.append(values(range(10)), partition=0)
     topic.append(values(range(10)), partition=1)
-    follower = follow(topic, partitions=[0], start=start)
+    consumer = consume(topic, partitions=[0], start=start)
     topic.append(values(range(2)), partition=0)
-    assert drained(follower) == span(0, first, 12)
+    assert drained(consumer) == span(0, first, 12)
 
 
 def test_it_ends_when_nothing_came_for_the_timeout_and_goes_on_when_asked_again(topic: Topic) -> None:
     time = Time()
-    follower = follow(topic, time, timeout=3.0)
-    assert drained(follower) == []
+    consumer = consume(topic, time, timeout=3.0)
+    assert drained(consumer) == []
     assert time.now_s == pytest.approx(3.0)
     append(topic, 0, 2)
-    assert drained(follower) == span(0, 0, 2)
+    assert drained(consumer) == span(0, 0, 2)
     # the time for which the caller is busy is not the topic's
     append(topic, 0, 1)
     time.now_s += 100
-    assert drained(follower) == span(0, 2, 3)
+    assert drained(consumer) == span(0, 2, 3)
 
 
 def test_with_a_timeout_of_nothing_it_hands_out_what_is_there(topic: Topic) -> None:
     append(topic, 0, 2)
     time = Time()
-    assert drained(follow(topic, time, timeout=0)) == span(0, 0, 2)
+    assert drained(consume(topic, time, timeout=0)) == span(0, 0, 2)
     assert time.pauses == []
 
 
 def test_pauses_grow_to_the_interval_and_are_short_again_after_a_record(topic: Topic) -> None:
     time = Time()
-    follower = follow(topic, time, timeout=10.0, poll_interval=0.08)
+    consumer = consume(topic, time, timeout=10.0, poll_interval=0.08)
     time.events.extend([lambda: None] * 90 + [lambda: append(topic, 0, 1)])
-    next(follower)
+    next(consumer)
     assert time.pauses[-1] == 0.08
     assert time.pauses == sorted(time.pauses)
     del time.pauses[:]
-    assert next(follower, None) is None
+    assert next(consumer, None) is None
     assert time.pauses[0] < 0.06
     assert max(time.pauses) == 0.08
 
@@ -139,8 +139,8 @@ def test_a_local_look_comes_within_a_sixteenth_of_the_time_since_the_last_record
 ) -> None:
     topic = topic_on(Storage(str(tmp_path / "local")), 1, TINY) if is_local else memory_topic()
     time = Time()
-    follower = follow(topic, time, timeout=0.04 if is_local else 4.0)
-    assert next(follower, None) is None
+    consumer = consume(topic, time, timeout=0.04 if is_local else 4.0)
+    assert next(consumer, None) is None
     assert len(time.pauses) <= looks
     idle = 0.0
     for pause in time.pauses:
@@ -151,7 +151,7 @@ def test_a_local_look_comes_within_a_sixteenth_of_the_time_since_the_last_record
 def test_only_the_columns_asked_for_are_handed_out(topic: Topic) -> None:
     append(topic, 0, 2)
     append(topic, 1, 1)
-    tables = list(follow(topic, columns=["value"]))
+    tables = list(consume(topic, columns=["value"]))
     assert [name for batch in tables for name in batch.schema.names] == ["value"] * len(tables)
     assert sorted(value for batch in tables for value in batch.column(0).to_pylist()) == [b"v0", b"v0", b"v1"]
 
@@ -165,25 +165,25 @@ def test_partitions_that_are_added_are_followed_from_their_start(topic: Topic) -
     append(topic, 0, 2)
     time = Time()
     time.events.extend([add, lambda: append(topic, 2, 1)])
-    follower = follow(topic, time, start=distlog.LATEST)
-    assert drained(follower) == [(3, 0), (3, 1), (2, 0)]
-    assert follower.position == {0: 2, 1: 0, 2: 1, 3: 2}
+    consumer = consume(topic, time, start=distlog.LATEST)
+    assert drained(consumer) == [(3, 0), (3, 1), (2, 0)]
+    assert consumer.position == {0: 2, 1: 0, 2: 1, 3: 2}
 
 
 def test_some_partitions_stay_those(topic: Topic) -> None:
     append(topic, 0, 2)
     append(topic, 1, 2)
-    assert drained(follow(topic, partitions=[1])) == span(1, 0, 2)
+    assert drained(consume(topic, partitions=[1])) == span(1, 0, 2)
     with pytest.raises(TopicNotFoundError, match="partitions 0 to 1"):
-        follow(topic, partitions=[2])
+        consume(topic, partitions=[2])
 
 
 def test_windows_take_turns_and_leave_nothing_out(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         append(topic, 0, 20)
     append(topic, 1, 5)
-    monkeypatch.setattr(followed_log, "WINDOW_BYTES", 700)
-    found = drained(follow(topic))
+    monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 700)
+    found = drained(consume(topic))
     assert [row for row in found if row[0] == 0] == span(0, 0, 100)
     # the other partition need not wait for all of the first
     assert found.index((1, 4)) < found.index((0, 60))
@@ -192,8 +192,8 @@ def test_windows_take_turns_and_leave_nothing_out(topic: Topic, monkeypatch: pyt
 def test_a_segment_larger_than_a_window_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = topic_on(Storage(f"memory://{tmp_path.name}/topic"), 1, {"batch.bytes": "150"})
     topic.append(values(range(200)))
-    monkeypatch.setattr(followed_log, "WINDOW_BYTES", 1000)
-    found = [rows(batch) for batch in follow(topic)]
+    monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 1000)
+    found = [rows(batch) for batch in consume(topic)]
     assert len(found) > 3
     assert [row for each in found for row in each] == span(0, 0, 200)
 
@@ -202,36 +202,36 @@ def test_a_segment_larger_than_a_window_is_read_in_parts(tmp_path: Path, monkeyp
 def test_a_log_start_that_passes_the_position_is_a_matter_of_policy(policy: Any, topic: Topic) -> None:
     append(topic, 0, 10)
     time = Time()
-    follower = follow(topic, time, partitions=[0], out_of_range=policy, start=2)
+    consumer = consume(topic, time, partitions=[0], out_of_range=policy, start=2)
     other = topic_on(topic.storage)
     other.delete_records({0: 6})
     time.events.append(lambda: append(topic, 0, 1))
     if policy == "fail":
         # what was planned before is still read; the next look finds out
-        follower.close()
-        follower = follow(topic_on(topic.storage), time, partitions=[0])
-        next(follower)
+        consumer.close()
+        consumer = consume(topic_on(topic.storage), time, partitions=[0])
+        next(consumer)
         topic_on(topic.storage).delete_records({0: -1})
         append(topic, 0, 3)
         topic_on(topic.storage).delete_records({0: 13})
         with pytest.raises(OffsetOutOfRangeError, match="log_start_offset=13"):
-            drained(follower)
+            drained(consumer)
         return
-    assert drained(follower)[-1] == (0, 10)
-    again = follow(topic_on(topic.storage), partitions=[0], out_of_range=policy, start=2)
+    assert drained(consumer)[-1] == (0, 10)
+    again = consume(topic_on(topic.storage), partitions=[0], out_of_range=policy, start=2)
     assert drained(again) == (span(0, 6, 11) if policy == "earliest" else [])
 
 
 def test_a_dropped_topic_is_an_error_and_so_is_one_that_was_created_again(topic: Topic) -> None:
     for create_again in (False, True):
-        follower = follow(topic)
+        consumer = consume(topic)
         other = topic_on(topic.storage)
         other.drop()
         if create_again:
             other = topic_on(topic.storage, 2)
             other.append(values(range(3)))
         with pytest.raises(TopicNotFoundError, match="the topic was dropped"):
-            drained(follower)
+            drained(consumer)
         if not create_again:
             topic = topic_on(topic.storage, 2)
 
@@ -239,9 +239,9 @@ def test_a_dropped_topic_is_an_error_and_so_is_one_that_was_created_again(topic:
 def test_it_goes_on_while_segments_are_merged_and_vacuumed(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(12):
         append(topic, 0, 5)
-    monkeypatch.setattr(followed_log, "WINDOW_BYTES", 700)
-    follower = follow(topic)
-    found = rows(next(follower))
+    monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 700)
+    consumer = consume(topic)
+    found = rows(next(consumer))
     topic.refresh()
     topic.alter_config({"internal.segment.bytes": "100000"})
     before = topic.segments()["stem"].to_pylist()
@@ -251,7 +251,7 @@ def test_it_goes_on_while_segments_are_merged_and_vacuumed(topic: Topic, monkeyp
     names = [file.name for file in topic.storage.list("topic-0") if any(stem in file.name for stem in before)]
     # as vacuum does, after the delay
     topic.storage.delete([name for name in names if not any(stem in name for stem in live)])
-    found += drained(follower)
+    found += drained(consumer)
     assert found == span(0, 0, 60)
 
 
@@ -259,46 +259,46 @@ def test_it_goes_on_while_segments_are_merged_and_vacuumed(topic: Topic, monkeyp
 def test_with_read_committed_it_ends_at_the_last_stable_offset(name: str, tmp_path: Path) -> None:
     topic = adopt_golden(f"memory://{tmp_path.name}", golden.partitions()[name])
     for isolation in ("read_committed", "read_uncommitted"):
-        follower = follow(topic, isolation=isolation, columns=["offset"])
-        found = [offset for batch in follower for offset in batch.column(0).to_pylist()]
+        consumer = consume(topic, isolation=isolation, columns=["offset"])
+        found = [offset for batch in consumer for offset in batch.column(0).to_pylist()]
         assert found == topic.scan(isolation=isolation).to_table()["offset"].to_pylist()
         # behind the markers and the aborted records at the end too, but never behind an open transaction
-        assert follower.lag() == {0: 0}
-    assert follower.position == topic.end_offsets()
+        assert consumer.lag() == {0: 0}
+    assert consumer.position == topic.end_offsets()
 
 
 def test_an_open_transaction_holds_back_what_comes_after_it(tmp_path: Path) -> None:
     topic = adopt_golden(f"memory://{tmp_path.name}", golden.partitions()["first.txn-0"])
-    follower = follow(topic, isolation="read_committed")
-    drained(follower)
-    stable = follower.position[0]
+    consumer = consume(topic, isolation="read_committed")
+    drained(consumer)
+    stable = consumer.position[0]
     assert stable < topic.end_offsets()[0]
     topic.append([{"value": b"v"}] * 10)
-    assert drained(follower) == []
-    assert follower.position == {0: stable}
+    assert drained(consumer) == []
+    assert consumer.position == {0: stable}
 
 
 def test_files_that_are_gone_again_and_again_are_an_error(topic: Topic) -> None:
     append(topic, 0, 5)
-    follower = follow(topic)
+    consumer = consume(topic)
     for file in topic.storage.list("topic-0"):
         topic.storage.delete([file.name])
     with pytest.raises(SnapshotTooOldError):
-        next(follower)
+        next(consumer)
 
 
 def test_lag_counts_what_is_behind_the_positions(topic: Topic) -> None:
     append(topic, 0, 4)
-    follower = follow(topic, start={0: 1})
+    consumer = consume(topic, start={0: 1})
     append(topic, 1, 2)
-    assert follower.lag() == {0: 3, 1: 2}
-    drained(follower)
-    assert follower.lag() == {0: 0, 1: 0}
+    assert consumer.lag() == {0: 3, 1: 2}
+    drained(consumer)
+    assert consumer.lag() == {0: 0, 1: 0}
 
 
 def test_a_pinned_topic_is_refused(topic: Topic) -> None:
     with pytest.raises(ReadOnlyTopicError, match="nothing new comes"):
-        distlog.open(topic.url, version=0).follow()
+        distlog.open(topic.url, version=0).consume()
 
 
 @pytest.mark.parametrize(
@@ -316,28 +316,28 @@ def test_a_pinned_topic_is_refused(topic: Topic) -> None:
 )
 def test_numbers_that_mean_nothing_are_refused_before_it_signs_on(options: dict[str, Any], topic: Topic) -> None:
     with pytest.raises(InvalidConfigError):
-        topic.follow(group="g", **options)
+        topic.consume(group="g", **options)
     assert not topic.groups().num_rows
 
 
 @pytest.mark.parametrize("options", [{"isolation": "dirty"}, {"out_of_range": "skip"}, {"start": "soon"}])
 def test_words_that_mean_nothing_are_refused(options: dict[str, Any], topic: Topic) -> None:
     with pytest.raises(ValueError, match=r"must be"):
-        topic.follow(**options)
+        topic.consume(**options)
 
 
 def test_without_a_group_there_is_nothing_to_commit(topic: Topic) -> None:
-    with pytest.raises(InvalidConfigError, match="follow with a group"):
-        follow(topic).commit()
+    with pytest.raises(InvalidConfigError, match="consume with group"):
+        consume(topic).commit()
 
 
 def test_an_idle_look_at_objects_is_one_request(memory_topic: Callable[[], Topic]) -> None:
     topic = memory_topic()
     time = Time()
-    follower = follow(topic, time, timeout=60.0)
-    assert drained(follower) == []
+    consumer = consume(topic, time, timeout=60.0)
+    assert drained(consumer) == []
     before, paused = topic.storage.counters.gets, len(time.pauses)
-    assert drained(follower) == []
+    assert drained(consumer) == []
     counters = topic.storage.counters
     # the last look comes after the last pause
     assert counters.gets - before == len(time.pauses) - paused + 1

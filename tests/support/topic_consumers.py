@@ -1,4 +1,4 @@
-"""Followers in a time that only the test knows: each pause passes at once, and may do something meanwhile."""
+"""Consumers in a time that only the test knows: each pause passes at once, and may do something meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.read.consumer import Follower, FollowOptions
+from distlog.core.read.consumer import ConsumeOptions, Consumer
 from distlog.core.topic import Topic
 
 
@@ -30,11 +30,11 @@ class Time:
             self.events.popleft()()
 
 
-def follow(topic: Topic, time: Time | None = None, **options: Any) -> Follower:
-    """A follower of the topic, in a time of its own by default; it ends when nothing came for a second."""
+def consume(topic: Topic, time: Time | None = None, **options: Any) -> Consumer:
+    """A consumer of the topic, in a time of its own by default; it ends when nothing came for a second."""
     time = time or Time()
     asked = {"timeout": 1.0, "clock": time, "sleep": time.sleep, **options}
-    return FollowOptions(**asked).begin(topic.handle, topic.snapshot)
+    return ConsumeOptions(**asked).begin(topic.handle, topic.snapshot)
 
 
 def rows(batch: pa.RecordBatch) -> list[tuple[int, int]]:
@@ -42,9 +42,9 @@ def rows(batch: pa.RecordBatch) -> list[tuple[int, int]]:
     return list(zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True))
 
 
-def drained(follower: Follower) -> list[tuple[int, int]]:
+def drained(consumer: Consumer) -> list[tuple[int, int]]:
     """The (partition, offset) of the records that it hands out until it ends."""
-    return [row for batch in follower for row in rows(batch)]
+    return [row for batch in consumer for row in rows(batch)]
 
 
 def span(partition: int, start: int, end: int) -> list[tuple[int, int]]:

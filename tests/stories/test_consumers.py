@@ -27,13 +27,13 @@ import distlog
 
 url, options = sys.argv[1], json.loads(sys.argv[2])
 topic = distlog.open(url, storage_options=options)
-with topic.follow(group="jobs", lease=2.0, columns=["partition", "offset", "value"]) as follower:
-    for number, batch in enumerate(follower):
+with topic.consume(group="jobs", lease=2.0, columns=["partition", "offset", "value"]) as consumer:
+    for number, batch in enumerate(consumer):
         rows = zip(*(column.to_pylist() for column in batch.columns))
         sys.stdout.write("".join(f"{number} {p} {o} {v.decode()}\\n" for p, o, v in rows))
         sys.stdout.flush()
         try:
-            follower.commit()
+            consumer.commit()
         except distlog.FencedMemberError:
             pass
 """

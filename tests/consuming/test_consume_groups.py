@@ -1,4 +1,4 @@
-"""A group of followers goes on where it was: what is committed, where it begins, and how it is changed."""
+"""A group of consumers goes on where it was: what is committed, where it begins, and how it is changed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from commits import put_commit, put_state
-from followers import Time, drained, follow, span
 from group_members import LEASE_S, joined, settled, state
 from group_members import time as time
 from group_members import topic as topic
+from topic_consumers import Time, consume, drained, span
 from topics import topic_on, values
 
 import distlog
@@ -23,32 +23,32 @@ from distlog.core.errors import (
     ReadOnlyTopicError,
     TopicNotFoundError,
 )
-from distlog.core.read import consumed_log as followed_log
+from distlog.core.read import consumed_log as consumed_log
 from distlog.core.read.consumed_log import GroupAssignment
 from distlog.core.read.group_log import GroupLog
 from distlog.core.topic import Topic
 
 
 def test_a_group_goes_on_where_it_was(topic: Topic, time: Time) -> None:
-    with joined(topic, time) as follower:
-        assert sorted(drained(follower)) == span(0, 0, 6) + span(1, 0, 6)
+    with joined(topic, time) as consumer:
+        assert sorted(drained(consumer)) == span(0, 0, 6) + span(1, 0, 6)
     topic.append(values(range(1)), partition=1)
-    with joined(topic, time) as follower:
-        assert drained(follower) == [(1, 6)]
+    with joined(topic, time) as consumer:
+        assert drained(consumer) == [(1, 6)]
     assert state(topic).members == ()
 
 
 def test_what_was_not_committed_is_handed_out_again(
     topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followed_log, "WINDOW_BYTES", 60)
+    monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 60)
 
     def fail() -> None:
-        with joined(topic, time) as follower:
-            next(follower)
-            follower.commit()
-            committed.update(follower.position)
-            next(follower)
+        with joined(topic, time) as consumer:
+            next(consumer)
+            consumer.commit()
+            committed.update(consumer.position)
+            next(consumer)
             raise ZeroDivisionError
 
     committed: dict[int, int] = {}
@@ -56,29 +56,29 @@ def test_what_was_not_committed_is_handed_out_again(
         fail()
     assert dict(state(topic).positions) == committed
     assert sum(committed.values()) < 12
-    with joined(topic, time) as follower:
-        found = drained(follower)
+    with joined(topic, time) as consumer:
+        found = drained(consumer)
     assert sorted(found) == [row for row in span(0, 0, 6) + span(1, 0, 6) if row[1] >= committed[row[0]]]
 
 
 def test_a_block_that_commits_by_itself_keeps_what_it_committed(topic: Topic, time: Time) -> None:
-    with joined(topic, time) as follower:
-        next(follower)
-        follower.commit({0: 1})
-        drained(follower)
+    with joined(topic, time) as consumer:
+        next(consumer)
+        consumer.commit({0: 1})
+        drained(consumer)
     assert state(topic).positions[0] == 1
 
 
 def test_only_what_was_handed_out_can_be_committed_and_only_forward(topic: Topic, time: Time) -> None:
-    follower = joined(topic, time, partitions=[0])
-    drained(follower)
-    follower.commit({0: 4})
+    consumer = joined(topic, time, partitions=[0])
+    drained(consumer)
+    consumer.commit({0: 4})
     for offset in (3, 7):
         with pytest.raises(OffsetOutOfRangeError, match="committed=4 handed_out=6"):
-            follower.commit({0: offset})
+            consumer.commit({0: offset})
     with pytest.raises(TopicNotFoundError):
-        follower.commit({1: 1})
-    follower.commit()
+        consumer.commit({1: 1})
+    consumer.commit()
     assert state(topic).positions == {0: 6, 1: 0}
 
 
@@ -86,8 +86,8 @@ def test_a_start_counts_when_the_group_is_made_and_for_each_partition(topic: Top
     joined(topic, time, start=distlog.LATEST).close()
     topic.append(values(range(2)), partition=1)
     # nothing was handed out yet, and what came since is not skipped
-    with joined(topic, time, start=distlog.LATEST) as follower:
-        assert drained(follower) == span(1, 6, 8)
+    with joined(topic, time, start=distlog.LATEST) as consumer:
+        assert drained(consumer) == span(1, 6, 8)
 
 
 def test_a_partition_that_is_added_is_begun_at_its_start_whoever_sees_it_first(topic: Topic, time: Time) -> None:
@@ -109,12 +109,12 @@ def test_records_of_an_added_partition_that_are_deleted_already_count_as_out_of_
     topic.create_partitions(3)
     topic.append(values(range(5)), partition=2)
     topic.delete_records({2: 3})
-    with joined(topic, time, out_of_range=policy) as follower:
+    with joined(topic, time, out_of_range=policy) as consumer:
         if policy == "fail":
             with pytest.raises(OffsetOutOfRangeError):
-                drained(follower)
+                drained(consumer)
         else:
-            assert [row for row in drained(follower) if row[0] == 2] == (
+            assert [row for row in drained(consumer) if row[0] == 2] == (
                 span(2, 3, 5) if policy == "earliest" else []
             )
 
@@ -125,25 +125,25 @@ def test_a_reset_of_other_partitions_passes_over_no_records_of_one_that_was_adde
     topic.append(values(range(5)), partition=2)
     topic.delete_records({2: 3})
     assert topic.reset_group("g", {0: 2}) == {0: 2, 1: 6, 2: 0}
-    follower = joined(topic, time)
+    consumer = joined(topic, time)
     for _ in range(2):
         with pytest.raises(OffsetOutOfRangeError, match="partition=2 offset=0 log_start_offset=3"):
-            next(follower)
-    follower.close()
+            next(consumer)
+    consumer.close()
     assert topic.reset_group("g", {2: distlog.EARLIEST}) == {0: 2, 1: 6, 2: 3}
-    with joined(topic, time) as follower:
-        assert drained(follower) == span(0, 2, 6) + span(2, 3, 5)
+    with joined(topic, time) as consumer:
+        assert drained(consumer) == span(0, 2, 6) + span(2, 3, 5)
 
 
 def test_a_reset_sets_the_positions_and_members_begin_there(topic: Topic, time: Time) -> None:
-    follower = joined(topic, time)
-    drained(follower)
-    follower.commit()
+    consumer = joined(topic, time)
+    drained(consumer)
+    consumer.commit()
     assert topic.reset_group("g", {0: 2}) == {0: 2, 1: 6}
     with pytest.raises(FencedMemberError):
-        follower.commit()
+        consumer.commit()
     time.now_s += LEASE_S
-    assert drained(follower) == span(0, 2, 6)
+    assert drained(consumer) == span(0, 2, 6)
     assert topic.reset_group("g", distlog.EARLIEST) == {0: 0, 1: 0}
     assert topic.reset_group("other", distlog.LATEST) == {0: 6, 1: 6}
     with pytest.raises(OffsetOutOfRangeError):
@@ -153,9 +153,9 @@ def test_a_reset_sets_the_positions_and_members_begin_there(topic: Topic, time: 
 
 
 def test_groups_are_a_table_and_can_be_deleted(topic: Topic, time: Time) -> None:
-    with joined(topic, time) as follower:
-        drained(follower)
-    follower = follow(topic_on(topic.storage), time, group="é/2", partitions=[1])
+    with joined(topic, time) as consumer:
+        drained(consumer)
+    consumer = consume(topic_on(topic.storage), time, group="é/2", partitions=[1])
     topic.append(values(range(2)), partition=1)
     table = topic.refresh().groups().to_pylist()
     shown = [(row["group"], row["partition"], row["position"], row["log_end_offset"], row["lag"]) for row in table]
@@ -165,8 +165,8 @@ def test_groups_are_a_table_and_can_be_deleted(topic: Topic, time: Time) -> None
     assert set(topic.groups()["group"].to_pylist()) == {"é/2"}
     with pytest.raises(GroupNotFoundError, match="group not found"):
         topic.delete_group("g")
-    with joined(topic, time) as follower:
-        assert len(drained(follower)) == 14
+    with joined(topic, time) as consumer:
+        assert len(drained(consumer)) == 14
 
 
 def test_groups_of_a_pinned_topic_are_not_changed(topic: Topic) -> None:
@@ -198,27 +198,27 @@ def test_a_position_that_is_newer_than_what_the_member_knew_of_the_log_is_no_los
 
 
 def test_a_log_that_lost_its_end_takes_the_position_back_with_it(topic: Topic, time: Time) -> None:
-    with joined(topic, time) as follower:
-        drained(follower)
+    with joined(topic, time) as consumer:
+        drained(consumer)
     # as after a power loss that took records which were acknowledged without a sync
     log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
     put_state(log, log.load(), lambda state: replace(state, positions={**state.positions, 0: 9}))
-    follower = joined(topic, time, out_of_range="earliest", partitions=[0])
-    assert drained(follower) == span(0, 0, 6)
+    consumer = joined(topic, time, out_of_range="earliest", partitions=[0])
+    assert drained(consumer) == span(0, 0, 6)
     assert state(topic).positions[0] == 0
-    follower.commit()
+    consumer.commit()
     assert state(topic).positions[0] == 6
 
 
 def test_a_new_topic_at_the_address_knows_no_groups_of_the_old_one(topic: Topic, time: Time) -> None:
-    with joined(topic, time) as follower:
-        drained(follower)
+    with joined(topic, time) as consumer:
+        drained(consumer)
     topic.refresh().drop()
     new = topic_on(topic.storage, 1)
     new.append(values(range(2)))
     assert new.groups().num_rows == 0
-    with joined(new, time) as follower:
-        assert drained(follower) == span(0, 0, 2)
+    with joined(new, time) as consumer:
+        assert drained(consumer) == span(0, 0, 2)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Followers on S3: the requests that a server gets, and what a group does when replies are lost."""
+"""Consumers on S3: the requests that a server gets, and what a group does when replies are lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from addresses import Address, S3Server
 from fault_proxy import LOSE_REPLY, FaultProxy, answer
-from followers import Time, drained, follow, span
+from topic_consumers import Time, consume, drained, span
 from topics import topic_on, values
 
 from distlog.core import paths
@@ -35,11 +35,11 @@ def topic(proxy: FaultProxy, s3_url: Address) -> Topic:
 
 def test_an_idle_look_is_one_get_of_the_next_version(topic: Topic, proxy: FaultProxy) -> None:
     time = Time()
-    follower = follow(topic, time, timeout=10.0)
-    assert drained(follower) == span(0, 0, 4)
+    consumer = consume(topic, time, timeout=10.0)
+    assert drained(consumer) == span(0, 0, 4)
     proxy.reset()
     time.pauses.clear()
-    assert drained(follower) == []
+    assert drained(consumer) == []
     wanted = paths.commit_file(2)
     assert [request.method for request in proxy.requests] == ["GET"] * (len(time.pauses) + 1)
     assert all(request.path.split("?")[0].endswith(f"/topic/{wanted}") for request in proxy.requests)
@@ -49,25 +49,25 @@ def test_an_idle_look_is_one_get_of_the_next_version(topic: Topic, proxy: FaultP
 @pytest.mark.parametrize("fault", [LOSE_REPLY, answer(503, "SlowDown"), answer(500, "InternalError")])
 def test_a_commit_whose_reply_is_lost_happens_once(fault: object, topic: Topic, proxy: FaultProxy) -> None:
     log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
-    with follow(topic, group="g", timeout=0) as follower:
-        assert drained(follower) == span(0, 0, 4)
+    with consume(topic, group="g", timeout=0) as consumer:
+        assert drained(consumer) == span(0, 0, 4)
         before = log.load()
         proxy.inject("PUT", fault, path="*_groups*")
-        follower.commit()
+        consumer.commit()
         after = log.load()
         assert (after.version, after.positions) == (before.version + 1, {0: 4, 1: 0})
-    with follow(topic, group="g", timeout=0) as follower:
-        assert drained(follower) == []
+    with consume(topic, group="g", timeout=0) as consumer:
+        assert drained(consumer) == []
 
 
 def test_a_member_whose_sign_on_got_no_reply_is_one_member(topic: Topic, proxy: FaultProxy) -> None:
     proxy.inject("PUT", LOSE_REPLY, path="*_groups*")
-    follower = follow(topic, group="g", timeout=0)
+    consumer = consume(topic, group="g", timeout=0)
     (member,) = GroupLog(topic.storage, topic.snapshot.topic_id, "g").load().members
     assert member.beat == 0
-    assert drained(follower) == span(0, 0, 4)
+    assert drained(consumer) == span(0, 0, 4)
 
 
 def test_a_member_looks_at_nothing_beside_its_topic(topic: Topic, proxy: FaultProxy) -> None:
-    drained(follow(topic, group="g", timeout=0))
+    drained(consume(topic, group="g", timeout=0))
     assert not [request for request in proxy.requests if OFFSETS_TOPIC in request.path + request.query]

@@ -1,4 +1,4 @@
-"""Members of a group of followers, each of a process of its own."""
+"""Members of a group of consumers, each of a process of its own."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from followers import Time, follow
+from topic_consumers import Time, consume
 from topics import TINY, topic_on, values
 
-from distlog.core.read.consumer import Follower
+from distlog.core.read.consumer import Consumer
 from distlog.core.read.group_log import GroupLog, GroupState
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
@@ -34,9 +34,9 @@ def time() -> Time:
     return Time()
 
 
-def joined(topic: Topic, time: Time, **options: Any) -> Follower:
+def joined(topic: Topic, time: Time, **options: Any) -> Consumer:
     """A new member, of a process of its own."""
-    return follow(topic_on(topic.storage), time, group="g", **{"timeout": 0, "lease": LEASE_S, **options})
+    return consume(topic_on(topic.storage), time, group="g", **{"timeout": 0, "lease": LEASE_S, **options})
 
 
 def state(topic: Topic) -> GroupState:
@@ -49,7 +49,7 @@ def ids(topic: Topic) -> list[str]:
     return [member.id for member in state(topic).members]
 
 
-def live(time: Time, seconds: float, *members: Follower, step_s: float = 1.0) -> None:
+def live(time: Time, seconds: float, *members: Consumer, step_s: float = 1.0) -> None:
     """Let time pass, in which these members look at the group and show that they live."""
     for _ in range(round(seconds / step_s)):
         time.now_s += step_s
@@ -57,6 +57,6 @@ def live(time: Time, seconds: float, *members: Follower, step_s: float = 1.0) ->
             member._assignment.renew()
 
 
-def settled(time: Time, *members: Follower) -> None:
+def settled(time: Time, *members: Consumer) -> None:
     """Let members look at each other until nothing changes hands any more."""
     live(time, 0.8 * LEASE_S, *members, step_s=LEASE_S / 20)

@@ -1,4 +1,4 @@
-"""A follower of an active segment that loses its end, after records of it were handed out."""
+"""A consumer of an active segment that loses its end, after records of it were handed out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from followers import drained, follow, span
+from topic_consumers import consume, drained, span
 
 import distlog
 from distlog.core.errors import DistlogError, OffsetOutOfRangeError
@@ -55,13 +55,13 @@ def test_what_comes_in_the_place_of_records_that_were_cut_is_handed_out(
     policy: Any, more: int, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(topic, 3)
-    with follow(topic, group="g", out_of_range=policy) as follower:
-        assert drained(follower) == span(0, 0, 3)
-        lose(topic, 5, lambda: drained(follower), monkeypatch)
-        follower.commit()
+    with consume(topic, group="g", out_of_range=policy) as consumer:
+        assert drained(consumer) == span(0, 0, 3)
+        lose(topic, 5, lambda: drained(consumer), monkeypatch)
+        consumer.commit()
         write(topic, more)
-        assert drained(follower) == span(0, 3, 3 + more)
-        follower.commit()
+        assert drained(consumer) == span(0, 3, 3 + more)
+        consumer.commit()
     assert topic.groups()["position"].to_pylist() == [3 + more]
 
 
@@ -70,11 +70,11 @@ def test_records_that_were_handed_out_and_cut_are_an_error_that_says_where(
     more: int, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(topic, 3)
-    follower = follow(topic)
-    lose(topic, 5, lambda: drained(follower), monkeypatch)
+    consumer = consume(topic)
+    lose(topic, 5, lambda: drained(consumer), monkeypatch)
     write(topic, more)
     for _ in range(2):
         with pytest.raises(OffsetOutOfRangeError, match="cut off") as caught:
-            next(follower)
+            next(consumer)
     assert "cut_at=3" in str(caught.value)
-    assert drained(follow(topic, start={0: 3})) == span(0, 3, 3 + more)
+    assert drained(consume(topic, start={0: 3})) == span(0, 3, 3 + more)

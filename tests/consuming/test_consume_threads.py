@@ -1,4 +1,4 @@
-"""A follower that is closed, interrupted, or used by a second thread: no pause is slept out, no record is lost."""
+"""A consumer that is closed, interrupted, or used by a second thread: no pause is slept out, no record is lost."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import signal
 import threading
 
 import pytest
-from followers import Time, drained, follow, rows, span
-from test_follow import append
-from test_follow import topic as topic
+from test_consume import append
+from test_consume import topic as topic
+from topic_consumers import Time, consume, drained, rows, span
 
 from distlog.core.topic import Topic
 
 
 def test_close_from_another_thread_ends_a_pause_at_once(topic: Topic) -> None:
-    follower = topic.follow(poll_interval=1000.0)
-    closer = threading.Timer(0.2, follower.close)
+    consumer = topic.consume(poll_interval=1000.0)
+    closer = threading.Timer(0.2, consumer.close)
     closer.start()
-    assert drained(follower) == []
+    assert drained(consumer) == []
     closer.join()
-    assert drained(follower) == []
+    assert drained(consumer) == []
 
 
 def test_close_in_a_signal_handler_ends_a_pause_at_once(topic: Topic) -> None:
-    follower = topic.follow(poll_interval=1000.0)
-    before = signal.signal(signal.SIGALRM, lambda *_: follower.close())
+    consumer = topic.consume(poll_interval=1000.0)
+    before = signal.signal(signal.SIGALRM, lambda *_: consumer.close())
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        assert drained(follower) == []
+        assert drained(consumer) == []
     finally:
         signal.signal(signal.SIGALRM, before)
 
@@ -39,12 +39,12 @@ def test_an_interrupt_comes_through_at_once_and_loses_nothing(topic: Topic) -> N
     append(topic, 0, 2)
     time = Time()
     time.events.append(interrupt)
-    follower = follow(topic, time)
-    assert rows(next(follower)) == span(0, 0, 2)
+    consumer = consume(topic, time)
+    assert rows(next(consumer)) == span(0, 0, 2)
     with pytest.raises(KeyboardInterrupt):
-        next(follower)
+        next(consumer)
     append(topic, 0, 1)
-    assert drained(follower) == span(0, 2, 3)
+    assert drained(consumer) == span(0, 2, 3)
 
 
 def test_a_second_thread_gets_an_error_and_the_first_one_its_records(topic: Topic) -> None:
@@ -52,7 +52,7 @@ def test_a_second_thread_gets_an_error_and_the_first_one_its_records(topic: Topi
 
     def other() -> None:
         try:
-            next(follower)
+            next(consumer)
         except BaseException as error:
             errors.append(error)
 
@@ -64,7 +64,7 @@ def test_a_second_thread_gets_an_error_and_the_first_one_its_records(topic: Topi
 
     time = Time()
     time.events.append(intrude)
-    follower = follow(topic, time)
-    assert drained(follower) == span(0, 0, 1)
+    consumer = consume(topic, time)
+    assert drained(consumer) == span(0, 0, 1)
     (error,) = errors
-    assert "another thread uses this follower" in str(error)
+    assert "another thread uses this consumer" in str(error)
