@@ -13,7 +13,8 @@ JOBS = Path(__file__).parents[2] / "jobs"
 _HEAD = """# Jobs
 
 Each runs by `spark-submit jobs/NAME.py ...`, on this machine or on a cluster. With `--json` the last line of standard
-output is one JSON object. The exit status is 0 (done), 1 (the job failed) or 2 (the command line was wrong).
+output is one JSON object. The exit status is 0 (success), 1 (the job failed), 2 (the command line was wrong) or 130
+(Ctrl-C).
 
 """
 

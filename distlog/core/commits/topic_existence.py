@@ -58,7 +58,7 @@ class TopicExistence:
             file = (head.commit_id, status.st_ino, status.st_mtime_ns)
             if file == self._last_file:
                 return True
-            with self._storage.opened(name) as descriptor:
+            with self._storage.opened_file(name) as descriptor:
                 first_bytes = os.pread(descriptor, _HEAD_BYTES, 0)
         except OSError:
             return False

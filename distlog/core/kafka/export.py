@@ -318,7 +318,7 @@ def _stored(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> bytes |
     """Read an index file; returns its content or its error."""
     part = reader.part(segment, suffix)
     try:
-        data = reader.storage.read(*part.whole) if part.size else b""
+        data = reader.storage.read(*part.full_range) if part.size else b""
     except FileNotFoundError:
         return CorruptIndexError("the index file is missing: rebuild the indexes", file=part.name)
     if len(data) != part.size:

@@ -472,7 +472,7 @@ class StoredBatches:
         """Send to a socket's descriptor what it takes now, from the page cache; returns how many bytes."""
         position = self.begin
         try:
-            with self.storage.opened(self.name) as file, suppress(BlockingIOError):
+            with self.storage.opened_file(self.name) as file, suppress(BlockingIOError):
                 while position < self.end:
                     count = os.sendfile(receiver, file, position, self.end - position)
                     if not count:

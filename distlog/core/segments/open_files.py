@@ -136,7 +136,7 @@ class OpenLogs:
         self._open.forget_deleted()
 
     def _mapped(self, segment: SegmentInfo, log: Part) -> OpenLog:
-        view = self._storage.map(*log.whole)
+        view = self._storage.map(*log.full_range)
         if segment.first_batch_crc != UNKNOWN and len(view) >= HEAD_BYTES:
             self._identified.check_head(segment, log, view[:HEAD_BYTES])
         return OpenLog(view, byte_array(view))

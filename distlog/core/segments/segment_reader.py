@@ -154,7 +154,7 @@ class SegmentIndexes:
                 raise StorageError(f"cannot read: {error.strerror}", file=part.name) from error
             # there is no place for a copy, as on a full disk
             _log.warning("%s: the transaction index is read from the store each time", error)
-        return self._decoded(segment, part, self._storage.read(*part.whole))
+        return self._decoded(segment, part, self._storage.read(*part.full_range))
 
     def _decoded(self, segment: SegmentInfo, part: Part, data: bytes) -> list[AbortedTransaction]:
         error = checksum_error(segment, ".txnindex", part, crc32c(data))
@@ -289,7 +289,7 @@ class SegmentReader:
     def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
         logs = [self.part(part.segment) for part in slices]
         with self._explained([part.segment for part in slices]):
-            data = self.storage.read_joined([log.whole for log in logs])
+            data = self.storage.read_joined([log.full_range for log in logs])
         ends = np.cumsum([log.size for log in logs]).tolist()
         pieces = [
             Piece(part, log, 0, end - log.size, end, part.segment.stored_base_offset)
@@ -332,7 +332,7 @@ class SegmentReader:
         segment, log = part.segment, self.part(part.segment)
         if not self.storage.is_local_disk or segment.shift or segment.append_time_ms >= 0:
             return None
-        with suppress(OSError, StorageError, CorruptRecordError), self.storage.opened(log.name) as file:
+        with suppress(OSError, StorageError, CorruptRecordError), self.storage.opened_file(log.name) as file:
             start, log_end = log.begin + self._bounds(part)[0], log.begin + log.size
             if hasattr(os, "posix_fadvise"):
                 # whoever sends them should not wait for the device, since it may have other receivers

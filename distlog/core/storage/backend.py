@@ -157,7 +157,7 @@ class Part(NamedTuple):
         return self.name, self.begin + start, self.begin + end
 
     @property
-    def whole(self) -> tuple[str, int, int]:
+    def full_range(self) -> tuple[str, int, int]:
         return self.range(0, self.size)
 
 

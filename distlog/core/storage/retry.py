@@ -112,7 +112,7 @@ def retried(call: Callable[[], T], action: str, path: str, errors: ErrorClassifi
         except Exception as error:  # noqa: PERF203 - to catch in the loop is what it is for
             kind = errors.kind(error)
             if kind is ErrorKind.MISSING:
-                raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
+                raise FileNotFoundError(errno.ENOENT, "the object does not exist", path) from None
             if kind is not ErrorKind.UNCLEAR or not deadline.pause():
                 raise errors.failure(action, path, error) from None
             if deadline.is_late and not is_logged:

@@ -292,7 +292,7 @@ class Storage:
         return self._local().open(self._prefix + name)
 
     @contextmanager
-    def opened(self, name: str) -> Iterator[int]:
+    def opened_file(self, name: str) -> Iterator[int]:
         """Open a local file to read in the block. Raises OSError."""
         file = self.open_file(name)
         try:

@@ -34,7 +34,7 @@ from distlog.core.format.kernels.types import (
 # when it fails, and that ensure SLACK bytes after `end`: it always reads eight bytes.
 
 
-#: A chain of up to eight of these reads that starts at `end` or before reads fewer bytes than this after `end`.
+#: Up to eight reads in a row, from `end` or before, read fewer bytes than this after `end`.
 SLACK = 64
 #: The most bytes of a 32-bit and of a 64-bit integer. As in Kafka, bits past the 32nd in a fifth byte are dropped.
 VARINT, VARLONG = 5, 10
