@@ -27,7 +27,7 @@ def log_of(name: str) -> bytes:
 def test_batches_of_every_format_have_their_records_at_the_offsets_that_are_written(name: str) -> None:
     data = np.frombuffer(log_of(name), np.uint8).copy()
     batches = read_headers(data)
-    before, columns = decode(data, batches).to_pydict(), ("offset", "timestamp", "key", "value")
+    original, columns = decode(data, batches).to_pydict(), ("offset", "timestamp", "key", "value")
     if ((batches["magic"] == 0) & (batches["attributes"] & 7 != 0)).any():
         with pytest.raises(UnsupportedVersionError, match="format 0"):
             header_offsets(batches, batches["base_offset"] + MOVED)
@@ -36,8 +36,8 @@ def test_batches_of_every_format_have_their_records_at_the_offsets_that_are_writ
     again = read_headers(data)
     check_crcs(data, again)
     after = decode(data, again).to_pydict()
-    before["offset"] = [offset + MOVED for offset in before["offset"]]
-    assert {column: after[column] for column in columns} == {column: before[column] for column in columns}
+    original["offset"] = [offset + MOVED for offset in original["offset"]]
+    assert {column: after[column] for column in columns} == {column: original[column] for column in columns}
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -63,20 +63,20 @@ def in_six_segments(name: str, folder: Path, left_out: int = 0) -> Topic:
 @pytest.mark.parametrize("left_out", [0, 1])
 def test_merged_segments_of_old_formats_keep_their_records(name: str, left_out: int, tmp_path: Path) -> None:
     topic = in_six_segments(name, tmp_path, left_out)
-    before = topic.scan().to_table()
+    original = topic.scan().to_table()
     report, snapshot = merge(topic.handle, topic.snapshot)
     topic.advance(snapshot)
     assert report.ok
     assert topic.segments().num_rows < 6 - left_out
     after = topic.scan().to_table()
-    assert offsets(after) == offsets(before)
-    assert after.equals(before)
+    assert offsets(after) == offsets(original)
+    assert after.equals(original)
 
 
 def test_segments_whose_records_cannot_move_are_told_of_and_stay(tmp_path: Path) -> None:
     topic = in_six_segments("logs.v0-gzip-0", tmp_path, left_out=1)
-    before = topic.scan().to_table()
+    original = topic.scan().to_table()
     report, snapshot = merge(topic.handle, topic.snapshot)
     topic.advance(snapshot)
     assert not report.ok
-    assert topic.scan().to_table().equals(before)
+    assert topic.scan().to_table().equals(original)

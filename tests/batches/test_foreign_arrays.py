@@ -47,8 +47,8 @@ def view(size: int, buffer: int, offset: int, name: str = "value") -> Spoiled:
     """Two strings of type binary_view that say to be `size` bytes at `offset` of buffer number `buffer`."""
     data = b"0123456789" * 2
     sound, spoiled = (
-        struct.pack("<i4sii", size, data[max(at, 0) :][:4], number, at) * 2
-        for number, at in ((0, 0), (buffer, offset))
+        struct.pack("<i4sii", size, data[max(start, 0) :][:4], number, start) * 2
+        for number, start in ((0, 0), (buffer, offset))
     )
     stored = writable(sound)
     array = pa.Array.from_buffers(pa.binary_view(), 2, [None, stored, pa.py_buffer(data)])
@@ -68,7 +68,9 @@ def headers(
 ) -> Spoiled:
     """The headers of two records, of arrays with these offsets."""
     children = [strings(pa.string(), *keys), strings(pa.binary(), *values)]
-    pairs = pa.StructArray.from_buffers(HEADERS_TYPE.value_type, 2, [None], children=[one.column for one in children])
+    pairs = pa.StructArray.from_buffers(
+        HEADERS_TYPE.value_type, 2, [None], children=[child.column for child in children]
+    )
     stored = writable(packed([0] * 3))
     array = pa.Array.from_buffers(HEADERS_TYPE, 2, [None, stored], children=[pairs])
     return Spoiled("headers", array, [(stored, packed(lists)), *children[0].changes, *children[1].changes])
@@ -90,21 +92,21 @@ BAD: dict[str, Callable[[], Spoiled]] = {
     "view before": partial(view, 13, 0, -5, name="key"),
     "dictionary": partial(dictionary, 0, 9),
 }
-#: What the encoder gets: other types become these on the way.
+#: The types that the encoder gets: other types become these on the way.
 NARROW = [case for case in BAD if not case.startswith(("view", "dictionary"))]
 
 
-def batch_with(made: Spoiled) -> pa.RecordBatch:
+def batch_with(spoiled: Spoiled) -> pa.RecordBatch:
     """Records of which one column is given."""
-    count = len(made.column)
+    count = len(spoiled.column)
     columns = {
         "key": pa.array([b"k"] * count),
         "value": pa.array([b"v"] * count),
         "timestamp": pa.array([5] * count, pa.int64()),
-        made.name: made.column,
+        spoiled.name: spoiled.column,
     }
     batch = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
-    for stored, data in made.changes:
+    for stored, data in spoiled.changes:
         np.frombuffer(stored, np.uint8)[:] = np.frombuffer(data, np.uint8)
     return batch
 
@@ -137,17 +139,17 @@ def test_an_array_that_leads_out_of_its_memory_is_refused(
     tmp_path: Path, case: str, append: Callable[[Topic, pa.RecordBatch], None]
 ) -> None:
     topic = distlog.create(str(tmp_path / "log"), partitions=2)
-    made = BAD[case]()
-    with pytest.raises(InvalidRecordError, match=f"column {made.name} "):
-        append(topic, batch_with(made))
+    spoiled = BAD[case]()
+    with pytest.raises(InvalidRecordError, match=f"column {spoiled.name} "):
+        append(topic, batch_with(spoiled))
     assert topic.refresh().end_offsets() == {0: 0, 1: 0}
 
 
 @pytest.mark.parametrize("case", NARROW)
 def test_the_encoder_looks_itself(case: str) -> None:
-    made = BAD[case]()
-    with pytest.raises(InvalidRecordError, match=f"column {made.name} "):
-        encode(batch_with(made))
+    spoiled = BAD[case]()
+    with pytest.raises(InvalidRecordError, match=f"column {spoiled.name} "):
+        encode(batch_with(spoiled))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

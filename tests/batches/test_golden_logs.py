@@ -46,7 +46,7 @@ def first_readable(partition: GoldenPartition) -> int:
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_each_log_file_decodes_to_what_the_consumer_read(name: str) -> None:
-    found = []
+    result = []
     for log in PARTITIONS[name].logs:
         data = log.read_bytes()
         headers = read_headers(data, file=log.name)
@@ -54,8 +54,8 @@ def test_each_log_file_decodes_to_what_the_consumer_read(name: str) -> None:
         check_crcs(data, headers, file=log.name)
         decoded = decode(data, headers, start_offset=first_readable(PARTITIONS[name]), file=log.name)
         decoded.validate(full=True)
-        found += as_rows(decoded)
-    assert found == expected(PARTITIONS[name])
+        result += as_rows(decoded)
+    assert result == expected(PARTITIONS[name])
 
 
 def test_all_log_files_of_one_format_line_decode_in_one_call() -> None:
@@ -68,9 +68,9 @@ def test_all_log_files_of_one_format_line_decode_in_one_call() -> None:
     decoded = decode(data, headers, partition=owners)
     names = list(PARTITIONS)
     for number, name in enumerate(names):
-        own = decoded.filter(pa.compute.equal(decoded["partition"], number))
+        selected = decoded.filter(pa.compute.equal(decoded["partition"], number))
         start = first_readable(PARTITIONS[name])
-        assert [row for row in as_rows(own) if row["offset"] >= start] == expected(PARTITIONS[name])
+        assert [row for row in as_rows(selected) if row["offset"] >= start] == expected(PARTITIONS[name])
 
 
 @pytest.mark.parametrize("name", ["first.codec-zstd-0", "first.txn-0", "logs.v1-gzip-0", "logs.mixed-0"])

@@ -28,11 +28,11 @@ def wrapper(
     return entry(magic, offset, None, bytes(packed), attributes=codec | attributes, timestamp=timestamp)
 
 
-def rows(data: bytes, **asked: Any) -> list[tuple[Any, ...]]:
+def rows(data: bytes, **options: Any) -> list[tuple[Any, ...]]:
     """(offset, timestamp, timestamp type, key, value) of the records of `data`, checksums checked."""
     headers = read_headers(data)
     check_crcs(data, headers)
-    decoded = decode(data, headers, **asked)
+    decoded = decode(data, headers, **options)
     names = ("offset", "timestamp", "timestamp_type", "key", "value")
     columns = [decoded[name] for name in names]
     columns[1] = columns[1].cast(pa.int64())
@@ -127,16 +127,16 @@ def test_a_partial_inner_message_at_the_end_is_left_out() -> None:
         (wrapper(0, 5, entry(0, 0) + entry(0, 2**40)), "do not increase"),
     ],
 )
-def test_a_malformed_wrapper_is_refused_with_its_place(data: bytes, complaint: str) -> None:
+def test_a_malformed_wrapper_is_refused_with_its_position(data: bytes, complaint: str) -> None:
     with pytest.raises(CorruptRecordError, match=complaint) as caught:
         read_headers(entry(1, 0) + data, file="t-0/x.log", file_position=1000)
     assert caught.value.details["file"] == "t-0/x.log"
     assert caught.value.details["position"] == 1000 + len(entry(1, 0))
 
 
-def with_field(data: bytes, at: int, value: int) -> bytes:
-    """`data` with another int32 at `at`, and a checksum that fits."""
-    fields = data[16:at] + struct.pack(">i", value) + data[at + 4 :]
+def with_field(data: bytes, position: int, value: int) -> bytes:
+    """`data` with another int32 at `position`, and a checksum that fits."""
+    fields = data[16:position] + struct.pack(">i", value) + data[position + 4 :]
     return data[:12] + struct.pack(">I", zlib.crc32(fields)) + fields
 
 
@@ -146,8 +146,8 @@ def with_field(data: bytes, at: int, value: int) -> bytes:
 def test_lengths_that_do_not_fill_a_message_are_refused(size: int, magic: int, compressed: bool) -> None:
     plain = entry(magic, 0, b"key", b"value")
     key_at = 26 if magic else 18
-    for at in (key_at, key_at + 7):
-        bad = with_field(plain, at, size)
+    for position in (key_at, key_at + 7):
+        bad = with_field(plain, position, size)
         with pytest.raises(CorruptRecordError):
             rows(wrapper(magic, 0, bad) if compressed else bad)
 
@@ -160,8 +160,8 @@ def test_inner_offsets_out_of_order_are_refused() -> None:
 
 def test_a_wrong_checksum_of_a_message_is_found() -> None:
     data = entry(1, 3, b"key", b"value")
-    for at in range(16, len(data)):
-        damaged = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    for position in range(16, len(data)):
+        damaged = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
         with pytest.raises(CorruptRecordError):
             check_crcs(damaged, read_headers(damaged))
 

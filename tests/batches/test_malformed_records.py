@@ -48,28 +48,28 @@ HOSTILE = {
 @pytest.mark.parametrize("codec", [0, 4], ids=CODEC_NAMES.__getitem__)
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("following", [b"", b"\0" * 40], ids=["at the end", "before more"])
-def test_a_malformed_record_is_refused_with_its_place(name: str, codec: int, following: bytes) -> None:
+def test_a_malformed_record_is_refused_with_its_position(name: str, codec: int, following: bytes) -> None:
     section = bytes(compress(codec, HOSTILE[name] + following))
     bad = batch([], base_offset=30, count=1, last_delta=0, attributes=codec, section=section)
     data = batch([record()]) + bad
     headers = read_headers(data)
     check_crcs(data, headers)
-    for columns, behind in itertools.product((COLUMNS, ("offset",)), (b"", b"\0" * SLACK)):
+    for columns, suffix in itertools.product((COLUMNS, ("offset",)), (b"", b"\0" * SLACK)):
         with pytest.raises(CorruptRecordError) as caught:
-            decode(data + behind, headers, columns=columns, file="t-0/x.log", file_position=1000)
+            decode(data + suffix, headers, columns=columns, file="t-0/x.log", file_position=1000)
         details = caught.value.details
-        place = details["file"], details["position"], details["offset"]
-        assert place == ("t-0/x.log", 1000 + len(data) - len(bad), 30)
+        location = details["file"], details["position"], details["offset"]
+        assert location == ("t-0/x.log", 1000 + len(data) - len(bad), 30)
 
 
 def test_no_byte_behind_the_data_is_looked_at() -> None:
-    # Only the plain-Python run of this test (test_record_kernels_pure) sees such a look.
+    # Only the plain-Python run of this test (test_record_kernels_pure) sees this read.
     cut_at_the_end = record(0, 0, None, b"12345") + varint(1) + b"\0"
     for section, count in [*((section, 1) for section in HOSTILE.values()), (cut_at_the_end, 2)]:
         data = batch([], count=count, last_delta=count - 1, section=section)
-        for behind in range(SLACK + 2):
+        for length in range(SLACK + 2):
             # the longest integers that are read quickly
-            following = (b"\xff\xff\xff\x7f" * SLACK)[:behind]
+            following = (b"\xff\xff\xff\x7f" * SLACK)[:length]
             with pytest.raises(CorruptRecordError):
                 decode(data + following, read_headers(data), columns=("offset",))
 
@@ -117,10 +117,10 @@ def test_a_count_of_records_that_is_not_theirs_is_refused(codec: int, count: int
 def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(codec: int) -> None:
     section = bytes(compress(codec, record()))
     data = batch([], count=2**31 - 1, last_delta=2**31 - 1, attributes=codec, section=section)
-    before = pa.total_allocated_bytes()
+    allocated = pa.total_allocated_bytes()
     with pytest.raises(CorruptRecordError, match="too short for the records"):
         decode(data, read_headers(data))
-    assert pa.total_allocated_bytes() - before < 1 << 20
+    assert pa.total_allocated_bytes() - allocated < 1 << 20
 
 
 def test_trailing_bytes_are_refused_but_not_in_a_batch_without_records() -> None:
@@ -131,7 +131,7 @@ def test_trailing_bytes_are_refused_but_not_in_a_batch_without_records() -> None
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_an_unknown_codec_is_refused_with_its_place(codec: int) -> None:
+def test_an_unknown_codec_is_refused_with_its_position(codec: int) -> None:
     data = batch([record()], base_offset=5, attributes=codec)
     with pytest.raises(CorruptRecordError, match="newer Kafka") as caught:
         decode(data, read_headers(data), file="f")
@@ -139,7 +139,7 @@ def test_an_unknown_codec_is_refused_with_its_place(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=CODEC_NAMES.__getitem__)
-def test_malformed_compressed_data_is_refused_with_its_place(codec: int) -> None:
+def test_malformed_compressed_data_is_refused_with_its_position(codec: int) -> None:
     data = batch([record()], base_offset=5, attributes=codec, section=b"\x01\x02\x03")
     with pytest.raises(CorruptRecordError) as caught:
         decode(data, read_headers(data), file=["f"], file_position=np.array([9]))

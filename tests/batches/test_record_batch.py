@@ -97,7 +97,7 @@ def test_any_buffer_is_read(kind: Callable[[bytes], Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "replacement", "complaint"),
+    ("position", "replacement", "complaint"),
     [
         (8, (13).to_bytes(4, "big"), "shorter than any batch"),
         (8, (-1).to_bytes(4, "big", signed=True), "shorter than any batch"),
@@ -112,8 +112,8 @@ def test_any_buffer_is_read(kind: Callable[[bytes], Any]) -> None:
         (57, b"\xff", "negative number of records"),
     ],
 )
-def test_a_header_that_cannot_be_is_refused_with_its_place(at: int, replacement: bytes, complaint: str) -> None:
-    bad = THREE[:at] + replacement + THREE[at + len(replacement) :]
+def test_an_impossible_header_is_refused_with_its_position(position: int, replacement: bytes, complaint: str) -> None:
+    bad = THREE[:position] + replacement + THREE[position + len(replacement) :]
     with pytest.raises(CorruptRecordError, match=complaint) as caught:
         read_headers(V2 + bad + V2, file="t-0/x.log", file_position=1000)
     assert caught.value.details["file"] == "t-0/x.log"
@@ -136,18 +136,18 @@ def test_a_legacy_message_too_short_for_its_fields_is_refused(magic: int) -> Non
         read_headers(short)
 
 
-@pytest.mark.parametrize("at", range(len(V2)))
-def test_offset_and_leader_epoch_alone_lie_outside_the_checksum(at: int) -> None:
-    damaged = V2[:at] + bytes([V2[at] ^ 0x01]) + V2[at + 1 :]
+@pytest.mark.parametrize("position", range(len(V2)))
+def test_offset_and_leader_epoch_alone_lie_outside_the_checksum(position: int) -> None:
+    damaged = V2[:position] + bytes([V2[position] ^ 0x01]) + V2[position + 1 :]
     try:
         rows = read_headers(damaged)
         check_crcs(damaged, rows)
     except CorruptRecordError:
-        assert not 1 <= at < 8
-        assert not 12 <= at < 16
+        assert not 1 <= position < 8
+        assert not 12 <= position < 16
     else:
-        assert at < 16
-        assert len(rows) == (0 if 8 <= at < 12 else 1)
+        assert position < 16
+        assert len(rows) == (0 if 8 <= position < 12 else 1)
 
 
 def test_a_failed_checksum_names_file_position_and_offset_of_its_batch() -> None:

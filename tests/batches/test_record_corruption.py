@@ -1,4 +1,4 @@
-"""Damaged logs: what is decoded is what was written, or there is an error; never a crash or a wrong record."""
+"""Damaged logs: decoding gives the written records or fails, but never crashes or gives a wrong record."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read(data: bytes, following: bytes = b"") -> tuple[list[dict[str, Any]], int
 
 
 def attempt(data: bytes, following: bytes = b"") -> tuple[list[dict[str, Any]], int] | CorruptRecordError:
-    """What `read` returns, or the error that it raises."""
+    """The result of `read`, or the error that it raises."""
     try:
         return read(data, following)
     except CorruptRecordError as error:
@@ -67,7 +67,7 @@ def test_every_truncation_gives_the_whole_batches_before_it(magic: int, codec: i
     for size in range(len(data)):
         rows, used = read(data[:size])
         assert rows == every[: len(rows)]
-        assert size - used < max(len(each) for each in batches)
+        assert size - used < max(len(batch) for batch in batches)
         assert data[:used] == b"".join(batches)[:used]
 
 
@@ -78,20 +78,20 @@ def test_every_flipped_byte_is_found_or_does_not_matter(magic: int, codec: int, 
     data = bytearray(b"".join(batches))
     every, _ = read(bytes(data))
     starts = [row["position"] for row in read_headers(bytes(data))]
-    found = 0
-    for at in range(len(data)):
-        data[at] ^= flip
-        start = max(start for start in starts if start <= at)
+    detected = 0
+    for damaged in range(len(data)):
+        data[damaged] ^= flip
+        start = max(start for start in starts if start <= damaged)
         result = attempt(bytes(data))
         if isinstance(result, CorruptRecordError):
-            found += 1
+            detected += 1
             position = result.details["position"]
             # A wrong length makes what follows look like a batch.
-            assert position == start or (at - start in LENGTH and position > start)
+            assert position == start or (damaged - start in LENGTH and position > start)
         else:
-            _check_undetected(*result, every, at - start, len(data), magic)
-        data[at] ^= flip
-    assert found >= len(data) - len(starts) * 16
+            _check_undetected(*result, every, damaged - start, len(data), magic)
+        data[damaged] ^= flip
+    assert detected >= len(data) - len(starts) * 16
 
 
 def _check_undetected(
@@ -102,7 +102,7 @@ def _check_undetected(
         assert rows == every[: len(rows)]
         assert used < size
     elif within < 8:
-        # The offset may be assigned anew without a new checksum; the caller knows which it must be.
+        # The offset may be assigned again without a new checksum; the caller knows which it must be.
         assert [{**row, "offset": 0} for row in rows] == [{**row, "offset": 0} for row in every]
     else:
         assert magic == 2
@@ -164,8 +164,8 @@ def test_noise_is_no_log(noise: bytes, magic: int, framed: bool) -> None:
 
 @given(st.sampled_from(KINDS[:5]), st.data())
 def test_damage_under_a_right_checksum_is_no_crash(kind: tuple[int, int], data: st.DataObject) -> None:
-    one = bytearray(log(*kind)[0])
+    batch = bytearray(log(*kind)[0])
     for _ in range(data.draw(st.integers(1, 3))):
-        one[data.draw(st.integers(21, len(one) - 1))] = data.draw(st.integers(0, 255))
-    result = attempt(with_right_crc(bytes(one)))
+        batch[data.draw(st.integers(21, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    result = attempt(with_right_crc(bytes(batch)))
     assert not isinstance(result, CorruptRecordError) or result.details["position"] == 0

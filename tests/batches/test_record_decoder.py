@@ -78,8 +78,8 @@ def test_only_asked_columns_come_in_the_asked_order(columns: tuple[str, ...]) ->
     assert decoded.num_rows == 2
     assert tuple(decoded.schema.names) == columns
     every = decode(data, read_headers(data))
-    for at, name in enumerate(columns):
-        assert decoded.column(at) == every[name]
+    for index, name in enumerate(columns):
+        assert decoded.column(index) == every[name]
 
 
 def test_a_column_that_does_not_exist_is_a_key_error() -> None:
@@ -103,9 +103,9 @@ def test_control_batches_are_skipped() -> None:
 
 def test_append_time_is_the_time_of_every_record() -> None:
     data = batch([record(0, 0), record(1, -5), record(2, 5)], attributes=0x08, base_timestamp=1, max_timestamp=99)
-    found = rows(data)
-    assert [row["timestamp"] for row in found] == [99, 99, 99]
-    assert [row["timestamp_type"] for row in found] == [1, 1, 1]
+    decoded = rows(data)
+    assert [row["timestamp"] for row in decoded] == [99, 99, 99]
+    assert [row["timestamp_type"] for row in decoded] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES.__getitem__)
@@ -132,13 +132,13 @@ def test_bounds_cut_within_batches_and_leave_whole_batches_out() -> None:
     assert offsets(data, start_offset=7, end_offset=8) == [7]
     assert offsets(data, start_offset=15) == []
     assert offsets(data, end_offset=0) == []
-    one = rows(data, start_offset=7, end_offset=8)
-    assert one[0]["value"] == b"v"
+    selected = rows(data, start_offset=7, end_offset=8)
+    assert selected[0]["value"] == b"v"
 
 
 def test_batches_of_several_segments_are_moved_bounded_and_numbered_each_by_itself() -> None:
     data = b"".join(batch([record(delta) for delta in range(3)], base_offset=base) for base in (0, 0, 3))
-    found = rows(
+    decoded = rows(
         data,
         columns=["partition", "offset"],
         shift=np.array([100, 200, 200]),
@@ -146,7 +146,7 @@ def test_batches_of_several_segments_are_moved_bounded_and_numbered_each_by_itse
         start_offset=np.array([101, 0, 0]),
         end_offset=np.array([1000, 1000, 204]),
     )
-    assert [(row["partition"], row["offset"]) for row in found] == [
+    assert [(row["partition"], row["offset"]) for row in decoded] == [
         (4, 101),
         (4, 102),
         (5, 200),
@@ -184,9 +184,9 @@ def test_a_header_key_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
 
 def test_headers_of_records_outside_the_bounds_are_not_read_into_others() -> None:
     data = batch([record(number, 0, None, b"v", ((b"h%d" % number, None),) * number) for number in range(5)])
-    found = rows(data, start_offset=2, end_offset=4, columns=["headers"])
-    assert [len(row["headers"]) for row in found] == [2, 3]
-    assert found[1]["headers"][2] == {"key": "h3", "value": None}
+    decoded = rows(data, start_offset=2, end_offset=4, columns=["headers"])
+    assert [len(row["headers"]) for row in decoded] == [2, 3]
+    assert decoded[1]["headers"][2] == {"key": "h3", "value": None}
 
 
 @pytest.mark.parametrize("long_one", range(5))
@@ -196,12 +196,12 @@ def test_a_long_integer_anywhere_costs_no_record_before_or_after_it(long_one: in
     days = [10**10 if number == long_one else number for number in range(5)]
     records = [record(number, days[number], b"k%d" % number, b"v" * number, HEADERS[:number]) for number in range(5)]
     data = batch(records, base_timestamp=1000)
-    found = decode(data + bytes(SLACK), read_headers(data), start_offset=start)
-    assert found["offset"].to_pylist() == list(range(start, 5))
-    assert found["timestamp"].cast(pa.int64()).to_pylist() == [1000 + delta for delta in days[start:]]
-    assert found["key"].to_pylist() == [b"k%d" % number for number in range(start, 5)]
-    assert found["value"].to_pylist() == [b"v" * number for number in range(start, 5)]
-    assert [len(row) for row in found["headers"].to_pylist()] == [min(number, 3) for number in range(start, 5)]
+    decoded = decode(data + bytes(SLACK), read_headers(data), start_offset=start)
+    assert decoded["offset"].to_pylist() == list(range(start, 5))
+    assert decoded["timestamp"].cast(pa.int64()).to_pylist() == [1000 + delta for delta in days[start:]]
+    assert decoded["key"].to_pylist() == [b"k%d" % number for number in range(start, 5)]
+    assert decoded["value"].to_pylist() == [b"v" * number for number in range(start, 5)]
+    assert [len(row) for row in decoded["headers"].to_pylist()] == [min(number, 3) for number in range(start, 5)]
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -213,11 +213,11 @@ def test_compressed_and_plain_batches_mix(codec: int) -> None:
         + batch(records, base_offset=50, attributes=codec, section=packed)
         + batch(records, base_offset=100)
     )
-    found = rows(data)
-    assert [row["offset"] for row in found] == list(range(150))
-    for row in found:
+    decoded = rows(data)
+    assert [row["offset"] for row in decoded] == list(range(150))
+    for row in decoded:
         del row["offset"]
-    assert found[:50] == found[50:100] == found[100:]
+    assert decoded[:50] == decoded[50:100] == decoded[100:]
 
 
 def parts(data: bytes, part_bytes: int) -> list[pa.RecordBatch]:
@@ -232,10 +232,10 @@ def test_compressed_batches_come_in_parts_of_bounded_size_and_all_of_them_come(p
     section = bytes(compress(4, b"".join(records)))
     packed = [batch(records, base_offset=base, attributes=4, section=section) for base in range(0, 100, 10)]
     data = b"".join(packed)
-    found = parts(data, part_bytes)
-    assert pa.concat_batches(found) == decode(data, read_headers(data))
-    assert len(found) == {1: 10, 700: 5, 1500: 4, 10**9: 1}[part_bytes]
-    assert all((part.num_rows / 10 - 1) * size < part_bytes for part in found)
+    split = parts(data, part_bytes)
+    assert pa.concat_batches(split) == decode(data, read_headers(data))
+    assert len(split) == {1: 10, 700: 5, 1500: 4, 10**9: 1}[part_bytes]
+    assert all((part.num_rows / 10 - 1) * size < part_bytes for part in split)
 
 
 def test_parts_keep_the_order_of_mixed_batches_and_there_is_always_one() -> None:
@@ -243,8 +243,8 @@ def test_parts_keep_the_order_of_mixed_batches_and_there_is_always_one() -> None
     section = bytes(compress(1, b"".join(records)))
     packed = batch(records, base_offset=3, attributes=1, section=section)
     data = batch(records) + packed + batch([], base_offset=6, last_delta=2) + batch(records, base_offset=9)
-    found = parts(data, 1)
-    assert [part["offset"].to_pylist() for part in found] == [[0, 1, 2], [3, 4, 5], [9, 10, 11]]
+    split = parts(data, 1)
+    assert [part["offset"].to_pylist() for part in split] == [[0, 1, 2], [3, 4, 5], [9, 10, 11]]
     assert [part.num_rows for part in parts(b"", 1)] == [0]
 
 

@@ -28,12 +28,12 @@ def test_what_is_encoded_decodes_to_itself(rows: list[Row], codec: int, batch_by
     ends = batches["base_offset"] + batches["last_offset_delta"] + 1
     assert [base_offset, *ends.tolist()] == [*batches["base_offset"].tolist(), base_offset + len(rows)]
     extremes = zip(batches, encoded.offsets_of_max_timestamp, encoded.min_timestamps, strict=True)
-    for each, offset, oldest in extremes:
-        first = each["base_offset"] - base_offset
-        stamps = [row[0] for row in rows[first : first + each["record_count"]]]
-        assert each["base_timestamp"] == stamps[0]
-        assert (oldest, each["max_timestamp"]) == (min(stamps), max(stamps))
-        assert offset == (-1 if max(stamps) == -1 else each["base_offset"] + stamps.index(max(stamps)))
+    for extreme, offset, oldest in extremes:
+        first = extreme["base_offset"] - base_offset
+        stamps = [row[0] for row in rows[first : first + extreme["record_count"]]]
+        assert extreme["base_timestamp"] == stamps[0]
+        assert (oldest, extreme["max_timestamp"]) == (min(stamps), max(stamps))
+        assert offset == (-1 if max(stamps) == -1 else extreme["base_offset"] + stamps.index(max(stamps)))
     assert encoded.batches["base_timestamp"][:1].tolist() == [row[0] for row in rows[:1]]
 
 
@@ -41,8 +41,8 @@ def test_what_is_encoded_decodes_to_itself(rows: list[Row], codec: int, batch_by
 def test_the_bytes_are_those_of_a_plain_encoder(rows: list[Row], codec: int) -> None:
     base = rows[0][0] if rows else 0
     records = [
-        record(at, timestamp - base, key, value, [(name.encode(), content) for name, content in headers])
-        for at, (timestamp, key, value, headers) in enumerate(rows)
+        record(number, timestamp - base, key, value, [(name.encode(), content) for name, content in headers])
+        for number, (timestamp, key, value, headers) in enumerate(rows)
     ]
     largest = max((row[0] for row in rows), default=-1)
     section = bytes(compress(codec, b"".join(records)))
@@ -58,8 +58,14 @@ def test_no_records_are_no_bytes() -> None:
 
 @pytest.mark.parametrize("codec", [0, 3])
 def test_a_batch_ends_before_its_records_would_pass_the_limit(codec: int) -> None:
-    one = len(record(0, 0, b"k0", b"v"))
-    for limit, counts in [(one, [1] * 6), (2 * one - 1, [1] * 6), (2 * one, [2] * 3), (6 * one, [6]), (0, [1] * 6)]:
+    size = len(record(0, 0, b"k0", b"v"))
+    for limit, counts in [
+        (size, [1] * 6),
+        (2 * size - 1, [1] * 6),
+        (2 * size, [2] * 3),
+        (6 * size, [6]),
+        (0, [1] * 6),
+    ]:
         encoded = encode(table(simple(6)), codec=codec, batch_bytes=limit)
         assert encoded.batches["record_count"].tolist() == counts
         assert back(encoded) == simple(6)
@@ -143,7 +149,7 @@ def test_an_unknown_codec_is_refused() -> None:
         encode(table(simple(1)), codec=5)
 
 
-def test_the_encoded_bytes_can_be_patched_in_place() -> None:
+def test_the_encoded_bytes_can_be_patched() -> None:
     encoded = encode(table(simple(2)))
     encoded.data[0:8] = (41).to_bytes(8, "big")
     headers = read_headers(encoded.data)
@@ -153,11 +159,11 @@ def test_the_encoded_bytes_can_be_patched_in_place() -> None:
 
 def test_encoders_that_hold_little_take_little_memory() -> None:
     source = RecordInput.from_arrow(table([(0, b"", b"x" * 1000, [])] * 100))
-    before = pa.total_allocated_bytes()
+    allocated = pa.total_allocated_bytes()
     encoders = [RecordEncoder(BatchFormat()) for _ in range(20)]
     for encoder in encoders:
         assert not [*encoder.append(source, np.arange(100))]
-    assert pa.total_allocated_bytes() - before < 20 * 300_000
+    assert pa.total_allocated_bytes() - allocated < 20 * 300_000
     assert all(encoder.finish().batches["record_count"].tolist() for encoder in encoders)
 
 
@@ -181,11 +187,11 @@ def test_rows_given_bit_by_bit_become_the_same_batches(
     rows: list[Row], picked: list[list[int]], gather_bytes: int, batch_bytes: int, codec: int
 ) -> None:
     cuts = [[number % len(rows) for number in part] for part in picked]
-    whole = table([rows[number] for part in cuts for number in part])
+    full = table([rows[number] for part in cuts for number in part])
     settings = {"batch_bytes": batch_bytes, "codec": codec}
     source = RecordInput.from_arrow(table(rows))
-    in_pieces, _ = in_steps(source, cuts, gather_bytes=gather_bytes, **settings)
-    assert in_pieces == bytes(encode(whole, base_offset=9, **settings).data)
+    stepwise, _ = in_steps(source, cuts, gather_bytes=gather_bytes, **settings)
+    assert stepwise == bytes(encode(full, base_offset=9, **settings).data)
 
 
 def test_full_batches_are_handed_on_as_soon_as_enough_is_gathered() -> None:
@@ -200,26 +206,26 @@ def test_batches_lie_in_memory_as_they_will_in_their_file() -> None:
     encoder = RecordEncoder(BatchFormat(batch_bytes=100_000))
     data = b""
 
-    def take(encoded: EncodedBatches) -> None:
+    def collect(encoded: EncodedBatches) -> None:
         nonlocal data
         assert lies_in_pages(np.frombuffer(encoded.data, np.uint8), len(data))
         data += encoded.data
         encoder.file_position = len(data)
 
-    steps = sum(take(encoded) is None for encoded in encoder.append(RecordInput.from_arrow(rows), np.arange(9000)))
-    take(encoder.finish())
+    steps = sum(collect(encoded) is None for encoded in encoder.append(RecordInput.from_arrow(rows), np.arange(9000)))
+    collect(encoder.finish())
     assert steps == 4
     assert data == bytes(encode(rows, batch_bytes=100_000).data)
 
 
 def test_what_is_handed_on_in_turn_has_its_own_extremes_of_time() -> None:
     rows: list[Row] = [(number % 37, None, bytes(50), []) for number in range(500)]
-    whole = encode(table(rows), base_offset=9, batch_bytes=400)
+    full = encode(table(rows), base_offset=9, batch_bytes=400)
     encoder = RecordEncoder(BatchFormat(batch_bytes=400), base_offset=9, gather_bytes=2000, room=100)
     steps = list(encoder.append(RecordInput.from_arrow(table(rows)), np.arange(500)))
     steps.append(encoder.finish())
     for name in ("offsets_of_max_timestamp", "min_timestamps"):
-        assert np.concatenate([getattr(step, name) for step in steps]).tolist() == getattr(whole, name).tolist()
+        assert np.concatenate([getattr(step, name) for step in steps]).tolist() == getattr(full, name).tolist()
 
 
 def test_a_bad_row_among_many_calls_is_counted_from_the_first_record() -> None:
@@ -233,10 +239,10 @@ def test_a_bad_row_among_many_calls_is_counted_from_the_first_record() -> None:
 def test_a_record_that_no_batch_may_hold_is_refused_before_there_is_room_for_it() -> None:
     source = RecordInput.from_arrow(table([(0, None, bytes(50_000_000), [])]))
     encoder = RecordEncoder(BatchFormat())
-    before = pa.total_allocated_bytes()
+    allocated = pa.total_allocated_bytes()
     with pytest.raises(InvalidRecordError, match=r"above max.message.bytes.* size=50000\d+ limit=1048588\)"):
         list(encoder.append(source, np.arange(1)))
-    assert pa.total_allocated_bytes() - before < 1_000_000
+    assert pa.total_allocated_bytes() - allocated < 1_000_000
 
 
 def test_what_was_handed_on_stays_while_more_is_made() -> None:
@@ -260,8 +266,8 @@ KINDS = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.bina
 def test_keys_and_values_of_every_arrow_type_of_bytes(key_kind: pa.DataType, value_kind: pa.DataType) -> None:
     rows = [(row, None if row % 3 else b"key%d" % row, b"" if row % 4 else b"v" * row, []) for row in range(30)]
     source = table(rows)
-    for at, name, kind in ((1, "key", key_kind), (2, "value", value_kind)):
-        source = source.set_column(at, name, source[name].cast(kind))
+    for column, name, kind in ((1, "key", key_kind), (2, "value", value_kind)):
+        source = source.set_column(column, name, source[name].cast(kind))
     assert back(encode(source)) == rows
     assert back(encode(source.slice(7, 11))) == rows[7:18]
 

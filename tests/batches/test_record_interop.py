@@ -41,11 +41,13 @@ def ours(data: bytes) -> list[tuple[int, Row]]:
 
 def theirs(records: Any) -> list[tuple[int, Row]]:
     """The same by a `MemoryRecords` of either implementation."""
-    found = []
-    while (each := records.next_batch()) is not None:
-        assert each.validate_crc()
-        found += [(one.offset, (one.timestamp, one.key, one.value, list(one.headers))) for one in each]
-    return found
+    result = []
+    while (batch := records.next_batch()) is not None:
+        assert batch.validate_crc()
+        result += [
+            (record.offset, (record.timestamp, record.key, record.value, list(record.headers))) for record in batch
+        ]
+    return result
 
 
 def encoded(rows: list[Row], codec: int) -> bytes:

@@ -66,13 +66,13 @@ NOW = 1_700_000_000_000
 PAIR = [(283843, b"key1", b"value1"), (1234, b"key2", b"value2")]
 
 
-def read(text: str, **asked: Any) -> list[tuple[Any, ...]]:
+def read(text: str, **options: Any) -> list[tuple[Any, ...]]:
     """(offset, timestamp, key, value) of the records of one vector, its checksum checked."""
     data = bytes.fromhex(text)
     headers = read_headers(data)
     assert headers["size"].sum() == len(data)
     check_crcs(data, headers)
-    decoded = decode(data, headers, **asked).to_pydict()
+    decoded = decode(data, headers, **options).to_pydict()
     stamps = pa.array(decoded["timestamp"], pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
     return list(zip(decoded["offset"], stamps, decoded["key"], decoded["value"], strict=True))
 
@@ -138,9 +138,9 @@ def test_a_transactional_batch() -> None:
 def test_headers_with_a_null_value() -> None:
     assert read(V9) == [(0, NOW, None, b"v")]
     data = bytes.fromhex(V9)
-    found = decode(data, read_headers(data))["headers"].to_pylist()
-    assert found == [[{"key": "h1", "value": b"x"}, {"key": "h2", "value": None}]]
-    assert written([(NOW, None, b"v")], found) == V9
+    headers = decode(data, read_headers(data))["headers"].to_pylist()
+    assert headers == [[{"key": "h1", "value": b"x"}, {"key": "h2", "value": None}]]
+    assert written([(NOW, None, b"v")], headers) == V9
 
 
 def test_a_tombstone_before_and_after_cleaning() -> None:

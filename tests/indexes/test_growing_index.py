@@ -26,21 +26,23 @@ class File:
         self.data, self.read_bytes = data + bytes(4096), 0
 
     def read(self, start: int, end: int) -> bytes:
-        found = self.data[start:end]
-        self.read_bytes += len(found)
-        return found
+        data = self.data[start:end]
+        self.read_bytes += len(data)
+        return data
 
 
 @pytest.fixture(params=[0, 1, 2, 1023, 1024, 1025, COUNT])
 def counted(request: pytest.FixtureRequest) -> int:
-    """How many of the entries count; those behind are newer."""
+    """How many of the entries count; later ones are newer."""
     return int(request.param)
 
 
 def test_offsets_and_positions_are_found_as_in_the_list_of_entries(counted: int) -> None:
     offsets, positions = np.arange(1, COUNT + 1) * 10, np.arange(1, COUNT + 1) * 700
     index = GrowingOffsetIndex(File(offset_entries(offsets, positions)).read, 8 * counted, BASE)
-    entries = [OffsetPosition(BASE + int(offset), int(at)) for offset, at in zip(offsets, positions, strict=True)]
+    entries = [
+        OffsetPosition(BASE + int(offset), int(position)) for offset, position in zip(offsets, positions, strict=True)
+    ]
     entries, chance = entries[:counted], random.Random(1)
     for _ in range(300):
         offset, position = BASE + chance.randrange(11 * COUNT), chance.randrange(770 * COUNT)
@@ -48,20 +50,20 @@ def test_offsets_and_positions_are_found_as_in_the_list_of_entries(counted: int)
         assert index.lookup(offset) == (below[-1] if below else (BASE, 0))
         above = [entry for entry in entries if entry.offset >= offset]
         assert index.ceiling(offset) == (above[0] if above else None)
-        before = [entry for entry in entries if entry.position <= position]
-        assert index.position_floor(position) == (before[-1] if before else (BASE, 0))
+        floors = [entry for entry in entries if entry.position <= position]
+        assert index.position_floor(position) == (floors[-1] if floors else (BASE, 0))
 
 
 def test_times_are_found_as_in_the_list_of_entries(counted: int) -> None:
     times, offsets = np.arange(1, COUNT + 1) * 5, np.arange(COUNT) // 2
     index = GrowingTimeIndex(File(time_entries(times, offsets)).read, 12 * counted, BASE)
-    entries = [TimestampOffset(int(time), BASE + int(at)) for time, at in zip(times, offsets, strict=True)]
+    entries = [TimestampOffset(int(time), BASE + int(offset)) for time, offset in zip(times, offsets, strict=True)]
     chance = random.Random(1)
     for _ in range(300):
         time = chance.randrange(6 * COUNT)
         below = [entry for entry in entries[:counted] if entry.timestamp <= time]
-        found = index.lookup(time)
-        assert found == below[-1] if below else found.timestamp == -1
+        floor = index.lookup(time)
+        assert floor == below[-1] if below else floor.timestamp == -1
 
 
 def test_what_is_near_the_end_is_found_by_one_short_read() -> None:

@@ -1,7 +1,7 @@
-"""What Kafka's index tests pin about appends, on what appends here: a segment, which adds the entries of its batches.
+"""The appends of Kafka's index tests, on a segment, which adds the entries of its batches.
 
 OffsetIndexTest, TimeIndexTest and TransactionIndexTest: limits, order, truncation, trimming, and opening again. Each
-batch but the first gets an entry. Lookups are those of the index that grows, and of the sealed one.
+batch but the first gets an entry. Lookups use the index that grows and the sealed index.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SETTINGS = {"index_interval_bytes": 0, "segment_index_bytes": SLOTS * TIME_ENTRY
 @pytest.fixture
 def segment(tmp_path: Path) -> LogSegment:
     """A new segment with room for 30 entries in its time index, and a batch without an entry."""
-    made = new_segment(tmp_path, BASE, **SETTINGS)
-    append(made, records(BASE, timestamp=0))
-    return made
+    segment = new_segment(tmp_path, BASE, **SETTINGS)
+    append(segment, records(BASE, timestamp=0))
+    return segment
 
 
 def add(segment: LogSegment, *offsets: int) -> None:
@@ -47,16 +47,16 @@ def add(segment: LogSegment, *offsets: int) -> None:
 
 def written(folder: Path, segment: LogSegment) -> tuple[list[int], list[int]]:
     """The offsets above BASE of the entries of the offset index, and of the time index."""
-    found, state = files(folder, BASE), segment.state
-    offsets = np.frombuffer(found[".index"][: state.offset_index_bytes], OFFSET_ENTRY)
-    times = np.frombuffer(found[".timeindex"][: state.time_index_bytes], TIME_ENTRY)
+    contents, state = files(folder, BASE), segment.state
+    offsets = np.frombuffer(contents[".index"][: state.offset_index_bytes], OFFSET_ENTRY)
+    times = np.frombuffer(contents[".timeindex"][: state.time_index_bytes], TIME_ENTRY)
     return offsets["relative_offset"].tolist(), times["relative_offset"].tolist()
 
 
 def growing(folder: Path, segment: LogSegment) -> tuple[GrowingOffsetIndex, GrowingTimeIndex]:
-    found, state = files(folder, BASE), segment.state
-    offsets = GrowingOffsetIndex(lambda a, b: found[".index"][a:b], state.offset_index_bytes, BASE)
-    return offsets, GrowingTimeIndex(lambda a, b: found[".timeindex"][a:b], state.time_index_bytes, BASE)
+    contents, state = files(folder, BASE), segment.state
+    offsets = GrowingOffsetIndex(lambda a, b: contents[".index"][a:b], state.offset_index_bytes, BASE)
+    return offsets, GrowingTimeIndex(lambda a, b: contents[".timeindex"][a:b], state.time_index_bytes, BASE)
 
 
 def test_every_appended_offset_and_time_is_found_in_the_growing_and_in_the_sealed_index(
@@ -100,10 +100,10 @@ def test_an_offset_must_be_above_the_last_one_or_nothing_is_written(
     tmp_path: Path, segment: LogSegment, offset: int
 ) -> None:
     add(segment, 6)
-    before = files(tmp_path, BASE)
+    contents = files(tmp_path, BASE)
     with pytest.raises(UnfitBatchError, match="are not above the last one in the segment"):
         add(segment, offset)
-    assert files(tmp_path, BASE) == before
+    assert files(tmp_path, BASE) == contents
     assert written(tmp_path, segment) == ([6], [6])
 
 
@@ -117,8 +117,8 @@ def test_records_without_a_timestamp_leave_the_time_index_empty(tmp_path: Path) 
     segment = new_segment(tmp_path, BASE, **SETTINGS)
     append(segment, *(records(BASE + step, timestamp=-1) for step in range(3)))
     segment.seal()
-    found = files(tmp_path, BASE)
-    assert (found[".timeindex"], len(found[".index"])) == (b"", 16)
+    contents = files(tmp_path, BASE)
+    assert (contents[".timeindex"], len(contents[".index"])) == (b"", 16)
 
 
 def test_a_sealed_index_is_trimmed_to_its_entries(tmp_path: Path, segment: LogSegment) -> None:
@@ -126,8 +126,8 @@ def test_a_sealed_index_is_trimmed_to_its_entries(tmp_path: Path, segment: LogSe
     assert {len(files(tmp_path, BASE)[name]) for name in (".index", ".timeindex")} == {SLOTS * 12}
     segment.seal()
     index = OffsetIndex(str(tmp_path / f"{BASE:020d}.index"), BASE)
-    found = [index.lookup(BASE + offset).offset for offset in (5, 6, 7, 60)]
-    assert (index.entries, found) == (2, [BASE, BASE + 6, BASE + 7, BASE + 7])
+    offsets = [index.lookup(BASE + offset).offset for offset in (5, 6, 7, 60)]
+    assert (index.entries, offsets) == (2, [BASE, BASE + 6, BASE + 7, BASE + 7])
     assert len(files(tmp_path, BASE)[".timeindex"]) == 2 * 12
 
 
@@ -153,9 +153,9 @@ def test_a_transaction_index_is_made_by_its_first_entry_and_grows_across_process
     append(segment, records(0))
     segment.flush()
     assert ".txnindex" not in files(tmp_path)
-    for each in FOUR:
-        marker = records(each.last_offset)
-        segment.append(marker, read_headers(marker), aborted=[each])
+    for entry in FOUR:
+        marker = records(entry.last_offset)
+        segment.append(marker, read_headers(marker), aborted=[entry])
     segment.flush()
     assert decode_transactions(files(tmp_path)[".txnindex"], "", 0) == FOUR
     again, another = reopened(tmp_path, segment.state, **SETTINGS), AbortedTransaction(3, 50, 60, 55)

@@ -19,7 +19,7 @@ from distlog.core.storage.storage import Storage
 
 @dataclass
 class RemoteFiles:
-    """What the cache needs of a remote storage; counts the fetches."""
+    """A remote storage that counts the fetches."""
 
     files: dict[str, bytes]
     url: str = "s3://bucket/topic"
@@ -35,7 +35,7 @@ class RemoteFiles:
 
 @dataclass
 class LocalFiles:
-    """What the cache needs of a local storage."""
+    """A local storage."""
 
     folder: Path
     is_local: bool = True
@@ -53,12 +53,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(folder: Path) -> Any:
-    """A cache of 16,000 bytes, in which a look at the folder follows every 1,000 added."""
+    """A cache of 16,000 bytes, which lists the folder after every 1,000 added."""
     return IndexCache(str(folder), 16_000)
 
 
 def names(folder: Path) -> set[str]:
-    """The files in the cache, but that of the last listing."""
+    """The files in the cache, without the file of the last listing."""
     return {file.name for file in folder.iterdir() if file.name != ".listed"}
 
 
@@ -83,14 +83,14 @@ def test_a_local_file_is_handed_out_itself(cache: Any, folder: Path, tmp_path: P
 
 
 def test_files_are_told_apart_by_storage_name_size_and_tag(cache: Any) -> None:
-    here = RemoteFiles({"a": b"11", "b": b"22", "c": b"333"})
-    there = RemoteFiles({"a": b"44"}, url="s3://bucket/other")
+    remote = RemoteFiles({"a": b"11", "b": b"22", "c": b"333"})
+    other = RemoteFiles({"a": b"44"}, url="s3://bucket/other")
     paths = [
-        cache.local_file(here, Part.file("a", 2))[0],
-        cache.local_file(here, Part.file("b", 2))[0],
-        cache.local_file(there, Part.file("a", 2))[0],
-        cache.local_file(here, Part.file("a", 2), tag="other")[0],
-        cache.local_file(here, Part.file("c", 3))[0],
+        cache.local_file(remote, Part.file("a", 2))[0],
+        cache.local_file(remote, Part.file("b", 2))[0],
+        cache.local_file(other, Part.file("a", 2))[0],
+        cache.local_file(remote, Part.file("a", 2), tag="other")[0],
+        cache.local_file(remote, Part.file("c", 3))[0],
     ]
     assert [Path(path).read_bytes() for path in paths] == [b"11", b"22", b"44", b"11", b"333"]
     assert len(set(paths)) == 5
@@ -155,8 +155,8 @@ def test_the_least_recently_used_copies_go_first(folder: Path) -> None:
     assert filler.local_file(remote, Part.file("3", 1000))[0] == paths[3]  # used now
     age(str(folder / ".listed"), 1000)
     last = IndexCache(str(folder), 16_000).local_file(remote, Part.file("29", 1000))[0]
-    kept = {Path(path).name for path in [*paths[7:], paths[3], last]}
-    assert names(folder) == kept
+    retained = {Path(path).name for path in [*paths[7:], paths[3], last]}
+    assert names(folder) == retained
     assert sum(file.stat().st_size for file in folder.iterdir()) == 15_000
 
 
@@ -224,17 +224,17 @@ def test_files_that_a_killed_process_left_half_written_go_after_an_hour(cache: A
 
 
 def hammer(folder: str, url: str, seed: int, result: Any) -> None:
-    """Use a cache far too small for the files, in an order of its own; put (lookups, wrong contents, lost races)."""
+    """Use a cache far too small for the files, in an order by seed; put (lookups, wrong contents, failed races)."""
     files = {str(number): bytes([number]) * (200 + number) for number in range(40)}
     cache, remote = IndexCache(folder, 3000), RemoteFiles(files, url=url)
-    wrong = lost = 0
+    wrong = failed = 0
     for step in range(600):
         name = str((step * (seed * 2 + 1) + seed) % 40)
         try:
             wrong += Path(cache.local_file(remote, Part.file(name, 200 + int(name)))[0]).read_bytes() != files[name]
         except FileNotFoundError:
-            lost += 1
-    result.put((seed, wrong, lost))
+            failed += 1
+    result.put((seed, wrong, failed))
 
 
 def test_four_processes_share_a_folder_that_is_too_small_for_them(folder: Path) -> None:
@@ -249,7 +249,7 @@ def test_four_processes_share_a_folder_that_is_too_small_for_them(folder: Path) 
     for worker in workers:
         worker.join()
     assert [(seed, wrong) for seed, wrong, _ in outcomes] == [(0, 0), (1, 0), (2, 0), (3, 0)]
-    assert sum(lost for *_, lost in outcomes) < 600
+    assert sum(races for *_, races in outcomes) < 600
     assert all(len(name) == 64 for name in names(folder))
 
 
@@ -278,7 +278,7 @@ def test_a_folder_of_another_user_is_refused(cache: Any, folder: Path, monkeypat
         cache.local_file(RemoteFiles({"a": b"1"}), Part.file("a", 1))
 
 
-def test_a_link_or_a_file_in_place_of_the_folder_is_refused(cache: Any, folder: Path, tmp_path: Path) -> None:
+def test_a_link_or_a_file_as_the_folder_is_refused(cache: Any, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="of mode 0700 that is yours"):

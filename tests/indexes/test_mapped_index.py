@@ -37,7 +37,7 @@ def entries(kind: Kind, *steps: int) -> bytes:
     return time_entries(10 * numbers, numbers)
 
 
-def found(index: OffsetIndex | TimeIndex, step: int) -> int:
+def lookup(index: OffsetIndex | TimeIndex, step: int) -> int:
     """The step of the entry that is not above this one; 0 for none."""
     target = BASE + step if isinstance(index, OffsetIndex) else 10 * step
     return index.lookup(target).offset - BASE
@@ -67,24 +67,24 @@ def test_a_trailing_part_of_an_entry_does_not_count(kind: Kind, path: Path) -> N
     path.write_bytes(entries(kind, 1, 2) + b"\1\2\3")
     with closing(kind(str(path), BASE)) as index:
         assert index.entries == 2
-        assert [found(index, step) for step in range(4)] == [0, 1, 2, 2]
+        assert [lookup(index, step) for step in range(4)] == [0, 1, 2, 2]
 
 
 def test_nothing_changes_the_file(kind: Kind, path: Path) -> None:
     path.write_bytes(entries(kind, 1, 2) + b"\0")
-    before = path.read_bytes()
+    content = path.read_bytes()
     with closing(kind(str(path), BASE)) as index:
-        found(index, 1)
-    assert path.read_bytes() == before
+        lookup(index, 1)
+    assert path.read_bytes() == content
 
 
 def test_no_descriptor_stays_open_while_it_is_mapped(kind: Kind, path: Path) -> None:
     path.write_bytes(entries(kind, 1, 2))
-    before = len(os.listdir("/proc/self/fd"))
+    count = len(os.listdir("/proc/self/fd"))
     index = kind(str(path), BASE)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == count
     path.unlink()
-    assert found(index, 2) == 2
+    assert lookup(index, 2) == 2
 
 
 def test_use_after_close_is_a_clear_error(kind: Kind, path: Path) -> None:

@@ -37,12 +37,12 @@ def index_of(file: Path, pairs: Sequence[tuple[int, int]]) -> OffsetIndex:
 def check_entries(index: OffsetIndex, pairs: Sequence[tuple[int, int]]) -> None:
     """The index has these entries and no others, by each of its lookups."""
     assert index.entries == len(pairs)
-    for before, pair in pairwise([(index.base_offset, 0), *pairs]):
+    for previous, pair in pairwise([(index.base_offset, 0), *pairs]):
         assert index.lookup(pair[0]) == index.ceiling(pair[0]) == index.position_floor(pair[1]) == pair
-        assert pair[0] == index.base_offset or index.lookup(pair[0] - 1) == before
+        assert pair[0] == index.base_offset or index.lookup(pair[0] - 1) == previous
 
 
-# What Kafka's OffsetIndexTest pins. Appends, limits and truncations are those of a segment: test_index_appends.
+# The cases of Kafka's OffsetIndexTest. Appends, limits and truncations are in test_index_appends.
 
 
 def test_entries_have_absolute_offsets_and_the_first_may_be_the_base_offset(scratch: Path) -> None:
@@ -83,7 +83,7 @@ def test_searches_agree_with_a_sorted_array(
     scratch.write_bytes(offset_entries(pairs[:, 0], pairs[:, 1]))
     index = OffsetIndex(str(scratch), BASE)
     index.sanity_check(int(pairs[-1, 1]) + 1 if len(pairs) else None)
-    table = [(BASE + int(offset), int(place)) for offset, place in pairs]
+    table = [(BASE + int(offset), int(position)) for offset, position in pairs]
     floors = [max([pair for pair in table if pair[0] <= target], default=(BASE, 0)) for target in targets]
     assert [index.lookup(target) for target in targets] == floors
     assert [index.ceiling(target) for target in targets] == [

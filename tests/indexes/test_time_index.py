@@ -40,16 +40,16 @@ def index_of(file: Path, pairs: Sequence[tuple[int, int]]) -> TimeIndex:
 def check_entries(index: TimeIndex, pairs: Sequence[tuple[int, int]]) -> None:
     """The index has these entries and no others, by its lookups."""
     assert index.entries == len(pairs)
-    for before, pair in pairwise([(-1, index.base_offset), *pairs]):
+    for previous, pair in pairwise([(-1, index.base_offset), *pairs]):
         assert index.lookup(pair[0]) == pair
-        assert index.lookup(pair[0] - 1) == before
+        assert index.lookup(pair[0] - 1) == previous
 
 
 #: (10, 55), (20, 65), ... as in Kafka's test.
 TENS = [(10 * step, BASE + 10 * step) for step in range(1, SLOTS)]
 
 
-# What Kafka's TimeIndexTest pins. Appends, limits and truncations are those of a segment: test_index_appends.
+# The cases of Kafka's TimeIndexTest. Appends, limits and truncations are in test_index_appends.
 
 
 def test_five_entries_and_none_are_sane(scratch: Path) -> None:
@@ -100,7 +100,7 @@ PAIRS = st.lists(st.tuples(st.integers(1, 10**12), st.integers(0, 500)), max_siz
 @settings(deadline=None)
 @given(PAIRS, st.lists(st.integers(-10, 10**13), max_size=20))
 def test_searches_agree_with_a_sorted_array(scratch: Path, pairs: np.ndarray, targets: list[int]) -> None:
-    table = [(int(timestamp), BASE + int(place)) for timestamp, place in pairs]
+    table = [(int(timestamp), BASE + int(offset)) for timestamp, offset in pairs]
     index = index_of(scratch, table)
     index.sanity_check(table[-1][1] + 1 if table else None)
     floors = [max([pair for pair in table if pair[0] <= target], default=(-1, BASE)) for target in targets]

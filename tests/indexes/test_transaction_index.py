@@ -37,7 +37,7 @@ def decoded(data: bytes, base_offset: int = 0) -> list[AbortedTransaction]:
     return decode_transactions(data, "a.txnindex", base_offset)
 
 
-# What Kafka's TransactionIndexTest pins.
+# The cases of Kafka's TransactionIndexTest.
 
 
 def test_a_transaction_that_ends_below_the_base_offset_is_corrupt() -> None:
@@ -48,7 +48,7 @@ def test_a_transaction_that_ends_below_the_base_offset_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "found", "complete"),
+    ("start", "end", "expected", "complete"),
     [
         (0, 100, FOUR, False),
         (0, 32, FOUR[:3], True),
@@ -60,9 +60,9 @@ def test_a_transaction_that_ends_below_the_base_offset_is_corrupt() -> None:
     ],
 )
 def test_aborted_transactions_are_collected_up_to_a_stable_offset(
-    start: int, end: int, found: list[AbortedTransaction], complete: bool
+    start: int, end: int, expected: list[AbortedTransaction], complete: bool
 ) -> None:
-    assert collect_aborted(FOUR, start, end) == (found, complete)
+    assert collect_aborted(FOUR, start, end) == (expected, complete)
 
 
 def test_an_entry_has_its_five_fields_big_endian() -> None:
@@ -140,8 +140,8 @@ def test_a_transaction_that_begins_after_its_end_is_corrupt() -> None:
 @given(st.binary(max_size=200), st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))
 def test_random_bytes_give_entries_that_reach_in_or_an_error(raw: bytes, start: int, end: int) -> None:
     with contextlib.suppress(CorruptIndexError, UnsupportedVersionError):
-        found = decoded(raw)
-        assert len(found) == len(raw) // 34
-        for transaction in collect_aborted(found, start, end)[0]:
+        entries = decoded(raw)
+        assert len(entries) == len(raw) // 34
+        for transaction in collect_aborted(entries, start, end)[0]:
             assert transaction.last_offset >= start
             assert transaction.first_offset < end
