@@ -1,0 +1,158 @@
+"""Traces the main flows and counts what a reader must follow: `python -m tools.flows [FLOW...] [--write]`.
+
+A flow is run once to warm up, and then traced in all threads: the files of distlog that it crosses, its functions, its
+calls into another file, the deepest stack, and the calls into a higher layer. `--write` puts the table into CONTRIBUTING.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+import distlog
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = f"{ROOT / 'distlog'}/"
+PAGE = ROOT / "CONTRIBUTING.md"
+START, END = "<!-- flows -->\n", "<!-- end of flows -->\n"
+ROWS = pa.table({"key": [b"a", b"b"] * 50, "value": [b"x" * 100] * 100})
+
+
+class Trace:
+    """What the traced calls cross; `layer_of` returns the layer of a module."""
+
+    def __init__(self, layer_of: Callable[[str], int]) -> None:
+        self.files, self.functions = set[str](), set[tuple[str, str]]()
+        self.crossings, self.depth = 0, 0
+        self.upward = set[tuple[str, str]]()
+        self._layer_of = layer_of
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        file = frame.f_code.co_filename
+        if event != "call" or not file.startswith(LIBRARY) or frame.f_code.co_name == "<module>":
+            return
+        self.files.add(file)
+        self.functions.add((file, frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name))
+        depth, caller = 1, frame.f_back
+        while caller is not None and not caller.f_code.co_filename.startswith(LIBRARY):
+            caller = caller.f_back
+        if caller is not None and caller.f_code.co_filename != file:
+            self.crossings += 1
+            source, target = (str(level.f_globals["__name__"]) for level in (caller, frame))
+            if self._layer_of(target) > self._layer_of(source):
+                self.upward.add((source, target))
+        while caller is not None:
+            depth += caller.f_code.co_filename.startswith(LIBRARY)
+            caller = caller.f_back
+        self.depth = max(self.depth, depth)
+
+
+@contextmanager
+def traced(layer_of: Callable[[str], int]) -> Any:
+    """Trace the calls of all threads that start in the block."""
+    trace = Trace(layer_of)
+    threading.setprofile(trace)
+    sys.setprofile(trace)
+    try:
+        yield trace
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def one_record(topic: distlog.Topic) -> None:
+    with topic.writer(linger_ms=0) as writer:
+        writer.append(b"x", partition=0)
+
+
+def transaction(topic: distlog.Topic) -> None:
+    with topic.producer("payments", linger_ms=0) as producer, producer.begin():
+        producer.append(b"x", partition=0)
+
+
+#: By name: the flow, and whether its topic is on an object store.
+FLOWS: dict[str, tuple[Callable[[distlog.Topic], object], bool]] = {
+    "append, local": (lambda topic: topic.append(ROWS), False),
+    "append, object store": (lambda topic: topic.append(ROWS), True),
+    "scan": (lambda topic: topic.scan().to_table(), False),
+    "point read": (lambda topic: next(topic.records()), False),
+    "open": (lambda topic: distlog.open(topic.storage.url), False),
+    "writer, local": (one_record, False),
+    "writer, object store": (one_record, True),
+    "producer transaction": (transaction, False),
+    "retention": (lambda topic: topic.retention(), False),
+    "merge": (lambda topic: topic.compact(), False),
+    "verify": (lambda topic: topic.verify(), False),
+    "vacuum": (lambda topic: topic.vacuum(), False),
+}
+
+
+def row(name: str, layer_of: Callable[[str], int]) -> list[str]:
+    flow, is_remote = FLOWS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        root = f"memory://{uuid.uuid4().hex}" if is_remote else folder
+        topic = distlog.create(f"{root}/clicks", partitions=2)
+        for _ in range(3):
+            topic.append(ROWS)
+        flow(topic)
+        topic.append(ROWS)
+        with traced(layer_of) as trace:
+            flow(topic)
+    numbers = len(trace.files), len(trace.functions), trace.crossings, trace.depth, len(trace.upward)
+    return [name, *(f"{number:,}" for number in numbers)]
+
+
+def callables() -> str:
+    """What passes functions down in the library: a sentence."""
+    counts = {"`Callable`": 0, "`partial`": 0, "nested functions": 0, "lambdas": 0}
+    for path in (ROOT / "distlog").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            counts["`Callable`"] += isinstance(node, ast.Name) and node.id == "Callable"
+            counts["`partial`"] += isinstance(node, ast.Call) and getattr(node.func, "id", "") == "partial"
+            counts["lambdas"] += isinstance(node, ast.Lambda)
+            if isinstance(node, ast.FunctionDef):
+                inner = (child for child in ast.walk(node) if child is not node)
+                counts["nested functions"] += sum(isinstance(child, ast.FunctionDef) for child in inner)
+    return ", ".join(f"{number:,} {name}" for name, number in counts.items())
+
+
+def layers() -> Callable[[str], int]:
+    sys.path.insert(0, str(ROOT / "tests" / "project"))
+    import test_import_direction
+
+    return test_import_direction.layer  # type: ignore[no-any-return]
+
+
+def table(names: list[str]) -> str:
+    layer_of = layers()
+    rows = [["flow", "files", "functions", "calls into another file", "depth", "calls up a layer"], ["---"] * 6]
+    rows += [row(name, layer_of) for name in names]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("flows", nargs="*", choices=[*FLOWS, []], help="trace these, not all")
+    parser.add_argument("--write", action="store_true", help="put the table into CONTRIBUTING.md")
+    arguments = parser.parse_args()
+    text = f"{table(arguments.flows or list(FLOWS))}\nPassed down in the library: {callables()}.\n"
+    print(text)
+    if arguments.write:
+        page = PAGE.read_text(encoding="utf-8")
+        start, end = page.index(START) + len(START), page.index(END)
+        PAGE.write_text(page[:start] + text + page[end:], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
