@@ -1,7 +1,8 @@
 """Traces the main flows and counts what a reader must follow: `python -m tools.flows [FLOW...] [--write]`.
 
-A flow is run once to warm up, and then traced in all threads: the files of distlog that it crosses, its functions, its
-calls into another file, the deepest stack, and the calls into a higher layer. `--write` puts the table into CONTRIBUTING.md.
+A flow is run once to warm up, and then traced in all threads: the files of distlog that it crosses, its functions,
+its calls into another file, the deepest stack, and the calls into a higher layer. `--write` puts the table into
+CONTRIBUTING.md.
 """
 
 from __future__ import annotations

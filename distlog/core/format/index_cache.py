@@ -93,7 +93,8 @@ class IndexCache:
         missing = [(part, path) for part, path in paths if not _touch(path, part.size)]
         for start in range(0, len(missing), _AT_ONCE):
             group = missing[start : start + _AT_ONCE]
-            for (_, path), data in zip(group, storage.read_ranges([part.full_range for part, _ in group]), strict=True):
+            indexes = storage.read_ranges([part.full_range for part, _ in group])
+            for (_, path), data in zip(group, indexes, strict=True):
                 self._spared.append(os.path.basename(path))
                 self._add(path, data)
 
