@@ -330,9 +330,11 @@ def looks_back(stage: Stage, process: Process, memory: Memory) -> None:
     while stage.goes_on():
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
             topic = stage.open()
-            seen.append((now_ms(), topic.version))
-            time_ms, version = random.choice(seen)
-            if random.random() < 0.5:
+            if topic.snapshot.timestamp_ms <= now_ms():
+                # else the clock was set back after the commit
+                seen.append((now_ms(), topic.version))
+            time_ms, version = random.choice(seen) if seen else (0, 0)
+            if not seen or random.random() < 0.5:
                 version = random.randrange(topic.version + 1)
                 before = distlog.open(stage.url, version=version)
             else:
