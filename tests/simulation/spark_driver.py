@@ -84,6 +84,9 @@ def drive(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Ex
         except InvalidRecordError as error:
             stage.oracle.says(f"micro-batch {memory.number} of {memory.name} is refused: {error}")
             return
+        if memory.is_replaced and batch.acknowledged:
+            # the run that replaced this one has committed it, and later ones, maybe to a topic dropped since
+            return
         batch.acknowledge(result)
         if memory.is_replaced:
             return
