@@ -6,8 +6,9 @@ import pickle
 
 import pytest
 
-from distlog.core.config import MAX_LONG, TopicConfig, settings
+from distlog.core.config import TopicConfig, settings
 from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
+from distlog.core.limits import MAX_LONG
 
 KAFKA_DEFAULTS = {
     "cleanup.policy": "delete",

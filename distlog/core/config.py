@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 
 from distlog.core.display import ShownSettings
 from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
+from distlog.core.limits import MAX_INT, MAX_LONG, MIN_LONG
 
-MAX_INT = 2**31 - 1
-MAX_LONG = 2**63 - 1
-MIN_LONG = -(2**63)
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 #: `commit.retention.ms` unless a topic sets it, and its least value. The least is far above the time that a request

@@ -30,7 +30,7 @@ from distlog.core.commits.commit_log import CommitLog, check_partition_count
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.current_snapshot import AT_A_VERSION, CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.display import Listing, counted, size_text
 from distlog.core.errors import InvalidPartitionsError, TopicNotFoundError
 from distlog.core.integers import count_of, whole_number
@@ -42,6 +42,7 @@ from distlog.core.kafka.hanging_transactions import (
     list_producers,
     list_transactions,
 )
+from distlog.core.limits import MAX_LONG
 from distlog.core.log.active_seals import ActiveSeals, seal_all
 from distlog.core.log.live_snapshot import LiveSnapshot, with_sound_tails
 from distlog.core.log.segment_recovery import DamagedLogError

@@ -10,9 +10,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from distlog.core.commits.producer_table import EXPIRATION_MS
-from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
 from distlog.core.kafka.broker_setting import broker_setting, given, shown
+from distlog.core.limits import MAX_INT
 from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES
 from distlog.gateway.security.acls import check_principal
 

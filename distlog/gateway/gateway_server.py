@@ -13,9 +13,9 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Literal
 
-from distlog.core.config import MAX_LONG
 from distlog.core.display import counted
 from distlog.core.errors import DistlogError
+from distlog.core.limits import MAX_LONG
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_manager import Metric

@@ -32,10 +32,11 @@ from pyspark.sql.types import (
 
 from distlog.core.arrays import integers, new_array, numbers_of, texts
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import MAX_LONG, MIN_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.format.index_cache import IndexCache
 from distlog.core.format.kernels.record_scan import to_microseconds
+from distlog.core.limits import MAX_LONG, MIN_LONG
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.read import scan_plan
 from distlog.core.segments.open_transactions import Isolation

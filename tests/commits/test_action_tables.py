@@ -36,8 +36,8 @@ from distlog.core.commits.fields import write
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_columns
 from distlog.core.commits.snapshot import Snapshot, apply
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError
+from distlog.core.limits import MAX_LONG
 
 STEMS = [paths.new_stem(number, f"{number:032x}") for number in range(40)]
 COUNT = 5

@@ -12,9 +12,9 @@ import pytest
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.format.record_batch import read_headers
 from distlog.core.kafka.partition_folder import file_name
+from distlog.core.limits import MAX_INT, MAX_LONG
 
 BEYOND = MAX_INT + 5
 

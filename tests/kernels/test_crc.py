@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from raw_batches import batch, record
 
 from distlog.core.arrays import byte_array
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format import record_batch
 from distlog.core.format.kernels import crc
 from distlog.core.format.kernels.crc import first_mismatch
 from distlog.core.format.kernels.native import HAS_INSTRUCTION
 from distlog.core.format.record_batch import BATCH, check_crcs, read_headers
+from distlog.core.limits import MAX_LONG
 
 
 def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int:

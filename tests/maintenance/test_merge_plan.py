@@ -21,7 +21,8 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
-from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.config import TopicConfig
+from distlog.core.limits import MAX_INT
 from distlog.core.maintain.merge_plan import GROWTH, plan_merge
 from distlog.core.segments.segment_writer import LARGEST_PART
 

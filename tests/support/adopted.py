@@ -19,9 +19,9 @@ from distlog import Topic
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
 from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
-from distlog.core.config import MAX_INT
 from distlog.core.format.record_batch import read_headers
 from distlog.core.kafka.partition_folder import CLEAN_SHUTDOWN_FILE
+from distlog.core.limits import MAX_INT
 from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
 from distlog.core.segments.segment_state import LogDescription

@@ -8,7 +8,8 @@ import pytest
 from store_clock import TimedStorage
 from topics import NOW, Clock, topic_on, values
 
-from distlog.core.config import DAY_MS, MAX_LONG
+from distlog.core.config import DAY_MS
+from distlog.core.limits import MAX_LONG
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

@@ -17,7 +17,6 @@ from faulty_storage import FaultyStorage
 from topics import contents, topic_on
 
 import distlog
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import (
     InvalidConfigError,
     OutOfOrderSequenceError,
@@ -25,6 +24,7 @@ from distlog.core.errors import (
     ReadOnlyTopicError,
 )
 from distlog.core.format.record_batch import read_headers
+from distlog.core.limits import MAX_LONG
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.storage.storage import Storage
 from distlog.core.write.producer import Producer

@@ -16,8 +16,8 @@ from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integ
 from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SCHEMA, to_columns, to_segments
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import UnsupportedVersionError
+from distlog.core.limits import MAX_LONG
 
 # Named features: what a library must know before it reads, or writes, a topic.
 #

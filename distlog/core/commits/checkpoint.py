@@ -39,8 +39,9 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import MOST_FORMER_IDS, PartitionState, Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError, StorageError
+from distlog.core.limits import MAX_LONG
 from distlog.core.storage.parallel import Task, begin, in_parallel
 from distlog.core.storage.storage import Storage
 

@@ -49,8 +49,8 @@ from distlog.core.commits.fields import LONG, NAME, UUID, Integer, Text, optiona
 from distlog.core.commits.producer_table import BOUNDS, NONE, ProducerBatch
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, to_columns
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+from distlog.core.limits import MAX_LONG
 from distlog.core.paths import NEW_STEM_PATTERN
 
 #: So many actions of a kind are a table, see `action_table`.

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import integers, numbers_of
-from distlog.core.config import DAY_MS, MAX_INT, MAX_LONG
+from distlog.core.config import DAY_MS
 from distlog.core.format.record_batch import increment_sequence
+from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
 #: How long a silent producer is remembered: Kafka's default of `producer.id.expiration.ms`.

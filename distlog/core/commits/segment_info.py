@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, PARTITION, STEM, TIMESTAMP, Integer, Text, stored
-from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.paths import stem_read_version
 
 #: A fact that the writer of the segment did not store.

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from distlog.core.arrays import booleans, flags_of, integers, join, numbers_of, texts
 from distlog.core.commits.fields import Integer, boolean, check_column, checks
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.config import MAX_LONG
+from distlog.core.limits import MAX_LONG
 from distlog.core.paths import stem_read_version
 
 Longs = npt.NDArray[np.int64]

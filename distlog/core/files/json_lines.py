@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from distlog.core.arrays import byte_array, column_of, integers, new_array, scalar_of, table_of_rows
-from distlog.core.config import MAX_INT
 from distlog.core.errors import InvalidRecordError
 from distlog.core.files.parsed import BadLine, Parsed
 from distlog.core.files.record_times import TimeReader
@@ -23,6 +22,7 @@ from distlog.core.files.text_lines import split_lines
 from distlog.core.format.kernels.json_scan import BLANK, ESCAPED, NULL, UNSURE, gather, scan_objects
 from distlog.core.format.kernels.json_scan import OBJECT as FOUND
 from distlog.core.format.record_batch import HEADERS_TYPE
+from distlog.core.limits import MAX_INT
 from distlog.core.write.rows import ACCEPTED, IGNORED
 
 _FIELDS_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}

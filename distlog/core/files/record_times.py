@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import column_of, integers, numbers_of, scalar_of
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.files.fixed_times import FixedTimes
+from distlog.core.limits import MAX_LONG
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
 from distlog.core.write.rows import scaled
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core.arrays import byte_array
-from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import CorruptRecordError, InvalidRecordError, UnsupportedVersionError
 from distlog.core.format import compression
 from distlog.core.format.kernels.batch_scan import APPEND_TIME as APPEND_TIME
@@ -40,6 +39,7 @@ from distlog.core.format.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONA
 from distlog.core.format.kernels.crc import first_mismatch, write_crcs
 from distlog.core.format.kernels.legacy_scan import count_entries
 from distlog.core.format.kernels.native import HAS_INSTRUCTION
+from distlog.core.limits import MAX_INT, MAX_LONG
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.arrays import booleans, byte_array, fitted, java_text, new_array
-from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.compression import MAX_RECORDS_BYTES, NONE, Expander
 from distlog.core.format.kernels import record_scan
@@ -41,6 +40,7 @@ from distlog.core.format.record_batch import (
     open_wrapper,
     wrong_crc,
 )
+from distlog.core.limits import MAX_INT, MAX_LONG, MIN_LONG
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)

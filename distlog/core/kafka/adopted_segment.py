@@ -16,7 +16,6 @@ from distlog.core.arrays import byte_array, numbers_of
 from distlog.core.commits.actions import Action, Add, Cleaned, SetLogStartOffset
 from distlog.core.commits.producer_table import NONE, ProducerBatch
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.format.record_batch import CONTROL, Source
 from distlog.core.format.record_decoder import BatchSelection, decode, decode_parts
@@ -25,6 +24,7 @@ from distlog.core.format.walk import Batches, BatchWalk
 from distlog.core.kafka.log_dir import LogDir
 from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName
 from distlog.core.kafka.source_log import SourceLog, log_walk
+from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.maintain.rebuild import complete_index
 from distlog.core.maintain.verify_segment import CHECKS, IndexCheck
 from distlog.core.segments.open_transactions import OpenTransactions

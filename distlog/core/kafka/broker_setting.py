@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
 
-from distlog.core.config import MAX_LONG, without_unit
+from distlog.core.config import without_unit
 from distlog.core.errors import InvalidConfigError
+from distlog.core.limits import MAX_LONG
 
 _SETTING = "broker_setting"
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import byte_array
-from distlog.core.config import MAX_LONG, TopicConfig, settings
+from distlog.core.config import TopicConfig, settings
 from distlog.core.display import short_text
 from distlog.core.errors import CorruptRecordError, DistlogError, InvalidConfigError
 from distlog.core.format.kernels.batch_scan import CODEC_MASK
@@ -24,6 +24,7 @@ from distlog.core.format.record_decoder import decode
 from distlog.core.format.walk import Batches, BatchWalk, size_of_first
 from distlog.core.kafka.partition_folder import CLUSTER_METADATA, PartitionFolder
 from distlog.core.kafka.source_log import SourceLog, log_walk
+from distlog.core.limits import MAX_LONG
 from distlog.core.read.consumer_offsets import FieldReader
 from distlog.core.segments.open_transactions import control_type
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.arrays import byte_array
-from distlog.core.config import MAX_INT
 from distlog.core.errors import (
     CorruptIndexError,
     CorruptMetadataError,
@@ -27,6 +26,7 @@ from distlog.core.format.transaction_index import TRANSACTION_ENTRY, VERSION
 from distlog.core.kafka.dump_lines import ABSENT, Line, Longs, number, optional
 from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
 from distlog.core.kafka.log_dump import DumpedFile, dump_log, scan
+from distlog.core.limits import MAX_INT
 from distlog.core.segments.producer_states import read_producer_snapshot
 
 #: How many entries are read at once.

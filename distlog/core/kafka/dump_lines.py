@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import booleans, integers, texts
-from distlog.core.config import MIN_LONG
+from distlog.core.limits import MIN_LONG
 from distlog.core.read.row_lines import TEXT, Texts, joined, numbers, scalar
 
 Longs = npt.NDArray[np.int64]

@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 import numpy.typing as npt
 
-from distlog.core.config import MAX_INT
 from distlog.core.errors import DistlogError
 from distlog.core.kafka.dump_lines import Line
+from distlog.core.limits import MAX_INT
 from distlog.core.read.row_lines import bytes_of
 
 

@@ -23,7 +23,6 @@ from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, TIMESTAMP, UUID, Integer, Text, stored
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import MAX_INT
 from distlog.core.display import Shown, counted
 from distlog.core.errors import (
     CorruptIndexError,
@@ -54,6 +53,7 @@ from distlog.core.kafka.partition_folder import (
     write_offsets,
     write_topic_id,
 )
+from distlog.core.limits import MAX_INT
 from distlog.core.log.live_snapshot import damage_of_tail, without_tails
 from distlog.core.log.producers import StoredProducers
 from distlog.core.log.segment_recovery import new_epochs

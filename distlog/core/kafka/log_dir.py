@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distlog.core import paths
-from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptRecordError, DistlogError, InvalidTopicError
 from distlog.core.format.record_batch import CONTROL
 from distlog.core.format.record_decoder import decode
@@ -33,6 +32,7 @@ from distlog.core.kafka.partition_folder import (
 )
 from distlog.core.kafka.source_log import log_walk
 from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionState, take_state
+from distlog.core.limits import MAX_INT
 from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import booleans, byte_array, integers, numbers_of
-from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.kernels.batch_scan import (
     BAD_LENGTH,
@@ -53,6 +52,7 @@ from distlog.core.format.record_decoder import (
 from distlog.core.format.walk import Batches, BatchWalk, Headers
 from distlog.core.kafka.dump_lines import ABSENT, Line, Longs, choice, flag, labelled, number, optional, time
 from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
+from distlog.core.limits import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.read.row_lines import (
     TEXT,
     Texts,

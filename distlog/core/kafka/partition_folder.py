@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from distlog.core import paths
-from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import (
     CorruptionError,
     CorruptMetadataError,
@@ -25,6 +24,7 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.kafka.source_log import SourceLog, log_walk, open_headers, open_log
+from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 from distlog.core.storage.durable_files import failing_as, make_folders

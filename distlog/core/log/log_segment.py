@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from distlog.core.arrays import numbers_of
 from distlog.core.commits.segment_info import NO_OFFSET
-from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.format.kernels.index import MAX_TIMESTAMP
 from distlog.core.format.kernels.segment_fold import (
@@ -33,6 +33,7 @@ from distlog.core.format.record_batch import check_crcs
 from distlog.core.format.record_decoder import decode
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.format.walk import Batches
+from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.log import segment_recovery
 from distlog.core.log.segment_files import FileCalls, SegmentFiles
 from distlog.core.log.segment_recovery import (

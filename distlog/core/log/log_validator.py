@@ -10,7 +10,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core.arrays import byte_array, new_array
-from distlog.core.config import MAX_LONG, MIN_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -36,6 +36,7 @@ from distlog.core.format.record_batch import (
     read_headers,
 )
 from distlog.core.format.record_encoder import EncodedBatches, write_headers
+from distlog.core.limits import MAX_LONG, MIN_LONG
 from distlog.core.segments.segment_writer import RollTime, codec_of, compression_level, time_span
 
 # No record becomes a Python object: a kernel looks at the records where they are, or where they were decompressed

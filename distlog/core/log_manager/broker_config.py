@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distlog.core.commits.producer_table import EXPIRATION_MS
-from distlog.core.config import HOUR_MS, MAX_INT, MAX_LONG, TopicConfig
+from distlog.core.config import HOUR_MS, TopicConfig
 from distlog.core.errors import InvalidConfigError
 from distlog.core.kafka.broker_setting import broker_setting, given, setting_number, settings_of
+from distlog.core.limits import MAX_INT, MAX_LONG
 
 _SPACE = " \t\f"
 #: A key ends at the first space, colon or equals sign that has no backslash before it.

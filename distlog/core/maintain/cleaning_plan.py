@@ -11,7 +11,8 @@ import numpy as np
 from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
+from distlog.core.limits import MAX_INT, MAX_LONG
 
 # A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset. What lies
 # above is left alone. The active segment is too, as in Kafka: the commit log's snapshot ends where it begins.

@@ -18,13 +18,14 @@ from distlog.core.commits.prepared_commit import AHEAD_MS
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.errors import StorageError
 from distlog.core.format.kernels.record_write import RETAINED, choose_records
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.format.rewritten_batches import Flags, Longs, RecordBytes, lay_out
 from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.limits import MAX_LONG
 from distlog.core.maintain import record_keys
 from distlog.core.maintain.cleaning_plan import (
     MOST_SEGMENTS,

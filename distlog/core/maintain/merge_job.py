@@ -19,7 +19,7 @@ from distlog.core import paths
 from distlog.core.arrays import byte_array, join, new_array, numbers_of
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, of_numbers
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.format import record_batch
 from distlog.core.format.kernels.batch_scan import RUN, first_misplaced
@@ -27,6 +27,7 @@ from distlog.core.format.kernels.crc import crcs_of_slices
 from distlog.core.format.kernels.record_write import copy_slices
 from distlog.core.format.record_decoder import BatchSelection
 from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.limits import MAX_LONG
 from distlog.core.maintain.batch_join import BatchJoin, transactional_of
 from distlog.core.maintain.group_rewrite import (
     OF_ITS_FILES,

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from distlog.core.arrays import new_array
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import InvalidConfigError
 from distlog.core.format.kernels.keys import (
     HASH_WORDS,
@@ -36,6 +35,7 @@ from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, DELETE_HORI
 from distlog.core.format.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
 from distlog.core.format.rewritten_batches import Bytes, Flags, Longs, upgraded
 from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.limits import MAX_LONG
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.pipeline import whole_log
 from distlog.core.segments.segment_reader import SegmentReader

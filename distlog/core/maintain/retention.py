@@ -13,9 +13,10 @@ from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.integers import whole_number
+from distlog.core.limits import MAX_LONG
 from distlog.core.log.active_seals import ActiveSeals
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.log.producers import ProducerSnapshots

@@ -28,7 +28,6 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import MAX_LONG
 from distlog.core.display import Shown, counted
 from distlog.core.errors import (
     CommitConflictError,
@@ -37,6 +36,7 @@ from distlog.core.errors import (
     StorageError,
     StorageFullError,
 )
+from distlog.core.limits import MAX_LONG
 from distlog.core.maintain.log_floor import (
     CommitsFolder,
     delete_below,

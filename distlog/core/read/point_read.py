@@ -18,7 +18,6 @@ from crc32c import crc32c
 
 from distlog.core.arrays import byte_array
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
-from distlog.core.config import MIN_LONG
 from distlog.core.errors import CorruptionError
 from distlog.core.format.compression import decompress
 from distlog.core.format.kernels.batch_scan import CODEC_MASK, LOG_OVERHEAD
@@ -40,6 +39,7 @@ from distlog.core.format.record_batch import (
     HEADER_SIZE,
     LOG_APPEND_TIME,
 )
+from distlog.core.limits import MIN_LONG
 from distlog.core.segments.open_files import OpenLog
 from distlog.core.segments.segment_reader import SegmentReader
 

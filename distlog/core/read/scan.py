@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from distlog.core import display
 from distlog.core.arrays import integers
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import MAX_LONG
 from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.integers import count_of, whole_number
+from distlog.core.limits import MAX_LONG
 from distlog.core.optional import extra, optional
 from distlog.core.plots import SegmentFacts, scan_figure
 from distlog.core.read import scan_plan

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import MIN_LONG
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.integers import whole_number, whole_numbers
+from distlog.core.limits import MIN_LONG
 from distlog.core.read.time_lookup import EARLIEST, LATEST, start_by_index
 from distlog.core.segments import slices
 from distlog.core.segments.chunks import DEPTH

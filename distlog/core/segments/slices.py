@@ -12,9 +12,9 @@ import numpy.typing as npt
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.config import MAX_LONG, MIN_LONG
 from distlog.core.errors import OffsetOutOfRangeError
 from distlog.core.format.offset_and_time_index import GrowingOffsetIndex, OffsetIndex
+from distlog.core.limits import MAX_LONG, MIN_LONG
 from distlog.core.times import Time, to_ms
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import StorageError
+from distlog.core.limits import MAX_LONG
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self

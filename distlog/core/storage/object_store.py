@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distlog.core import paths, times
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import DistlogError, StorageError
+from distlog.core.limits import MAX_LONG
 from distlog.core.locks import process_lock
 from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.backend import (

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, Integer
-from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import (
     CorruptMetadataError,
     CorruptRecordError,
@@ -27,6 +26,7 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.format.compression import ZSTD, decompress
+from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.locks import process_lock
 from distlog.core.storage.backend import Entries, FileInfo, UnfinishedUpload
 from distlog.core.storage.parallel import Task

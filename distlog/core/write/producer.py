@@ -16,7 +16,6 @@ from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import MAX_LONG
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -27,6 +26,7 @@ from distlog.core.errors import (
     StorageError,
 )
 from distlog.core.format.record_batch import BatchFormat, increment_sequence
+from distlog.core.limits import MAX_LONG
 from distlog.core.log.active_seals import wait_for_appends
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.retry import Deadline

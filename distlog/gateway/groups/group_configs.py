@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from distlog.core.config import MAX_INT
 from distlog.core.errors import InvalidConfigError
 from distlog.core.kafka.broker_setting import settings_of
+from distlog.core.limits import MAX_INT
 from distlog.gateway.config import GroupSettings
 
 #: The settings of a group by Kafka's names: the field with its default, and those with its bounds.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.config import MAX_LONG
 from distlog.core.format.kernels.batch_scan import CRC_START, HEADER_SIZE, LOG_OVERHEAD
 from distlog.core.format.kernels.crc import NO_BYTES, crc32c_of
 from distlog.core.format.kernels.native import (
@@ -25,6 +24,7 @@ from distlog.core.format.kernels.types import (
     Slices,
     TimeBounds,
 )
+from distlog.core.limits import MAX_LONG
 
 # A reader returns `(value, next position)` and never reads a byte at or after `end`. A value that is cut off, or
 # longer than 5 (VARINT) or 10 (VARLONG) bytes, gives `end + 1` as the next position, and so do all later reads. A
