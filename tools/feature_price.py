@@ -73,9 +73,9 @@ FEATURES = (
         "gateway: TLS, users, ACLs, quotas",
         (
             "distlog/gateway/security/*.py",
-            "distlog/gateway/access_lists.py",
-            "distlog/gateway/client_quotas.py",
-            "distlog/gateway/root_users.py",
+            "distlog/gateway/root/access_lists.py",
+            "distlog/gateway/root/client_quotas.py",
+            "distlog/gateway/root/root_users.py",
             "distlog/gateway/apis/acls.py",
             "distlog/gateway/apis/quotas.py",
             "distlog/gateway/apis/users.py",

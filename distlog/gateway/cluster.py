@@ -80,7 +80,7 @@ def _is_loopback(host: str) -> bool:
 # The gateways are a consumer group (distlog.core.read.membership) in the root's own folder, which share the
 # partitions of `__consumer_offsets`: each of them beats, and the partitions of a dead one go to the others. No
 # clock is compared with another's. The lease tells people and clients which gateway to ask. The epoch of the
-# partition keeps a gateway that lost it from committing (distlog.gateway.leadership).
+# partition keeps a gateway that lost it from committing (distlog.gateway.topics.leadership).
 
 #: The group of the gateways is no topic's.
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"

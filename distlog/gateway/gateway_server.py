@@ -25,12 +25,9 @@ from distlog.core.read.fetch import fetch_stored
 from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.gateway.access_lists import RootAcls
 from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import GatewayLease, advertised, this_machine
 from distlog.gateway.config import AclSettings, GatewayConfig, with_settings
-from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.dynamic_configs import DynamicConfigs
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
@@ -44,16 +41,19 @@ from distlog.gateway.kafka_apis import (
     RequestMetrics,
     supports,
 )
-from distlog.gateway.leadership import PERIOD_MS
 from distlog.gateway.protocol.frames import error_code
-from distlog.gateway.root_users import RootUsers
+from distlog.gateway.root.access_lists import RootAcls
+from distlog.gateway.root.dynamic_configs import DynamicConfigs
+from distlog.gateway.root.root_users import RootUsers
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsContext, TlsFiles
 from distlog.gateway.server.acceptor import Acceptor
 from distlog.gateway.server.connection import Processor
+from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.fairness import CpuUses, owner_of
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import PRODUCE_KEY, KafkaRequestHandlerPool, Request
+from distlog.gateway.topics.leadership import PERIOD_MS
 from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 

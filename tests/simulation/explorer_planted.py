@@ -12,8 +12,8 @@ from commits import put_commit
 from distlog.core.commits.actions import Action, SetTransaction
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.write.direct_engine import DirectEngine
-from distlog.gateway import leadership
-from distlog.gateway.leadership import Leadership
+from distlog.gateway.topics import leadership
+from distlog.gateway.topics.leadership import Leadership
 from simulation.planted import Plant
 
 

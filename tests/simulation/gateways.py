@@ -29,14 +29,14 @@ from distlog.gateway.apis.produce import produce
 from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.dynamic_configs import DynamicConfigs
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.root.dynamic_configs import DynamicConfigs
 from distlog.gateway.security.rights import Rights
+from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import FetchedData

@@ -38,7 +38,7 @@ from distlog.core.read import group_log, membership
 from distlog.core.storage import object_store, retry
 from distlog.core.write import append as append_commit
 from distlog.core.write import producer, producer_check
-from distlog.gateway import gathered_appends, leadership
+from distlog.gateway.topics import gathered_appends, leadership
 from distlog.gateway.transactions import transaction_coordinator
 from simulation import planted_records, planted_state
 from simulation.threads import current

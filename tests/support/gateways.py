@@ -20,11 +20,12 @@ from waiting import until as until
 
 import distlog
 from distlog.core.topic import Topic
-from distlog.gateway import cluster, gateway_server, gathered_appends
+from distlog.gateway import cluster, gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.protocol.messages import Pieces, message_writer, request_schema
 from distlog.gateway.server import acceptor
+from distlog.gateway.topics import gathered_appends
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 22
 LEAVE_GROUP = 13

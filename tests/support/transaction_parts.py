@@ -23,12 +23,12 @@ from distlog.core.write import commit_engine
 from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GatewayConfig, GroupSettings
-from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.dynamic_configs import DynamicConfigs
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
+from distlog.gateway.root.dynamic_configs import DynamicConfigs
+from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import Partition

@@ -17,8 +17,8 @@ from distlog.core.errors import LeaderFencedError, StorageError
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.core.write.record_sender import RecordSender
 from distlog.core.write.writer import Writer
-from distlog.gateway import leadership as leadership_module
-from distlog.gateway.leadership import Leadership
+from distlog.gateway.topics import leadership as leadership_module
+from distlog.gateway.topics.leadership import Leadership
 
 
 class Leader:

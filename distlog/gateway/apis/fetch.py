@@ -12,10 +12,10 @@ from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway.apis.cluster import by_topic, check_topic, topic_error_code, topic_key
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.delayed_operations import DelayedFetch
 from distlog.gateway.protocol.frames import Fields, ResponsePiece, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation
+from distlog.gateway.server.delayed_operations import DelayedFetch
 from distlog.gateway.server.quotas import CONSUMER_BYTE_RATE
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import FetchedData, LogOffsets, Partition

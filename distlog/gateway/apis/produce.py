@@ -25,13 +25,13 @@ from distlog.core.times import NO_TIMESTAMP
 from distlog.core.write.time_warnings import is_early, warn_of_early
 from distlog.gateway.apis.cluster import by_topic, check_topic, grouped, topic_error_code, topic_key
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.delayed_operations import DelayedAppend
-from distlog.gateway.gathered_appends import Fence
 from distlog.gateway.protocol.frames import Fields, client_text, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
+from distlog.gateway.server.delayed_operations import DelayedAppend
 from distlog.gateway.server.quotas import PRODUCER_BYTE_RATE
 from distlog.gateway.server.request import Request
+from distlog.gateway.topics.gathered_appends import Fence
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError

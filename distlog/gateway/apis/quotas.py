@@ -8,7 +8,6 @@ from typing import Any
 
 from distlog.gateway.apis.cluster import attempted, grouped, only_once
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.client_quotas import check_change
 from distlog.gateway.protocol.frames import (
     AccessDeniedError,
     Fields,
@@ -17,6 +16,7 @@ from distlog.gateway.protocol.frames import (
     error_code,
 )
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.root.client_quotas import check_change
 from distlog.gateway.security.acls import Operation
 from distlog.gateway.server.quotas import CLIENT_ID, USER, Entity
 from distlog.gateway.server.request import Request

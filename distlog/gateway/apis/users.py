@@ -12,7 +12,7 @@ from distlog.gateway.apis.cluster import attempted, grouped
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import Fields
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.root_users import Credential, RootUsers
+from distlog.gateway.root.root_users import Credential, RootUsers
 from distlog.gateway.security.acls import Operation
 from distlog.gateway.security.authentication import AuthenticationFailedError
 from distlog.gateway.security.users_file import (

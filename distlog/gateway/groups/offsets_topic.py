@@ -56,9 +56,9 @@ from distlog.gateway.groups.offsets_format import (
     encode_key,
     ended_transactions,
 )
-from distlog.gateway.leadership import Leadership, OwnCompaction
 from distlog.gateway.protocol.frames import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.topics.leadership import Leadership, OwnCompaction
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 
 _RECORD_OVERHEAD = 100

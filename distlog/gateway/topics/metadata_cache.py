@@ -38,10 +38,10 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.topic_id import copy_text
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.gathered_appends import Fence, GatheredAppends, RequestedBatches, Results
 from distlog.gateway.protocol.frames import AccessDeniedError, UnknownTopicIdError, error_code
-from distlog.gateway.refreshing_topic import RefreshingTopic, monotonic_ms
+from distlog.gateway.topics.gathered_appends import Fence, GatheredAppends, RequestedBatches, Results
 from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
+from distlog.gateway.topics.refreshing_topic import RefreshingTopic, monotonic_ms
 from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary, client_id
 
 T = TypeVar("T")

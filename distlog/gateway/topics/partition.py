@@ -39,8 +39,8 @@ from distlog.core.segments.stable_offset import aborted_between, last_stable_off
 from distlog.core.storage.locks_and_pages import WatchedPage
 from distlog.core.storage.storage import Storage
 from distlog.core.write.producer_check import producer_entries
-from distlog.gateway.gathered_appends import Fence
-from distlog.gateway.refreshing_topic import RefreshingTopic
+from distlog.gateway.topics.gathered_appends import Fence
+from distlog.gateway.topics.refreshing_topic import RefreshingTopic
 
 # A log takes any batch as the first one of an unknown producer. A client has up to five batches of a partition under
 # way. If the first one fails, and the second were taken, the client would believe that the first one is there, too,

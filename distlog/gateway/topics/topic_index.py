@@ -20,7 +20,7 @@ from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.errors import StorageError
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
-from distlog.gateway.refreshing_topic import monotonic_ms
+from distlog.gateway.topics.refreshing_topic import monotonic_ms
 
 #: The age of what is known of a topic, for each topic of the list: 33 looks a second, however many there are.
 LOOK_MS = 30

@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
-from distlog.gateway.delayed_operations import DelayedFetches
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.server.delayed_operations import DelayedFetches
 
 
 def data(value: bytes = b"v", timestamp: int = 1000) -> bytes:

@@ -22,9 +22,9 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import StorageError
 from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
-from distlog.gateway.access_lists import RootAcls, encode_acl
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.root.access_lists import RootAcls, encode_acl
 from distlog.gateway.topics.metadata_cache import (
     ACLS_TOPIC,
     CONFIGS_TOPIC,

@@ -14,10 +14,11 @@ from test_offsets_topic import key, leading, loaded, stored
 import distlog
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position, offsets_partition
 from distlog.core.storage.storage import Storage
-from distlog.gateway import gateway_server, leadership
+from distlog.gateway import gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.topics import leadership
 
 NUMBER, LEAST = offsets_partition("billing", 50), 4
 

@@ -15,8 +15,8 @@ from waiting import until
 from distlog.core.read.consumer_offsets import Position
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.delayed_operations import DelayedFetches
 from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.server.delayed_operations import DelayedFetches
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionCoordinator, TransactionEnds
 from distlog.gateway.transactions.transaction_log import TransactionLog, TransactionRefusedError

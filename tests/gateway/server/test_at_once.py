@@ -28,9 +28,9 @@ from raw_batches import batch, record
 import distlog
 from distlog.core.log.partition_log import PartitionLog, WouldWaitError
 from distlog.core.storage.locks_and_pages import FileLock
-from distlog.gateway import delayed_operations
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.protocol.frames import FrameReader
+from distlog.gateway.server import delayed_operations
 from distlog.gateway.server.fairness import CpuUses
 
 #: A flush policy as a broker's default: the system writes to the device when it likes.

@@ -20,8 +20,8 @@ import distlog
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.config import GatewayConfig, GroupSettings
-from distlog.gateway.dynamic_configs import DynamicConfigs, decode_config
 from distlog.gateway.groups.group_configs import GroupConfigs
+from distlog.gateway.root.dynamic_configs import DynamicConfigs, decode_config
 from distlog.gateway.server.quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, Entity, Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 

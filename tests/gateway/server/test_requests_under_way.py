@@ -19,10 +19,10 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.core.storage.locks_and_pages import FileLock
-from distlog.gateway import gathered_appends
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.gathered_appends import Completeness, Sender
+from distlog.gateway.topics import gathered_appends
+from distlog.gateway.topics.gathered_appends import Completeness, Sender
 
 pytestmark = pytest.mark.usefixtures("lingers")
 

@@ -16,8 +16,8 @@ from distlog.core.log.partition_log import PartitionLog
 from distlog.core.topic import Topic
 from distlog.gateway import gateway_server
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.refreshing_topic import RefreshingTopic
 from distlog.gateway.topics.partition import OpenPartitionLogs
+from distlog.gateway.topics.refreshing_topic import RefreshingTopic
 
 DATA = batch([record(0)])
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.root_records import RootRecords
+from distlog.gateway.root.root_records import RootRecords
 from distlog.gateway.security.acls import (
     AccessLists,
     Acl,

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from distlog.gateway.client_quotas import Changes, check_change, decode_change, encode_change
 from distlog.gateway.groups.group_configs import GroupConfigs, decode_setting, encode_setting
-from distlog.gateway.root_records import RootRecords
+from distlog.gateway.root.client_quotas import Changes, check_change, decode_change, encode_change
+from distlog.gateway.root.root_records import RootRecords
 from distlog.gateway.server.quotas import Entity, Limits, Quotas
 from distlog.gateway.topics.metadata_cache import CONFIGS_TOPIC, MetadataCache
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.root_records import RootRecords, UnknownValueError
+from distlog.gateway.root.root_records import RootRecords, UnknownValueError
 from distlog.gateway.security.users_file import HASHES, ScramSecret, check_name, parsed_secret, written_secret
 from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC, MetadataCache
 

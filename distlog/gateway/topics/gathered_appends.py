@@ -25,7 +25,7 @@ from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.write.commit_engine import commit_batches
 from distlog.core.write.producer_check import ConcurrentAppendError, ProducerCheck
-from distlog.gateway.refreshing_topic import RefreshingTopic
+from distlog.gateway.topics.refreshing_topic import RefreshingTopic
 
 #: Raises an error if nothing may be appended after a snapshot.
 Fence = Callable[[Snapshot], None]
