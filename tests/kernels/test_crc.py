@@ -56,10 +56,10 @@ crc_with_batch = compiled(crc.crc_with_batch)
 @pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 @given(st.integers(0, 20_000), st.integers(0, 20_000) | st.sampled_from([1536, 12_288, 13_824, 13_831]), st.binary())
-def test_either_method_gives_the_librarys_checksum(method: str, start: int, size: int, before: bytes) -> None:
+def test_either_method_gives_the_librarys_checksum(method: str, start: int, size: int, prior: bytes) -> None:
     part = BYTES[start : start + size]
-    found = METHODS[method](crc32c(before), byte_array(BYTES), start, start + size)
-    assert found == crc32c(before + part)
+    checksum = METHODS[method](crc32c(prior), byte_array(BYTES), start, start + size)
+    assert checksum == crc32c(prior + part)
 
 
 @pytest.mark.long
@@ -75,29 +75,29 @@ def test_kernels_for_another_processor_do_without_the_instruction(settings: dict
         "NUMBA_CACHE_DIR": str(tmp_path),
         "PYTHONPATH": f"{tests / 'support'}:{tests.parent}",
     }
-    done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=Path(__file__).parent, check=False)
-    assert done.returncode == 0
+    process = subprocess.run([sys.executable, "-c", program], env=environment, cwd=Path(__file__).parent, check=False)
+    assert process.returncode == 0
 
 
-def joined(before: int, data: bytes, batches: np.ndarray, prefix: int, joined_from: int = 0) -> int:
-    for one in batches:
-        before = crc_with_batch(before, byte_array(data), one, prefix, joined_from)
-    return before
+def joined(checksum: int, data: bytes, batches: np.ndarray, prefix: int, joined_from: int = 0) -> int:
+    for row in batches:
+        checksum = crc_with_batch(checksum, byte_array(data), row, prefix, joined_from)
+    return checksum
 
 
 @given(
     st.binary(max_size=50), st.lists(st.binary(max_size=3000), max_size=5), st.integers(0, 30), st.integers(0, 3000)
 )
 def test_the_checksum_of_a_whole_comes_from_those_of_its_parts(
-    before: bytes, parts: list[bytes], prefix: int, joined_from: int
+    prior: bytes, parts: list[bytes], prefix: int, joined_from: int
 ) -> None:
     parts = [bytes(prefix) + part for part in parts]
     batches = np.zeros(len(parts), BATCH)
     batches["size"] = [len(part) for part in parts]
     batches["position"] = np.cumsum(batches["size"]) - batches["size"]
     batches["magic"], batches["crc"] = 2, [crc32c(part[prefix:]) for part in parts]
-    whole = b"".join(parts)
-    assert joined(crc32c(before), whole, batches, prefix, joined_from) == crc32c(before + whole)
+    joint = b"".join(parts)
+    assert joined(crc32c(prior), joint, batches, prefix, joined_from) == crc32c(prior + joint)
 
 
 def test_parts_of_any_length_are_joined() -> None:

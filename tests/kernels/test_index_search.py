@@ -19,17 +19,17 @@ def table(values: list[int], stride: int, start: int, width: int) -> np.ndarray:
     """An index file with `values` in one column and noise in the other."""
     data = np.full(len(values) * stride, 0x5A, np.uint8)
     for slot, value in enumerate(values):
-        at = slot * stride + start
-        data[at : at + width] = np.frombuffer(value.to_bytes(width, "big", signed=True), np.uint8)
+        position = slot * stride + start
+        data[position : position + width] = np.frombuffer(value.to_bytes(width, "big", signed=True), np.uint8)
     return data
 
 
 @settings(deadline=None)
 @given(LONGS, st.integers(-(2**31), 2**31 - 1), st.integers(0, 9))
 def test_integers_are_read_as_signed_big_endian(long: int, small: int, position: int) -> None:
-    before = b"\xff" * position
+    prefix = b"\xff" * position
     data = np.frombuffer(
-        before + long.to_bytes(8, "big", signed=True) + small.to_bytes(4, "big", signed=True), np.uint8
+        prefix + long.to_bytes(8, "big", signed=True) + small.to_bytes(4, "big", signed=True), np.uint8
     )
     assert read_int(data, position, 8) == long
     assert read_int(data, position + 8, 4) == small
@@ -43,8 +43,8 @@ def test_floor_slot_is_the_last_key_not_above_the_target(
 ) -> None:
     data = table(keys, *layout)
     slot = floor_slot(data, len(keys), target, *layout)
-    found = bisect.bisect_right(keys, target) - 1
-    assert (slot, keys[slot] if slot >= 0 else None) == (slot, keys[found] if found >= 0 else None)
+    floor = bisect.bisect_right(keys, target) - 1
+    assert (slot, keys[slot] if slot >= 0 else None) == (slot, keys[floor] if floor >= 0 else None)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -80,8 +80,8 @@ def test_the_floor_entry_is_what_lies_in_the_floor_slot(
 ) -> None:
     data = np.frombuffer(raw, np.uint8)
     slot = floor_slot(data, entries, target, stride, 0, width)
-    at = slot * stride
-    fields = (read_int(data, at, width), read_int(data, at + width, 4)) if slot >= 0 else (0, 0)
+    position = slot * stride
+    fields = (read_int(data, position, width), read_int(data, position + width, 4)) if slot >= 0 else (0, 0)
     assert floor_entry(data, entries, target, stride, width) == (slot, *fields)
 
 

@@ -1,4 +1,4 @@
-"""Compiled kernels are kept between processes, until the source of any of them changes."""
+"""Compiled kernels stay between processes until the source of any kernel changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fill(out):
 def give():
     return number()
 """
-#: What a Python does that is started for a program, and one does not that is forked with numba: read its environment.
+#: A Python that is started for a program reads its environment; one that is forked with numba does not.
 FORKED = """
 import os, sys
 import numba
@@ -99,9 +99,9 @@ class Copy:
             file.write("# new\n")
 
     def run(self, program: str = PROGRAM, **environment: str) -> list[int]:
-        """What a new process prints: what it gets from both callers, and how often each was taken from the cache."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-        settings = {**kept, "PYTHONPATH": str(self._folder), **environment}
+        """Run a new process; return the results of both callers, and how often the cache had them."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+        settings = {**inherited, "PYTHONPATH": str(self._folder), **environment}
         ran = run(FORKED + program, env=settings, cwd="/", check=True, has_distlog=False)
         self.said = ran.stderr
         return [int(part) for part in ran.stdout.split()]
@@ -159,14 +159,14 @@ def test_in_a_folder_of_ones_own_it_is_kept_until_what_kernels_are_given_or_made
         assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
 
 
-@pytest.mark.parametrize("left", [0, 100, -1], ids=["nothing", "the beginning", "zeros"])
+@pytest.mark.parametrize("length", [0, 100, -1], ids=["nothing", "the beginning", "zeros"])
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
-def test_code_that_a_power_loss_damaged_is_compiled_again(copy: Copy, tmp_path: Path, suffix: str, left: int) -> None:
+def test_code_damaged_by_a_power_loss_is_compiled_again(copy: Copy, tmp_path: Path, suffix: str, length: int) -> None:
     folder = tmp_path / "cache"
     assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
     for file in folder.rglob(f"*{suffix}"):
         data = file.read_bytes()
-        file.write_bytes(bytes(len(data)) if left < 0 else data[:left])
+        file.write_bytes(bytes(len(data)) if length < 0 else data[:length])
     assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
     assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 1, 1]
 
@@ -190,11 +190,11 @@ def temporary() -> Iterator[Path]:
 def test_code_that_was_left_beside_the_library_is_used_where_that_cannot_be_written(
     copy: Copy, temporary: Path
 ) -> None:
-    """1. Who installs compiles. 2. A container without a writable home loads that."""
+    """1. The installing user compiles. 2. A container without a writable home loads that."""
     assert copy.run() == [1, 1, 0, 0]
-    before = copy.files()
+    files = copy.files()
     assert copy.run_unprivileged(temporary) == ([1, 1, 1, 1], "")
-    assert copy.files() == before
+    assert copy.files() == files
     assert list(temporary.iterdir()) == []
 
 
@@ -213,14 +213,14 @@ def test_an_archive_of_the_library_uses_the_code_of_another_archive_with_the_sam
 def test_processes_that_start_at_once_all_compile_and_leave_code_for_the_next(copy: Copy, tmp_path: Path) -> None:
     """As the workers of Spark on a machine that has no code yet."""
     environment = {**os.environ, "PYTHONPATH": str(copy.kernels.parents[3]), "NUMBA_CACHE_DIR": str(tmp_path)}
-    waits = f"{FORKED}sys.stdin.read()\n{PROGRAM}"  # all of them are up before the first one begins
+    waits = f"{FORKED}sys.stdin.read()\n{PROGRAM}"  # all are up before the first one begins
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    begun = [Program(waits, env=environment, cwd="/", has_distlog=False, **streams) for _ in range(3)]
-    for process in begun:
+    programs = [Program(waits, env=environment, cwd="/", has_distlog=False, **streams) for _ in range(3)]
+    for process in programs:
         assert process.stdin
         process.stdin.close()
-    results = [[int(part) for part in process.stdout.read().split()][:2] for process in begun if process.stdout]
-    assert [process.wait() for process in begun] == [0, 0, 0]
+    results = [[int(part) for part in process.stdout.read().split()][:2] for process in programs if process.stdout]
+    assert [process.wait() for process in programs] == [0, 0, 0]
     assert results == [[1, 1]] * 3
     assert copy.run(NUMBA_CACHE_DIR=str(tmp_path)) == [1, 1, 1, 1]
 
@@ -228,11 +228,11 @@ def test_processes_that_start_at_once_all_compile_and_leave_code_for_the_next(co
 def test_code_is_not_taken_from_where_others_may_write(copy: Copy, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
-    (kept,) = {path.parent for path in folder.rglob("outer.*.nbi")}
-    kept.chmod(0o777)
+    (cached,) = {path.parent for path in folder.rglob("outer.*.nbi")}
+    cached.chmod(0o777)
     assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
-    assert f"other users may write {kept}; set NUMBA_CACHE_DIR to a folder that only you can write" in copy.said
-    kept.chmod(0o755)
+    assert f"other users may write {cached}; set NUMBA_CACHE_DIR to a folder that only you can write" in copy.said
+    cached.chmod(0o755)
     assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 1, 1]
 
 
@@ -259,8 +259,8 @@ def test_a_folder_of_code_is_used_only_if_nobody_else_may_write_it(
     (folder / name).resolve().chmod(mode)
     (tmp_path / "link").symlink_to(folder)
     assert (distrust(tmp_path / "link", tmp_path / "library") is None) == (reason is None)
-    found = distrust(folder, tmp_path / "library")
-    assert found is None if reason is None else re.search(reason, str(found))
+    output = distrust(folder, tmp_path / "library")
+    assert output is None if reason is None else re.search(reason, str(output))
     assert distrust(tmp_path / "none", tmp_path / "library") is None
 
 
@@ -272,20 +272,20 @@ def test_a_folder_of_code_is_not_used_if_something_in_it_is_of_another_user(name
     other.mkdir()
     (folder / "a.nbi").touch()
     (tmp_path / "link").symlink_to(folder)
-    asked = tmp_path / "link" if name == "link" else folder
-    assert distrust(asked, tmp_path / "library") is None
-    os.chown(asked if name == "link" else folder / name, 65534, 65534, follow_symlinks=False)
-    assert "belongs to user 65534" in str(distrust(asked, tmp_path / "library"))
+    path = tmp_path / "link" if name == "link" else folder
+    assert distrust(path, tmp_path / "library") is None
+    os.chown(path if name == "link" else folder / name, 65534, 65534, follow_symlinks=False)
+    assert "belongs to user 65534" in str(distrust(path, tmp_path / "library"))
     os.chown(other, 65534, 65534)
-    assert distrust(asked, other) is None
+    assert distrust(path, other) is None
 
 
 @pytest.mark.skipif(_cannot_drop_rights(), reason="root can write anywhere")
 def test_who_can_keep_no_code_is_told_once_what_to_set(copy: Copy, temporary: Path) -> None:
     user = 65534 if os.geteuid() == 0 else os.geteuid()
     (temporary / f"distlog-kernels-{user}").mkdir(mode=0o555)
-    found, said = copy.run_unprivileged(temporary)
-    assert found == [1, 1, 0, 0]
+    result, said = copy.run_unprivileged(temporary)
+    assert result == [1, 1, 0, 0]
     assert said.count("\n") == 1
     assert "set NUMBA_CACHE_DIR to a writable folder" in said
 
@@ -361,7 +361,7 @@ print(out[0])
 """
 
 
-#: Compiles a function of its own with a kernel in it, and calls another kernel from a signal's handler meanwhile.
+#: Compiles a function of its own with a kernel in it, and calls another kernel from a signal's handler then.
 NESTED = """
 import faulthandler, os, signal
 import numba
@@ -399,5 +399,5 @@ def test_a_first_call_amid_a_compilation_of_the_users_own_does_not_wait_for_that
 
 
 def test_an_interrupt_of_a_first_call_leaves_the_compiler_free_for_the_next(copy: Copy) -> None:
-    """In the thread that compiles it would leave a lock of LLVM held, for which all others wait for ever."""
+    """In the thread that compiles it would hold a lock of LLVM, for which the others would wait without end."""
     assert copy.run(INTERRUPTED) == [0, 0, 1]

@@ -1,4 +1,4 @@
-"""What is found of a batch by its offset is what decoding all of it finds, and nothing where bytes are missing."""
+"""A lookup in a batch by offset finds the record that decoding finds, and nothing where bytes are missing."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ GAPS = (
 def batch_at(
     parts: tuple[bytes, ...], offset: int, *, start: int = 0, following: int = 5, dense: bool = True, end: int = 13
 ) -> int:
-    """The number of the batch that is found, UNSURE, or the number of batches where none is."""
+    """Look up the batch: return its number, UNSURE, or the number of batches if it does not exist."""
     data = byte_array(b"".join(parts))
-    places = np.cumsum([0, *map(len, parts)]).tolist()
-    found = find_batch(data, places[start], data.size, following, dense, end, offset)
-    return UNSURE if found == UNSURE else places.index(found)
+    positions = np.cumsum([0, *map(len, parts)]).tolist()
+    position = find_batch(data, positions[start], data.size, following, dense, end, offset)
+    return UNSURE if position == UNSURE else positions.index(position)
 
 
 def test_a_batch_is_found_by_each_of_its_offsets() -> None:
     assert [batch_at(DENSE, offset) for offset in range(5, 14)] == [0, 0, 0, 1, 2, 2, 2, 2, 3]
     assert [batch_at(DENSE, offset, start=1, following=-1) for offset in range(8, 14)] == [1, 2, 2, 2, 2, 3]
-    found = [batch_at(GAPS, offset, dense=False, end=30) for offset in (4, 7, 8, 10, 11, 20, 21)]
-    assert found == [0, 0, 1, 1, 2, 2, 3]
+    numbers = [batch_at(GAPS, offset, dense=False, end=30) for offset in (4, 7, 8, 10, 11, 20, 21)]
+    assert numbers == [0, 0, 1, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_batch_at_another_offset_than_it_should_be_is_none(wrong: dict[str, An
 def test_batches_that_do_not_follow_each_other_are_none(
     order: tuple[int, ...], parts: tuple[bytes, ...], dense: bool, end: int
 ) -> None:
-    # the first one is found, and the one behind it tells
+    # the first batch is found, and the next is the evidence
     mixed = tuple(parts[number] for number in order)
     first = read_headers(mixed[0])[0]
     offset = int(first["base_offset"] + first["last_offset_delta"])
@@ -105,15 +105,15 @@ def random_batch(pick: random.Random) -> bytes:
 
 def records_of(data: Any, start: int = 0, oldest: int = MIN_LONG, room: int = 9, end: int | None = None) -> Any:
     array, (header,) = byte_array(data), read_headers(data)
-    found, times = np.zeros(room, LOCATION), (int(header["base_timestamp"]), NOT_APPEND_TIME)
+    rows, times = np.zeros(room, LOCATION), (int(header["base_timestamp"]), NOT_APPEND_TIME)
     counts = (int(header["record_count"]), int(header["last_offset_delta"]))
     stop = array.size if end is None else end
-    count = find_records(array, HEADER_SIZE, stop, *counts, *times, start, oldest, found)
-    return UNSURE if count == UNSURE else [_row(array, *row) for row in found[:count].tolist()]
+    count = find_records(array, HEADER_SIZE, stop, *counts, *times, start, oldest, rows)
+    return UNSURE if count == UNSURE else [_row(array, *row) for row in rows[:count].tolist()]
 
 
-def _row(data: np.ndarray, delta: int, time: int, *places: int) -> dict[str, Any]:
-    key_at, key_size, value_at, value_size, headers_at, count = places
+def _row(data: np.ndarray, delta: int, time: int, *positions: int) -> dict[str, Any]:
+    key_at, key_size, value_at, value_size, headers_at, count = positions
     headers = np.zeros(count, HEADER_LOCATION)
     find_headers(data, headers_at, headers)
     pairs = [(_text(data, *row[:2]), _text(data, *row[2:])) for row in headers.tolist()]

@@ -1,4 +1,4 @@
-"""No kernel reads behind its buffer: the next page belongs to nobody, so that one byte too far ends the process."""
+"""No kernel reads past its buffer: the next page is not mapped, so that one byte too far ends the process."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ print(*seen.values())
 def test_looking_for_a_record_at_the_end_of_memory_does_not_end_the_process() -> None:
     ran = run(POINTS, TRIES)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    found, refused = map(int, ran.stdout.split())
-    assert found > 500
+    accepted, refused = map(int, ran.stdout.split())
+    assert accepted > 500
     assert refused > 500
 
 
@@ -164,7 +164,7 @@ def guarded():
     return np.frombuffer(pages, np.uint8, count=TOP)
 
 
-# each array of its own, so that each has nobody's memory behind it
+# separate arrays, each before unmapped memory
 rooms = {name: guarded() for name in ("data", "target", "keep", "kept", "hashes", "rows", "bits", "unset")}
 
 

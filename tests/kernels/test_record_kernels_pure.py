@@ -1,4 +1,4 @@
-"""The kernels as plain Python: a second opinion on what the compiler made of them, and line coverage."""
+"""The kernels as plain Python: a second opinion on the compiled code, and line coverage."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ MODULES = (
     "compaction_transactions",
     "foreign_arrays",
 )
-#: What is decided elsewhere than in kernels: another codec, another processor, many records, threads and timers.
-#: Of the flips of each byte, one is enough: that of all bits. Batches of version 1 are cut off as those of version 0
-#: are.
+#: Not decided in kernels: another codec, another processor, many records, threads and timers.
+#: The flip of all bits of a byte is enough. Batches of version 1 are cut off as in version 0.
 LEFT_OUT = (
     "gzip",
     "snappy",

@@ -19,7 +19,7 @@ PUBLIC = re.compile(
 #: The private names that tests take, by file.
 TAKEN = {
     # a look at the group, without a record that an iteration would return
-    "following/group_members.py": {"_assignment"},
+    "consuming/group_members.py": {"_assignment"},
     # the process is killed in the midst of a batch of a table
     "spark/killed_driver.py": {"_Writer"},
     # to decompress twice changes nothing but the time
