@@ -227,10 +227,11 @@ def sends_in_windows(stage: Stage, process: Process, memory: Memory) -> None:
             if not oracle_of(stage).losses:
                 stage.oracle.says(f"the next batch of {memory.name} is refused")
             windows.pop(memory.name)
-        except RecordTooLargeError:
-            # another process has lowered internal.segment.bytes: the client begins anew with smaller batches
+        except RecordTooLargeError as error:
+            # for a small or lowered internal.segment.bytes: the client begins anew with smaller batches
+            if error.details["size"] <= error.details["limit"]:
+                stage.oracle.says(f"a batch of {memory.name} that fits is refused: {error}")
             windows.pop(memory.name)
-            raise
         except PASSING:
             pass
         stage.rest(random)
