@@ -157,7 +157,7 @@ def test_modules_and_the_public_api_have_docstrings(trees: dict[str, ast.Module]
 
 
 def test_no_file_names_a_folder_of_one_machine() -> None:
-    local = re.compile(r"/(?:home|Users)/(?!someone\b)\w|/root/\w|C:\\\\Users")
+    local = re.compile(r"/(?:home|Users)/(?!someone\b)\w|(?<!\w)/root/\w|C:\\\\Users")
     found = [
         str(path.relative_to(ROOT))
         for path in ROOT.rglob("*")
