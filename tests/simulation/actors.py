@@ -509,7 +509,9 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
                 with suppress(distlog.InvalidPartitionsError):  # another process was faster
                     topic.create_partitions(topic.partitions + 1)
         case "rebuild":
+            stage.oracle.unfinished_rebuilds += 1
             topic.rebuild_indexes(force=True)
+            stage.oracle.unfinished_rebuilds -= 1
 
 
 def _other_settings(stage: Stage, random: Random) -> dict[str, object]:

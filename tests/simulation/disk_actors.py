@@ -154,9 +154,11 @@ def looks_after(stage: Stage, process: Process, memory: Memory) -> None:
 
 
 def _check_sound(stage: Stage, topic: distlog.Topic) -> None:
-    report = topic.verify()
-    if not report.ok and not oracle_of(stage).disk.refusals:
-        stage.oracle.says(f"verify finds {report.anomalies[0]}")
+    # a rebuild writes indexes before the commit that has their sizes
+    unfinished = stage.oracle.unfinished_rebuilds > 0
+    anomalies = [anomaly for anomaly in topic.verify().anomalies if not (unfinished and "index" in anomaly.word)]
+    if anomalies and not oracle_of(stage).disk.refusals:
+        stage.oracle.says(f"verify finds {anomalies[0]}")
 
 
 @contextmanager

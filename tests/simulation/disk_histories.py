@@ -228,6 +228,8 @@ class DiskHistory:
                     raise
         topic = topic.refresh()
         self.oracle.audit(topic)
+        if self.oracle.unfinished_rebuilds:
+            topic.rebuild_indexes()
         report = topic.verify()
         if not report.ok:
             self.oracle.says(f"in the end verify finds {report.anomalies[0]}")

@@ -163,6 +163,8 @@ class Oracle:
     #: Whether records may be gone whose key has a later record, and records that are old.
     is_compacted: bool = False
     has_retention: bool = False
+    #: The number of rebuilds that run or were interrupted: the sizes of their indexes may not be committed.
+    unfinished_rebuilds: int = 0
     #: Whether end markers take offsets, which readers do not see.
     has_markers: bool = False
     old: OldCommits = field(default_factory=OldCommits)
