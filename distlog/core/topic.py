@@ -177,7 +177,7 @@ def segment_facts(snapshot: Snapshot) -> SegmentFacts:
 
 #: The attributes that writers, transactions and Spark use. Completion does not offer them.
 _INTERNAL = {
-    *("advance", "appender", "check_partition", "checked_snapshot", "clock", "current", "destination", "handle"),
+    *("advance", "appender", "check_partition", "checked_snapshot", "clock", "current", "engine", "handle"),
     *("live", "live_snapshot", "log", "reader", "snapshot", "storage"),
 }
 

@@ -137,7 +137,7 @@ def test_who_waits_for_another_that_changes_the_users_is_told_who_it_is(tmp_path
         linked.symlink_to(path)
 
     def change(found: Users) -> Users:
-        with pytest.raises(LockHeldError, match=f"process {os.getpid()} holds the lock: see"):
+        with pytest.raises(LockHeldError, match=f"process {os.getpid()} holds the lock: check"):
             write_users(str(linked), lambda found: found, timeout_s=0)
         return found
 

@@ -146,6 +146,7 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
             "assign_new_id",
             "compact",
             "config",
+            "consume",
             "create_partitions",
             "delete_group",
             "delete_records",
@@ -154,7 +155,6 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
         "end_offsets",
         *(
             "export",
-            "follow",
             "groups",
             "history",
             "name",

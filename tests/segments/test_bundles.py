@@ -28,7 +28,7 @@ def local(tmp_path: Path) -> Storage:
 
 def part(topic: Topic, segment: SegmentInfo, suffix: str) -> bytes:
     found = topic.reader.part(segment, suffix)
-    return topic.storage.read(*found.whole) if found.size else b""
+    return topic.storage.read(*found.full_range) if found.size else b""
 
 
 def test_an_append_to_several_partitions_is_one_object(storage_url: Address) -> None:

@@ -258,7 +258,7 @@ def weeks_of(weeks: Weeks) -> Callable[[Sequence[int], bool], dict[int, Facts]]:
     return run
 
 
-def followers(sizes: Sequence[int], short: bool) -> dict[int, Facts]:
+def consumers(sizes: Sequence[int], short: bool) -> dict[int, Facts]:
     """So many members of one group, each with a partition."""
     return {size: Group(Stage(size), 2 if short else size).play() for size in sizes}
 
@@ -309,8 +309,8 @@ SCENARIOS: Mapping[str, Scenario] = {
         (*_SPEED, "metadata bytes an append", "CPU ms an append", "MB of memory"),
     ),
     "micro-batches": Scenario(each(micro_batches), "days", (7, 30, 90, 365), _KEEP),
-    "followers": Scenario(
-        followers,
+    "consumers": Scenario(
+        consumers,
         "members",
         (10, 30, 100, 300),
         (

@@ -1,4 +1,4 @@
-"""What groups of followers take: members of one group, and groups of one topic."""
+"""What consumer groups take: members of one group, and groups of one topic."""
 
 from __future__ import annotations
 
