@@ -136,7 +136,7 @@ class Copy:
 @pytest.fixture
 def copy() -> Iterator[Copy]:
     """Not in pytest's folder, which each start of a pytest, another worker's too, closes for all other users."""
-    with tempfile.TemporaryDirectory(prefix="distlog-copy-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="distlog-copy-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Copy(Path(folder))
 
 
@@ -181,7 +181,7 @@ def test_another_folder_keeps_the_code_that_a_full_disk_cannot(copy: Copy, disk:
 @pytest.fixture
 def temporary() -> Iterator[Path]:
     """A folder for temporary files of a user without rights."""
-    with tempfile.TemporaryDirectory(prefix="distlog-copy-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="distlog-copy-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o1777)
         yield Path(folder)
 
