@@ -255,31 +255,14 @@ def test_an_empty_segment_has_nothing_to_read(tmp_path: Path) -> None:
     assert new_segment(tmp_path, 40).translate_offset(40) is None
 
 
-def test_a_read_before_the_first_offset_gives_the_first_batch(tmp_path: Path) -> None:
+def test_a_read_gives_the_whole_batch_that_has_the_offset_or_comes_next(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, 40)
-    data = records(50, [b"hello", b"there", b"little", b"bee"])
-    append(segment, data)
-    assert segment.translate_offset(41) == (50, 53, 0, len(data))
-
-
-def test_a_read_behind_the_last_offset_gives_none(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path, 40)
-    append(segment, records(50, [b"hello", b"there"]))
-    assert segment.translate_offset(52) is None
-
-
-def test_a_read_in_a_gap_gives_the_next_batch(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path, 40)
-    second = records(60, [b"alpha", b"beta"])
-    append(segment, records(50, [b"hello", b"there"]))
-    append(segment, second)
-    assert data_from(segment, 55) == second
-
-
-def test_a_read_from_inside_a_batch_gives_the_whole_batch(tmp_path: Path) -> None:
-    segment, data = new_segment(tmp_path), records(0, [b"a", b"b", b"c"])
-    append(segment, data)
-    assert data_from(segment, 2) == data
+    first, second = records(50, [b"hello", b"there"]), records(60, [b"alpha", b"beta"])
+    append(segment, first, second)
+    assert segment.translate_offset(41) == (50, 51, 0, len(first))
+    for offset, read in ((50, first + second), (51, first + second), (55, second), (61, second)):
+        assert data_from(segment, offset) == read
+    assert segment.translate_offset(62) is None
 
 
 @pytest.mark.parametrize("interval", [0, 200, 4096])

@@ -2,11 +2,11 @@
 
 Which of Kafka's tests of LocalLog, UnifiedLog and LogLoader are held here, by their names there:
 
-- appends: testLogAppend, testAppendInfoFirstOffset, testAppendAndReadWithSequentialOffsets, testMessageSetSizeCheck,
-  testMessageSizeCheck, testUpdateConfig, testLogCloseIdempotent (here); testAppendWithNoTimestamp and the other facts
-  of single segments (test_log_segment.py).
-- rolls: testSizeBasedLogRoll, testNewSegmentsAfterRoll, testTimeBasedLogRollDuringAppend (here, its table in
-  test_log_segment.py), testRollEmptyActiveSegment: here nothing happens, an empty segment goes on.
+- appends: testLogAppend, testAppendInfoFirstOffset, testMessageSetSizeCheck, testMessageSizeCheck,
+  testLogCloseIdempotent (here); testUpdateConfig (tests/topics/test_appends_beside_writers.py);
+  testAppendWithNoTimestamp and the other facts of single segments (test_log_segment.py).
+- rolls: testSizeBasedLogRoll, testNewSegmentsAfterRoll (here), testTimeBasedLogRollDuringAppend
+  (test_log_segment.py), testRollEmptyActiveSegment: here nothing happens, an empty segment goes on.
 - flushes and recovery points: testLogFlush, testLogRolls (test_partition_flush.py).
 - what was written is read: testFetchUpToLogEndOffset (test_tails.py).
 - recovery: testLogRecoversToCorrectOffset, testIndexRebuild, testCorruptIndexRebuild, testCorruptLog,
@@ -42,20 +42,17 @@ from raw_batches import batch, record
 from topics import NOW, Clock
 
 from distlog.core import paths
-from distlog.core.commits.actions import Drop, SetConfig, SetLogStartOffset
+from distlog.core.commits.actions import SetLogStartOffset
 from distlog.core.errors import (
     CommitConflictError,
     InvalidRecordError,
     StorageError,
-    TopicNotFoundError,
     UnsupportedVersionError,
 )
 from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.log.active_partition import ActivePartition
-from distlog.core.log.live_snapshot import with_tails
 from distlog.core.log.partition_log import open_together
 from distlog.core.storage.locks_and_pages import FileLock
-from distlog.core.topic import Topic
 
 
 def test_appends_get_the_offsets_behind_the_log_end(folder: Path) -> None:
@@ -64,10 +61,6 @@ def test_appends_get_the_offsets_behind_the_log_end(folder: Path) -> None:
     assert append(process[0], b"b", b"c") == (1, 3)
     assert process.seen() == {0: [b"a", b"b", b"c"]}
     assert process[0].end() == (3, 0)
-
-
-def test_an_empty_partition_ends_where_the_commit_log_says(folder: Path) -> None:
-    assert Process(folder)[0].end() == (0, 0)
 
 
 def test_processes_go_on_from_each_other(folder: Path) -> None:
@@ -118,19 +111,8 @@ def test_each_batch_must_be_of_format_2_and_without_a_transaction_and_follow_the
         rows[field][bad] = value
         with pytest.raises(InvalidRecordError, match=wrong):
             Process(folder)[0].append(data, rows)
-
-
-def test_several_batches_are_appended_at_once(folder: Path) -> None:
-    process = Process(folder)
-    append(process[0], b"first")
-    batches = [
-        batch([record(0, 0, None, b"x%d" % delta) for delta in range(1)], base_offset=number, base_timestamp=NOW)
-        for number in range(3)
-    ]
-    data = np.frombuffer(b"".join(batches), np.uint8).copy()
-    appended = process[0].append(data, read_headers(data.data))
-    assert (appended.first_offset, appended.end_offset) == (1, 4)
-    assert len(process.seen()[0]) == 4
+    with pytest.raises(InvalidRecordError, match="no batch"):
+        Process(folder)[0].append(data[:0], rows[:0])
 
 
 def test_a_full_segment_is_sealed_and_the_next_one_opened_in_one_commit(tmp_path: Path) -> None:
@@ -142,21 +124,7 @@ def test_a_full_segment_is_sealed_and_the_next_one_opened_in_one_commit(tmp_path
     assert sealed(head) == [(0, 2), (2, 4), (4, 6)]
     assert [commit.operation for commit in one.handle.log.history()] == ["roll", "roll", "roll", "active", "create"]
     assert one.seen() == {0: [b"%d" % number for number in range(8)]}
-
-
-def test_a_sealed_segment_is_whole_and_verified(tmp_path: Path) -> None:
-    folder = new_topic(tmp_path / "events", internal_segment_bytes=200)
-    process = Process(folder)
-    for number in range(8):
-        append(process[0], b"%d" % number)
-    assert process.anomalies() == ()
-
-
-def test_time_rolls_a_segment_as_kafka_does(tmp_path: Path) -> None:
-    process = Process(new_topic(tmp_path / "events", segment_ms=1000))
-    for time in (NOW, NOW + 1000, NOW + 1001):
-        append(process[0], b"x", time=time)
-    assert sealed(process.head()) == [(0, 2)]
+    assert one.anomalies() == ()
 
 
 def test_a_roll_that_is_asked_for_ends_a_segment_that_has_something(folder: Path) -> None:
@@ -177,33 +145,6 @@ def test_what_is_too_large_is_refused_before_anything(tmp_path: Path, setting: s
     assert process.head().version == 0
 
 
-@pytest.mark.parametrize("change", [{"base_offset": 1}, {"attributes": 16}, {"attributes": 32}])
-def test_batches_that_are_not_ready_made_are_refused(folder: Path, change: dict[str, int]) -> None:
-    data = np.frombuffer(batch([record(0, 0, None, b"v")], **change), np.uint8).copy()
-    with pytest.raises(InvalidRecordError):
-        Process(folder)[0].append(data, read_headers(data.data))
-
-
-def test_batches_of_an_old_format_and_no_batches_are_refused(folder: Path) -> None:
-    data, rows = encoded(b"v")
-    rows["magic"] = 1
-    with pytest.raises(InvalidRecordError, match="format 2"):
-        Process(folder)[0].append(data, rows)
-    with pytest.raises(InvalidRecordError, match="no batch"):
-        Process(folder)[0].append(data[:0], rows[:0])
-
-
-def test_a_change_of_the_config_is_followed_from_the_next_snapshot_on(folder: Path) -> None:
-    process = Process(folder)
-    append(process[0], b"a")
-    settings = {"internal.segment.bytes": "140"}
-    put_commit(process.handle.log, process.head(), "config", lambda _: [SetConfig(settings)])
-    process.snapshots.refresh()
-    for _ in range(2):
-        append(process[0], b"b")
-    assert sealed(process.head()) == [(0, 2)]
-
-
 def test_the_log_start_stays_below_what_a_power_loss_can_take(folder: Path) -> None:
     process = Process(folder)
     for number in range(4):
@@ -215,29 +156,12 @@ def test_the_log_start_stays_below_what_a_power_loss_can_take(folder: Path) -> N
     assert process[0].end() == (4, 4)
 
 
-def test_nothing_is_appended_to_a_topic_that_was_dropped_before_its_first_append(folder: Path) -> None:
-    process = Process(folder)
-    put_commit(process.handle.log, process.head(), "drop", lambda _: [Drop()])
-    with pytest.raises(TopicNotFoundError):
-        append(process[0], b"a")
-
-
 def test_what_a_closed_log_appended_is_gone_on_with(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
     process.close()
     process.close()
     assert append(process[0], b"b") == (1, 2)
-
-
-@pytest.mark.parametrize("offset", [0, 17, 49])
-def test_fifty_appends_over_many_segments_are_found_by_their_offsets(tmp_path: Path, offset: int) -> None:
-    process = Process(new_topic(tmp_path / "events", internal_segment_bytes=210))
-    firsts = [append(process[0], b"%d" % number)[0] for number in range(50)]
-    assert firsts == list(range(50))
-    topic = Topic(process.handle, with_tails(process.handle, process.head()), pinned=True)
-    assert [record.value for record in topic.records(0, offset, 1)] == [b"%d" % offset]
-    assert topic.read(0, 50).next_offset == 50
 
 
 def test_a_log_that_was_never_used_is_closed(folder: Path) -> None:

@@ -46,14 +46,6 @@ def test_an_expired_active_segment_is_sealed_and_removed(tmp_path: Path) -> None
     assert process.seen() == {0: [b"c"]}
 
 
-def test_an_active_segment_of_exactly_the_age_stays_active(tmp_path: Path) -> None:
-    process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
-    append(process[0], b"a")
-    version = process.head().version
-    assert removed(process, NOW + HOUR_MS) == []
-    assert (process.head().version, active(process.head())) == (version, 0)
-
-
 def test_sealed_segments_go_and_the_active_one_that_is_not_expired_stays(tmp_path: Path) -> None:
     process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
     append(process[0], b"a", time=NOW - HOUR_MS)
@@ -76,25 +68,6 @@ def test_the_active_segment_counts_for_retention_bytes(tmp_path: Path) -> None:
     assert (plan.above_size, plan.log_bytes, plan.log_start_offset) == (1, SIZE, 1)
     assert active(process.head()) == 1
     assert removed(process) == []
-
-
-def test_retention_bytes_of_zero_leaves_nothing(tmp_path: Path) -> None:
-    process = Process(topic_of(tmp_path, retention_bytes=0))
-    append(process[0], b"a")
-    process[0].roll()
-    append(process[0], b"b")
-    (plan,) = removed(process)
-    assert (plan.above_size, plan.log_start_offset) == (2, 2)
-    assert process.seen() == {0: []}
-
-
-def test_an_active_segment_behind_one_that_must_stay_stays(tmp_path: Path) -> None:
-    process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
-    append(process[0], b"new", time=NOW)
-    process[0].roll()
-    append(process[0], b"old", time=NOW - 10 * HOUR_MS)
-    assert removed(process) == []
-    assert active(process.head()) == 1
 
 
 def test_an_empty_active_segment_stays(tmp_path: Path) -> None:
@@ -125,13 +98,6 @@ def test_a_dry_run_names_the_active_segment_and_changes_nothing(tmp_path: Path) 
     (plan,) = removed(process, NOW + 2 * HOUR_MS, dry_run=True)
     assert ([segment.is_active for segment in plan.segments], plan.log_start_offset) == ([True], 1)
     assert process.head() == before
-
-
-def test_a_topic_that_is_only_compacted_keeps_an_old_active_segment(tmp_path: Path) -> None:
-    process = Process(topic_of(tmp_path, retention_ms=HOUR_MS, cleanup_policy="compact"))
-    append(process[0], b"a")
-    assert removed(process, NOW + 9 * HOUR_MS) == []
-    assert active(process.head()) == 0
 
 
 def test_records_of_an_active_segment_are_deleted_and_it_is_sealed_in_the_same_commit(tmp_path: Path) -> None:
@@ -186,12 +152,3 @@ def test_a_request_that_is_refused_seals_nothing_and_tells_the_end_of_the_active
     with pytest.raises(InvalidConfigError):
         process.topic().delete_records({0: LOG_END})
     assert active(process.head()) == 2
-
-
-def test_retention_removes_what_was_deleted_below_the_log_start(tmp_path: Path) -> None:
-    process = Process(topic_of(tmp_path))
-    append(process[0], b"a")
-    process.topic().delete_records({0: LOG_END})
-    append(process[0], b"b")
-    (plan,) = removed(process)
-    assert (plan.below_log_start, plan.log_start_offset, active(process.head())) == (1, 1, 1)

@@ -9,9 +9,7 @@ import pytest
 from partition_logs import Process, append, new_topic, sealed
 
 from distlog.core import opening as open_topic
-from distlog.core.commits.actions import Active, Add, Seal
 from distlog.core.errors import (
-    InvalidConfigError,
     InvalidRecordError,
     StorageError,
     TopicNotFoundError,
@@ -179,15 +177,3 @@ def test_another_index_interval_holds_from_the_next_append_on(folder: Path) -> N
     before, after = process.head().partitions[0].segments
     assert (before.offset_index_bytes, after.offset_index_bytes) == (4 * 8, 0)
     assert process.anomalies() == ()
-
-
-def test_settings_that_are_refused_leave_the_active_segments_as_they_are(folder: Path) -> None:
-    process = Process(folder)
-    append(process[0], b"a")
-    with pytest.raises(InvalidConfigError):
-        process.topic().alter_config({"segment.bytes": -5})
-    assert append(process[0], b"b") == (1, 2)
-    assert [type(action) for action in process.handle.log.history(1)[0].actions] == [Active]
-    assert not any(
-        isinstance(action, Seal | Add) for commit in process.handle.log.history() for action in commit.actions
-    )
