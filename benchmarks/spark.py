@@ -41,7 +41,7 @@ import distlog
 from benchmarks.spark_processes import cpu_seconds
 from distlog.spark import append, read, session
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.options import settle
+from distlog.spark.options import freeze_objects
 
 #: The number of rows for each size of value: some 200 to 700 MB.
 ROWS = {16: 6_000_000, 100: 5_000_000, 1000: 600_000}
@@ -207,7 +207,7 @@ class ReadyReader(DataSourceReader):
         return [InputPartition(number) for number in range(len(self._splits))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settle()
+        freeze_objects()
         which = pickle.dumps(self._splits)
         if which not in _made:
             _made.clear()
@@ -232,7 +232,7 @@ class DroppedRows(DataSource):
 
 class DroppingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        settle()
+        freeze_objects()
         for _ in iterator:
             pass
         return WriterCommitMessage()

@@ -142,12 +142,14 @@ def is_stream(path: str) -> bool:
 class StreamReading:
     """The records of a stream; None after a time without input."""
 
-    def __init__(self, reader: FileReader, path: str, seen: SeenFields, wait: Callable[[], float | None]) -> None:
+    def __init__(
+        self, reader: FileReader, path: str, seen_fields: SeenFields, wait: Callable[[], float | None]
+    ) -> None:
         form = reader.options.format or TEXT
         if form == PARQUET:
             raise InvalidConfigError("--format parquet cannot read a stream: use a file")
         self._path, self._wait = path, wait
-        self._lines = LineReading(reader, form, seen)
+        self._lines = LineReading(reader, form, seen_fields)
 
     def __iter__(self) -> Iterator[Part | None]:
         """Raises OSError, and InvalidRecordError for a bad line."""
@@ -165,14 +167,14 @@ class StreamReading:
 
     def remaining(self) -> Iterator[Part]:
         """Return the records of the buffered lines."""
-        return self._lines.rest()
+        return self._lines.remaining()
 
 
 class Source:
     """The input of a command in order: files, all listed before the first is read, and streams."""
 
     def __init__(self, reader: FileReader, inputs: Sequence[str]) -> None:
-        self._reader, self.seen = reader, SeenFields(reader.options.fields)
+        self._reader, self.seen_fields = reader, SeenFields(reader.options.fields)
         # a stream is a text, files between streams are a list
         self._items = list[str | list[FileSplit]]()
         for are_streams, group in itertools.groupby(inputs, is_stream):
@@ -207,9 +209,9 @@ class Source:
         """The readings of the inputs, in their order."""
         for item in self._items:
             if isinstance(item, str):
-                yield StreamReading(self._reader, item, self.seen, wait)
+                yield StreamReading(self._reader, item, self.seen_fields, wait)
                 continue
-            reading = self._reader.read(item, self.seen)
+            reading = self._reader.read(item, self.seen_fields)
             self._readings.append((item, reading))
             yield reading
 

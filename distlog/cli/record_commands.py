@@ -96,7 +96,7 @@ def _append_until_end(source: Source, appending: Appending, interrupt: Interrupt
                     progress.add(part.records.num_rows, part.size)
                 appending.commit_if_due()
                 # a stream may have no end
-                if appending.appended.records and not is_reported and (wrong_name := source.seen.error()):
+                if appending.appended.records and not is_reported and (wrong_name := source.seen_fields.error()):
                     print(f"distlog: so far {wrong_name}", file=sys.stderr, flush=True)
                     is_reported = True
             if interrupt.signal and not source.has_stream:
@@ -107,7 +107,7 @@ def _append_until_end(source: Source, appending: Appending, interrupt: Interrupt
                 appending.append(part)
             if interrupt.signal:
                 return
-    if wrong_name := source.seen.error():
+    if wrong_name := source.seen_fields.error():
         appending.abort()
         raise wrong_name
 
@@ -245,7 +245,7 @@ def dump(
     )
     sys.stdout.flush()
     output = DumpOutput(sys.stdout.buffer, sys.stderr.buffer, as_json)
-    dump_files((DumpedFile.at(file, dict(storage)) for file in addresses), options, output)
+    dump_files((DumpedFile.from_address(file, dict(storage)) for file in addresses), options, output)
     sys.stdout.buffer.flush()
     if output.failures:
         raise typer.Exit(FAILED)

@@ -35,7 +35,7 @@ from distlog.core.integers import whole_number
 from distlog.core.kafka.adopt import AdoptedTopic, Replicas, adopt_topic, by_topic
 from distlog.core.kafka.cluster_metadata import (
     ClusterMetadata,
-    TakenSettings,
+    ImportedSettings,
     most_complete,
     taken_settings,
 )
@@ -508,7 +508,7 @@ def _chosen(log_dirs: Sequence[LogDir], topics: Iterable[str] | None) -> list[Pa
 
 def _settings(
     topic: str, replicas: Replicas, clusters: Sequence[ClusterMetadata], given: Mapping[str, object]
-) -> TakenSettings:
+) -> ImportedSettings:
     """The settings for a topic, without those of another topic that had its name before, or has it now."""
     topic_ids = set[uuid.UUID]()
     for name, log_dirs in replicas.items() if clusters else ():
@@ -522,7 +522,7 @@ def _settings(
 def _adopt(
     replicas: Replicas,
     target: Storage,
-    settings: Callable[[], TakenSettings],
+    settings: Callable[[], ImportedSettings],
     states: LeftStates,
     *,
     in_place: bool,
@@ -534,7 +534,7 @@ def _adopt(
         replicas, target, topic_log, chosen.config, states, by_links=in_place, dry_run=dry_run
     )
     if not adopted.was_there:
-        adopted = dataclasses.replace(adopted, settings=chosen.taken, notes=(*adopted.notes, *chosen.notes))
+        adopted = dataclasses.replace(adopted, settings=chosen.values, notes=(*adopted.notes, *chosen.notes))
     if snapshot is not None:
         topic = made[adopted.name] = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
         adopted = dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions))

@@ -67,7 +67,9 @@ def warm_up() -> WarmUp:
         plain = _old_message(0, b"v", codec=0)
         (path / f"{0:020d}.log").write_bytes(plain + _old_message(1, gzip.compress(plain), codec=1))
         files = [
-            DumpedFile.at(str(file)) for suffix in ("log", "index", "timeindex") for file in path.rglob(f"*.{suffix}")
+            DumpedFile.from_address(str(file))
+            for suffix in ("log", "index", "timeindex")
+            for file in path.rglob(f"*.{suffix}")
         ]
         dump(files, DumpOptions(print_data_log=True), DumpOutput(io.BytesIO(), io.BytesIO()))
     return WarmUp(time.monotonic() - started)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
-from distlog.core.kafka.broker_setting import broker_setting, given, shown
+from distlog.core.kafka.broker_setting import broker_setting, given_values, shown
 from distlog.core.limits import MAX_INT
 from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES
 from distlog.gateway.security.acls import check_principal
@@ -225,11 +225,11 @@ class ShownSetting(NamedTuple):
 
 def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> GatewayConfig:
     """The config with the settings of Kafka that it knows; other settings are ignored. Raises InvalidConfigError."""
-    groups = replace(config.groups, **given(GroupSettings, settings))
-    acls = replace(config.acls, **given(AclSettings, settings))
+    groups = replace(config.groups, **given_values(GroupSettings, settings))
+    acls = replace(config.acls, **given_values(AclSettings, settings))
     # a file of settings without an authorizer does not end that of --acls
     acls = replace(acls, authorizer=acls.authorizer or config.acls.authorizer)
-    return replace(config, groups=groups, acls=acls, **given(GatewayConfig, settings))
+    return replace(config, groups=groups, acls=acls, **given_values(GatewayConfig, settings))
 
 
 def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
@@ -239,7 +239,7 @@ def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
 
 
 def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSetting]:
-    """The broker's settings that count for topics which do not set them; `defaults` are the given ones."""
+    """The broker's settings that count for topics which do not set them; `defaults` are the given_values ones."""
     values = TopicConfig.parse(defaults).all()
     for topic, broker in _OF_TOPICS.items():
         value = values[topic]

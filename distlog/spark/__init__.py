@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from distlog.core.optional import extra, optional
 
 optional("pyspark", "distlog.spark", extra("spark"))
-# first, since it tells of a PySpark that is too old
+# first, since it refuses a PySpark that is too old
 import_module("distlog.spark.versions")
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ __all__ = [
     "to_table",
 ]
 
-#: The modules of these names. Each is imported when a name of it is first used: Spark's processes of Python, which
-#: need the format alone, begin a tenth of a second sooner.
+#: The public names by module. A module is imported at the first use of a name: Spark's Python processes, which need
+#: only the data source, start a tenth of a second sooner.
 _MODULES = {
     "executor": ("SparkExecutor",),
     "frames": ("append", "frame", "lag", "read", "register_tables", "stream"),

@@ -49,7 +49,7 @@ from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms
 from distlog.core.write.rows import IGNORED, unknown_columns
 from distlog.spark.known_topics import KNOWN_TOPICS, loaded
-from distlog.spark.options import settle
+from distlog.spark.options import freeze_objects
 from distlog.spark.read_options import Ranges, ReadOptions, read_bounds
 from distlog.spark.versions import (
     EqualTo,
@@ -105,8 +105,8 @@ def check_schema(schema: StructType) -> None:
     schema_of(schema.names, include_headers=True)
     for field in schema:
         if field.dataType != TYPES[field.name]:
-            wanted, got = TYPES[field.name].simpleString(), field.dataType.simpleString()
-            raise InvalidConfigError(f"column {field.name} must be {wanted}, not {got}; cast it after the read")
+            expected, got = TYPES[field.name].simpleString(), field.dataType.simpleString()
+            raise InvalidConfigError(f"column {field.name} must be {expected}, not {got}; cast it after the read")
         if field.name in ("key", "value") and not field.nullable:
             raise InvalidConfigError(f"column {field.name} can hold nulls: declare it nullable")
 
@@ -122,8 +122,8 @@ def check_writable(schema: StructType, config: TopicConfig) -> None:
             continue
         accepted = _WRITABLE[field.name]
         if not isinstance(field.dataType, accepted) or (field.name == "headers" and not _are_headers(field.dataType)):
-            wanted = " or ".join(kind.typeName() for kind in accepted)
-            raise InvalidRecordError(f"column {field.name} must be {wanted}", type=field.dataType.simpleString())
+            expected = " or ".join(kind.typeName() for kind in accepted)
+            raise InvalidRecordError(f"column {field.name} must be {expected}", type=field.dataType.simpleString())
     needed = ["value", "key"] if "compact" in config.cleanup_policy else ["value"]
     for name in needed:
         if name not in schema.names:
@@ -203,12 +203,12 @@ class Split(InputPartition):
         self.slices, self.isolation = list(slices), isolation
 
     def __repr__(self) -> str:
-        return f"Split(segments={len(self.slices)}, bytes={sum(piece.estimated_bytes for piece in self.slices)})"
+        return f"Split(segments={len(self.slices)}, bytes={_total_bytes(self.slices)})"
 
 
 @dataclass(frozen=True, slots=True)
 class SplitSize:
-    """The size of splits: for `cores` cores, at least `min_splits` splits, at most `max_records` records in each."""
+    """The size of splits: for `cores` cores, at least `min_splits` splits, at most `max_records` records each."""
 
     cores: int
     min_splits: int | None = None
@@ -219,49 +219,56 @@ class SplitSize:
         usual = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
         count = ceil(total_bytes / usual)
         if count > self.cores:
-            # as many for each core, and one less for each if they would be small: twice MIN_BYTES is no more than MAX
+            # as many for each core, and one less for each if they would be small: twice MIN_BYTES is no more than
+            # MAX
             count = ceil(count / self.cores) * self.cores
             count -= self.cores * (total_bytes < count * MIN_BYTES)
         return max(ceil(total_bytes / max(count, self.min_splits or 1)), 1)
 
 
+def _total_bytes(slices: Iterable[SegmentSlice]) -> int:
+    return sum(segment_slice.estimated_bytes for segment_slice in slices)
+
+
 def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentSlice]]:
     """Groups of slices that together hold exactly the records of `slices`, in order. No group is empty."""
-    target = size.target_bytes(sum(piece.estimated_bytes for piece in slices))
-    pieces = [part for piece in slices for part in _cut_by_offsets(piece, target, size.max_records)]
-    groups = split_by_bytes(pieces, target)
+    target = size.target_bytes(_total_bytes(slices))
+    cuts = [cut for segment_slice in slices for cut in _cut_by_offsets(segment_slice, target, size.max_records)]
+    groups = split_by_bytes(cuts, target)
     if size.max_records is None:
         return groups
-    return [part for group in groups for part in _pack_by_records(group, size.max_records)]
+    return [cut for group in groups for cut in _pack_by_records(group, size.max_records)]
 
 
-def _cut_by_offsets(piece: SegmentSlice, target_bytes: int, max_records: int | None) -> Iterator[SegmentSlice]:
+def _cut_by_offsets(
+    segment_slice: SegmentSlice, target_bytes: int, max_records: int | None
+) -> Iterator[SegmentSlice]:
     """Cut a slice by offsets if a cut by bytes cannot: for a limit of records, or if only some offsets are wanted."""
-    start = max(piece.start_offset, piece.segment.base_offset)
-    end = min(piece.end_offset, piece.segment.next_offset)
-    parts = 1 if piece.whole else max(1, round(piece.estimated_bytes / target_bytes))
+    start = max(segment_slice.start_offset, segment_slice.segment.base_offset)
+    end = min(segment_slice.end_offset, segment_slice.segment.next_offset)
+    parts = 1 if segment_slice.whole else max(1, round(segment_slice.estimated_bytes / target_bytes))
     if max_records is not None:
         parts = max(parts, -(-(end - start) // max_records))
     edges = [start + (end - start) * part // parts for part in range(parts + 1)]
-    return (piece._replace(start_offset=low, end_offset=high) for low, high in pairwise(edges))
+    return (segment_slice._replace(start_offset=low, end_offset=high) for low, high in pairwise(edges))
 
 
 def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterator[list[SegmentSlice]]:
     group: list[SegmentSlice] = []
     held = 0
-    for piece in slices:
-        records = piece.end_offset - piece.start_offset
+    for segment_slice in slices:
+        records = segment_slice.end_offset - segment_slice.start_offset
         if group and held + records > max_records:
             yield group
             group, held = [], 0
-        group.append(piece)
+        group.append(segment_slice)
         held += records
     if group:
         yield group
 
 
 def load_snapshot(options: ReadOptions) -> Snapshot:
-    """The topic as it is now, with what writers appended in place, or at the version or time of the options."""
+    """The topic at its newest version, with the active segments, or at the version or time of the options."""
     if isinstance(options.storage, TieredStorage):
         # it imports all of a topic, which no other read needs
         from distlog.core.tiered.tiered_topic import load
@@ -287,7 +294,7 @@ class SplitReader:
         batches = read(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
         for batch in self._format.format(batches):
             yield batch
-            settle()
+            freeze_objects()
 
 
 class DistlogReader(DataSourceReader):
@@ -315,12 +322,12 @@ class DistlogReader(DataSourceReader):
         return bounds, times
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one split, or no rows if there was nothing to plan and so `partition` is no split."""
+        """Return the rows of one split, or none where Spark made a partition because there was none to plan."""
         return self._splits.read(partition) if isinstance(partition, Split) else iter(())
 
 
-# Process, socket and batches are the same as with the data source, but the JVM is a third faster. And Spark knows
-# how large the rows are, which no data source in Python can tell it.
+# Process, socket and batches are the same as with the data source, but the JVM is a third faster. And Spark gets an
+# estimate of the rows' size, which a Python data source cannot give.
 
 
 #: The bytes of a row of one long in Spark's estimates.
@@ -340,7 +347,7 @@ def read_splits(
     """The records of `splits` of a topic as a DataFrame, with one task for each split."""
     reader = SplitReader(storage, prefix, schema)
     # pickled one by one, since each task gets all and needs one
-    pickled = [pickle.dumps(each) for each in splits]
+    pickled = [pickle.dumps(item) for item in splits]
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -351,16 +358,20 @@ def read_splits(
 
 
 def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
-    """About how large the rows of `splits` are in Spark's memory, as far as metadata tell."""
-    pieces = [piece for each in splits for piece in each.slices]
-    records = sum(piece.estimated_records for piece in pieces)
+    """About how large the rows of `splits` are in Spark's memory, estimated from metadata."""
+    cuts = [segment_slice for work in splits for segment_slice in work.slices]
+    records = sum(segment_slice.estimated_records for segment_slice in cuts)
     sized = sum(isinstance(field.dataType, _SIZED) for field in schema)
-    unpacked = (piece.estimated_bytes * (1 if piece.segment.compression == "none" else _UNPACKED) for piece in pieces)
+    unpacked = (
+        segment_slice.estimated_bytes * (1 if segment_slice.segment.compression == "none" else _UNPACKED)
+        for segment_slice in cuts
+    )
     return (sum(unpacked) if sized else 0) + records * 8 * (1 + len(schema))
 
 
 def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
-    """The numbers 0 to `count` - 1 in the column `id`, each in a task, which Spark believes to have `size` bytes."""
+    """The numbers 0 to `count` - 1 in the column `id`, each in a task, which Spark believes to have `size`
+    bytes."""
     rows = max(size // _NUMBER_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
         # this planner knows how many rows an explode gives, but not how many a filter lets through
@@ -374,18 +385,18 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
     return last if count == 1 else spark.range(0, count - 1, 1, count - 1).union(last)
 
 
-# Every filter is also returned to Spark, which applies it to each row. So a filter that we do not understand costs
-# time, but never gives a wrong row. Pushdown is not the default, because Spark 4.3.0 keeps the plan of the first
-# scan of a DataFrame for all its later scans: a narrowed plan is right for only one action per `load()`.
+# Every filter is also returned to Spark, which applies it to each row. So an unsupported filter costs time, but
+# never gives a wrong row. Pushdown is not the default, because Spark 4.3.0 keeps the plan of the first scan of a
+# DataFrame for all its later scans: a narrowed plan is right for only one action per `load()`.
 
 
 class FilteringReader(DistlogReader):
-    """A reader that skips what cannot pass the filters: partitions, segments, batches, and records by their time."""
+    """A reader that skips partitions, segments, batches and records that cannot pass the filters."""
 
     _filters: tuple[Filter, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep the filters, and return all of them, so that Spark applies them too."""
+        """Keep the filters, and return all, so that Spark applies them too."""
         self._filters = tuple(filters)
         return filters
 
@@ -393,53 +404,53 @@ class FilteringReader(DistlogReader):
         return {**super().__getstate__(), "_filters": ()}
 
     def _narrow(self, bounds: Ranges, times: TimeRange) -> tuple[Ranges, TimeRange]:
-        for each in self._filters:
-            bounds = _narrowed(each, bounds)
-            times = times.within(_times(each))
+        for pushed in self._filters:
+            bounds = _narrowed(pushed, bounds)
+            times = times.within(_times(pushed))
         return bounds, times
 
 
-def _narrowed(each: Filter, bounds: Ranges) -> Ranges:
-    column = getattr(each, "attribute", None)
+def _narrowed(pushed: Filter, bounds: Ranges) -> Ranges:
+    column = getattr(pushed, "attribute", None)
     if column == ("partition",):
-        return {number: span for number, span in bounds.items() if _may_hold(each, number)}
+        return {number: span for number, span in bounds.items() if _may_hold(pushed, number)}
     if column == ("offset",):
-        return {number: _offsets(each, *span) for number, span in bounds.items()}
+        return {number: _offsets(pushed, *span) for number, span in bounds.items()}
     return bounds
 
 
-def _may_hold(each: Filter, partition: int) -> bool:
-    if isinstance(each, In):
-        return not each.value or partition in each.value
-    start, end = _offsets(each, partition, partition + 1)
+def _may_hold(pushed: Filter, partition: int) -> bool:
+    if isinstance(pushed, In):
+        return not pushed.value or partition in pushed.value
+    start, end = _offsets(pushed, partition, partition + 1)
     return start < end
 
 
-def _offsets(each: Filter, start: int, end: int) -> tuple[int, int]:
-    values = each.value if isinstance(each, In) else (getattr(each, "value", None),)
+def _offsets(pushed: Filter, start: int, end: int) -> tuple[int, int]:
+    values = pushed.value if isinstance(pushed, In) else (getattr(pushed, "value", None),)
     if not values or not all(type(value) is int for value in values):
         return start, end
     low, high = start, end
-    if isinstance(each, (EqualTo, In, GreaterThanOrEqual)):
+    if isinstance(pushed, (EqualTo, In, GreaterThanOrEqual)):
         low = max(start, min(values))
-    if isinstance(each, GreaterThan):
+    if isinstance(pushed, GreaterThan):
         low = max(start, values[0] + 1)
-    if isinstance(each, (EqualTo, In, LessThanOrEqual)):
+    if isinstance(pushed, (EqualTo, In, LessThanOrEqual)):
         high = min(end, max(values) + 1)
-    if isinstance(each, LessThan):
+    if isinstance(pushed, LessThan):
         high = min(end, values[0])
     return (low, high) if low < high else (start, start)
 
 
-def _times(each: Filter) -> TimeRange:
-    values = each.value if isinstance(each, In) else (getattr(each, "value", None),)
-    if getattr(each, "attribute", None) != ("timestamp",) or not values:
+def _times(pushed: Filter) -> TimeRange:
+    values = pushed.value if isinstance(pushed, In) else (getattr(pushed, "value", None),)
+    if getattr(pushed, "attribute", None) != ("timestamp",) or not values:
         return ALWAYS
     # a time without a zone would be in the session's zone
     if not all(isinstance(value, datetime) and value.tzinfo for value in values):
         return ALWAYS
     oldest, newest = to_ms(min(values)), to_ms(max(values))
     return TimeRange(
-        oldest if isinstance(each, (EqualTo, In, GreaterThan, GreaterThanOrEqual)) else MIN_LONG,
-        newest if isinstance(each, (EqualTo, In, LessThan, LessThanOrEqual)) else MAX_LONG,
+        oldest if isinstance(pushed, (EqualTo, In, GreaterThan, GreaterThanOrEqual)) else MIN_LONG,
+        newest if isinstance(pushed, (EqualTo, In, LessThan, LessThanOrEqual)) else MAX_LONG,
     )

@@ -1,7 +1,7 @@
 """The Spark data source `distlog`, for `format("distlog")` of `spark.read`, `df.write`, and streams in and out.
 
 Each step of planning, each stream and each commit has a process of Python of its own, which imports what it needs.
-So what one of them alone needs is imported where it is used: a stream begins the sooner for it.
+A module that only one process needs is imported where it is used, which starts a stream sooner.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.options import check_hidden, settle, storage_texts
+from distlog.spark.options import check_hidden, freeze_objects, storage_texts
 from distlog.spark.versions import (
     HAS_ADMISSION,
     HAS_FILTERS,
@@ -47,7 +47,7 @@ class DistlogDataSource(DataSource):
         check_hidden(options)
 
     @property
-    def _given(self) -> dict[str, str]:
+    def _all_options(self) -> dict[str, str]:
         return {**storage_texts(self.registered), **self.options}
 
     @classmethod
@@ -69,8 +69,8 @@ class DistlogDataSource(DataSource):
         from distlog.spark.batch_source import load_snapshot, schema_of
         from distlog.spark.read_options import ReadOptions
 
-        settle()
-        options = ReadOptions.parse(self._given)
+        freeze_objects()
+        options = ReadOptions.parse(self._all_options)
         schema = schema_of(options.columns, options.include_headers)
         self._loaded = options, load_snapshot(options)
         return schema
@@ -80,11 +80,11 @@ class DistlogDataSource(DataSource):
         from distlog.spark.batch_source import DistlogReader, FilteringReader, check_schema, load_snapshot
         from distlog.spark.read_options import ReadOptions
 
-        settle()
+        freeze_objects()
         # this object is sent to the tasks later, and the snapshot is too large to send
         loaded, self._loaded = self._loaded, None
         # before the schema: a table of the catalog has one of any types, and no option that names a topic
-        options = loaded[0] if loaded else ReadOptions.parse(self._given)
+        options = loaded[0] if loaded else ReadOptions.parse(self._all_options)
         check_schema(schema)
         snapshot = loaded[1] if loaded else load_snapshot(options)
         check_part(HAS_FILTERS or not options.push_filters, "the option pushFilters", "4.1")
@@ -97,12 +97,12 @@ class DistlogDataSource(DataSource):
         from distlog.spark.stream_plan import StreamOptions
         from distlog.spark.stream_source import DistlogStreamReader, RefusedStreamReader, WholeStreamReader
 
-        settle()
+        freeze_objects()
         # as in `reader`; a stream loads its own, since a query may start long after `load()`
         self._loaded = None
         try:
             check_schema(schema)
-            options = StreamOptions.parse(self._given)
+            options = StreamOptions.parse(self._all_options)
         except InvalidConfigError as error:
             if not HAS_ADMISSION:
                 raise
@@ -113,26 +113,26 @@ class DistlogDataSource(DataSource):
         return WholeStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer that appends rows of `schema`, all of them in one commit."""
+        """The writer that appends rows of `schema` in one commit."""
         from distlog.spark.sink import DistlogWriter, WriteOptions
 
-        settle()
+        freeze_objects()
         if overwrite:
             raise InvalidConfigError("a topic is append only: use mode('append'), or drop the topic first")
-        return DistlogWriter.open(WriteOptions.parse(self._given), schema)
+        return DistlogWriter.open(WriteOptions.parse(self._all_options), schema)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """The writer that appends the rows of one micro-batch, all of them in one commit."""
+        """The writer that appends the rows of one micro-batch in one commit."""
         from distlog.spark.sink import WriteOptions
         from distlog.spark.stream_sink import DistlogStreamWriter
 
-        settle()
+        freeze_objects()
         if overwrite:
             raise InvalidConfigError("a topic is append only: use outputMode('append')")
         check_part(HAS_STREAM_SINK, "the sink of streams", "4.1", ": use distlog.spark.append in foreachBatch")
-        return DistlogStreamWriter.open(WriteOptions.parse(self._given, is_stream=True), schema)
+        return DistlogStreamWriter.open(WriteOptions.parse(self._all_options, is_stream=True), schema)
 
 
 def with_storage_options(storage_options: Mapping[str, Any], name: str) -> type[DistlogDataSource]:

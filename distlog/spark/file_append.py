@@ -25,7 +25,7 @@ from distlog.core.files.input_files import InputFile
 from distlog.core.files.splits import OPEN_BYTES, Run, pack
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.write.append import AppendResult, check_room, replayed
-from distlog.spark.sink import TaskWriter, TopicFacts, WriteOptions, WrittenSegments, commit_written
+from distlog.spark.sink import PlannedTopic, TaskWriter, WriteOptions, WrittenSegments, commit_written
 from distlog.spark.spark_session import cores
 from distlog.spark.tasks import run_tasks
 
@@ -40,9 +40,9 @@ LEAST_TASK, MOST_TASK = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
 #: Splits are smaller than tasks, so that tasks have equal work; but each has the price of a read.
 _SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
-#: What a task holds for its bundle at most.
+#: The most bytes that a task holds for its bundle.
 HELD_BYTES = 32 << 20
-#: On an object store a task with many partitions gets only so many bytes for each, since it holds parts of uploads.
+#: On an object store a task gets at most this many bytes per partition, since it holds parts of uploads.
 _PARTITION_BYTES = 4 << 20
 #: How long a task keeps memory that is free.
 _DECAY_MS = 100
@@ -64,20 +64,24 @@ def append_files(
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
     codec_of(topic.config, options.compression)
     check_room(snapshot, app_id, batch_id)
-    facts = TopicFacts.of(snapshot, app_id, batch_id)
-    if facts.is_done:
+    planned = PlannedTopic.of(snapshot, app_id, batch_id)
+    if planned.is_done:
         topic.storage.sync(paths.COMMITS_DIR)
         return FilesResult(replayed(snapshot, app_id, batch_id) or AppendResult(None))
-    runs = _planned(reader, files, cores(spark), most_bytes(facts.partitions, is_local=options.storage.is_local))
-    work = RunWork(reader, options, facts)
+    runs = _planned(reader, files, cores(spark), most_bytes(planned.partitions, is_local=options.storage.is_local))
+    work = RunWork(reader, options, planned)
     is_small = sum(map(_work, files)) <= FEW_BYTES
     first = _checked([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
-    done = _repeated(spark, work, runs, first)
-    reports = [each.report for each in done]
+    finished_runs = _repeated(spark, work, runs, first)
+    reports = [finished_run.report for finished_run in finished_runs]
     check_fields(reports)
-    written = [each.written for each in done]
-    appended = commit_written(options, facts, written, topic.handle, snapshot)
-    without = [name for each in done for name in files_without_records(each.run, each.report)]
+    written = [finished_run.written for finished_run in finished_runs]
+    appended = commit_written(options, planned, written, topic.handle, snapshot)
+    without = [
+        name
+        for finished_run in finished_runs
+        for name in files_without_records(finished_run.run, finished_run.report)
+    ]
     return FilesResult(appended, sum(report.skipped for report in reports), without)
 
 
@@ -96,12 +100,12 @@ class RunWork:
 
     reader: FileReader
     options: WriteOptions
-    facts: TopicFacts
+    planned: PlannedTopic
 
     def __call__(self, run: Run) -> RunDone | InvalidRecordError:
         """An error of the input, which names the file and the line, is returned: to try again would not help."""
         _spare_memory()
-        writer = TaskWriter(self.options.storage, self.facts, self.options.compression, "ms", HELD_BYTES)
+        writer = TaskWriter(self.options.storage, self.planned, self.options.compression, "ms", HELD_BYTES)
         reading = self.reader.read(run)
         try:
             for part in reading:
@@ -125,10 +129,10 @@ def _spare_memory() -> None:
 
 def _checked(results: Sequence[RunDone | InvalidRecordError]) -> list[RunDone]:
     """The runs that are done; raises the first error in the order of the input."""
-    done = [result for result in results if isinstance(result, RunDone)]
-    if len(done) < len(results):
+    finished = [result for result in results if isinstance(result, RunDone)]
+    if len(finished) < len(results):
         raise next(result for result in results if isinstance(result, InvalidRecordError))
-    return done
+    return finished
 
 
 def _append(writer: TaskWriter, part: Part) -> None:
@@ -157,14 +161,16 @@ def _work(file: InputFile) -> int:
     return file.size + OPEN_BYTES
 
 
-def _repeated(spark: SparkSession, work: RunWork, runs: Sequence[Run], done: Sequence[RunDone]) -> Sequence[RunDone]:
-    """The runs that are done, those again that had begun within a quoted field of CSV."""
-    repeats = runs_to_repeat(runs, [each.report for each in done])
+def _repeated(
+    spark: SparkSession, work: RunWork, runs: Sequence[Run], finished: Sequence[RunDone]
+) -> Sequence[RunDone]:
+    """Return the runs, after a repeat of the runs that began within a quoted field of CSV."""
+    repeats = runs_to_repeat(runs, [finished_run.report for finished_run in finished])
     if not repeats:
-        return done
-    again = _checked(run_tasks(spark, work, [repeat.run for repeat in repeats]))
-    kept, end = list[RunDone](), 0
-    for repeat, each in zip(repeats, again, strict=True):
-        kept += [*done[end : repeat.first], each]
+        return finished
+    repeated_runs = _checked(run_tasks(spark, work, [repeat.run for repeat in repeats]))
+    all_runs, end = list[RunDone](), 0
+    for repeat, repeated_run in zip(repeats, repeated_runs, strict=True):
+        all_runs += [*finished[end : repeat.first], repeated_run]
         end = repeat.end
-    return [*kept, *done[end:]]
+    return [*all_runs, *finished[end:]]

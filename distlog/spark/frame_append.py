@@ -21,8 +21,8 @@ from distlog.spark.batch_source import check_writable
 from distlog.spark.row_limit import RowLimit, has_large_row
 from distlog.spark.sink import (
     MicroBatch,
+    PlannedTopic,
     TaskWriter,
-    TopicFacts,
     WriteOptions,
     WrittenSegments,
     check_named,
@@ -55,8 +55,8 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
     check_named(batch, options)
     codec_of(topic.config, options.compression)
     check_writable(rows.schema, topic.config)
-    facts = TopicFacts.of(snapshot, app_id, batch_id)
-    if facts.is_done:
+    planned = PlannedTopic.of(snapshot, app_id, batch_id)
+    if planned.is_done:
         topic.storage.sync(paths.COMMITS_DIR)
         return replayed(snapshot, app_id, batch_id) or AppendResult(None)
     try:
@@ -65,14 +65,14 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
         # what the topic allows may have been raised since it was opened
         check_room(topic.refresh().snapshot, app_id, batch_id)
     if (table := few_rows(rows)) is not None:
-        written = [write_rows(options.storage, facts, options.compression, [table], options.timestamp_unit)]
+        written = [write_rows(options.storage, planned, options.compression, [table], options.timestamp_unit)]
     elif shuffle:
         rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
-        written = _written(by_id(rows, topic.partitions, "partition"), options, facts)
+        written = _written(by_id(rows, topic.partitions, "partition"), options, planned)
     else:
-        limited = _written_by_row_limit(rows, options, facts, snapshot)
-        written = _written(rows, options, facts) if limited is None else limited
-    return commit_written(options, facts, written, topic.handle, snapshot, batch=batch)
+        limited = _written_by_row_limit(rows, options, planned, snapshot)
+        written = _written(rows, options, planned) if limited is None else limited
+    return commit_written(options, planned, written, topic.handle, snapshot, batch=batch)
 
 
 def few_rows(rows: DataFrame) -> pa.Table | None:
@@ -96,10 +96,10 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
 
 def order_columns(order_by: OrderBy) -> list[Column]:
     """The columns to sort by. Raises InvalidRecordError for one that is not a name or a Column."""
-    given = [order_by] if isinstance(order_by, str | Column) else list(order_by)
-    if wrong := [type(column).__name__ for column in given if not isinstance(column, str | Column)]:
+    sort_columns = [order_by] if isinstance(order_by, str | Column) else list(order_by)
+    if wrong := [type(column).__name__ for column in sort_columns if not isinstance(column, str | Column)]:
         raise InvalidRecordError("order_by has names of columns, or Columns", type=wrong[0])
-    return [F.col(column) if isinstance(column, str) else column for column in given]
+    return [F.col(column) if isinstance(column, str) else column for column in sort_columns]
 
 
 def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
@@ -111,7 +111,7 @@ def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 def _written_by_row_limit(
-    rows: DataFrame, options: WriteOptions, planned: TopicFacts, snapshot: Snapshot
+    rows: DataFrame, options: WriteOptions, planned: PlannedTopic, snapshot: Snapshot
 ) -> list[WrittenSegments] | None:
     """The segments that the tasks wrote; None if some rows are too large for batches without a limit of bytes."""
     if snapshot.topic_id in _with_large_rows or _mean_bytes(snapshot) > MEAN_BYTES:
@@ -136,7 +136,7 @@ class _LargeRowError(Exception):
 
 
 def _written(
-    rows: DataFrame, options: WriteOptions, planned: TopicFacts, large: str | None = None
+    rows: DataFrame, options: WriteOptions, planned: PlannedTopic, large: str | None = None
 ) -> list[WrittenSegments]:
     """The segments that the tasks of the DataFrame wrote, in the order of its partitions.
 

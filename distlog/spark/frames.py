@@ -73,7 +73,7 @@ def append(
     With `shuffle` there is one segment per partition of the topic, and the order between tasks is lost. A repeated
     (app_id, batch_id) appends nothing and returns the first result; a batch_id of digits is a number. `compression`
     is the codec if the topic's compression.type is producer. Numbers in the column timestamp count
-    `timestamp_unit`: s, ms, us or ns. A TimestampWarning tells of times before 1990.
+    `timestamp_unit`: s, ms, us or ns. Times before 1990 cause a TimestampWarning.
 
     Raises InvalidRecordError and InvalidConfigError before any task runs. After that it raises Spark's own
     exceptions, with the text of distlog's.
@@ -101,9 +101,9 @@ def append(
 
 
 def _writable(url: str | Topic, storage_options: StorageSettings | None) -> Topic:
-    """The topic as it is now."""
+    """The topic at its newest version."""
     if not isinstance(url, Topic):
-        return _opened(url, None, None, storage_options)
+        return _open(url, None, None, storage_options)
     if storage_options is not None:
         raise InvalidConfigError("a Topic has its storage: give its url, or leave storage_options out")
     url.current.check_writable(url.storage)
@@ -116,15 +116,17 @@ def _check_frame(df: object) -> None:
         raise InvalidRecordError(text, type=type(df).__name__)
 
 
-def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFrame:
-    named = {name: source for name, source in given.items() if source is not None}
-    for name, source in named.items():
-        if not isinstance(source, str | Column):
-            raise InvalidRecordError(f"{name} is the name of a column, or a Column", type=type(source).__name__)
+def _project(df: DataFrame, sources: Mapping[str, str | Column | None]) -> DataFrame:
+    named = {name: column for name, column in sources.items() if column is not None}
+    for name, column in named.items():
+        if not isinstance(column, str | Column):
+            raise InvalidRecordError(f"{name} is the name of a column, or a Column", type=type(column).__name__)
     if not named:
         return df.drop(*IGNORED)
-    chosen: dict[str, str | Column] = {**{name: name for name in ACCEPTED if name in df.columns}, **named}
-    columns = [(F.col(source) if isinstance(source, str) else source).alias(name) for name, source in chosen.items()]
+    sources_by_name: dict[str, str | Column] = {**{name: name for name in ACCEPTED if name in df.columns}, **named}
+    columns = [
+        (F.col(column) if isinstance(column, str) else column).alias(name) for name, column in sources_by_name.items()
+    ]
     return df.select(*columns)
 
 
@@ -156,7 +158,7 @@ def read(
     """
     _check_session(spark)
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
-    topic = _opened(url, version, timestamp, storage_options)
+    topic = _open(url, version, timestamp, storage_options)
     times = scan_plan.times(start, end, start_time, end_time)
     bounds = scan_plan.bounds(topic.live_snapshot, partitions, start, end)
     slices, visible = scan_plan.plan(topic.reader, topic.live_snapshot, bounds, isolation, out_of_range, times)
@@ -191,13 +193,13 @@ def stream(
     The first query of a checkpoint begins at `start`: an offset, or one by partition, or LATEST or EARLIEST;
     partitions that it leaves out begin at their log start. With `start_time` it begins in each partition at the
     first record that is not older, or at the end. A micro-batch takes about `max_offsets` offsets and `max_bytes`
-    bytes of log. All else is as in `read`, and further options are those of `format("distlog")`.
+    bytes of log. All else is as in `read`, and further options belong to `format("distlog")`.
 
     Raises TopicNotFoundError, and ReadOnlyTopicError for a Topic at a version, since a stream follows the newest.
     """
     _check_session(spark)
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
-    topic = _opened(url, None, None, storage_options)
+    topic = _open(url, None, None, storage_options)
     topic.current.check_writable(topic.storage)
     bounds = scan_plan.bounds(topic.snapshot, partitions, start, None)
     starts = {number: EARLIEST if first is None else first for number, (first, _) in bounds.items()}
@@ -220,33 +222,33 @@ def stream(
 def register_tables(spark: SparkSession, root: str, *, storage_options: StorageSettings | None = None) -> list[str]:
     """Make each topic right below the folder `root` a temporary view of its name; returns the names as SQL has them.
 
-    A view has the columns of Spark's Kafka source, and shows its topic as it is now, so call this again to see what
-    was appended since. It replaces views of the same names, and hides tables of them.
+    A view has the columns of Spark's Kafka source, and shows its topic at this version; call this again to include
+    later appends. It replaces views of the same names, and hides tables with these names.
 
     Raises TopicNotFoundError if there is no topic, and InvalidTopicError for names that are the same to Spark, which
     sees no case unless `spark.sql.caseSensitive` is true; then no view is made.
     """
     _check_session(spark)
-    opened = topics(root, storage_options)
-    if not opened:
+    found_topics = topics(root, storage_options)
+    if not found_topics:
         raise TopicNotFoundError("no topic is right below this folder: give the one above the topics", root=root)
     if spark.conf.get("spark.sql.caseSensitive") != "true":
         spelled: dict[str, str] = {}
-        for topic in opened:
+        for topic in found_topics:
             other = spelled.setdefault(topic.name.lower(), topic.name)
             if other != topic.name:
                 raise InvalidTopicError(
-                    "Spark cannot tell these names apart: set spark.sql.caseSensitive to true",
+                    "Spark cannot distinguish these names: set spark.sql.caseSensitive to true",
                     first=other,
                     second=topic.name,
                 )
-    quoted = {f"`{topic.name}`": topic for topic in opened}
+    quoted = {f"`{topic.name}`": topic for topic in found_topics}
     for name, topic in quoted.items():
         read(spark, topic).createOrReplaceTempView(name)
     return list(quoted)
 
 
-def _opened(
+def _open(
     url: str | Topic, version: int | None, timestamp: Time | None, storage_options: StorageSettings | None
 ) -> Topic:
     """The topic to read, or to append to; its newest version is loaded from where this process saw it last."""
@@ -260,7 +262,7 @@ def _opened(
 
 
 def _check_session(spark: object) -> None:
-    # those of Spark Connect have another class
+    # a session of Spark Connect has another class
     if not hasattr(type(spark), "readStream"):
         raise InvalidConfigError("the first argument is a SparkSession", got=type(spark).__name__)
 
@@ -293,20 +295,22 @@ def lag(
     """The lag of a streaming query, a row for each partition that it reads with the format distlog or kafka.
 
     `position` is the end of the last batch that is done, `lag` the number of offsets from there to `end_offset`,
-    and `lag_bytes` about how many bytes of log these are. Without `topic` the ends are those that the query saw when
-    it planned that batch, which costs no request; those of the format kafka have no bytes, so these are None.
-    With `topic` the rows are of that topic alone, up to its end as it is now; for a Topic in place of its URL, which
-    moves on to the newest version, this is one request. There are no rows before the first batch is done. A progress,
-    as a StreamingQueryListener gets it, will do as well.
+    and `lag_bytes` about how many bytes of log these are. Without `topic` the end offsets are from the plan of that
+    batch, which costs no request; the format kafka reports no bytes, so lag_bytes is None. With `topic` the rows are
+    only for that topic, up to its current end; for a Topic in place of its URL, which moves on to the newest version,
+    this is one request. There are no rows before the first batch is done. A progress, as a StreamingQueryListener
+    gets it, will do as well.
 
     Raises InvalidConfigError if the query does not read `topic`, TopicNotFoundError if it read one that was dropped.
     """
     progress = query if isinstance(query, StreamingQueryProgress) else query.lastProgress
     # its JSON, since before 4.2 the texts of its offsets are none
     sources = [] if progress is None else json.loads(progress.json)["sources"]
-    read = {index: each["endOffset"] for index, each in enumerate(sources) if _offsets_in(each.get("endOffset"))}
+    read = {
+        index: source["endOffset"] for index, source in enumerate(sources) if _offsets_in(source.get("endOffset"))
+    }
     if topic is None:
-        rows = [row for index, end in read.items() for row in _told_lag(end, sources[index].get("latestOffset"))]
+        rows = [row for index, end in read.items() for row in _reported_lag(end, sources[index].get("latestOffset"))]
     else:
         rows = list(_lag_behind(*_newest(topic, storage_options), list(read.values())))
     return Listing(table_of_rows(rows, _LAG), "partitions")
@@ -316,28 +320,29 @@ def _offsets_in(value: Any) -> _Offsets:
     """The offsets in JSON of this source or of Spark's Kafka source; none for any other source."""
     offsets = value.get("offsets", value) if isinstance(value, dict) else {}
     are_offsets = isinstance(offsets, dict) and all(
-        isinstance(each, dict) and all(number.isdecimal() for number in each) for each in offsets.values()
+        isinstance(partition_offsets, dict) and all(number.isdecimal() for number in partition_offsets)
+        for partition_offsets in offsets.values()
     )
     return offsets if are_offsets else {}
 
 
-def _told_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
+def _reported_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
     """The rows of a source, by the offsets at which the batch ends, and at which the topics ended."""
     ends = _offsets_in(newest)
-    behind = newest.get(BYTES_BEHIND) if ends else None
+    bytes_behind = newest.get(BYTES_BEHIND) if ends else None
     for topic, offsets in _offsets_in(end).items():
         for number, position in offsets.items():
             last = ends.get(topic, {}).get(number)
-            left = None if last is None else max(0, last - position)
-            size = 0 if left == 0 else None if behind is None else behind.get(topic, {}).get(number)
-            yield _lag_row(topic, number, position, last, left, size)
+            remaining = None if last is None else max(0, last - position)
+            size = 0 if remaining == 0 else None if bytes_behind is None else bytes_behind.get(topic, {}).get(number)
+            yield _lag_row(topic, number, position, last, remaining, size)
 
 
 def _lag_behind(name: str, snapshot: Snapshot, read: Sequence[Any]) -> Iterator[dict[str, object]]:
     """The rows of the sources that read this topic."""
     mine = [value for value in read if name in _offsets_in(value)]
     if read and not mine:
-        topics = sorted({each for value in read for each in _offsets_in(value)})
+        topics = sorted({read_topic for value in read for read_topic in _offsets_in(value)})
         raise InvalidConfigError("the query does not read this topic", topic=name, reads=", ".join(topics))
     for value in mine:
         if value.get("topicId", snapshot.topic_id) != snapshot.topic_id:
@@ -354,5 +359,5 @@ def _lag_row(topic: str, partition: str, *values: int | None) -> dict[str, objec
 
 
 def _newest(topic: str | Topic, storage_options: StorageSettings | None) -> tuple[str, Snapshot]:
-    opened = _opened(topic, None, None, storage_options)
-    return opened.name, (opened if isinstance(topic, str) else opened.refresh()).live_snapshot
+    newest_topic = _open(topic, None, None, storage_options)
+    return newest_topic.name, (newest_topic if isinstance(topic, str) else newest_topic.refresh()).live_snapshot

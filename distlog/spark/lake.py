@@ -1,10 +1,10 @@
-"""A topic as a table of Delta or Iceberg, whose own commits tell how far it is: there is no checkpoint.
+"""A topic as a table of Delta or Iceberg, whose own commits hold the offsets, so it needs no checkpoint.
 
 A commit that adds records carries the offsets at which the next one begins, as Delta's `userMetadata` or in the
-summary of Iceberg's snapshot. So rows and offsets are there together or not at all, and a run begins where the table
-ends, whatever was killed before. Where no commit tells it any more, since the table's history was cut or restored,
-the offsets of the rows do. Of a compacted topic the table has the last record of each key, by `MERGE INTO`: that may
-be done twice, so the offsets follow in a commit of their own.
+summary of Iceberg's snapshot. So rows and offsets are written together or not at all, and a run begins where the
+table ends, even after a killed run. If no commit has the offsets any more, since the table's history was cut or
+restored, the offsets of the rows count. For a compacted topic the table has the last record of each key, by `MERGE
+INTO`, which is idempotent: the offsets follow in a separate commit.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ LakeFormat = Literal["delta", "iceberg"]
 
 #: The property of a table that `to_table` made, with the topic's id.
 TOPIC_PROPERTY = "distlog.topic"
-#: What commits carry is below this name.
+#: The name of the JSON object that a commit carries.
 _MARK = "distlog"
 #: Marks, on the way to the table, a record that deletes its key.
 _DELETES = "__distlog_deletes"
 #: Errors of the JVM where classes of a jar and of Spark were made for each other's other releases.
 _MISFITS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
-#: So many commits are looked at before all that the table still has.
+#: The number of newest commits to search before the whole history.
 _COMMITS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """The topic of a commit, the next offset by partition, and the number of the commit among such."""
+    """The topic of a commit, the next offset by partition, and the number of the commit among the marked ones."""
 
     topic: str
     keyed: bool
@@ -61,25 +61,25 @@ class _Mark:
 
     @classmethod
     def parse(cls, text: str | None) -> _Mark | None:
-        """The mark in a text that anybody may have written; None if it is no mark."""
+        """The mark in a text that anybody may have written; None if it is not a mark."""
         try:
-            given = json.loads(text or "")[_MARK]
-            offsets = {int(partition): int(offset) for partition, offset in given["offsets"].items()}
-            return cls(str(given["topic"]), bool(given["keyed"]), int(given["number"]), str(given["run"]), offsets)
+            mark = json.loads(text or "")[_MARK]
+            offsets = {int(partition): int(offset) for partition, offset in mark["offsets"].items()}
+            return cls(str(mark["topic"]), bool(mark["keyed"]), int(mark["number"]), str(mark["run"]), offsets)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
 
 @dataclass(slots=True)
 class LakeTable(ABC):
-    """A table by its name in SQL; its subclasses know what the two formats do in their own ways."""
+    """A table by its name in SQL; subclasses have what differs between the two formats."""
 
     spark: SparkSession
-    given: str
+    requested_name: str
     name: str = field(init=False)
 
     format: ClassVar[LakeFormat]
-    #: The jar that was tried with each PySpark, by its minor version, or the whole one where others do not fit.
+    #: The jar that was tried with each PySpark, by its minor version, or by the full version if no other one fits.
     #: Another jar is used as well, if Spark has it.
     jars: ClassVar[Mapping[str, str]]
     #: A class of the jar.
@@ -92,7 +92,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def _identifier(self) -> str:
-        """The table's name in SQL; InvalidConfigError if the format has no such tables."""
+        """The table's name in SQL; InvalidConfigError if the format has no tables of this name."""
 
     @abstractmethod
     def _check_settings(self) -> None:
@@ -124,11 +124,11 @@ class LakeTable(ABC):
             raise InvalidConfigError(text, pyspark=pyspark.__version__) from None
 
     def _remedy(self) -> str:
-        known = ", ".join(f"{jar} (PySpark {version})" for version, jar in self.jars.items())
-        return f"take a PySpark that has one, {known}, or start this one with a jar that fits it"
+        alternatives = ", ".join(f"{jar} (PySpark {version})" for version, jar in self.jars.items())
+        return f"use a PySpark that has one, {alternatives}, or start this one with a jar that fits it"
 
     @contextmanager
-    def told_misfits(self) -> Iterator[None]:
+    def explained_misfits(self) -> Iterator[None]:
         """Raise InvalidConfigError in place of the JVM's error where the jar lacks something in this Spark."""
         try:
             yield
@@ -183,11 +183,13 @@ class DeltaTable(LakeTable):
     known_by = "io.delta.sql.DeltaSparkSessionExtension"
 
     def _identifier(self) -> str:
-        if "/" not in self.given:
-            return self.given
-        if not self.given.startswith("/") and "://" not in self.given:
-            raise InvalidConfigError("the path of a table of Delta begins with / or a scheme", table=self.given)
-        return f"delta.{quoted(self.given)}"
+        if "/" not in self.requested_name:
+            return self.requested_name
+        if not self.requested_name.startswith("/") and "://" not in self.requested_name:
+            raise InvalidConfigError(
+                "the path of a table of Delta begins with / or a scheme", table=self.requested_name
+            )
+        return f"delta.{quoted(self.requested_name)}"
 
     def _check_settings(self) -> None:
         catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -199,7 +201,7 @@ class DeltaTable(LakeTable):
             )
 
     def marks(self) -> Iterator[tuple[_Mark, int]]:
-        """As in `LakeTable`; they end at a restore, after which earlier commits tell nothing of the table."""
+        """As in `LakeTable`; they end at a restore, since earlier commits do not describe the restored table."""
         for commit in self._history(_COMMITS) or self._history(None):
             if commit.operation == "RESTORE":
                 return
@@ -209,16 +211,16 @@ class DeltaTable(LakeTable):
     def _history(self, most: int | None) -> list[Any]:
         """The commits, newest first; none if these are not all, and no mark is among them."""
         limit = "" if most is None else f" LIMIT {most}"
-        found = self.spark.sql(f"DESCRIBE HISTORY {self.name}{limit}").collect()
-        is_told = any(_Mark.parse(each.userMetadata) or each.operation == "RESTORE" for each in found)
-        return found if most is None or is_told or len(found) < most else []
+        commits = self.spark.sql(f"DESCRIBE HISTORY {self.name}{limit}").collect()
+        is_marked = any(_Mark.parse(commit.userMetadata) or commit.operation == "RESTORE" for commit in commits)
+        return commits if most is None or is_marked or len(commits) < most else []
 
     def last_number(self) -> int:
         """The table's version: each mark has a commit of its own."""
         return int(self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0].version)
 
     def options(self, mark: _Mark) -> dict[str, str]:
-        """As in `LakeTable`. Of two runs that go on from the same commit, Delta lets one commit."""
+        """As in `LakeTable`; Delta accepts one of two runs that continue from the same commit."""
         return {"userMetadata": mark.to_json(), "txnAppId": f"distlog-{mark.topic}", "txnVersion": str(mark.number)}
 
 
@@ -234,18 +236,18 @@ class IcebergTable(LakeTable):
     known_by = "org.apache.iceberg.spark.SparkCatalog"
 
     def _identifier(self) -> str:
-        if "/" in self.given or "." not in self.given:
+        if "/" in self.requested_name or "." not in self.requested_name:
             text = "a table of Iceberg has a name in a catalog, as lake.logs.clicks"
-            raise InvalidConfigError(text, table=self.given)
-        return self.given
+            raise InvalidConfigError(text, table=self.requested_name)
+        return self.requested_name
 
     def _check_settings(self) -> None:
-        catalog = self.given.split(".")[0].strip("`")
+        catalog = self.requested_name.split(".")[0].strip("`")
         if not self.spark.conf.get(f"spark.sql.catalog.{catalog}", ""):
             raise InvalidConfigError(
                 f"Spark has no catalog of this name: give it spark.sql.catalog.{catalog}={self.known_by}, with its "
                 f"type and its address",
-                table=self.given,
+                table=self.requested_name,
             )
 
     def marks(self) -> Iterator[tuple[_Mark, int]]:
@@ -257,14 +259,14 @@ class IcebergTable(LakeTable):
         snapshots = {
             row.snapshot_id: row for row in self.spark.sql(f"SELECT {columns} FROM {self.name}.snapshots").collect()
         }
-        at = snapshots.get(current[0].snapshot_id) if current else None
-        while at is not None:
-            if mark := _Mark.parse(at.mark):
-                yield mark, int(at.added or 0)
-            at = snapshots.get(at.parent_id)
+        snapshot = snapshots.get(current[0].snapshot_id) if current else None
+        while snapshot is not None:
+            if mark := _Mark.parse(snapshot.mark):
+                yield mark, int(snapshot.added or 0)
+            snapshot = snapshots.get(snapshot.parent_id)
 
     def last_number(self) -> int:
-        """None is needed: Iceberg looks at no numbers."""
+        """Zero, since Iceberg checks no numbers."""
         return 0
 
     def options(self, mark: _Mark) -> dict[str, str]:
@@ -290,17 +292,17 @@ def fill(
     limits: Limits,
 ) -> tuple[int, int]:
     """Add what the topic has now and the table does not have yet; returns the rows and the batches that it added."""
-    with table.told_misfits():
+    with table.explained_misfits():
         return _Filling(table, topic.refresh(), columns, shaped, keyed, limits).run()
 
 
 def _start(mark: _Mark, number: int, state: PartitionState) -> int:
-    """The offset of the first record that the table does not have; OffsetOutOfRangeError if it is gone."""
-    # of a partition that came since the table was begun, the first record is the next one
+    """The offset of the first record that the table does not have; OffsetOutOfRangeError if it was deleted."""
+    # a partition that was added after the table was made begins at its first record
     offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
     if not state.log_start_offset <= offset <= state.log_end_offset:
         raise OffsetOutOfRangeError(
-            "the topic does not have the records any more that follow those of the table: make another table",
+            "the records after the table's end were deleted from the topic: make another table",
             partition=number,
             offset=offset,
             log_start_offset=state.log_start_offset,
@@ -365,27 +367,29 @@ class _Filling:
         if mark.topic != self.topic.snapshot.topic_id:
             self._refuse()
         if mark.keyed != self.keyed:
-            has, wanted = (
+            has, requested = (
                 ("one row for each key", "all records") if mark.keyed else ("all records", "one for each key")
             )
-            raise InvalidConfigError(f"the table has {has}, and not {wanted}: choose another", table=self.table.given)
+            raise InvalidConfigError(
+                f"the table has {has}, and not {requested}: choose another", table=self.table.requested_name
+            )
         return mark
 
     def _by_rows(self) -> _Mark:
         number = self.table.last_number()
-        found = self.table.spark.table(self.table.name).groupBy("partition").agg(F.max("offset").alias("last"))
-        offsets = {row.partition: row.last + 1 for row in found.collect()}
+        last_offsets = self.table.spark.table(self.table.name).groupBy("partition").agg(F.max("offset").alias("last"))
+        offsets = {row.partition: row.last + 1 for row in last_offsets.collect()}
         has_topic = TOPIC_PROPERTY in (self.table.properties() or {})
         if offsets and not has_topic:
             raise InvalidConfigError(
-                f"the table has rows, and neither its commits nor its property {TOPIC_PROPERTY} name a topic: "
+                f"the table has rows, but its commits and its property {TOPIC_PROPERTY} name no topic: "
                 "choose another table, or set the property to the topic's id",
-                table=self.table.given,
+                table=self.table.requested_name,
                 topic_id=self.topic.snapshot.topic_id,
             )
         mark = _Mark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
         if self.keyed and not has_topic:
-            # a merge carries no mark: without this one nobody knew whose rows they are until it is noted
+            # a merge carries no mark: without this one the rows' topic is unknown until the next mark
             self.table.append(self._no_rows(), mark)
         return mark
 
@@ -394,20 +398,24 @@ class _Filling:
         if not self.keyed:
             return self.shaped(frame)
         last = F.max_by(F.struct(*frame.columns), F.struct("offset", "partition")).alias("last")
-        kept = frame.where("key IS NOT NULL").groupBy("key").agg(last).select("last.*")
-        return self.shaped(kept.withColumn(_DELETES, F.col("value").isNull()))
+        newest_rows = frame.where("key IS NOT NULL").groupBy("key").agg(last).select("last.*")
+        return self.shaped(newest_rows.withColumn(_DELETES, F.col("value").isNull()))
 
     def _append(self, frame: DataFrame, mark: _Mark) -> int:
         self.table.append(self._rows(frame), mark)
-        same = [(found, rows) for found, rows in self.table.marks() if found and found.number == mark.number]
+        same = [
+            (added_mark, rows)
+            for added_mark, rows in self.table.marks()
+            if added_mark and added_mark.number == mark.number
+        ]
         if len(same) > 1:
             raise CommitConflictError(
                 "two runs at once added the same records: restore the table to the commit before these, and run one "
                 "at a time",
-                table=self.table.given,
+                table=self.table.requested_name,
             )
-        # the commit of another run may have come between, and then Delta dropped this one
-        return sum(rows for found, rows in same if found == mark)
+        # Delta drops this commit if another run committed first
+        return sum(rows for added_mark, rows in same if added_mark == mark)
 
     def _merge(self, frame: DataFrame, mark: _Mark) -> int:
         rows = self._rows(frame).persist()
@@ -421,4 +429,4 @@ class _Filling:
 
     def _refuse(self) -> None:
         text = "the table is of another topic, or of one of this name that was dropped: choose another table"
-        raise InvalidConfigError(text, table=self.table.given)
+        raise InvalidConfigError(text, table=self.table.requested_name)

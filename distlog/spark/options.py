@@ -17,18 +17,17 @@ from distlog.core.storage.storage import Storage
 _main = sys.modules["__main__"]
 _name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
 _is_sparks = _name.startswith("pyspark.")
-_pieces = count(1)
+_runs = count(1)
 
 
-def settle() -> None:
-    """Exclude all objects so far from garbage collection, at the first, second, fourth piece of work and so on.
+def freeze_objects() -> None:
+    """Exclude all current objects from garbage collection, at the first, second, fourth, eighth unit of work.
 
-    Spark's daemons, one for tasks and one for each step of planning, collect garbage after each piece of work. With
-    numba's many objects that takes 50 ms each time, and 10 ms more with those of a client of S3, which a piece makes
-    that is the first to need one; without them 1 ms. What a piece excludes is never freed if it becomes garbage in a
-    circle, so few do.
+    Spark's daemons, one for tasks and one for each step of planning, collect garbage after each unit of work. That
+    takes 1 ms, but 50 ms with numba's many objects and 10 ms more with the objects of an S3 client, which is made at
+    its first use. An excluded object is never freed from a reference cycle, so only few units exclude objects.
     """
-    if _is_sparks and (number := next(_pieces)).bit_count() == 1:
+    if _is_sparks and (number := next(_runs)).bit_count() == 1:
         if number == 1:
             gc.collect()
         gc.freeze()
@@ -47,10 +46,10 @@ STORAGE_PREFIX = "storage."
 
 #: How similar (0 to 1) an unknown name must be to one of ours to count as misspelt.
 _ALIKE = 0.75
-#: The same for options of Kafka's clients: there are many, and names like kafka.compression.zstd.level are right.
+#: The same for options of Kafka clients: there are many, and names like kafka.compression.zstd.level are right.
 _KAFKA_PREFIX, _KAFKA_ALIKE = "kafka.", 0.9
 
-#: The values of such options Spark hides by itself (`spark.redaction.regex`), by their names or what is in them.
+#: Spark itself hides the values of options that match (`spark.redaction.regex`), by name or by value.
 _HIDDEN_BY_SPARK = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 #: Names of clients' settings that are secrets, also inside of a setting that is a JSON object.
 _SECRET = re.compile(
@@ -61,9 +60,9 @@ _SECRET = re.compile(
 _PASSWORD_OF_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 
 
-def check_hidden(given: Mapping[str, str]) -> None:
+def check_hidden(options: Mapping[str, str]) -> None:
     """Raise InvalidConfigError if a `storage.` option has a secret that Spark would show in plans and logs."""
-    for name, value in given.items():
+    for name, value in options.items():
         shown = not _HIDDEN_BY_SPARK.search(name) and not _HIDDEN_BY_SPARK.search(value)
         nested = re.findall(r'"([^"]+)"\s*:', value) if value.lstrip().startswith(("{", "[")) else []
         is_secret = any(map(_SECRET.search, [name, *nested])) or _PASSWORD_OF_URL.search(value)
@@ -74,21 +73,21 @@ def check_hidden(given: Mapping[str, str]) -> None:
             )
 
 
-def storage_of(given: Mapping[str, str]) -> Storage:
+def storage_of(options: Mapping[str, str]) -> Storage:
     """The storage that `path` and the `storage.` options name."""
-    return Storage(*place_of(given))
+    return Storage(*url_and_settings(options))
 
 
-def place_of(given: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def url_and_settings(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """The option `path`, and the `storage.` options by their names without that; raises InvalidConfigError."""
-    path = given.get("path")
+    path = options.get("path")
     if not path:
         raise InvalidConfigError(
             "no topic is named: give its path or URL to load() or save(), as in load('s3://bucket/logs/clicks'); "
             "for SQL make a temporary view with the option path, since tables of the catalog lose their options"
         )
     prefix = len(STORAGE_PREFIX)
-    settings = {name[prefix:]: value for name, value in given.items() if name.lower().startswith(STORAGE_PREFIX)}
+    settings = {name[prefix:]: value for name, value in options.items() if name.lower().startswith(STORAGE_PREFIX)}
     return path, settings
 
 
@@ -101,19 +100,19 @@ def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 class Options:
-    """Parses the options `given`, by case-insensitive name. `known` are all valid names."""
+    """Parses `options` by case-insensitive name; `valid_names` are all that exist."""
 
-    def __init__(self, given: Mapping[str, str], known: list[str]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
-        spelled = {name.lower(): name for name in known}
-        for name in self._given.keys() - spelled.keys():
+    def __init__(self, options: Mapping[str, str], valid_names: list[str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        spelled = {name.lower(): name for name in valid_names}
+        for name in self._values.keys() - spelled.keys():
             alike = _KAFKA_ALIKE if name.startswith(_KAFKA_PREFIX) else _ALIKE
             close = difflib.get_close_matches(name, spelled, n=1, cutoff=alike)
             if close:
                 raise InvalidConfigError(f"unknown option {name}; did you mean {spelled[close[0]]}?")
 
     def text(self, name: str) -> str | None:
-        return self._given.get(name.lower())
+        return self._values.get(name.lower())
 
     def integer(self, name: str, minimum: int) -> int | None:
         """A whole number from `minimum` on, if it was given."""

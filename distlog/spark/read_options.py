@@ -1,4 +1,4 @@
-"""The options of a read: those of Spark's own Kafka source, with its values and errors, and a few more."""
+"""The options of a read: the options of Spark's own Kafka source, with its values and errors, and a few more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.tiered.remote_log import find_topic
 from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms
-from distlog.spark.options import Options, place_of, storage_of
+from distlog.spark.options import Options, storage_of, url_and_settings
 
 _EXAMPLE = '{"topic": {"0": 23, "1": -2}}'
 
@@ -52,7 +52,11 @@ def parse_offsets(text: str, option: str) -> ByPartition:
 def parse_assign(text: str) -> ByPartition:
     """The partitions in `text`, JSON like {"topic": [0, 1]}, each with the number 0."""
     topic, partitions = _one_topic(text, "assign", 'JSON like {"topic": [0, 1]}')
-    if not isinstance(partitions, list) or not partitions or not all(_is_entry(str(each), 0) for each in partitions):
+    if (
+        not isinstance(partitions, list)
+        or not partitions
+        or not all(_is_entry(str(number), 0) for number in partitions)
+    ):
         raise InvalidConfigError('option assign must be JSON like {"topic": [0, 1]}', value=text)
     return ByPartition(topic, dict.fromkeys(partitions, 0))
 
@@ -128,17 +132,17 @@ class ReadOptions:
     push_filters: bool = False
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
+    def parse(cls, texts: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
         """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
         # options that read several topics by Spark's other sources
         for name, advice in (("paths", "give load() one path"), ("subscribePattern", "leave out subscribePattern")):
-            if name.lower() in map(str.lower, given):
+            if name.lower() in map(str.lower, texts):
                 raise InvalidConfigError(f"a DataFrame is of one topic: {advice}, and make a union of several")
-        options = Options(given, [*READ_NAMES, *STREAM_NAMES])
+        options = Options(texts, [*READ_NAMES, *STREAM_NAMES])
         columns = options.text("columns")
         assign = options.text("assign")
         read = cls(
-            storage=_storage(options, given),
+            storage=_storage(options, texts),
             start=_bound(options, "starting", default_start),
             end=_bound(options, "ending", LATEST),
             times=TimeRange.between(_optional_time(options, "startTime"), _optional_time(options, "endTime")),
@@ -164,15 +168,15 @@ class ReadOptions:
         return read
 
 
-def _storage(options: Options, given: Mapping[str, str]) -> Storage:
+def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
     """The topic's folder; with `tiered` what shows a topic in Kafka's tiered storage as one."""
     if not options.flag("tiered", default=False):
-        return storage_of(given)
+        return storage_of(texts)
     topic = options.text("subscribe")
     if topic is None or options.text("versionAsOf") or options.text("timestampAsOf"):
         text = "option tiered needs subscribe, the topic's name, and has no versionAsOf and no timestampAsOf"
         raise InvalidConfigError(text)
-    url, settings = place_of(given)
+    url, settings = url_and_settings(texts)
     return TieredStorage(find_topic(url, topic, options.text("tieredTopicId"), settings))
 
 
@@ -225,7 +229,7 @@ def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions)
 
 
 def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
-    """The partitions that the options name, ascending; raises InvalidConfigError if the topic has no such ones."""
+    """The partitions that the options name, ascending; raises InvalidConfigError if the topic lacks one."""
     name = options.storage.name
     if options.subscribed not in (None, name):
         raise InvalidConfigError(
@@ -251,7 +255,7 @@ def first_of_times(
     return offsets_for_times(reader, snapshot.partitions, {number: _value(bound, number) for number in partitions})
 
 
-def start_offset(state: PartitionState, partition: int, options: ReadOptions, found: Found | None) -> int:
+def start_offset(state: PartitionState, partition: int, options: ReadOptions, found_record: Found | None) -> int:
     """The offset at which a read of the partition starts; the topic may not have this offset.
 
     `found` is what `first_of_times` has of the start. Raises InvalidConfigError if no record is at or after the time
@@ -261,12 +265,12 @@ def start_offset(state: PartitionState, partition: int, options: ReadOptions, fo
     value = _value(bound, partition)
     if bound.kind == "offset":
         return {EARLIEST: state.log_start_offset, LATEST: state.log_end_offset}.get(value, value)
-    if found:
-        return found[0]
+    if found_record:
+        return found_record[0]
     if options.unmatched_start == "latest":
         return state.log_end_offset
     raise InvalidConfigError(
-        f"no record is at or after {bound.option}; startingOffsetsByTimestampStrategy=latest reads such a partition "
+        f"no record is at or after {bound.option}; startingOffsetsByTimestampStrategy=latest reads that partition "
         "from its end",
         partition=partition,
         timestamp=value,
@@ -279,7 +283,7 @@ def held_offset(state: PartitionState, partition: int, offset: int, options: Rea
     if options.fail_on_data_loss and not low <= offset <= high:
         raise OffsetOutOfRangeError(
             "the partition does not hold this offset: ask for one between its bounds, or set "
-            "failOnDataLoss=false to read what is there",
+            "failOnDataLoss=false to read the records that exist",
             partition=partition,
             offset=offset,
             log_start_offset=low,

@@ -34,7 +34,7 @@ from distlog.core.maintain.group_rewrite import (
     result_or_failure,
 )
 from distlog.core.segments.topic_handle import TopicHandle
-from distlog.spark.options import settle
+from distlog.spark.options import freeze_objects
 from distlog.spark.spark_session import cores
 from distlog.spark.tasks import map_items, pack, target_cost
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_part
@@ -98,7 +98,7 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
         def terminate(self) -> Iterator[pa.Table]:
             for stage in self._stages.values():
                 yield from map(_table, stage.finish())
-            settle()
+            freeze_objects()
 
     check_part(HAS_ARROW_FUNCTIONS, "work that tasks share by a shuffle", "4.1")
     shuffled = by_id(frame, targets, "target").sortWithinPartitions("kind")

@@ -32,12 +32,12 @@ from distlog.core.write.append import AppendResult, BatchId, check_batch, check_
 from distlog.core.write.segments_writer import STICKY_BYTES, Appender, StickyState, assign_partitions
 from distlog.spark.batch_source import check_writable
 from distlog.spark.known_topics import KNOWN_TOPICS
-from distlog.spark.options import Options, settle, storage_of
+from distlog.spark.options import Options, freeze_objects, storage_of
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, check_part
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFacts:
+class PlannedTopic:
     """A topic at `version`. Files that the write begins get this version."""
 
     version: int
@@ -48,8 +48,8 @@ class TopicFacts:
     is_done: bool
 
     @classmethod
-    def of(cls, snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> TopicFacts:
-        """The facts of `snapshot`, for the write (app_id, batch_id)."""
+    def of(cls, snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> PlannedTopic:
+        """The topic at `snapshot`, for the write (app_id, batch_id)."""
         return cls(
             snapshot.version,
             snapshot.topic_id,
@@ -63,7 +63,7 @@ class TopicFacts:
         """Raise CommitConflictError unless `head` is a snapshot of the same topic."""
         if self.topic_id != head.topic_id:
             raise CommitConflictError(
-                "nothing was committed: the topic was dropped and created again meanwhile; write again"
+                "nothing was committed: the topic was dropped and created again during the write; write again"
             )
 
 
@@ -112,14 +112,14 @@ class WriteOptions:
         return self.merge_segments == "true" or (self.merge_segments == "auto" and is_micro_batch)
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], *, is_stream: bool = False) -> WriteOptions:
+    def parse(cls, texts: Mapping[str, str], *, is_stream: bool = False) -> WriteOptions:
         """Parse the options. Raises InvalidConfigError, and InvalidRecordError for bad ids.
 
         The versions of a stream are the numbers of its micro-batches, so it takes txnAppId alone.
         """
-        options = Options(given, WRITE_NAMES)
+        options = Options(texts, WRITE_NAMES)
         if options.text("tiered") is not None:
-            raise InvalidConfigError("option tiered is for reads: only Kafka's brokers add to its tiered storage")
+            raise InvalidConfigError("option tiered is for reads: only Kafka brokers add to their tiered storage")
         app_id, version = options.text("txnAppId"), options.text("txnVersion")
         if is_stream and version is not None:
             raise InvalidConfigError("leave txnVersion out: the versions of a stream are its batches' numbers")
@@ -131,7 +131,7 @@ class WriteOptions:
         merge = options.choice("mergeSegments", ("auto", "true", "false"))
         named = options.text("topic")
         unit = check_unit(options.text("timestampUnit") or "ms")
-        return cls(storage_of(given), app_id, batch_id, codec, merge, named, unit)
+        return cls(storage_of(texts), app_id, batch_id, codec, merge, named, unit)
 
     def check_topic(self) -> None:
         """Raise InvalidConfigError if the option topic names another topic than the path."""
@@ -160,7 +160,7 @@ class MicroBatch:
 def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool:
     """True if a version later than `after`, up to `head`, has the commit of the write; the commit is made durable.
 
-    Raises CommitStateUnknownError if vacuum has deleted some of these commits.
+    Raises CommitStateUnknownError if vacuum has deleted a commit in the range.
     """
     try:
         for commits in CommitFiles(storage).follow(after + 1, end=head + 1, known=head):
@@ -171,7 +171,7 @@ def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool
         floor = SnapshotLoader(storage).floor_above(error)
         if floor is None:
             raise
-        text = "the write took longer than commits are kept, so nobody can tell whether it was committed before"
+        text = "the write took longer than commits are kept, so it is unknown whether it was already committed"
         raise CommitStateUnknownError(text, read_version=after, log_floor=floor) from None
     return False
 
@@ -187,7 +187,7 @@ class WrittenSegments(WriterCommitMessage):
 
     segments: tuple[SegmentInfo, ...] = ()
     micro_batch: MicroBatch | None = None
-    topic: TopicFacts | None = None
+    topic: PlannedTopic | None = None
 
 
 class TaskWriter:
@@ -196,7 +196,7 @@ class TaskWriter:
     def __init__(
         self,
         storage: Storage,
-        topic: TopicFacts,
+        topic: PlannedTopic,
         compression: str | None,
         timestamp_unit: str,
         held_bytes: int | None = None,
@@ -226,7 +226,7 @@ class TaskWriter:
         except BaseException:
             self.abort()
             raise
-        settle()
+        freeze_objects()
 
     def close(self) -> WrittenSegments:
         """The segments of all rows."""
@@ -245,7 +245,7 @@ class TaskWriter:
 
 def write_rows(
     storage: Storage,
-    topic: TopicFacts,
+    topic: PlannedTopic,
     compression: str | None,
     batches: Iterable[pa.RecordBatch],
     timestamp_unit: str = "ms",
@@ -258,7 +258,7 @@ def write_rows(
 
 
 def all_written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenSegments]:
-    """Collect the segments that each task has written; raises CommitConflictError if one did not tell."""
+    """Collect the segments that each task has written; raises CommitConflictError if a task reported none."""
     written = [message for message in messages if isinstance(message, WrittenSegments)]
     if len(written) < len(messages):
         raise CommitConflictError("nothing was committed: a task did not report what it wrote; write again")
@@ -289,7 +289,7 @@ def check_named(batch: MicroBatch | None, options: WriteOptions) -> None:
 def commit_segments(
     handle: TopicHandle,
     snapshot: Snapshot,
-    planned: TopicFacts,
+    planned: PlannedTopic,
     segments: Sequence[SegmentInfo],
     *,
     app_id: str | None,
@@ -322,7 +322,7 @@ def commit_segments(
 
 def commit_written(
     options: WriteOptions,
-    planned: TopicFacts,
+    planned: PlannedTopic,
     written: Sequence[WrittenSegments],
     handle: TopicHandle,
     snapshot: Snapshot,
@@ -343,7 +343,7 @@ def commit_written(
         segments,
         app_id=options.app_id,
         batch_id=options.batch_id,
-        # Spark numbers the batches of a query, so the newest number tells which were committed
+        # Spark numbers the batches of a query, so the newest number shows which were committed
         in_order=batch is not None and options.batch_id == batch.batch_id,
         merges=options.merges(is_micro_batch=batch is not None),
         write_id=write_id,
@@ -351,7 +351,7 @@ def commit_written(
 
 
 def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]) -> None:
-    """Merge small segments. The write is committed and goes on without the merge if that fails."""
+    """Merge small segments. The write is committed, and a merge that fails does not fail it."""
     try:
         report, snapshot = merge_tails(handle, snapshot, appended)
     except Exception as error:
@@ -366,16 +366,16 @@ def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentIn
 class DistlogWriter(DataSourceArrowWriter):
     """One write, as Spark sees it."""
 
-    def __init__(self, options: WriteOptions, topic: TopicFacts) -> None:
+    def __init__(self, options: WriteOptions, topic: PlannedTopic) -> None:
         self._options, self._topic = options, topic
         self._write_id = uuid.uuid4().hex
 
     @classmethod
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogWriter:
-        """Load the facts of the topic, and check the write before any task runs."""
+        """Load the topic, and check the write before any task runs."""
         _, snapshot = KNOWN_TOPICS.load(options.storage)
         check_room(snapshot, options.app_id, options.batch_id)
-        topic = TopicFacts.of(snapshot, options.app_id, options.batch_id)
+        topic = PlannedTopic.of(snapshot, options.app_id, options.batch_id)
         options.check_topic()
         check_writable(schema, topic.config)
         codec_of(topic.config, options.compression)
@@ -392,7 +392,7 @@ class DistlogWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the segments of all tasks, in the order of the tasks, in one commit; a second call adds no other."""
-        settle()
+        freeze_objects()
         written = all_written(messages)
         if self._topic.is_done:
             self._options.storage.sync(paths.COMMITS_DIR)

@@ -24,14 +24,14 @@ DEFAULTS: Mapping[str, str] = {
     # batches sent to a Python writer have this many bytes; the limit of rows is high, so as not to make them smaller
     "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
-    # running a second attempt beside the first is correct, but writes everything twice
+    # running a second attempt next to the first is correct, but writes everything twice
     "spark.speculation": "false",
     # a time without a zone means UTC everywhere in distlog
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
 }
 
-#: Sessions that know the format. To register it again costs each of them a process of Python.
+#: Sessions that have the format. To register it again would start a Python process in each.
 _registered: WeakSet[SparkSession] = WeakSet()
 #: The formats with storage options of their own that a session knows, by those options.
 _with_options: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
@@ -67,8 +67,8 @@ def register(spark: SparkSession, storage_options: Mapping[str, Any] | None = No
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
         # PySpark 4.0 replaces no format that it found by itself
-        what, instead = "register with storage options", ": give them to append, read and stream"
-        check_part(not storage_options, what, "4.1", instead)
+        feature, instead = "register with storage options", ": give them to append, read and stream"
+        check_part(not storage_options, feature, "4.1", instead)
     _registered.add(spark)
 
 
@@ -99,7 +99,7 @@ def activate(spark: SparkSession) -> None:
 
 
 def cores(spark: SparkSession) -> int:
-    """The number of tasks that run at once; the number of this machine's processors if Spark does not tell."""
+    """The number of tasks that run at once; the number of this machine's processors if Spark does not report it."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect has no context, and each kind of session raises another error
@@ -107,18 +107,18 @@ def cores(spark: SparkSession) -> int:
 
 
 def default_settings() -> dict[str, str]:
-    """The settings of a new session that neither spark-submit nor its configuration chose."""
-    chosen = dict(DEFAULTS)
+    """The settings of a new session that spark-submit and its configuration leave open."""
+    settings = dict(DEFAULTS)
     if folder := os.environ.get("NUMBA_CACHE_DIR"):
-        chosen["spark.executorEnv.NUMBA_CACHE_DIR"] = folder
+        settings["spark.executorEnv.NUMBA_CACHE_DIR"] = folder
     if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
-        return {name: value for name, value in chosen.items() if name.startswith("spark.sql.")}
+        return {name: value for name, value in settings.items() if name.startswith("spark.sql.")}
     SparkContext._ensure_initialized()  # only the JVM knows the settings of spark-submit
     submitted = SparkConf()
-    kept = {name: value for name, value in chosen.items() if not submitted.contains(name)}
-    # PySpark turns the progress bar on by itself, so we cannot tell who did: show it on a terminal, never in a pipe.
-    # spark-submit takes over Python's streams, so the JVM is asked as well
+    defaults = {name: value for name, value in settings.items() if not submitted.contains(name)}
+    # PySpark turns the progress bar on by itself, so the user's choice is unknown: show it on a terminal, never in a
+    # pipe. spark-submit takes over Python's streams, so the JVM is asked as well
     jvm = SparkContext._jvm
     is_shown = sys.stderr is not None and sys.stderr.isatty()
     is_shown = is_shown or (jvm is not None and jvm.java.lang.System.console() is not None)
-    return {**kept, "spark.ui.showConsoleProgress": str(is_shown).lower()}
+    return {**defaults, "spark.ui.showConsoleProgress": str(is_shown).lower()}

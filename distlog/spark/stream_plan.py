@@ -56,9 +56,9 @@ from distlog.spark.read_options import (
 #     0}}}
 #
 # `offsets` has the shape of Spark's Kafka source: for each partition the next offset to read. `starts` is where
-# those partitions begin that the offset before this one does not have: all of them at the end of a stream's first
-# batch. So a batch that is replayed reads the same records, whatever its options mean by then. A Spark before 4.2
-# does not tell the offset before: there `first`, in place of `starts`, is where the stream began if it began here.
+# the partitions begin that the previous offset does not have: all partitions, at the end of a stream's first batch.
+# So a replayed batch reads the same records, even if its options now mean other offsets. A Spark before 4.2 does not
+# pass the previous offset: there `first`, in place of `starts`, is where the stream began if it began here.
 #
 # A checkpoint that Spark's Kafka source wrote has `offsets` alone: {"clicks": {"1": 7, "0": 23}}. It is taken too,
 # and the next offset is one of this kind. It has no topic id, so it is taken to be of the topic that is there now.
@@ -67,7 +67,7 @@ from distlog.spark.read_options import (
 FORMAT = 1
 #: The begin of a stream. A constant, since Spark asks for it several times, also after a restart.
 INITIAL: Mapping[str, Any] = {"version": FORMAT, "initial": True}
-#: Spark's progress shows these beside the newest offsets, by partition; named as the metrics of Spark's Kafka source.
+#: Spark's progress shows these with the newest offsets, by partition; named as the metrics of Spark's Kafka source.
 OFFSETS_BEHIND, BYTES_BEHIND = "offsetsBehindLatest", "bytesBehindLatest"
 
 
@@ -88,7 +88,11 @@ class StreamOffset:
         """The JSON object; equal offsets give equal texts."""
         value = {"version": FORMAT, "topicId": self.topic_id, "offsets": _by_partition(self.topic, self.offsets)}
         more = {"starts": self.starts, "first": self.first}
-        return value | {name: _by_partition(self.topic, given) for name, given in more.items() if given}
+        return value | {
+            name: _by_partition(self.topic, offsets_by_partition)
+            for name, offsets_by_partition in more.items()
+            if offsets_by_partition
+        }
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> StreamOffset | None:
@@ -159,14 +163,14 @@ def _foreign(value: Mapping[str, Any]) -> InvalidConfigError:
 
 #: Options of a batch read that a stream cannot have: it has no end, and follows the newest version.
 BATCH_ONLY = {
-    "endingOffsets": "a stream has no end: leave it out, or stop after what is there with Trigger.AvailableNow",
+    "endingOffsets": "a stream has no end: leave it out, or stop at the end of the log with Trigger.AvailableNow",
     "endingOffsetsByTimestamp": "a stream has no end: leave it out",
     "endingTimestamp": "a stream has no end: leave it out",
     "endTime": "a stream has no end: leave it out, or filter by the column timestamp",
     "pushFilters": "filters of a stream cannot be pushed down: leave it out",
     "startTime": "a stream starts at an offset: use startingTimestamp, or filter by the column timestamp",
-    "tiered": "a bucket of Kafka's tiered storage is read as it is: leave it out",
-    "tieredTopicId": "a bucket of Kafka's tiered storage is read as it is: leave it out",
+    "tiered": "a bucket of Kafka's tiered storage cannot be a stream: leave it out",
+    "tieredTopicId": "a bucket of Kafka's tiered storage cannot be a stream: leave it out",
     "timestampAsOf": "a stream follows the newest version: leave it out",
     "versionAsOf": "a stream follows the newest version: leave it out",
 }
@@ -186,7 +190,7 @@ class Limits:
 
     @property
     def are_set(self) -> bool:
-        """True if any of them is."""
+        """Return whether a micro-batch has a limit."""
         return (self.max_offsets, self.max_bytes, self.min_offsets) != (None, None, None)
 
 
@@ -198,9 +202,9 @@ class StreamOptions:
     limits: Limits
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> StreamOptions:
+    def parse(cls, values: Mapping[str, str]) -> StreamOptions:
         """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
-        options = Options(given, [*READ_NAMES, *STREAM_NAMES])
+        options = Options(values, [*READ_NAMES, *STREAM_NAMES])
         for name, advice in BATCH_ONLY.items():
             if options.text(name) is not None:
                 raise InvalidConfigError(f"option {name} is for batch reads: {advice}")
@@ -216,7 +220,7 @@ class StreamOptions:
                 minOffsetsPerTrigger=limits.min_offsets,
                 maxOffsetsPerTrigger=limits.max_offsets,
             )
-        return cls(ReadOptions.parse(given, default_start=LATEST), limits)
+        return cls(ReadOptions.parse(values, default_start=LATEST), limits)
 
 
 def _duration_ms(name: str, text: str) -> float:
@@ -228,7 +232,7 @@ def _duration_ms(name: str, text: str) -> float:
     return int(match[1]) * unit
 
 
-# As in Spark's Kafka source, each partition that has something goes on, however small its share is.
+# As in Spark's Kafka source, each partition with new records advances, however small its share is.
 
 
 #: The end offset of a batch, by partition.
@@ -290,9 +294,9 @@ def _shares(sizes: Mapping[int, int], most: int) -> dict[int, int]:
     """The part of `most` that each size gets, at least one; sizes of nothing get none."""
     total = sum(sizes.values())
     shares = {number: max(1, most * size // total) for number, size in sizes.items() if size > 0}
-    left = max(most - sum(shares.values()), 0)
+    surplus = max(most - sum(shares.values()), 0)
     rounded = [number for number in shares if most * sizes[number] >= total]
-    for number in sorted(rounded, key=lambda number: most * sizes[number] % total, reverse=True)[:left]:
+    for number in sorted(rounded, key=lambda number: most * sizes[number] % total, reverse=True)[:surplus]:
         shares[number] += 1
     return shares
 
@@ -310,16 +314,16 @@ def log_bytes(segments: SegmentTable, start: int, end: int) -> int:
 def _end_after(reader: SegmentReader, segments: SegmentTable, start: int, end: int, room: int) -> int:
     """The offset at which `room` bytes of log from `start` on end, with one batch at least; not above `end`."""
     row = segments.find(start)
-    ahead = _position(reader, segments[row], start) if row < len(segments) else 0
+    skipped = _position(reader, segments[row], start) if row < len(segments) else 0
     sizes = np.cumsum(segments.log_bytes[row:])
-    whole = int(sizes.searchsorted(ahead + room, side="right"))
-    if row + whole >= len(segments):
+    full_segments = int(sizes.searchsorted(skipped + room, side="right"))
+    if row + full_segments >= len(segments):
         return end
-    segment = segments[row + whole]
+    segment = segments[row + full_segments]
     if segment.base_offset >= end:
         return end
-    left = ahead + room - (int(sizes[whole - 1]) if whole else 0)
-    return min(end, _cut(reader, segment, left, start if whole else max(start, segment.base_offset)))
+    remaining = skipped + room - (int(sizes[full_segments - 1]) if full_segments else 0)
+    return min(end, _cut(reader, segment, remaining, start if full_segments else max(start, segment.base_offset)))
 
 
 def _position(reader: SegmentReader, segment: SegmentInfo, offset: int) -> int:
@@ -349,29 +353,29 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, position: int, start: int)
     return min(end, segment.next_offset)
 
 
-_ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to go on with what is there"
+_ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to continue with the records that exist"
 
 _log = logging.getLogger("distlog")
 
 
 class DataLoss:
-    """Reports lost records: raises the error if `fail` (the option failOnDataLoss), else warns, once of each."""
+    """Reports lost records: raises the error if `fail` (failOnDataLoss), else warns once for each error."""
 
     def __init__(self, fail: bool) -> None:
         self._fail = fail
         self._warned: dict[int | None, str] = {}
 
     def report(self, error: DistlogError) -> None:
-        """Raise `error`, or warn of it."""
+        """Raise the error, or log a warning."""
         if self._fail:
             raise error
         text, partition = str(error), error.details.get("partition")
         if self._warned.get(partition) != text:
             self._warned[partition] = text
-            _log.warning("the stream goes on, since failOnDataLoss is false: %s", text)
+            _log.warning("the stream continues, since failOnDataLoss is false: %s", text)
 
     def check_start(self, state: PartitionState, partition: int, offset: int) -> int:
-        """The offset at which a stream that is at `offset` can go on: there, or at the bound next to it."""
+        """The offset at which a stream at `offset` can continue: `offset`, or the nearest bound."""
         low, high = state.log_start_offset, state.log_end_offset
         if offset < low:
             self.report(_out_of_range("records were deleted before the stream read them", state, partition, offset))
@@ -385,15 +389,15 @@ class DataLoss:
             self.report(_cut_off(state, partition, offset))
         return min(offset, state.log_end_offset)
 
-    def topic_gone(self, name: str, snapshot: Snapshot, was: str) -> None:
-        """Report that the stream's topic, of the name `was`, is dropped, or that the snapshot is of another one."""
+    def topic_gone(self, name: str, snapshot: Snapshot, former_name: str) -> None:
+        """Report that the stream's topic `former_name` was dropped, or that the snapshot is of another topic."""
         if snapshot.dropped:
-            what = "the stream's topic was dropped"
-        elif name == was:
-            what = "the stream's topic was dropped and created again, so its offsets are others"
+            reason = "the stream's topic was dropped"
+        elif name == former_name:
+            reason = "the stream's topic was dropped and created again, so its offsets are others"
         else:
-            what = f"the checkpoint is of another topic, {was}"
-        self.report(TopicNotFoundError(f"{what}: {_ADVICE}", topic=name))
+            reason = f"the checkpoint is of another topic, {former_name}"
+        self.report(TopicNotFoundError(f"{reason}: {_ADVICE}", topic=name))
 
     def partition_gone(self, name: str, partition: int) -> None:
         """Report that the stream has read a partition that the options, or the topic, do not have any more."""
@@ -422,47 +426,48 @@ FRESH_S = 0.5
 POLL_S = 0.01
 #: How often to check that the last commit is there still: a folder that was deleted shows nothing new.
 CHECK_S = 10.0
-#: Four times what it takes to look at one active segment: with many of them, looks are rarer than that.
+#: Four times what it takes to refresh one active segment: with many segments, refreshes are rarer.
 TAIL_S = 0.0004
 
 
 class WatchedTopic:
     """The newest snapshot of the topic in `storage`, also after it was dropped or created again.
 
-    A look costs one request if there is nothing new. On a remote storage there is at most one in FRESH_S seconds by
-    `clock`. On a local disk each call of `look` looks, unless an idle stream would need a fifth of a core for it.
+    A refresh costs one request if there is nothing new. On a remote storage there is at most one in FRESH_S seconds
+    by `clock`. On a local disk each call of `refreshed` refreshes, unless an idle stream would need a fifth of a core
+    for it.
     """
 
-    #: Reads the topic of the last look.
+    #: Reads the topic of the last refresh.
     reader: SegmentReader
 
     def __init__(self, storage: Storage, clock: Callable[[], float]) -> None:
         self._storage, self._clock = storage, clock
         self._log = topic_log(storage)
         self._live: LiveSnapshot | None = None
-        self._known: Snapshot | None = None
-        self._next_look = self._next_check = 0.0
+        self._latest: Snapshot | None = None
+        self._next_refresh = self._next_check = 0.0
 
     @property
-    def known(self) -> Snapshot:
-        return self._known or self.look()
+    def latest(self) -> Snapshot:
+        return self._latest or self.refreshed()
 
-    def look(self) -> Snapshot:
+    def refreshed(self) -> Snapshot:
         """The newest snapshot, with active segments up to their ends now; the topic may be dropped."""
         now = self._clock()
-        if self._known is None or now >= self._next_look:
-            self._known = self._newest(now)
-            active = sum(state.active is not None for state in self._known.partitions)
+        if self._latest is None or now >= self._next_refresh:
+            self._latest = self._newest(now)
+            active = sum(state.active is not None for state in self._latest.partitions)
             fresh_s = min(max(TAIL_S * active - POLL_S, 0.0), FRESH_S) if self._storage.is_local_disk else FRESH_S
-            self._next_look = now + fresh_s
-        return self._known
+            self._next_refresh = now + fresh_s
+        return self._latest
 
     def _newest(self, now: float) -> Snapshot:
         try:
             if self._live and self._is_there(self._live.snapshot, now):
                 return self._live.refresh()
         except (TopicNotFoundError, CorruptMetadataError, SnapshotTooOldError):
-            # it was dropped, and perhaps created again: the versions go on, unless its folder was deleted
+            # it was dropped, and perhaps created again: the versions continue, unless its folder was deleted
             pass
         self._live = None
         self._next_check = now + CHECK_S
@@ -472,7 +477,7 @@ class WatchedTopic:
         return self._live.snapshot
 
     def _is_there(self, snapshot: Snapshot, now: float) -> bool:
-        """True if the commit of `snapshot` is still in the folder; looked at once in CHECK_S seconds."""
+        """True if the commit of `snapshot` is still in the folder; checked once in CHECK_S seconds."""
         if now < self._next_check:
             return True
         self._next_check = now + CHECK_S
@@ -505,24 +510,24 @@ class StreamPlan:
         self._last_end: Json = INITIAL
 
     def freeze(self) -> None:
-        self._target = self._head(self._topic.look())
+        self._target = self._head(self._topic.refreshed())
 
     def head(self) -> Json:
-        """The offsets up to which the stream could read, as of the last look, or where it will end."""
-        snapshot = self._topic.known
+        """The offsets up to which the stream could read, as of the last refresh, or where it will end."""
+        snapshot = self._topic.latest
         head, planned = self._target or self._head(snapshot), StreamOffset.parse(self._last_end)
         value = head.to_json()
         if planned is None or not head.topic_id == planned.topic_id == snapshot.topic_id:
             return value
-        left = {}
+        unread = {}
         for number, end in head.offsets.items():
             first = snapshot.partitions[number].log_start_offset
             if (position := max(planned.offsets.get(number, first), first)) < end:
-                left[number] = position, end
-        records = {number: end - start for number, (start, end) in left.items()}
-        sizes = {number: log_bytes(snapshot.partitions[number].segments, *span) for number, span in left.items()}
-        behind = {OFFSETS_BEHIND: records, BYTES_BEHIND: sizes}
-        return {**value, **{name: _by_partition(head.topic, given) for name, given in behind.items()}}
+                unread[number] = position, end
+        records = {number: end - start for number, (start, end) in unread.items()}
+        sizes = {number: log_bytes(snapshot.partitions[number].segments, *span) for number, span in unread.items()}
+        backlogs = {OFFSETS_BEHIND: records, BYTES_BEHIND: sizes}
+        return {**value, **{name: _by_partition(head.topic, ends) for name, ends in backlogs.items()}}
 
     def next_end(self, start: Json, *, limited: bool) -> Json:
         """The end of the batch from `start` on; `start` itself if there is nothing to read."""
@@ -530,35 +535,35 @@ class StreamPlan:
         return end
 
     def _next_end(self, start: Json, *, limited: bool) -> Json:
-        snapshot = self._topic.look()
-        before = offset_in(start, self._name, snapshot)
-        if before and "version" not in start:
+        snapshot = self._topic.refreshed()
+        previous = offset_in(start, self._name, snapshot)
+        if previous and "version" not in start:
             # so that the checkpoint is of this source from now on, also if there is nothing new
-            start = before.to_json()
-        position = before or self._start(snapshot)
-        if _is_gone(snapshot, position) or self._has_missed_its_end(snapshot):
+            start = previous.to_json()
+        position = previous or self._start(snapshot)
+        if _was_deleted(snapshot, position) or self._has_missed_its_end(snapshot):
             self._loss.topic_gone(self._name, snapshot, position.topic)
             if snapshot.dropped or self._has_missed_its_end(snapshot):
                 return start
             position = StreamOffset(self._name, snapshot.topic_id, {})
-        starts = position.offsets if before is None else self._starts(snapshot, position, before)
+        starts = position.offsets if previous is None else self._starts(snapshot, position, previous)
         available = self._available(snapshot, {**position.offsets, **starts})
-        if limited and self._target is None and self._admission.waits(available) and before:
+        if limited and self._target is None and self._admission.waits(available) and previous:
             return start
         ends = {number: end for number, (_, end) in available.items()}
         if limited:
             ends = self._admission.ends(self._topic.reader, snapshot, available)
-        if before and (before.topic_id, before.offsets) == (snapshot.topic_id, ends):
+        if previous and (previous.topic_id, previous.offsets) == (snapshot.topic_id, ends):
             return start
         return StreamOffset(self._name, snapshot.topic_id, ends, starts).to_json()
 
     def whole_end(self) -> Json:
-        """The end of a batch with all that is there, for a Spark that does not tell its beginning."""
-        snapshot = self._topic.look()
+        """The end of a batch up to the log's end, for a Spark that does not pass the batch's start."""
+        snapshot = self._topic.refreshed()
         if snapshot.dropped:
             raise TopicNotFoundError(f"the stream's topic was dropped: {_ADVICE}", topic=self._name)
         if self._first is None:
-            # a stream that goes on from its checkpoint needs no start, and this may be one
+            # a stream that continues from its checkpoint needs no start, and this may be one
             with suppress(InvalidConfigError, OffsetOutOfRangeError):
                 self._start(snapshot)
         first = self._first.offsets if self._first and self._first.topic_id == snapshot.topic_id else {}
@@ -566,35 +571,35 @@ class StreamPlan:
 
     def check_same_topic(self, start: Json, end: Json) -> None:
         """Report a topic that was created again between these two offsets; raises as `next_end`."""
-        snapshot = self._topic.known
-        before, last = (offset_in(each, self._name, snapshot) for each in (start, end))
-        if before and last and before.topic_id != last.topic_id:
-            self._loss.topic_gone(self._name, snapshot, before.topic)
+        snapshot = self._topic.latest
+        previous, last = (offset_in(offset, self._name, snapshot) for offset in (start, end))
+        if previous and last and previous.topic_id != last.topic_id:
+            self._loss.topic_gone(self._name, snapshot, previous.topic)
 
     def check_start(self) -> None:
         """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin where its options say."""
-        self._start(self._topic.look())
+        self._start(self._topic.refreshed())
 
     def splits(self, start: Json, end: Json) -> list[StreamSplit]:
         """The splits of the batch from `start` (in) to `end` (out); the same records each time."""
-        snapshot = self._topic.known
-        before, last = (offset_in(each, self._name, snapshot) for each in (start, end))
-        if last is None or before == last:
+        snapshot = self._topic.latest
+        previous, last = (offset_in(offset, self._name, snapshot) for offset in (start, end))
+        if last is None or previous == last:
             return []
-        if _is_gone(snapshot, last):
+        if _was_deleted(snapshot, last):
             self._loss.topic_gone(self._name, snapshot, last.topic)
             return []
-        known = before.offsets if before and before.topic_id == last.topic_id else {}
-        if before is None and "version" not in end:
+        previous_offsets = previous.offsets if previous and previous.topic_id == last.topic_id else {}
+        if previous is None and "version" not in end:
             # Spark's Kafka source keeps elsewhere where its first batch begins
             raise InvalidConfigError(
-                "the first batch of this checkpoint was begun by Spark's Kafka source and is not done: finish it "
+                "the first batch of this checkpoint was started by Spark's Kafka source and is not done: finish it "
                 "there, or choose another checkpointLocation",
                 topic=last.topic,
             )
         # partitions that came with the batch begin at their first record, as in Spark's Kafka source
-        begun = {} if before else last.first
-        starts = {**dict.fromkeys(last.offsets, 0), **begun, **known, **last.starts}
+        first_offsets = {} if previous else last.first
+        starts = {**dict.fromkeys(last.offsets, 0), **first_offsets, **previous_offsets, **last.starts}
         bounds = self._bounds(snapshot, starts, last)
         slices, isolation = scan_plan.plan(self._topic.reader, snapshot, bounds, self._options.isolation)
         size = SplitSize(os.cpu_count() or 1, self._options.min_partitions, self._options.max_records)
@@ -605,32 +610,34 @@ class StreamPlan:
         if snapshot.dropped or self._has_missed_its_end(snapshot):
             raise TopicNotFoundError("the topic was dropped: start the query when it exists", topic=self._name)
         if self._first is None or self._first.topic_id != snapshot.topic_id:
-            chosen = chosen_partitions(snapshot, self._options)
-            self._options.start.check(self._name, chosen)
-            found = first_of_times(self._topic.reader, snapshot, chosen, self._options.start)
+            partitions = chosen_partitions(snapshot, self._options)
+            self._options.start.check(self._name, partitions)
+            found_records = first_of_times(self._topic.reader, snapshot, partitions, self._options.start)
             states = snapshot.partitions
-            starts = {number: self._start_offset(states[number], number, found.get(number)) for number in chosen}
+            starts = {
+                number: self._start_offset(states[number], number, found_records.get(number)) for number in partitions
+            }
             self._first = StreamOffset(self._name, snapshot.topic_id, starts)
         return self._first
 
-    def _start_offset(self, state: PartitionState, partition: int, found: Found | None) -> int:
+    def _start_offset(self, state: PartitionState, partition: int, found_record: Found | None) -> int:
         readable = dataclasses.replace(state, log_end_offset=self._readable_end(state, partition))
-        offset = start_offset(readable, partition, self._options, found)
+        offset = start_offset(readable, partition, self._options, found_record)
         return held_offset(state, partition, offset, self._options)
 
-    def _starts(self, snapshot: Snapshot, position: StreamOffset, before: StreamOffset) -> dict[int, int]:
+    def _starts(self, snapshot: Snapshot, position: StreamOffset, previous: StreamOffset) -> dict[int, int]:
         """The starts of partitions that the stream has not read before: at their log start."""
         states = snapshot.partitions
         new = [number for number in chosen_partitions(snapshot, self._options) if number not in position.offsets]
-        if position is before:
+        if position is previous:
             return {number: self._loss.check_start(states[number], number, 0) for number in new}
         return {number: states[number].log_start_offset for number in new}
 
     def _available(self, snapshot: Snapshot, positions: Mapping[int, int]) -> Ranges:
-        chosen = set(chosen_partitions(snapshot, self._options))
+        partitions = set(chosen_partitions(snapshot, self._options))
         ranges = {}
         for number, position in positions.items():
-            if number not in chosen:
+            if number not in partitions:
                 self._loss.partition_gone(self._name, number)
                 continue
             state = snapshot.partitions[number]
@@ -642,8 +649,8 @@ class StreamPlan:
         return ranges
 
     def _has_missed_its_end(self, snapshot: Snapshot) -> bool:
-        """True if the topic at whose end the stream should end is gone."""
-        return self._target is not None and _is_gone(snapshot, self._target)
+        """Return whether the topic whose end the stream should reach was deleted."""
+        return self._target is not None and _was_deleted(snapshot, self._target)
 
     def _bounds(self, snapshot: Snapshot, starts: Mapping[int, int], last: StreamOffset) -> Ranges:
         bounds = {}
@@ -658,8 +665,8 @@ class StreamPlan:
             low, high = self._loss.check_start(state, number, start), self._loss.check_end(state, number, end)
             if high > self._readable_end(state, number):
                 raise InvalidConfigError(
-                    "the batch that was begun reaches into an open transaction: finish it with the option "
-                    "kafka.isolation.level=read_uncommitted, as it was begun",
+                    "the unfinished batch reaches into an open transaction: finish it with the option that it "
+                    "started with, kafka.isolation.level=read_uncommitted",
                     partition=number,
                     offset=high,
                 )
@@ -668,19 +675,19 @@ class StreamPlan:
 
     def _head(self, snapshot: Snapshot) -> StreamOffset:
         # a dropped topic has no partitions, so none can be chosen
-        chosen = [] if snapshot.dropped else chosen_partitions(snapshot, self._options)
-        ends = {number: self._readable_end(snapshot.partitions[number], number) for number in chosen}
+        partitions = [] if snapshot.dropped else chosen_partitions(snapshot, self._options)
+        ends = {number: self._readable_end(snapshot.partitions[number], number) for number in partitions}
         return StreamOffset(self._name, snapshot.topic_id, ends)
 
     def _readable_end(self, state: PartitionState, partition: int) -> int:
         """The partition's log end offset, or its last stable offset for read_committed."""
         if self._options.isolation == "read_uncommitted":
             return state.log_end_offset
-        known = self._heads.get(partition)
-        if known is None or known[0] is not state:
-            known = self._heads[partition] = state, last_stable_offset(self._topic.reader, state)
-        return known[1]
+        head = self._heads.get(partition)
+        if head is None or head[0] is not state:
+            head = self._heads[partition] = state, last_stable_offset(self._topic.reader, state)
+        return head[1]
 
 
-def _is_gone(snapshot: Snapshot, offset: StreamOffset) -> bool:
+def _was_deleted(snapshot: Snapshot, offset: StreamOffset) -> bool:
     return snapshot.dropped or snapshot.topic_id != offset.topic_id

@@ -20,8 +20,8 @@ from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.write.append import AppendResult
 from distlog.spark.batch_source import check_writable
 from distlog.spark.known_topics import KNOWN_TOPICS, RECENT_MS
-from distlog.spark.options import settle, works_for
-from distlog.spark.sink import TopicFacts, WriteOptions, all_written, commit_segments, write_rows
+from distlog.spark.options import freeze_objects, works_for
+from distlog.spark.sink import PlannedTopic, WriteOptions, all_written, commit_segments, write_rows
 from distlog.spark.versions import DataSourceStreamArrowWriter
 
 #: The module of Spark that makes a sink to commit with, in a process of its own.
@@ -37,7 +37,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
     that one must know is in the messages of the tasks.
     """
 
-    def __init__(self, options: WriteOptions, topic: TopicFacts | None) -> None:
+    def __init__(self, options: WriteOptions, topic: PlannedTopic | None) -> None:
         self._options, self._topic = options, topic
 
     @classmethod
@@ -49,7 +49,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         options.check_topic()
         check_writable(schema, snapshot.config)
         codec_of(snapshot.config, options.compression)
-        return cls(options, TopicFacts.of(snapshot, None, None))
+        return cls(options, PlannedTopic.of(snapshot, None, None))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task. They become visible with the commit."""
@@ -61,10 +61,10 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Commit the segments of all tasks, in the order of the tasks, unless this batch or a later one was before.
 
-        A batch without rows is no commit. Raises CommitConflictError (nothing was appended) or
+        A batch without rows makes no commit. Raises CommitConflictError (nothing was appended) or
         CommitStateUnknownError (the rows may have been appended). After both the query can be started again.
         """
-        settle()
+        freeze_objects()
         written = all_written(messages)
         segments = [segment for message in written for segment in message.segments]
         planned = next((message.topic for message in written if message.segments), None)
@@ -75,7 +75,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         app_id = self._options.app_id or (batch and batch.query_id)
         if not app_id:
             raise CommitConflictError(
-                "nothing was committed: Spark did not tell the id of the query; give the option txnAppId"
+                "nothing was committed: Spark did not pass the id of the query; give the option txnAppId"
             )
         result = commit_segments(
             handle,
@@ -88,13 +88,13 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             merges=self._options.merges(is_micro_batch=True),
         )
         if result.replayed:
-            _tell_skipped(handle, app_id, batchId, sum(segment.record_count for segment in segments), result)
+            _log_skipped(handle, app_id, batchId, sum(segment.record_count for segment in segments), result)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Do nothing: vacuum deletes the files. The outcome of the commit may be unknown."""
 
 
-def _tell_skipped(handle: TopicHandle, app_id: str, batch_id: int, records: int, earlier: AppendResult) -> None:
+def _log_skipped(handle: TopicHandle, app_id: str, batch_id: int, records: int, earlier: AppendResult) -> None:
     """Log quietly that a batch came again; warn if rows are left out that the topic may not have."""
     name = handle.storage.name
     if earlier.version is None:

@@ -44,7 +44,7 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(INITIAL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """One of the limits, which Spark gives back to `latestOffset`; there all of them count."""
+        """One of the limits, which Spark gives back to `latestOffset`; there all limits apply."""
         limits = self._limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -96,10 +96,10 @@ class RefusedStreamReader(DistlogStreamReader):
 
 
 class WholeStreamReader(DistlogStreamReader):
-    """A stream for a Spark before 4.2, which asks where the topic ends and does not tell where a batch begins."""
+    """A stream for a Spark before 4.2, which asks where the topic ends and does not pass the start of a batch."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """As for any version, but a start that cannot be is told here, since `latestOffset` may begin anywhere."""
+        """As for any version, but an impossible start is reported here, since `latestOffset` may begin anywhere."""
         self._planner.check_start()
         return super().initialOffset()
 

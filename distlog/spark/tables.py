@@ -1,9 +1,8 @@
-"""A topic as a table, each record once; of Parquet by a stream that ends when all is read.
-
-It goes on where the last one stopped. Each batch of the stream is a folder of the table, named by the batch's number.
-A batch that Spark runs again, since it died before it noted the first time, has the same records, and takes the place
-of the folder: each record is in the table once, for Spark as for every other reader of Parquet. Tables of Delta and
-Iceberg, which have commits of their own, are in the module `lake`.
+"""A topic as a table, each record once; a Parquet table by a stream that ends when all is read. The stream continues
+where the last one stopped. Each batch of the stream is a folder of the table, named by the batch's number. A batch
+that Spark runs again, since it died before it noted the first time, has the same records, and takes the place of the
+folder: each record is in the table once, for Spark as for every other reader of Parquet. Tables of Delta and Iceberg,
+which have commits of their own, are in the module `lake`.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from distlog.spark.lake import LakeFormat, fill, lake_table
 from distlog.spark.stream_plan import Limits
 from distlog.spark.values import ValueFormat, decode
 
-#: What a table can be.
+#: The formats of a table.
 Output = Literal["parquet"] | LakeFormat
 #: Makes the rows of a table of a topic's records.
 Shaped = Callable[[DataFrame], DataFrame]
-#: The columns of a table beside those of the value; `batch` is the name of the folder that a row is in.
+#: The columns of a table in addition to the value's fields; `batch` is the name of the folder that a row is in.
 COLUMNS = ("partition", "offset", "timestamp", "key")
 BATCH = "batch"
 #: Marks a row of a compacted topic that deletes its key.
@@ -80,16 +79,16 @@ def to_table(
     max_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableReport:
-    """Add what a topic has and its table does not have yet to the table; each record once.
+    """Add the records that a topic has and its table lacks to the table, each record once.
 
     The columns are `partition`, `offset`, `timestamp`, `key` and the fields of the value, as `decode` makes them of
-    `format`, `schema` and what belongs to these; `binary` leaves the value as it is. `table` is a folder of Spark's
+    `format`, `schema` and what belongs to these; `binary` leaves the value unchanged. `table` is a folder of Spark's
     file systems for `parquet`, that or a name in a catalog for `delta`, and a name in a catalog for `iceberg`. The
     state of a table of Parquet is in `checkpoint`, by default in its own folder; the others keep it themselves. Run
     one at a time. A batch takes about `max_offsets` offsets and `max_bytes` bytes of log, by default all that is
     there. It does not run on Spark Connect.
 
-    Of a compacted topic, Delta and Iceberg get one row for each key, which a record without a value deletes. With
+    For a compacted topic, Delta and Iceberg get one row for each key, which a record without a value deletes. With
     `changes` they get all changes, with true in the column `deleted` where a key was deleted; a table of Parquet,
     which cannot change a row, has no other way.
 
@@ -101,13 +100,19 @@ def to_table(
     topic = url if isinstance(url, Topic) else open_topic(url, storage_options=storage_options)
     for folder in (table if output == "parquet" or "/" in table else None, checkpoint):
         if folder is not None:
-            _check_place(spark, topic, folder)
-    made = {"registry": registry, "message": message, "framed": framed, "flatten": flatten, "on_error": on_error}
+            _check_location(spark, topic, folder)
+    decode_options = {
+        "registry": registry,
+        "message": message,
+        "framed": framed,
+        "flatten": flatten,
+        "on_error": on_error,
+    }
 
     def shaped(rows: DataFrame) -> DataFrame:
         if changes:
             rows = rows.withColumn(DELETED, F.col("value").isNull())
-        return rows if format == "binary" else decode(rows, format, schema, **made)  # type: ignore[arg-type]
+        return rows if format == "binary" else decode(rows, format, schema, **decode_options)  # type: ignore[arg-type]
 
     limits = Limits(max_offsets, max_bytes)
     if output == "parquet":
@@ -122,20 +127,20 @@ def to_table(
     return TableReport(table, rows, batches, time.monotonic() - started)
 
 
-def _check_place(spark: SparkSession, topic: Topic, folder: str) -> None:
-    """Raise InvalidConfigError for a folder in which Spark's files and those of a topic would be mixed."""
+def _check_location(spark: SparkSession, topic: Topic, folder: str) -> None:
+    """Raise InvalidConfigError for a folder in which Spark's files and a topic's files would be mixed."""
     context: Any = spark.sparkContext
     make_path = context._jvm.org.apache.hadoop.fs.Path
     files = make_path(folder).getFileSystem(context._jsc.hadoopConfiguration())
     try:
-        place, own = parse_url(files.makeQualified(make_path(folder)).toString()).url, topic.url
+        location, topic_url = parse_url(files.makeQualified(make_path(folder)).toString()).url, topic.url
     except StorageError:
         # no topic can be there
         return
     if topic.storage.is_local:
-        place, own = os.path.realpath(place), os.path.realpath(own)
-    if f"{own}/".startswith(f"{place.rstrip('/')}/") or f"{place}/".startswith(f"{own}/"):
-        text = "the folder is the topic's, holds it or lies in it: choose one beside the topic"
+        location, topic_url = os.path.realpath(location), os.path.realpath(topic_url)
+    if f"{topic_url}/".startswith(f"{location.rstrip('/')}/") or f"{location}/".startswith(f"{topic_url}/"):
+        text = "the folder is the topic's, holds it or lies in it: choose one outside of the topic"
         raise InvalidConfigError(text, folder=folder, topic=topic.url)
     if files.exists(make_path(folder, paths.COMMITS_DIR)):
         raise InvalidConfigError("the folder is a topic: choose another one", folder=folder)
@@ -194,26 +199,28 @@ class _Writer:
     def write(self, frame: DataFrame, batch: int) -> None:
         if not self._is_checked:
             self._check(frame.sparkSession)
-        seen = Observation(f"batch {batch}")
-        watched = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
+        observation = Observation(f"batch {batch}")
+        watched = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
         watched.write.mode("overwrite").parquet(f"{self.table}/{BATCH}={batch}")
-        self.rows += int(seen.get["rows"])
+        self.rows += int(observation.get["rows"])
         self.batches += 1
 
     def _check(self, spark: SparkSession) -> None:
         """Refuse a table that another query began, whose batches have the same numbers."""
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         mark = json.dumps({"query": query, "topic": self.topic_id})
-        found = _texts(spark, f"{self.table}/{_MARK}")
-        if not found:
+        marks = _texts(spark, f"{self.table}/{_MARK}")
+        if not marks:
             if _has_rows(spark, self.table):
-                self._refuse("the folder has Parquet files already that are no table of a topic: choose another one")
+                self._refuse(
+                    "the folder has Parquet files already that are not a table of a topic: choose another one"
+                )
             frame = spark.createDataFrame([(mark,)], "value string").coalesce(1)
             frame.write.mode("overwrite").text(f"{self.table}/{_MARK}")
-        elif found != [mark]:
+        elif marks != [mark]:
             self._refuse(
                 "the table is of another topic or checkpoint: give the checkpoint that it was made with, or another "
-                "table; without its checkpoint, delete the table and make it anew"
+                "table; without its checkpoint, delete the table and make it again"
             )
         self._is_checked = True
 
@@ -223,7 +230,7 @@ class _Writer:
 
 
 def _named(folder: str) -> str:
-    """A path that Spark reads as it is, and not as a pattern of paths."""
+    """Escape a path so that Spark does not read it as a pattern."""
     return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", folder)
 
 

@@ -17,7 +17,7 @@ from distlog.core.arrays import column_of, integers
 from distlog.core.maintain.executor import Item as SizedItem
 from distlog.core.maintain.executor import WorkItem
 from distlog.spark.batch_source import SplitSize
-from distlog.spark.options import settle
+from distlog.spark.options import freeze_objects
 from distlog.spark.spark_session import cores
 from distlog.spark.versions import by_id
 
@@ -43,7 +43,7 @@ def _map(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
 
 
 def cost(item: WorkItem) -> int:
-    """The work on an item in bytes: those of its log, and SEGMENT_BYTES for each of its `segments`."""
+    """The work on an item in bytes: its log's bytes, and SEGMENT_BYTES for each of its `segments`."""
     return item.log_bytes + SEGMENT_BYTES * len(getattr(item, "segments", (item,)))
 
 
@@ -76,7 +76,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
 
     def run(item: bytes) -> bytes:
         result = pickle.dumps(work(pickle.loads(item)))
-        settle()
+        freeze_objects()
         return result
 
     table = pa.table(

@@ -1,6 +1,6 @@
 """Values with schemas as columns of a DataFrame: JSON by Spark itself, Avro and Protobuf by the core's decoders.
 
-No jar is needed: Python decodes whole Arrow batches in Spark's tasks, also those of a stream.
+No jar is needed: Python decodes whole Arrow batches in Spark's tasks, also for a stream.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from distlog.spark.versions import arrow_schema
 
 ValueFormat = Literal["json", "avro", "protobuf"]
 
-#: The part of a column's name that Spark fills with a text that is no JSON.
+#: The part of a column's name that Spark fills with a text that is not JSON.
 _BAD = "__bad_json"
-#: A column of its own for what Spark found: it would read a text again for each field that is taken out of it.
-_FOUND = "__found_json"
+#: A separate column for the parsed JSON: Spark would parse the text again for each field.
+_PARSED = "__found_json"
 #: In JSON an escaped surrogate without its other half, of which Spark makes a question mark.
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = rf"(?<!\\)((?:\\\\)*)(?:{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
@@ -43,7 +43,7 @@ def decode(
     flatten: bool = True,
     on_error: OnError = "fail",
 ) -> DataFrame:
-    """The frame with the fields of its column `value` in place of it; it may be a stream.
+    """Replace the column `value` of a frame or a stream by the value's fields.
 
     The `schema` gives the columns: for `json` Spark's, as `user string, at timestamp`; for `avro` and `protobuf` what
     `Scan.avro` and `Scan.protobuf` take, or a schema of `SchemaRegistry.latest`. With a `registry` values of Avro
@@ -71,20 +71,20 @@ def decode(
 
 
 def quoted(name: str) -> str:
-    """The name as SQL and `col` take it: a dot in it is no way into a column."""
+    """The name as SQL and `col` take it: a dot in it does not select a field."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def _in_arrow(df: DataFrame, decoder: Decoder, flatten: bool, on_error: OnError) -> DataFrame:
     columns = arrow_schema(df.schema)
     decoded = schema_with(columns, decoder, flatten)
-    made = pa.schema([pa.field(field.name, _for_spark(field.type)) for field in decoded])
+    spark_schema = pa.schema([pa.field(field.name, _for_spark(field.type)) for field in decoded])
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decoded_batches(batches, decoded, decoder, on_error, flatten):
-            yield batch.cast(pa.schema([pa.field(f.name, _with_micros(f.type)) for f in decoded])).cast(made)
+            yield batch.cast(pa.schema([pa.field(f.name, _with_micros(f.type)) for f in decoded])).cast(spark_schema)
 
-    return df.mapInArrow(read, from_arrow_schema(made))
+    return df.mapInArrow(read, from_arrow_schema(spark_schema))
 
 
 def _for_spark(kind: pa.DataType) -> pa.DataType:
@@ -118,11 +118,11 @@ def _nested(kind: pa.DataType, of: Any) -> pa.DataType:
 
 
 def _json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnError) -> DataFrame:
-    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(wanted, StructType):
+    struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(struct, StructType):
         raise InvalidConfigError("a schema of JSON is as 'user string, at timestamp', or a StructType")
-    others = [name for name in df.columns if name != "value"]
-    if flatten and (twice := sorted(set(others) & set(wanted.names))):
+    other_columns = [name for name in df.columns if name != "value"]
+    if flatten and (twice := sorted(set(other_columns) & set(struct.names))):
         raise InvalidConfigError(
             f"a column is called {twice[0]} already: flatten=False makes one column of the value's fields, "
             "or leave that column out of the read",
@@ -132,22 +132,24 @@ def _json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnE
     options = {"columnNameOfCorruptRecord": _BAD}
     is_escaped = text.contains(r"\ud") | text.contains(r"\uD")
     whole_text = F.when(is_escaped, F.regexp_replace(text, _HALF, r"$1\\ufffd")).otherwise(text)
-    parsed = F.from_json(whole_text, StructType([*wanted, StructField(_BAD, StringType())]), options)
-    found = F.col(_FOUND)
+    parsed = F.from_json(whole_text, StructType([*struct, StructField(_BAD, StringType())]), options)
+    parsed_value = F.col(_PARSED)
     header = F.expr("hex(substring(value, 1, 1)) = '00' AND length(value) >= 5") if framed else F.lit(True)
-    # Spark passes over what is behind an object; as the one element of an array nothing is
+    # Spark ignores text after an object, but not within an array
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     is_whole = F.coalesce(alone, F.lit(False)) & F.rtrim(text, F.lit(" \t\r\n")).endswith("}")
-    good = F.col("value").isNull() | (header & is_whole & found.isNotNull() & found[_BAD].isNull())
-    whole = F.when(good, found)
+    good = F.col("value").isNull() | (header & is_whole & parsed_value.isNotNull() & parsed_value[_BAD].isNull())
+    value = F.when(good, parsed_value)
     if on_error == "fail":
-        places = [F.concat(F.lit(f" {name}="), F.col(name)) for name in ("partition", "offset") if name in others]
-        why = F.concat(
-            F.lit("the value is no JSON; on_error='null' leaves the fields of such records null:"), *places
+        positions = [
+            F.concat(F.lit(f" {name}="), F.col(name)) for name in ("partition", "offset") if name in other_columns
+        ]
+        message = F.concat(
+            F.lit("the value is not JSON; on_error='null' leaves the fields of bad records null:"), *positions
         )
-        whole = whole.otherwise(F.raise_error(why))
-    made = df.select("*", parsed.alias(_FOUND)).withColumn(_FOUND, whole)
-    fields = [found.getField(name).alias(name) for name in wanted.names]
-    values = fields if flatten else [F.when(found.isNotNull(), F.struct(*fields)).alias("value")]
-    columns, at = [F.col(quoted(name)) for name in df.columns], df.columns.index("value")
-    return made.select(*columns[:at], *values, *columns[at + 1 :])
+        value = value.otherwise(F.raise_error(message))
+    with_parsed = df.select("*", parsed.alias(_PARSED)).withColumn(_PARSED, value)
+    fields = [parsed_value.getField(name).alias(name) for name in struct.names]
+    values = fields if flatten else [F.when(parsed_value.isNotNull(), F.struct(*fields)).alias("value")]
+    columns, value_index = [F.col(quoted(name)) for name in df.columns], df.columns.index("value")
+    return with_parsed.select(*columns[:value_index], *values, *columns[value_index + 1 :])

@@ -98,7 +98,7 @@ except ImportError:
     ReadAllAvailable = ReadMaxBytes = ReadMaxRows = ReadMinRows = ReadLimit  # type: ignore[misc,assignment]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands in for a trait of sources; Spark itself ends such a query where the topic ends."""
+        """Stands in for a trait of sources; Spark itself ends the query where the topic ends."""
 
 
 #: Whether DataFrames have `repartitionById`.
@@ -123,10 +123,12 @@ def by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
     return frame.repartitionByRange(count, column)
 
 
-def check_part(is_there: bool, what: str, since: str, instead: str = "") -> None:
+def check_part(is_there: bool, feature: str, since: str, instead: str = "") -> None:
     """Raise InvalidConfigError, which names this version of PySpark and the one that has what is needed."""
     if not is_there:
-        raise InvalidConfigError(f"{what} needs PySpark {since} or newer, and this is {pyspark.__version__}{instead}")
+        raise InvalidConfigError(
+            f"{feature} needs PySpark {since} or newer, and this is {pyspark.__version__}{instead}"
+        )
 
 
 def map_in_arrow(frame: DataFrame, function: Any, schema: StructType | str) -> DataFrame:

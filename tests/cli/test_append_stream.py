@@ -28,7 +28,7 @@ from distlog.cli.input import Appending, blocks
 from distlog.core.files.file_reader import Origin, Part
 
 NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
-SKIP = "(--bad-lines skip leaves such lines out)"
+SKIP = "(--bad-lines skip leaves bad lines out)"
 
 
 def values(topic: distlog.Topic) -> list[bytes | None]:
@@ -92,7 +92,7 @@ def test_a_quoted_field_may_have_line_ends(cli: CommandLine, topic: distlog.Topi
 def test_a_stray_quote_costs_the_line_on_which_it_stands(cli: CommandLine, topic: distlog.Topic, rows: int) -> None:
     given = ("append", "--format", "csv", "--value", "b")
     text = b'a,b\n0,w\n1,"x\n' + b"2,y\n" * rows + b'3,"z"'
-    reason = "the quoted field does not end" if rows > 1000 else "there is text behind the end of a quoted field"
+    reason = "the quoted field does not end" if rows > 1000 else "there is text after the end of a quoted field"
     outcome = cli(*given, stdin=text)
     assert (outcome.status, outcome.out, reason in outcome.err) == (1, "", True)
     assert "(line=3 appended=1)" in outcome.err
@@ -199,7 +199,7 @@ def test_headers_of_the_command_come_behind_those_of_the_record(cli: CommandLine
 def test_what_is_no_parquet_is_refused(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
     outcome = cli("append", lines(tmp_path, "a", "no"), "--format", "parquet")
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
-    assert "no Parquet file" in outcome.err
+    assert "not a Parquet file" in outcome.err
 
 
 def test_a_parquet_file_without_a_value_is_no_empty_one(

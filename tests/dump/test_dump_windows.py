@@ -61,7 +61,11 @@ class Closed(io.BytesIO):
 def test_no_thread_is_left_when_the_reader_of_the_output_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_dump, "WINDOW_BYTES", 700)
     with pytest.raises(BrokenPipeError):
-        dump([DumpedFile.at(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(Closed(), io.BytesIO()))
+        dump(
+            [DumpedFile.from_address(str(LOGS[0]))],
+            DumpOptions(deep_iteration=True),
+            DumpOutput(Closed(), io.BytesIO()),
+        )
     assert [each.name for each in threading.enumerate() if each.name.startswith("distlog-ahead")] == []
 
 
@@ -84,7 +88,9 @@ def test_a_window_that_decompresses_to_much_is_not_made_as_a_whole_before_it_is_
     seen: list[int] = []
     monkeypatch.setattr(LogWindows, "show", counted)
     monkeypatch.setattr(log_dump, "PART_BYTES", 100)
-    dump([DumpedFile.at(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(Watched(), io.BytesIO()))
+    dump(
+        [DumpedFile.from_address(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(Watched(), io.BytesIO())
+    )
     # two lines of titles, then part by part
     assert seen[:4] == [0, 0, 4, 4]
     assert len(made) > 10

@@ -26,9 +26,9 @@ def rows_of(text: bytes, fields: dict[str, str], cuts: list[int] | None = None) 
         block = carried + b"\n".join(lines[start:end])
         found = parser.parse(block, len(block), is_last=end == len(lines))
         count = sum(part.num_rows for part in parts)
-        bad += [BadLine(at + each.at, count + each.records_before, each.reason) for each in found.bad]
+        bad += [BadLine(at + each.position, count + each.records_before, each.reason) for each in found.bad]
         parts.append(found.records)
-        carried, at = (block + b"\n")[found.taken :], at + found.taken
+        carried, at = (block + b"\n")[found.consumed :], at + found.consumed
     return Parsed(pa.concat_tables(parts, promote_options="default"), bad, at)
 
 

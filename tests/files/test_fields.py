@@ -76,7 +76,7 @@ def test_lines_with_other_fields_than_the_names_are_left_out_and_named_by_their_
     assert rows(found) == [{"value": b"1"}, {"value": b"7"}]
     assert bad_lines(found, block) == [(3, 1), (4, 1), (6, 2)]
     assert found.bad[0].reason == "the row has 1 fields, not 2"
-    assert "text behind the end of a quoted field" in found.bad[2].reason
+    assert "text after the end of a quoted field" in found.bad[2].reason
 
 
 @pytest.mark.parametrize("head", ["", "a,a", "\xff"])

@@ -126,7 +126,7 @@ def test_files_that_are_small_are_read_together_and_their_lines_are_named(tmp_pa
     reading = source.read(source.splits(source.files([str(tmp_path)])))
     parts = list(reading)
     assert (len(parts), reading.report.records) == (1, 2000)
-    assert parts[0].place(1001) == {"file": str(tmp_path / "0500.jsonl"), "line": 2}
+    assert parts[0].location(1001) == {"file": str(tmp_path / "0500.jsonl"), "line": 2}
     (tmp_path / "0700.jsonl").write_text('{"n": 1}\n\n{"n"\n')
     with pytest.raises(InvalidRecordError, match="not a record") as raised:
         values([tmp_path])

@@ -306,7 +306,8 @@ with event.install_recorder("numba:compile") as recorder:
     dumps = {True: io.BytesIO(), False: io.BytesIO()}
     for log, as_json in itertools.product(sys.argv[1:], dumps):
         for options in ({}, {"deep_iteration": True}, {"print_data_log": True, "skip_record_metadata": True}):
-            dump([DumpedFile.at(log)], DumpOptions(**options), DumpOutput(dumps[as_json], dumps[as_json], as_json))
+            output = DumpOutput(dumps[as_json], dumps[as_json], as_json)
+            dump([DumpedFile.from_address(log)], DumpOptions(**options), output)
 print(len(recorder.buffer))
 """
     logs = [golden.partitions()[name].logs[0] for name in ("first.codec-lz4-0", "first.txn-0", "logs.mixed-0")]

@@ -53,14 +53,14 @@ class SinkReplay(StoreScenario):
             KNOWN_TOPICS,
             DistlogWriter,
             MicroBatch,
-            TopicFacts,
+            PlannedTopic,
             WriteOptions,
             WrittenSegments,
         )
 
         batch, table = self.batches[number]
         storage, rows = Storage(self.stage.url, {}), table.to_batches()[0]
-        facts = TopicFacts.of(KNOWN_TOPICS.load(storage, recent_ms=RECENT_MS)[1], "query", number)
+        facts = PlannedTopic.of(KNOWN_TOPICS.load(storage, recent_ms=RECENT_MS)[1], "query", number)
         writer, messages = DistlogWriter(WriteOptions(storage, "query", number), facts), list[WrittenSegments]()
         for part in (rows.slice(0, 1), rows.slice(1)):
             message = writer.write(iter([part]))

@@ -21,7 +21,7 @@ from distlog.core.storage.storage import Storage
 from distlog.spark import sink
 from distlog.spark.batch_source import schema_of
 from distlog.spark.known_topics import RECENT_MS, KnownTopics
-from distlog.spark.sink import DistlogWriter, MicroBatch, TopicFacts, WriteOptions, WrittenSegments
+from distlog.spark.sink import DistlogWriter, MicroBatch, PlannedTopic, WriteOptions, WrittenSegments
 from distlog.spark.stream_plan import StreamOptions
 from distlog.spark.stream_source import DistlogStreamReader
 from simulation.oracle import Batch
@@ -102,7 +102,7 @@ def _written(stage: Stage, process: Process, memory: Memory, table: pa.Table) ->
     storage, random = Storage(stage.url, {}), process.random
     _, snapshot = sink.KNOWN_TOPICS.load(storage, recent_ms=RECENT_MS)
     options = WriteOptions(storage, f"query-{memory.name}", memory.number)
-    facts = TopicFacts.of(snapshot, options.app_id, options.batch_id)
+    facts = PlannedTopic.of(snapshot, options.app_id, options.batch_id)
     batch = memory.pending[0] if memory.pending else Batch([], [])
     batch.tried.add(facts.topic_id)
     writer = DistlogWriter(options, facts)

@@ -109,7 +109,7 @@ def test_json_is_decoded_by_a_schema_of_spark(spark: SparkSession, tmp_path: Pat
         None,
         None,
     ]
-    with pytest.raises(Exception, match=r"the value is no JSON.*offset=1"):
+    with pytest.raises(Exception, match=r"the value is not JSON.*offset=1"):
         decode(bad.where("offset = 1"), "json", "n long").collect()
     whole = decode(frame, "json", "user string", flatten=False)
     assert [row.value and row.value.user for row in whole.orderBy("offset").collect()] == ["ann", None, None]
@@ -160,7 +160,7 @@ def test_the_header_of_json_is_passed_over(spark: SparkSession, tmp_path: Path) 
     frame = read(spark, topic.url, columns=["offset", "value"])
     made = decode(frame, "json", "n long", framed=True, on_error="null")
     assert [row.n for row in made.orderBy("offset").collect()] == [1, None, None]
-    with pytest.raises(Exception, match=r"the value is no JSON.*offset=1"):
+    with pytest.raises(Exception, match=r"the value is not JSON.*offset=1"):
         decode(frame, "json", "n long", framed=True).collect()
 
 

@@ -186,7 +186,7 @@ def test_a_bad_line_in_a_task_names_file_and_line_and_nothing_is_appended(job: A
     assert ran.status == 1
     error = ran.facts["error"]
     assert (error.startswith("not a record"), ran.err) == (True, f"append.py: {error}\n")
-    assert error.endswith(f"(--bad-lines skip leaves such lines out) (file={folder}/140.jsonl line=2)")
+    assert error.endswith(f"(--bad-lines skip leaves bad lines out) (file={folder}/140.jsonl line=2)")
     assert distlog.open(url).version == 0
     ran = job("append", "--input", folder, "--topic", url, "--key", "k", "--json", "--bad-lines", "skip")
     assert (ran.facts["records"], ran.facts["skipped"]) == (299, 1)

@@ -71,7 +71,7 @@ def test_a_bad_line_fails_the_job_or_is_counted(job: Any, url: str, tmp_path: Pa
     given = ("append", "--input", path, "--topic", url, "--pattern", PATTERN, "--time-format", TIME_FORMAT)
     failed = job(*given)
     assert (failed.status, failed.out) == (1, "")
-    shown = "the pattern does not match: garbage (--bad-lines skip leaves such lines out)"
+    shown = "the pattern does not match: garbage (--bad-lines skip leaves bad lines out)"
     assert failed.err == f"append.py: {shown} (file={path} line=2)\n"
     assert topic.refresh().version == 0
     skipped = job(*given, "--bad-lines", "skip", "--json")

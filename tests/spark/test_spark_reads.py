@@ -225,5 +225,5 @@ def test_a_bucket_needs_the_topics_name_and_has_no_versions(given: dict[str, Any
 def test_a_bucket_is_neither_streamed_nor_written() -> None:
     with pytest.raises(InvalidConfigError, match="tiered is for batch reads"):
         StreamOptions.parse({**OPTIONS, "path": FOUND.url})
-    with pytest.raises(InvalidConfigError, match="only Kafka's brokers add"):
+    with pytest.raises(InvalidConfigError, match="only Kafka brokers add"):
         WriteOptions.parse({**OPTIONS, "path": FOUND.url})

@@ -112,7 +112,7 @@ from distlog.core.files.file_reader import FileReader
 from distlog.core.files.read_options import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
 from distlog.spark.file_append import RunWork
-from distlog.spark.sink import TopicFacts, WriteOptions
+from distlog.spark.sink import PlannedTopic, WriteOptions
 import pickle
 
 run, facts, storage = pickle.load(open(sys.argv[1], "rb"))
@@ -131,7 +131,7 @@ def test_a_task_that_appends_lines_imports_nothing_of_tables_and_readers(tmp_pat
     from distlog.core.files.file_reader import FileReader
     from distlog.core.files.read_options import ReadOptions
     from distlog.core.storage.input_storage import InputStorage
-    from distlog.spark.sink import TopicFacts
+    from distlog.spark.sink import PlannedTopic
 
     topic = distlog.create(str(tmp_path / "clicks"), 2)
     lines = tmp_path / "a.jsonl"
@@ -139,7 +139,7 @@ def test_a_task_that_appends_lines_imports_nothing_of_tables_and_readers(tmp_pat
     reader = FileReader(ReadOptions(), InputStorage())
     [split] = reader.splits(reader.files([str(lines)]))
     work = tmp_path / "work"
-    work.write_bytes(pickle.dumps(([split], TopicFacts.of(topic.snapshot, None, None), topic.storage)))
+    work.write_bytes(pickle.dumps(([split], PlannedTopic.of(topic.snapshot, None, None), topic.storage)))
     command = [sys.executable, "-c", READ_AND_WRITTEN, str(work)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.stdout, run.returncode) == ("\n", 0), run.stderr

@@ -47,9 +47,9 @@ class Counted:
     def batch(self, number: int) -> tuple[int, int]:
         """A micro-batch of one segment; returns its GETs and its PUTs."""
         self.proxy.reset()
-        self._change(KNOWN_TOPICS, "_known", self._planner)
+        self._change(KNOWN_TOPICS, "_loaded", self._planner)
         messages = self.query.write(number, ["a"])
-        self._change(KNOWN_TOPICS, "_known", self._committer)
+        self._change(KNOWN_TOPICS, "_loaded", self._committer)
         self.query.commit(number, messages)
         return self.proxy.count("GET"), self.proxy.count("PUT")
 

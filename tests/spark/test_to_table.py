@@ -69,7 +69,7 @@ def test_a_table_of_another_checkpoint_or_topic_is_refused(spark: SparkSession, 
     with pytest.raises(distlog.InvalidConfigError, match="of another topic or checkpoint"):
         to_table(spark, other, str(table))
     spark.range(3).write.parquet(str(tmp_path / "foreign[c]"))
-    with pytest.raises(distlog.InvalidConfigError, match="no table of a topic"):
+    with pytest.raises(distlog.InvalidConfigError, match="not a table of a topic"):
         to_table(spark, topic, str(tmp_path / "foreign[c]"))
     assert rows(table) == before
 
@@ -117,7 +117,7 @@ def test_a_compacted_topic_is_a_table_of_changes(spark: SparkSession, tmp_path: 
 def test_values_become_columns(spark: SparkSession, tmp_path: Path) -> None:
     topic, table = topic_at(tmp_path), tmp_path / "table"
     topic.append([{"value": '{"user": "ann"}'}, {"value": "{"}])
-    with pytest.raises(Exception, match="the value is no JSON"):
+    with pytest.raises(Exception, match="the value is not JSON"):
         to_table(spark, topic, str(table), format="json", schema="user string")
     to_table(spark, topic, str(table), format="json", schema="user string", on_error="null")
     assert pq.read_table(table)["user"].to_pylist() == ["ann", None]

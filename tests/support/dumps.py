@@ -32,5 +32,5 @@ def dumped(*files: Path | str, as_json: bool = False, **options: Any) -> Dumped:
     """The dump of `files`."""
     out, err = io.BytesIO(), io.BytesIO()
     output = DumpOutput(out, err, as_json)
-    dump([DumpedFile.at(str(file)) for file in files], DumpOptions(**options), output)
+    dump([DumpedFile.from_address(str(file)) for file in files], DumpOptions(**options), output)
     return Dumped(out.getvalue(), err.getvalue().decode(), output.failures)

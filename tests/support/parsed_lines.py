@@ -22,7 +22,7 @@ def rows(found: Parsed) -> list[dict[str, Any]]:
 
 def bad_lines(found: Parsed, block: bytes) -> list[tuple[int, int]]:
     """The numbers of bad lines, and how many records are before each."""
-    return [(line_at(block, bad.at) + 1, bad.records_before) for bad in found.bad]
+    return [(line_at(block, bad.position) + 1, bad.records_before) for bad in found.bad]
 
 
 def records(unit: str = "ms") -> JsonRecords:

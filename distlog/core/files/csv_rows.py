@@ -1,10 +1,10 @@
 """Rows of CSV as records: some fields are the key, the value and the timestamp; without a value it is the whole row.
 
 A row is as RFC 4180 has it: a quote counts where a field begins, a quoted field may have line ends, and a comma or
-the end of the row is behind it. An expression finds how far the rows are good, and Arrow reads these at once. It
-reads a block without it, in much less time, if all lines are rows by what is counted in them.
+the end of the row follows it. An expression finds how far the rows are good, and Arrow reads these at once. It reads
+a block without it, in much less time, if all lines are rows by what is counted in them.
 
-Behind a quoted field that does not end so, the next line begins a row again: a stray quote costs its line alone.
+After a quoted field that does not end so, the next line begins a row again: a stray quote costs only its line.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CsvRows:
         check_names(self.fields, self.names)
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """See `LineParser`. A row that has not ended in the block is not taken, unless it `is_last`."""
+        """See `LineParser`. A row that has not ended in the block is not consumed, unless it `is_last`."""
         size, text = len(text), text + b"\n"
         table = _all_rows(text, self.names) if limit >= size else None
         if table is not None:
@@ -76,7 +76,7 @@ class CsvRows:
                 position = text.index(b"\n", position) + 1
         return self._parsed(text, spans, bad, position)
 
-    def _parsed(self, text: bytes, spans: list[tuple[int, int]], bad: dict[int, str], taken: int) -> Parsed:
+    def _parsed(self, text: bytes, spans: list[tuple[int, int]], bad: dict[int, str], consumed: int) -> Parsed:
         """The records of the rows in `spans` of a text. Some may have other fields than the names, or no times."""
         good = b"".join(text[start:end] for start, end in spans)
         try:
@@ -93,9 +93,12 @@ class CsvRows:
             bad |= {int(starts[row]): reason for row, reason in bad_times.items()}
             columns = columns.take(integers(np.delete(np.arange(len(starts)), [*bad_times])))
             starts = np.delete(starts, [*bad_times])
-        before = np.searchsorted(starts, sorted(bad)).tolist()
-        lines = [BadLine(at, count, bad[at]) for at, count in zip(sorted(bad), before, strict=True)]
-        return Parsed(columns, lines, taken, starts)
+        counts_before = np.searchsorted(starts, sorted(bad)).tolist()
+        lines = [
+            BadLine(position, count, bad[position])
+            for position, count in zip(sorted(bad), counts_before, strict=True)
+        ]
+        return Parsed(columns, lines, consumed, starts)
 
     def _columns(self, table: pa.Table) -> tuple[pa.Table, Mapping[int, str]]:
         """The columns of the records, and the faults of the rows with bad times, by their number."""
@@ -122,7 +125,7 @@ def _fault(text: bytes, position: int, *, is_open: bool) -> str:
     good = _GOOD.match(text, position)
     if good and text.startswith(b"\r", good.end()):
         return "a carriage return must end its line"
-    return "there is text behind the end of a quoted field: a quote inside of one is doubled"
+    return "there is text after the end of a quoted field: a quote inside of one is doubled"
 
 
 def header_names(line: bytes) -> list[str]:
@@ -132,8 +135,8 @@ def header_names(line: bytes) -> list[str]:
         if _ROW.fullmatch(line + b"\n"):
             names = next(csv.reader([line.decode().removesuffix("\r")]), [])
     if not names or len(set(names)) < len(names):
-        why = "the first line of CSV must have the names of the fields, each once; a quoted one ends on that line"
-        raise InvalidRecordError(why, line=1)
+        reason = "the first line of CSV must have the names of the fields, each once; a quoted one ends on that line"
+        raise InvalidRecordError(reason, line=1)
     return names
 
 
@@ -156,11 +159,11 @@ def _has_plain_quotes(text: bytes) -> bool:
     if b'"' not in text:
         return True
     data = byte_array(text)
-    places = np.flatnonzero(data == ord('"'))
-    before, behind = data[places[::2] - 1], data[places[1::2] + 1]
-    is_begin = (before == ord(",")) | (before == ord("\n"))
-    is_end = (behind == ord(",")) | (behind == ord("\n")) | (behind == ord("\r"))
-    return len(places) % 2 == 0 and bool(is_begin.all() and is_end.all())
+    positions = np.flatnonzero(data == ord('"'))
+    characters_before, characters_after = data[positions[::2] - 1], data[positions[1::2] + 1]
+    is_begin = (characters_before == ord(",")) | (characters_before == ord("\n"))
+    is_end = (characters_after == ord(",")) | (characters_after == ord("\n")) | (characters_after == ord("\r"))
+    return len(positions) % 2 == 0 and bool(is_begin.all() and is_end.all())
 
 
 def _refused(rows: bytes, names: Sequence[str]) -> dict[int, str]:

@@ -44,16 +44,16 @@ from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.storage.parallel import in_order
 
-#: Files of lines of at most this size are read together, up to a block of them.
+#: Files of lines of at most this size are read together, up to a block.
 _SMALL_BYTES, _BLOCK_BYTES = 256 << 10, 4 << 20
 _READS_AHEAD = 16
 #: A line's number is counted for an error if no more than this must be read.
 _COUNTED_BYTES = 1 << 30
-#: What a batch of one record has beyond its key and value, at most, without headers.
+#: The most bytes of a batch of one record in addition to its key and value, without headers.
 _OVERHEAD = 128
 #: How many files a warning names.
 _NAMED = 3
-_SKIP_HINT = "--bad-lines skip leaves such lines out"
+_SKIP_HINT = "--bad-lines skip leaves bad lines out"
 
 
 class FileReader:
@@ -78,22 +78,22 @@ class FileReader:
 
     def check_first_files(self, files: Sequence[InputFile]) -> None:
         """Raise InvalidRecordError if the first file of CSV, or of Parquet, lacks a column that the options name."""
-        seen = SeenFields(self.options.fields)
+        seen_fields = SeenFields(self.options.fields)
         for form, file in {file.kind.format: file for file in reversed(files) if file.size}.items():
             if form == PARQUET:
                 check_columns(self.storage, file, self.options)
             elif form == CSV:
                 is_packed, storage = file.kind.compression is not None, self.storage
                 blocks = split_blocks(storage, whole_file(file)) if is_packed else lines_after(storage, file, 0)
-                LineReading(self, form, seen, file).read_names(blocks)
+                LineReading(self, form, seen_fields, file).read_names(blocks)
             else:
-                self.parser(form, seen)
+                self.parser(form, seen_fields)
 
-    def read(self, run: Run, seen: SeenFields | None = None) -> RunReading:
-        """The records of consecutive splits, as an iterator of parts; `seen` gets the fields that objects have."""
-        return RunReading(self, run, seen or SeenFields(self.options.fields))
+    def read(self, run: Run, seen_fields: SeenFields | None = None) -> RunReading:
+        """Return an iterator of parts of consecutive splits; `seen_fields` gets the fields that objects have."""
+        return RunReading(self, run, seen_fields or SeenFields(self.options.fields))
 
-    def parser(self, form: str, seen: SeenFields, names: Sequence[str] | None = None) -> LineParser:
+    def parser(self, form: str, seen_fields: SeenFields, names: Sequence[str] | None = None) -> LineParser:
         """The parser of the lines of a format; of CSV with the `names` of the columns."""
         options = self.options
         if form == CSV:
@@ -101,7 +101,7 @@ class FileReader:
         if form == RECORDS:
             return JsonRecords(self.times)
         if form == JSONL:
-            return JsonFields(options.fields, self.times, seen)
+            return JsonFields(options.fields, self.times, seen_fields)
         if options.pattern is not None:
             return PatternLines(options.pattern, self.times)
         if options.fields:
@@ -111,12 +111,12 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of bytes of a block: from `at` on they are those of a file from `position` on.
+    """The source of bytes of a block: from `offset` on they come from `file`, from its `position` on.
 
     `lines` counts the lines of the file before; None if that is not known. A stream has no file.
     """
 
-    at: int
+    offset: int
     file: InputFile | None
     position: int
     lines: int | None
@@ -124,7 +124,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records in order, the stored bytes that they were about, and what is needed to tell where each came from.
+    """Records in order, the stored bytes that they were about, and the origin of each.
 
     `records` has the columns `key`, `value`, `timestamp` (int64 ms), `headers` and `partition`, as far as there are
     any; `skipped` counts bad lines that were left out before or among them.
@@ -137,13 +137,13 @@ class Part:
     starts: npt.NDArray[np.int64] | None
     origins: Sequence[Origin]
 
-    def place(self, row: int) -> dict[str, Any]:
-        """The file and the line of a record, for an error; the position instead of the line if that is not known."""
+    def location(self, row: int) -> dict[str, Any]:
+        """Return the file and the line of a record for an error, or its position if the line is unknown."""
         if self.starts is None and not self.text:
             origin = self.origins[0]
             return {"file": origin.file.name if origin.file else None, "row": origin.position + row}
         starts = line_starts(self.text) if self.starts is None else self.starts
-        return place_at(self.text, self.origins, int(starts[row]))
+        return location_at(self.text, self.origins, int(starts[row]))
 
     def located(self, error: DistlogError) -> DistlogError:
         """An error of an append of `records`, with file and line instead of a row, as far as they are known."""
@@ -152,9 +152,9 @@ class Part:
             row = self._largest(error.details["limit"])
         if row is not None:
             error.details.pop("row_of_partition", None)
-            error.details |= self.place(row)
+            error.details |= self.location(row)
         elif len({origin.file for origin in self.origins}) == 1:
-            error.details["file"] = self.place(0)["file"]
+            error.details["file"] = self.location(0)["file"]
         return error
 
     def _largest(self, limit: int) -> int | None:
@@ -167,13 +167,13 @@ class Part:
         return None if largest is None or largest + _OVERHEAD < limit else int(pc.index(sizes, largest).as_py())
 
 
-def place_at(text: bytes, origins: Sequence[Origin], at: int) -> dict[str, Any]:
+def location_at(text: bytes, origins: Sequence[Origin], position: int) -> dict[str, Any]:
     """The file and the line, or the position, of a byte of a block."""
-    origin = origins[bisect_right([each.at for each in origins], at) - 1]
+    origin = origins[bisect_right([origin_.offset for origin_ in origins], position) - 1]
     name = None if origin.file is None else origin.file.name
     if origin.lines is None:
-        return {"file": name, "position": origin.position + at - origin.at}
-    return {"file": name, "line": origin.lines + line_at(text, at) - line_at(text, origin.at) + 1}
+        return {"file": name, "position": origin.position + position - origin.offset}
+    return {"file": name, "line": origin.lines + line_at(text, position) - line_at(text, origin.offset) + 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +193,10 @@ class SplitReport:
 class RunReport:
     """A run that was read: a value of some bytes, for the planner.
 
-    `error` is that of a bad line in CSV behind a split that must be proven first (`runs_to_repeat`).
+    `error` is about a bad line in CSV after a split that must be proven first (`runs_to_repeat`).
     """
 
-    seen: SeenFields
+    seen_fields: SeenFields
     splits: list[SplitReport] = field(default_factory=list)
     error: InvalidRecordError | None = None
 
@@ -215,13 +215,13 @@ class RunReading:
     """The parts of a run, as an iterator; once it has ended, `report` says what was read.
 
     Memory does not grow with the files: it holds some blocks of lines of 2 MiB, or buffers of the columns of a local
-    Parquet file. Of an object it holds the columns of one row group.
+    Parquet file. From an object store it holds the columns of one row group.
     InvalidRecordError names the file and the line of what cannot be read.
     """
 
-    def __init__(self, reader: FileReader, run: Run, seen: SeenFields) -> None:
+    def __init__(self, reader: FileReader, run: Run, seen_fields: SeenFields) -> None:
         self._reader, self._run = reader, run
-        self.report = RunReport(seen)
+        self.report = RunReport(seen_fields)
 
     def __iter__(self) -> Iterator[Part]:
         for group in _groups(self._run):
@@ -245,8 +245,8 @@ class RunReading:
             if faults:
                 if not reader.options.skips_bad_lines:
                     row = min(faults)
-                    place = {"file": split.file.name, "row": first_row + row}
-                    raise InvalidRecordError(f"{faults[row]} ({_SKIP_HINT})", **place)
+                    location = {"file": split.file.name, "row": first_row + row}
+                    raise InvalidRecordError(f"{faults[row]} ({_SKIP_HINT})", **location)
                 table = table.take(integers(np.delete(np.arange(table.num_rows), [*faults])))
             origin = Origin(0, split.file, first_row, None)
             yield Part(_finished(table, reader.options), size, len(faults), b"", None, [origin])
@@ -256,21 +256,21 @@ class RunReading:
     def _small(self, splits: Sequence[FileSplit]) -> Iterator[Part]:
         """Small files of one format of lines, which know nothing of each other, in one block."""
         storage = self._reader.storage
-        tasks = (partial(_whole, storage, split.file) for split in splits)
+        tasks = (partial(_content, storage, split.file) for split in splits)
         is_local = storage.is_local(splits[0].file.url)
         contents = (task() for task in tasks) if is_local else in_order(tasks, _READS_AHEAD)
-        pieces, origins, at = list[bytes](), list[Origin](), 0
+        texts, origins, offset = list[bytes](), list[Origin](), 0
         for split, content in zip(splits, contents, strict=True):
             text = content.removeprefix(UTF8_MARK)
             if text:
-                origins.append(Origin(at, split.file, len(content) - len(text), 0))
-                pieces.append(text.removesuffix(b"\n"))
-                at += len(pieces[-1]) + 1
+                origins.append(Origin(offset, split.file, len(content) - len(text), 0))
+                texts.append(text.removesuffix(b"\n"))
+                offset += len(texts[-1]) + 1
         counts, skipped = dict[InputFile | None, int](), 0
-        lines = LineReading(self._reader, splits[0].file.kind.format, self.report.seen)
-        for part in lines.parts(b"\n".join(pieces), origins) if pieces else ():
+        lines = LineReading(self._reader, splits[0].file.kind.format, self.report.seen_fields)
+        for part in lines.parts(b"\n".join(texts), origins) if texts else ():
             starts = line_starts(part.text) if part.starts is None else part.starts
-            edges = np.searchsorted(starts, [*(origin.at for origin in origins), len(part.text) + 1])
+            edges = np.searchsorted(starts, [*(origin.offset for origin in origins), len(part.text) + 1])
             counts = {origin.file: count for origin, count in zip(origins, np.diff(edges).tolist(), strict=True)}
             skipped = part.skipped
             yield part
@@ -280,7 +280,7 @@ class RunReading:
 
     def _lines(self, split: FileSplit) -> Iterator[Part]:
         reader, file = self._reader, split.file
-        lines = LineReading(reader, file.kind.format, self.report.seen, file)
+        lines = LineReading(reader, file.kind.format, self.report.seen_fields, file)
         if split.start and file.kind.format == CSV:
             lines.read_names(lines_after(reader.storage, file, 0))
         report = SplitReport(None, split.end, 0, 0)
@@ -303,7 +303,7 @@ class RunReading:
             counted = None if counted is None else counted + block.text.count(b"\n") + 1
         is_end = split.end >= split.file.size or split.file.kind.compression is not None
         position = lines.next_position
-        yield from lines.rest(() if is_end else lines_after(self._reader.storage, split.file, position))
+        yield from lines.remaining(() if is_end else lines_after(self._reader.storage, split.file, position))
 
 
 def _groups(run: Run) -> Iterator[list[FileSplit]]:
@@ -325,7 +325,7 @@ def _groups(run: Run) -> Iterator[list[FileSplit]]:
         yield group
 
 
-def _whole(storage: InputStorage, file: InputFile) -> bytes:
+def _content(storage: InputStorage, file: InputFile) -> bytes:
     try:
         content = storage.read(file.url, 0, file.size) if file.size else b""
     except FileNotFoundError:
@@ -338,10 +338,10 @@ def _whole(storage: InputStorage, file: InputFile) -> bytes:
 class LineReading:
     """The records of the lines of one split or stream, block by block."""
 
-    def __init__(self, reader: FileReader, form: str, seen: SeenFields, file: InputFile | None = None) -> None:
-        self._reader, self._form, self._seen, self._file = reader, form, seen, file
-        self._parser = None if form == CSV else reader.parser(form, seen)
-        self._carried, self._taken, self._origin = b"", 0, Origin(0, file, 0, 0)
+    def __init__(self, reader: FileReader, form: str, seen_fields: SeenFields, file: InputFile | None = None) -> None:
+        self._reader, self._form, self._seen_fields, self._file = reader, form, seen_fields, file
+        self._parser = None if form == CSV else reader.parser(form, seen_fields)
+        self._carried, self._consumed, self._origin = b"", 0, Origin(0, file, 0, 0)
         self.start: int | None = None
         self.end = 0
 
@@ -350,11 +350,11 @@ class LineReading:
         return self.end + len(self._carried)
 
     def read_names(self, blocks: Iterator[Block]) -> None:
-        self._take_names(next(blocks).text.partition(b"\n")[0])
+        self._parse_names(next(blocks).text.partition(b"\n")[0])
 
-    def _take_names(self, line: bytes) -> None:
+    def _parse_names(self, line: bytes) -> None:
         try:
-            self._parser = self._reader.parser(self._form, self._seen, header_names(line))
+            self._parser = self._reader.parser(self._form, self._seen_fields, header_names(line))
         except InvalidRecordError as error:
             error.details.setdefault("file", self._file.name if self._file else None)
             raise
@@ -365,7 +365,7 @@ class LineReading:
         self.start = position if self.start is None else self.start
         if self._parser is None:
             line, newline, text = text.partition(b"\n")
-            self._take_names(line)
+            self._parse_names(line)
             position, lines = position + len(line) + 1, None if lines is None else lines + 1
             self.end = position
             if not newline:
@@ -378,14 +378,14 @@ class LineReading:
             self._origin = Origin(0, self._file, position, lines)
         yield from self.parts(text, [self._origin])
 
-    def rest(self, blocks: Iterable[Block] = ()) -> Iterator[Part]:
+    def remaining(self, blocks: Iterable[Block] = ()) -> Iterator[Part]:
         """The records of lines that wait for those after them: of a quoted field of CSV that `blocks` may end."""
         limit = len(self._carried)
         for block in blocks if limit else ():
             yield from self.parts(self._carried + block.text, [self._origin], limit)
-            if self._taken >= limit:
+            if self._consumed >= limit:
                 return
-            limit -= self._taken
+            limit -= self._consumed
         if limit:
             yield from self.parts(self._carried.removesuffix(b"\n"), [self._origin], limit, is_last=True)
 
@@ -401,40 +401,40 @@ class LineReading:
         except InvalidRecordError as error:
             error.details.setdefault("file", origin.file.name if origin.file else None)
             raise
-        self._taken = parsed.taken
-        self._carried = (text + b"\n")[parsed.taken :] if parsed.taken <= len(text) else b""
+        self._consumed = parsed.consumed
+        self._carried = (text + b"\n")[parsed.consumed :] if parsed.consumed <= len(text) else b""
         if len(origins) == 1:
-            self.end = origin.position + parsed.taken
-            lines = None if origin.lines is None else origin.lines + line_at(text + b"\n", parsed.taken)
+            self.end = origin.position + parsed.consumed
+            lines = None if origin.lines is None else origin.lines + line_at(text + b"\n", parsed.consumed)
             self._origin = Origin(0, origin.file, self.end, lines)
         bad = None if self._reader.options.skips_bad_lines else next(iter(parsed.bad), None)
         records = parsed.records if bad is None else parsed.records.slice(0, bad.records_before)
         skipped = len(parsed.bad) if bad is None else 0
-        yield Part(_finished(records, self._reader.options), parsed.taken, skipped, text, parsed.starts, origins)
+        yield Part(_finished(records, self._reader.options), parsed.consumed, skipped, text, parsed.starts, origins)
         if bad is not None:
             raise self._error(bad, text, origins)
 
     def _error(self, bad: BadLine, text: bytes, origins: Sequence[Origin]) -> InvalidRecordError:
-        place = place_at(text, origins, bad.at)
-        if self._file is not None and "position" in place and place["position"] <= _COUNTED_BYTES:
-            chunks = self._reader.storage.chunks(self._file.url, 0, place["position"])
-            place = {"file": place["file"], "line": sum(chunk.count(b"\n") for chunk in chunks) + 1}
-        return InvalidRecordError(f"{bad.reason} ({_SKIP_HINT})", **place)
+        location = location_at(text, origins, bad.position)
+        if self._file is not None and "position" in location and location["position"] <= _COUNTED_BYTES:
+            chunks = self._reader.storage.chunks(self._file.url, 0, location["position"])
+            location = {"file": location["file"], "line": sum(chunk.count(b"\n") for chunk in chunks) + 1}
+        return InvalidRecordError(f"{bad.reason} ({_SKIP_HINT})", **location)
 
 
 def _finished(records: pa.Table, options: ReadOptions) -> pa.Table:
     """Records with the headers and the partition of the options."""
     if options.headers and records.num_rows:
         added = [{"key": name, "value": value.encode()} for name, value in options.headers]
-        if (place := records.schema.get_field_index("headers")) < 0:
+        if (index := records.schema.get_field_index("headers")) < 0:
             records = records.append_column("headers", pa.repeat(scalar_of(added, HEADERS_TYPE), records.num_rows))
         else:
-            lists = [[*(own or ()), *added] for own in records["headers"].to_pylist()]
-            records = records.set_column(place, "headers", column_of(lists, HEADERS_TYPE))
+            lists = [[*(headers or ()), *added] for headers in records["headers"].to_pylist()]
+            records = records.set_column(index, "headers", column_of(lists, HEADERS_TYPE))
     if options.partition is not None:
         column = pa.repeat(scalar_of(options.partition, pa.int32()), records.num_rows)
-        place = records.schema.get_field_index("partition")
-        records = records.drop_columns("partition") if place >= 0 else records
+        index = records.schema.get_field_index("partition")
+        records = records.drop_columns("partition") if index >= 0 else records
         records = records.append_column("partition", column)
     return records
 
@@ -456,14 +456,14 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
     split that was right.
     """
     wrong = set[str]()
-    before = ("", 0)
+    expected = ("", 0)
     for run, report in zip(runs, reports, strict=True):
-        for split, done in zip(run, report.splits, strict=False):
-            if done.start is None:
+        for split, split_report in zip(run, report.splits, strict=False):
+            if split_report.start is None:
                 continue
-            if split.file.kind.format == CSV and split.start and before != (split.file.url, done.start):
+            if split.file.kind.format == CSV and split.start and expected != (split.file.url, split_report.start):
                 wrong.add(split.file.url)
-            before = split.file.url, done.end
+            expected = split.file.url, split_report.end
         if report.error is not None and run[len(report.splits) - 1].file.url not in wrong:
             raise report.error
     repeats = list[Repeat]()
@@ -477,15 +477,15 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
             repeats.append(Repeat(index, index + 1, list(runs[index])))
     return [
         Repeat(
-            each.first,
-            each.end,
+            repeat.first,
+            repeat.end,
             [
                 whole_file(split.file) if split.file.url in wrong else split
-                for split in each.run
+                for split in repeat.run
                 if split.file.url not in wrong or split.start == 0
             ],
         )
-        for each in repeats
+        for repeat in repeats
     ]
 
 
@@ -493,17 +493,21 @@ def check_fields(reports: Sequence[RunReport]) -> None:
     """Raise InvalidRecordError for a named field that no line of JSON of the whole input has."""
     if not reports:
         return
-    seen = SeenFields(reports[0].seen.fields)
+    seen_fields = SeenFields(reports[0].seen_fields.fields)
     for report in reports:
-        seen.add(report.seen)
-    if error := seen.error():
+        seen_fields.add(report.seen_fields)
+    if error := seen_fields.error():
         raise error
 
 
 def files_without_records(run: Run, report: RunReport) -> list[str]:
     """The names of the whole files of a run that have bytes, but no records."""
     reports = zip(run, report.splits, strict=False)
-    return [split.file.name for split, done in reports if split.is_whole and split.length and not done.records]
+    return [
+        split.file.name
+        for split, split_report in reports
+        if split.is_whole and split.length and not split_report.records
+    ]
 
 
 def warning_of_no_records(names: Sequence[str]) -> str:

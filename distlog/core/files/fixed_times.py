@@ -57,33 +57,39 @@ class FixedTimes:
     def _moments(
         self, data: npt.NDArray[np.uint8], fraction: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        found, good, at = dict[str, npt.NDArray[np.int64]](), np.ones(len(data), np.bool_), 0
+        digits_by_part, good, position = dict[str, npt.NDArray[np.int64]](), np.ones(len(data), np.bool_), 0
         for part in self.parts:
             name = part[1:]
             width = 1 if len(part) == 1 else fraction if name == "f" else _WIDTHS[name]
-            column = data[:, at : at + width]
-            at += width
+            column = data[:, position : position + width]
+            position += width
             if len(part) == 1:
                 good &= column[:, 0] == ord(part)
             elif name == "b":
-                found["m"] = _months(column)
-                good &= found["m"] > 0
+                digits_by_part["m"] = _months(column)
+                good &= digits_by_part["m"] > 0
             elif name == "z":
                 hours, minutes = _number(column[:, 1:3], good), _number(column[:, 3:], good)
                 good &= np.isin(column[:, 0], (ord("+"), ord("-"))) & (hours < 24) & (minutes < 60)
-                found["z"] = np.where(column[:, 0] == ord("-"), -1, 1) * (hours * 60 + minutes)
+                digits_by_part["z"] = np.where(column[:, 0] == ord("-"), -1, 1) * (hours * 60 + minutes)
             else:
-                found[name] = _number(column, good)
+                digits_by_part[name] = _number(column, good)
                 _, least, largest = _NUMBERS.get(name, (0, 0, 10**6))
-                good &= (found[name] >= least) & (found[name] <= largest)
+                good &= (digits_by_part[name] >= least) & (digits_by_part[name] <= largest)
         # scalars stand for what the format leaves out
         zeros, ones = np.int64(0), np.int64(1)
-        months = (np.where(good, found["Y"], 1970) - 1970) * 12 + np.where(good, found.get("m", ones), 1) - 1
+        months = (
+            (np.where(good, digits_by_part["Y"], 1970) - 1970) * 12
+            + np.where(good, digits_by_part.get("m", ones), 1)
+            - 1
+        )
         begins = months.astype("datetime64[M]").astype("datetime64[D]")
-        days = begins + (found.get("d", ones) - 1)
+        days = begins + (digits_by_part.get("d", ones) - 1)
         good &= days.astype("datetime64[M]").astype(np.int64) == months
-        minutes = found.get("H", zeros) * 60 + found.get("M", zeros) - found.get("z", zeros)
-        ms = found.get("S", zeros) * 1000 + found.get("f", zeros) * 1000 // 10**fraction
+        minutes = (
+            digits_by_part.get("H", zeros) * 60 + digits_by_part.get("M", zeros) - digits_by_part.get("z", zeros)
+        )
+        ms = digits_by_part.get("S", zeros) * 1000 + digits_by_part.get("f", zeros) * 1000 // 10**fraction
         moments = days.astype(np.int64) * _DAY_MS + minutes * _MINUTE_MS + ms
         return moments, good & (moments >= 0)
 
@@ -99,10 +105,10 @@ def _number(digits: npt.NDArray[np.uint8], good: npt.NDArray[np.bool_]) -> npt.N
 
 
 def _months(names: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """The numbers of months by their short names, of whatever case; 0 for no month of three ASCII letters."""
-    found = np.zeros(len(names), np.int64)
+    """The numbers of months by their short names, in any case; 0 for no month of three ASCII letters."""
+    numbers = np.zeros(len(names), np.int64)
     for number, name in enumerate(calendar.month_abbr):
         encoded = name.lower().encode()
         if len(encoded) == 3 and encoded.isalpha():
-            found[((names | 0x20) == np.frombuffer(encoded, np.uint8)).all(axis=1)] = number
-    return found
+            numbers[((names | 0x20) == np.frombuffer(encoded, np.uint8)).all(axis=1)] = number
+    return numbers

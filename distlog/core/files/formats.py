@@ -11,7 +11,7 @@ from distlog.core.errors import InvalidRecordError
 TEXT, JSONL, RECORDS, CSV, PARQUET = "text", "jsonl", "records", "csv", "parquet"
 FORMATS = (TEXT, JSONL, RECORDS, CSV, PARQUET)
 
-#: How many bytes of a file tell what it is: a tar archive has its mark at 257.
+#: How many bytes of a file show its format: a tar archive has its mark at 257.
 HEAD_BYTES = 512
 
 
@@ -90,22 +90,22 @@ _WIDE_BYTES = 8
 _ROTATED = re.compile(r"\.[0-9]{1,8}$")
 
 
-def kind_of(name: str, head: bytes, chosen: str | None) -> Kind:
-    """The kind of the file `name` that begins with `head`; `chosen` is the format that the caller names, or None.
+def kind_of(name: str, head: bytes, requested_format: str | None) -> Kind:
+    """The kind of the file `name` that begins with `head`; `requested_format` is the caller's, or None.
 
     Raises InvalidRecordError for what is not supported, with its name.
     """
     compression = compression_of(head)
     if compression is not None:
-        return Kind(_by_name(name, chosen), compression)
+        return Kind(_by_name(name, requested_format), compression)
     check_content(name, head)
     if head.startswith(_PARQUET_MAGIC):
-        if chosen not in (None, PARQUET, RECORDS):
-            raise InvalidRecordError(f"the file is Parquet, not {chosen}: leave out --format", file=name)
+        if requested_format not in (None, PARQUET, RECORDS):
+            raise InvalidRecordError(f"the file is Parquet, not {requested_format}: leave out --format", file=name)
         return Kind(PARQUET)
-    by_name = _by_name(name, chosen)
+    by_name = _by_name(name, requested_format)
     if by_name == PARQUET and head:
-        raise InvalidRecordError("this is no Parquet file: give --format for what it is", file=name)
+        raise InvalidRecordError("this is not a Parquet file: give its format with --format", file=name)
     return Kind(by_name)
 
 
@@ -118,11 +118,13 @@ def compression_of(head: bytes) -> str | None:
 
 def check_content(name: str | None, head: bytes) -> None:
     """Raise InvalidRecordError for the first bytes of what is not supported, plain or decompressed."""
-    found = next((what for magic, what in REFUSED.items() if head.startswith(magic)), None)
+    unsupported = next(
+        (unsupported_format for magic, unsupported_format in REFUSED.items() if head.startswith(magic)), None
+    )
     if head[_TAR_MARK_AT:].startswith(_TAR_MARK):
-        found = "tar"
-    if found:
-        raise InvalidRecordError(f"{found} files are not supported: {_remedy(found)}", file=name)
+        unsupported = "tar"
+    if unsupported:
+        raise InvalidRecordError(f"{unsupported} files are not supported: {_remedy(unsupported)}", file=name)
     if encoding := _wide_encoding(head):
         raise InvalidRecordError(
             f"the file is {encoding}: convert it, as in `iconv -f {encoding} -t UTF-8 FILE`", file=name
@@ -147,41 +149,48 @@ def check_stream(head: bytes) -> None:
         raise InvalidRecordError(f"a stream is not decompressed: pipe it through a tool for {codec}, as zcat is one")
 
 
-def _remedy(what: str) -> str:
-    if what in ("tar", "zip", "7z", "rar"):
+def _remedy(unsupported_format: str) -> str:
+    if unsupported_format in ("tar", "zip", "7z", "rar"):
         return "unpack it, or pipe a member to `distlog append URL -`"
-    if what in ("xz", "lzip", "lzo", "compress (.Z)", "snappy", "lz4 of the legacy frame"):
+    if unsupported_format in ("xz", "lzip", "lzo", "compress (.Z)", "snappy", "lz4 of the legacy frame"):
         return "decompress it, as in `xzcat FILE | distlog append URL -`"
-    return "convert it to Parquet, CSV or JSON lines, or append a DataFrame of it"
+    return "convert it to Parquet, CSV or JSON lines, or append a DataFrame with its rows"
 
 
 def _wide_encoding(head: bytes) -> str | None:
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
-    # without a mark: text of ASCII in it has zeros at all but one place
+    # without a mark: ASCII text has zeros in all but one byte of a character
     shown = head[: len(head) // 4 * 4]
     if len(shown) < _WIDE_BYTES:
         return None
-    zeros = [set(shown[at::4]) == {0} for at in range(4)]
-    has_bytes = [0 not in shown[at::4] for at in range(4)]
-    for places, encoding in (((0,), "UTF-32LE"), ((3,), "UTF-32BE"), ((0, 2), "UTF-16LE"), ((1, 3), "UTF-16BE")):
-        if all(has_bytes[at] if at in places else zeros[at] for at in range(4)):
+    zeros = [set(shown[index::4]) == {0} for index in range(4)]
+    has_bytes = [0 not in shown[index::4] for index in range(4)]
+    for text_indexes, encoding in (
+        ((0,), "UTF-32LE"),
+        ((3,), "UTF-32BE"),
+        ((0, 2), "UTF-16LE"),
+        ((1, 3), "UTF-16BE"),
+    ):
+        if all(has_bytes[index] if index in text_indexes else zeros[index] for index in range(4)):
             return encoding
     return None
 
 
-def _by_name(name: str, chosen: str | None) -> str:
-    if chosen is not None:
-        return chosen
+def _by_name(name: str, requested_format: str | None) -> str:
+    if requested_format is not None:
+        return requested_format
     base = name.rpartition("/")[2].lower()
-    before = None
-    while before != base:
-        before, base = base, _ROTATED.sub("", base)
+    former_base = None
+    while former_base != base:
+        former_base, base = base, _ROTATED.sub("", base)
         for ending in COMPRESSED_ENDINGS:
             base = base.removesuffix(ending)
     ending = f".{base.rpartition('.')[2]}" if "." in base else ""
     if ending in REFUSED_ENDINGS:
-        what = REFUSED_ENDINGS[ending]
-        raise InvalidRecordError(f"{what} is not supported: {_remedy(what)}; or give --format", file=name)
+        unsupported_format = REFUSED_ENDINGS[ending]
+        raise InvalidRecordError(
+            f"{unsupported_format} is not supported: {_remedy(unsupported_format)}; or give --format", file=name
+        )
     return FORMAT_ENDINGS.get(ending, TEXT)

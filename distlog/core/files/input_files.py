@@ -36,31 +36,33 @@ class InputFile:
         return shown(self.url)
 
 
-def list_files(inputs: Sequence[str], storage: InputStorage, chosen: str | None = None) -> list[InputFile]:
+def list_files(inputs: Sequence[str], storage: InputStorage, requested_format: str | None = None) -> list[InputFile]:
     """The files of the inputs: in their order, and the files of a folder or pattern by path.
 
-    An input that exists is that file or folder, whatever characters its name has; else it may be a pattern with *, ?,
-    [a-z], {a,b} and ** for any folders. Names in a folder or pattern that begin with `_` or `.` are passed over.
-    `chosen` is the format that the caller names. Raises StorageError for an input that matches nothing, or has no
-    reader, and InvalidRecordError for a kind of file that is not supported.
+    An input that exists is that file or folder, even with characters of a pattern in its name; else it may be a
+    pattern with *, ?, [a-z], {a,b} and ** for any folders. Names in a folder or pattern that begin with `_` or `.`
+    are passed over. `requested_format` is the caller's. Raises StorageError for an input that matches
+    nothing, or has no reader, and InvalidRecordError for a kind of file that is not supported.
     """
-    addresses = [storage.address(given) for given in inputs]
+    addresses = [storage.address(input_) for input_ in inputs]
     listings = in_parallel(partial(_files_of, storage), addresses)
-    found = [file for listing in listings for file in listing]
-    groups = [found[at : at + _HEADS_PER_TASK] for at in range(0, len(found), _HEADS_PER_TASK)]
-    if not storage.is_local(found[0][0]) if found else False:
-        groups = [[file] for file in found]
-    return [file for group in in_parallel(partial(_described, storage, chosen), groups) for file in group]
+    matches = [file for listing in listings for file in listing]
+    groups = [matches[index : index + _HEADS_PER_TASK] for index in range(0, len(matches), _HEADS_PER_TASK)]
+    if not storage.is_local(matches[0][0]) if matches else False:
+        groups = [[file] for file in matches]
+    return [file for group in in_parallel(partial(_described, storage, requested_format), groups) for file in group]
 
 
-def _described(storage: InputStorage, chosen: str | None, files: Sequence[tuple[str, int]]) -> list[InputFile]:
+def _described(
+    storage: InputStorage, requested_format: str | None, files: Sequence[tuple[str, int]]
+) -> list[InputFile]:
     described = []
     for url, size in files:
         try:
             head = storage.read(url, 0, min(HEAD_BYTES, size)) if size else b""
         except FileNotFoundError:
             raise vanished(url) from None
-        described.append(InputFile(url, size, kind_of(shown(url), head, chosen)))
+        described.append(InputFile(url, size, kind_of(shown(url), head, requested_format)))
     return described
 
 
@@ -84,12 +86,12 @@ def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
     if entries or (storage.is_local(address) and name in storage.entries(folder or "/")):
         files = sorted(_below(storage, address, entries))
     elif _MAGIC.search(address):
-        matches = {found for pattern in _alternatives(address) for found in _matches(storage, pattern)}
+        matches = {match for pattern in _alternatives(address) for match in _matches(storage, pattern)}
         files = sorted(matches)
     else:
         raise StorageError("no such file or folder", file=shown(address))
     if not files:
-        raise StorageError("no file is there, or only hidden ones (_name, .name)", file=shown(address))
+        raise StorageError("it has no files, or only hidden ones (_name, .name)", file=shown(address))
     return files
 
 
@@ -148,28 +150,28 @@ def _folders_below(storage: InputStorage, folder: str) -> Iterator[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    found = re.search(r"\{([^{}]*)\}", pattern)
-    if found is None:
+    braces = re.search(r"\{([^{}]*)\}", pattern)
+    if braces is None:
         return [pattern]
-    before, after = pattern[: found.start()], pattern[found.end() :]
-    return [each for choice in found[1].split(",") for each in _alternatives(before + choice + after)]
+    prefix, suffix = pattern[: braces.start()], pattern[braces.end() :]
+    return [alternative for choice in braces[1].split(",") for alternative in _alternatives(prefix + choice + suffix)]
 
 
 def _segment(segment: str) -> re.Pattern[str]:
     """A part of a pattern between slashes, as a regular expression."""
-    pieces, position = list[str](), 0
+    expressions, position = list[str](), 0
     while position < len(segment):
         character = segment[position]
         end = segment.find("]", position + 2) if character == "[" else -1
         if character == "[" and end > 0:
             inside = segment[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
             negated = inside.startswith(("!", "^"))
-            pieces.append(f"[{'^' if negated else ''}{inside[1:] if negated else inside}]")
+            expressions.append(f"[{'^' if negated else ''}{inside[1:] if negated else inside}]")
             position = end + 1
             continue
-        pieces.append({"*": ".*", "?": "."}.get(character) or re.escape(character))
+        expressions.append({"*": ".*", "?": "."}.get(character) or re.escape(character))
         position += 1
     try:
-        return re.compile("".join(pieces), re.DOTALL)
+        return re.compile("".join(expressions), re.DOTALL)
     except re.error:
         return re.compile(re.escape(segment))

@@ -26,43 +26,43 @@ from distlog.core.limits import MAX_INT
 from distlog.core.write.rows import ACCEPTED, IGNORED
 
 _FIELDS_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
-#: How many names of fields are shown beside a wrong one.
+#: How many names of fields the error of a wrong name shows.
 _NAMES_SEEN = 20
-_HINT = "; a line has one whole object: `jq -c '.[]' FILE` writes those of an array so"
+_HINT = "; a line has one whole object: `jq -c '.[]' FILE` writes an array so"
 
 
 @dataclass(slots=True)
 class SeenFields:
     """The named fields that some object had, and names that objects have, for the error of a wrong name.
 
-    A field may be missing in some objects, so only the end of the input tells that its name is wrong.
+    A field may be missing in some objects, so only the end of the input shows that its name is wrong.
     """
 
     fields: Mapping[str, str]
-    found: set[str] = field(default_factory=set)
+    present: set[str] = field(default_factory=set)
     names: dict[str, None] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
         """True if all named fields were seen."""
-        return self.found >= {*self.fields.values()}
+        return self.present >= {*self.fields.values()}
 
-    def look(self, text: bytes) -> None:
+    def note_names(self, text: bytes) -> None:
         """Note names in the first lines of a block, unless enough are known."""
         for line in text.split(b"\n", _NAMES_SEEN)[:_NAMES_SEEN] if len(self.names) < _NAMES_SEEN else ():
             self.names |= dict.fromkeys(list(first_object(line))[:_NAMES_SEEN])
 
     def add(self, other: SeenFields) -> None:
-        self.found |= other.found
+        self.present |= other.present
         self.names |= other.names
 
     def error(self) -> InvalidRecordError | None:
-        """The error of a field that no object has; None if all were seen, or if there was no object."""
-        missed = {*self.fields.values()} - self.found
+        """The error of a field that no object has; None if all exist, or if there was no object."""
+        missed = {*self.fields.values()} - self.present
         if not missed or not self.names:
             return None
-        seen = ", ".join([*self.names][:_NAMES_SEEN])
-        return InvalidRecordError(f"no line has a field {min(missed)}; the lines have {seen}")
+        names_text = ", ".join([*self.names][:_NAMES_SEEN])
+        return InvalidRecordError(f"no line has a field {min(missed)}; the lines have {names_text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,14 @@ class JsonFields:
     """Parses objects of any kind, one a line, of which some fields are the key, the value and the timestamp.
 
     The value is the line if no field is named. A key or value is the text of its field, or its JSON as it was written
-    if that is no text. A field that is not there, or null, makes a null. Blank lines are skipped.
+    if that is not a text. A field that is not there, or null, makes a null. Blank lines are skipped.
 
     A kernel finds the fields. A line that is none to it, or has escapes in a field, is left to Python's `json`.
     """
 
     fields: Mapping[str, str]
     times: TimeReader
-    seen: SeenFields
+    seen_fields: SeenFields
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
         """See `LineParser`."""
@@ -85,44 +85,48 @@ class JsonFields:
         rows, bad = np.flatnonzero(scanned.states != BLANK), dict[int, str]()
         unsure = np.flatnonzero(scanned.states == UNSURE).tolist()
         slow = {row: self._fields_of(text, scanned, row, bad) for row in unsure}
-        self._note(text, scanned, [found for found in slow.values() if found is not None])
+        self._note(text, scanned, [line_fields for line_fields in slow.values() if line_fields is not None])
         columns: dict[str, pa.Array] = {
-            role: scanned.column(number, rows, {row: found.get(name) for row, found in slow.items() if found})
+            role: scanned.column(
+                number, rows, {row: line_fields.get(name) for row, line_fields in slow.items() if line_fields}
+            )
             for role, name in self.fields.items()
             for number in [scanned.names.index(name)]
         }
         if "value" not in columns:
-            columns["value"] = scanned.whole(rows)
+            columns["value"] = scanned.whole_lines(rows)
         if "timestamp" in columns:
             times = self.times.of_column(columns["timestamp"])
             columns["timestamp"] = times.column
-            bad |= {int(rows[place]): f"not a record: {why}" for place, why in times.faults.items()}
+            bad |= {int(rows[index]): f"not a record: {fault}" for index, fault in times.faults.items()}
         columns = {name: columns.get(name, pa.nulls(len(rows), kind)) for name, kind in _FIELDS_TYPES.items()}
         starts = scanned.lines[rows]
         if not bad:
             is_dense = len(rows) == len(scanned.states)
             return Parsed(pa.table(columns), (), len(text) + 1, None if is_dense else starts)
         is_good = ~np.isin(rows, [*bad])
-        before: npt.NDArray[np.int64] = np.cumsum(is_good) - is_good
+        counts_before: npt.NDArray[np.int64] = np.cumsum(is_good) - is_good
         lines = [
-            BadLine(int(starts[place]), int(before[place]), bad[int(rows[place])])
-            for place in np.flatnonzero(~is_good).tolist()
+            BadLine(int(starts[index]), int(counts_before[index]), bad[int(rows[index])])
+            for index in np.flatnonzero(~is_good).tolist()
         ]
         good = np.flatnonzero(is_good)
         return Parsed(pa.table(columns).take(integers(good)), lines, len(text) + 1, starts[good])
 
-    def _note(self, text: bytes, scanned: _Scanned, others: Sequence[Mapping[str, Any]]) -> None:
-        if self.seen.is_complete:
+    def _note(self, text: bytes, scanned: _Scanned, parsed_lines: Sequence[Mapping[str, Any]]) -> None:
+        if self.seen_fields.is_complete:
             return
-        self.seen.found |= {name for number, name in enumerate(scanned.names) if scanned.kinds[:, number].any()}
-        self.seen.found |= {name for found in others for name in found}
-        if not self.seen.is_complete:
-            self.seen.look(text)
+        self.seen_fields.present |= {
+            name for number, name in enumerate(scanned.names) if scanned.kinds[:, number].any()
+        }
+        self.seen_fields.present |= {name for line_fields in parsed_lines for name in line_fields}
+        if not self.seen_fields.is_complete:
+            self.seen_fields.note_names(text)
 
     def _fields_of(
         self, text: bytes, scanned: _Scanned, row: int, bad: dict[int, str]
     ) -> dict[str, bytes | None] | None:
-        """The named fields of one line, as Python reads it; None for a line that is no object, with the reason."""
+        """The named fields of a line that Python reads; None and the reason for a line that is not an object."""
         start = int(scanned.lines[row])
         line = text[start : start + int(scanned.line_sizes[row])]
         try:
@@ -136,12 +140,12 @@ class JsonFields:
 def written_fields(line: str, names: Sequence[str]) -> dict[str, bytes | None]:
     """The fields of an object that are among `names`: their text, or their JSON as it was written; None for null.
 
-    Raises ValueError for what is no object, and for text that UTF-8 cannot have.
+    Raises ValueError for JSON that is not an object, and for text that UTF-8 cannot have.
     """
     value = json.loads(line)
     if not isinstance(value, dict):
         raise ValueError("it must be an object")
-    found = dict[str, bytes | None]()
+    fields_by_name = dict[str, bytes | None]()
     decoder, position = json.JSONDecoder(), line.index("{") + 1
     while (position := _after_spaces(line, position, ",")) < len(line) and line[position] == '"':
         name, position = decoder.raw_decode(line, position)
@@ -149,8 +153,8 @@ def written_fields(line: str, names: Sequence[str]) -> dict[str, bytes | None]:
         field_value, position = decoder.raw_decode(line, start)
         if name in names:
             text = field_value if isinstance(field_value, str) else line[start:position]
-            found[name] = None if field_value is None else text.encode()
-    return found
+            fields_by_name[name] = None if field_value is None else text.encode()
+    return fields_by_name
 
 
 def _after_spaces(line: str, position: int, mark: str) -> int:
@@ -187,21 +191,21 @@ class _Scanned:
         states[(table == ESCAPED).any(axis=1) & (states == FOUND)] = UNSURE
         return cls(data, names, lines, line_sizes, states, table, starts.reshape(shape), sizes.reshape(shape))
 
-    def whole(self, rows: npt.NDArray[np.int64]) -> pa.Array:
+    def whole_lines(self, rows: npt.NDArray[np.int64]) -> pa.Array:
         return _gathered(self.data, self.lines[rows], self.line_sizes[rows], None)
 
-    def column(self, number: int, rows: npt.NDArray[np.int64], others: Mapping[int, bytes | None]) -> pa.Array:
-        """A field of these rows; `others` has it for rows that Python read."""
+    def column(self, number: int, rows: npt.NDArray[np.int64], python_values: Mapping[int, bytes | None]) -> pa.Array:
+        """A field of `rows`; `python_values` has it for the rows that Python read."""
         is_found = (self.kinds[rows, number] > NULL) & (self.states[rows] == FOUND)
         starts = np.where(is_found, self.starts[rows, number], 0)
         sizes = np.where(is_found, self.sizes[rows, number], 0)
         column = _gathered(self.data, starts, sizes, None if is_found.all() else is_found)
-        if not others:
+        if not python_values:
             return column
-        places = np.searchsorted(rows, [*others])
+        indexes = np.searchsorted(rows, [*python_values])
         order = np.arange(len(rows))
-        order[places] = len(rows) + np.arange(len(places))
-        return pa.concat_arrays([column, column_of([*others.values()], pa.binary())]).take(integers(order))
+        order[indexes] = len(rows) + np.arange(len(indexes))
+        return pa.concat_arrays([column, column_of([*python_values.values()], pa.binary())]).take(integers(order))
 
 
 def _gathered(
@@ -227,8 +231,8 @@ class Objects:
     fields: pa.RecordBatch
 
 
-def objects_of(block: bytes, fields: Mapping[str, pa.DataType], *, others: str) -> Objects | None:
-    """The objects of a block, one a line, with `fields` of these types; `others` is ignore or error."""
+def objects_of(block: bytes, fields: Mapping[str, pa.DataType], *, unexpected: str) -> Objects | None:
+    """The objects of a block, one a line, with `fields`; `unexpected` (other fields) is ignore or error."""
     lines = split_lines(block)
     # Arrow's reader crashes at a null ahead of the first object
     delimited = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
@@ -239,17 +243,19 @@ def objects_of(block: bytes, fields: Mapping[str, pa.DataType], *, others: str) 
         table = pyarrow.json.read_json(
             pa.BufferReader(block),
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
-            pyarrow.json.ParseOptions(explicit_schema=pa.schema(fields.items()), unexpected_field_behavior=others),
+            pyarrow.json.ParseOptions(
+                explicit_schema=pa.schema(fields.items()), unexpected_field_behavior=unexpected
+            ),
         )
     except pa.ArrowException:
         return None
-    # no object goes on where } and { meet, so as many objects as lines are one in each
+    # no object continues where } and { meet, so as many objects as lines are one in each
     batches = table.select(list(fields)).combine_chunks().to_batches() if table.num_rows == len(lines) else []
     return Objects(lines, batches[0]) if batches else None
 
 
 def first_object(block: bytes) -> Mapping[str, Any]:
-    """The object of the first line, whose types the others may have; empty if it is none."""
+    """The object of the first line, whose types other lines may have; empty if it is none."""
     try:
         value = json.loads(block.partition(b"\n")[0])
     except (ValueError, RecursionError):
@@ -257,7 +263,7 @@ def first_object(block: bytes) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def one_by_one(
+def parse_by_line(
     text: bytes, row_of: Callable[[bytes, Any], dict[str, Any]], schema: pa.Schema, **hooks: Any
 ) -> Parsed:
     """The rows that `row_of` makes of the lines and their JSON; it raises ValueError. Blank lines are skipped."""
@@ -275,8 +281,8 @@ def one_by_one(
     return Parsed(table_of_rows(rows, schema), bad, len(text) + 1, np.array(starts, np.int64))
 
 
-# Both ways stay: Arrow takes 2.5 us a line, but one type a field, so no text beside base64, as `read --json` prints
-# them; one by one it is 7.5 us; and 95 us if Arrow is asked for one line, so to halve a refused block is no way.
+# Both ways stay: Arrow takes 2.5 us a line, but one type a field, so no text next to base64, as `read --json` prints
+# them; line by line it is 7.5 us; and 95 us if Arrow reads one line, so halving a refused block does not help.
 
 
 _SCHEMA = pa.schema({"partition": pa.int32(), **_FIELDS_TYPES, "headers": HEADERS_TYPE})
@@ -303,13 +309,13 @@ class JsonRecords:
         """See `LineParser`."""
         records = self._in_bulk(text)
         if records is None:
-            return one_by_one(text, self._record, _SCHEMA, object_pairs_hook=_named_once)
+            return parse_by_line(text, self._record, _SCHEMA, object_pairs_hook=_named_once)
         return Parsed(records, (), len(text) + 1)
 
     def _in_bulk(self, text: bytes) -> pa.Table | None:
         """The records of a block that Arrow can read at once, as it can most; else None."""
         time_type = pa.string() if isinstance(first_object(text).get("timestamp"), str) else pa.int64()
-        objects = objects_of(text, {**_FIELDS, "timestamp": time_type}, others="error")
+        objects = objects_of(text, {**_FIELDS, "timestamp": time_type}, unexpected="error")
         if objects is None or not _have_values(objects) or not _are_plain(objects.fields):
             return None
         times = self.times.of_column(objects.fields["timestamp"])
@@ -339,7 +345,7 @@ class JsonRecords:
 
 
 def _have_values(objects: Objects) -> bool:
-    """True if each object has a value, which may be null: Arrow does not tell a null from a missing value."""
+    """True if each object has a value, which may be null: Arrow does not distinguish a null from a missing value."""
     missing = pc.is_null(objects.fields["value"])
     return all("value" in json.loads(line) for line in objects.lines.filter(missing).to_pylist())
 
@@ -348,8 +354,8 @@ def _are_plain(fields: pa.RecordBatch) -> bool:
     """True if partitions are in their range, and each header has a name and a value."""
     low, high = (bound.as_py() for bound in pc.min_max(fields["partition"]).values())
     headers = pc.list_flatten(fields["headers"])
-    whole = all(part.null_count == 0 for part in (headers, *headers.flatten()))
-    return whole and (low is None or (low >= -1 and high <= MAX_INT))
+    are_complete = all(part.null_count == 0 for part in (headers, *headers.flatten()))
+    return are_complete and (low is None or (low >= -1 and high <= MAX_INT))
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from distlog.core.storage.input_storage import CHUNK_BYTES, InputStorage
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: A longer line is an error, so that the memory of a reader is bounded.
+#: A longer line fails, which bounds the memory of a reader.
 LONGEST_LINE = 64 << 20
 _TAIL_BYTES = 64 << 10
 
@@ -105,11 +105,11 @@ def _growing(storage: InputStorage, file: InputFile, position: int) -> Iterator[
 
 def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: int | None = None) -> Iterator[Block]:
     """Chunks as blocks of whole lines, the first from `position` on; a line at `end` is not the split's."""
-    pieces, size = list[bytes](), 0
+    fragments, size = list[bytes](), 0
     for chunk in chunks:
         cut = chunk.rfind(b"\n")
         if cut < 0:
-            pieces.append(chunk)
+            fragments.append(chunk)
             size += len(chunk)
             if size > LONGEST_LINE:
                 raise InvalidRecordError(
@@ -118,16 +118,16 @@ def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: i
                     position=position,
                 )
             continue
-        pieces.append(chunk[:cut])
-        yield _block(position, pieces)
+        fragments.append(chunk[:cut])
+        yield _block(position, fragments)
         position += size + cut + 1
-        pieces, size = [chunk[cut + 1 :]], len(chunk) - cut - 1
+        fragments, size = [chunk[cut + 1 :]], len(chunk) - cut - 1
     if size and (end is None or position < end):
-        yield _block(position, pieces)
+        yield _block(position, fragments)
 
 
-def _block(position: int, pieces: list[bytes]) -> Block:
-    text = b"".join(pieces) if len(pieces) > 1 else pieces[0]
+def _block(position: int, fragments: list[bytes]) -> Block:
+    text = b"".join(fragments) if len(fragments) > 1 else fragments[0]
     if position == 0 and text.startswith(UTF8_MARK):
         return Block(len(UTF8_MARK), text[len(UTF8_MARK) :])
     return Block(position, text)
@@ -166,10 +166,10 @@ def _stored_whole(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
 
 
 class _Chunks(io.RawIOBase):
-    """Chunks as a stream; Arrow wraps an error of them, so it is kept."""
+    """Chunks as a stream; Arrow wraps an error in reading these, so it is stored here."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._rest = chunks, memoryview(b"")
+        self._chunks, self._unread = chunks, memoryview(b"")
         self.error: BaseException | None = None
 
     def readable(self) -> bool:
@@ -177,14 +177,14 @@ class _Chunks(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         """Up to `size` bytes."""
-        if not self._rest:
+        if not self._unread:
             try:
-                self._rest = memoryview(next(self._chunks, b""))
+                self._unread = memoryview(next(self._chunks, b""))
             except BaseException as error:
                 self.error = error
                 raise
-        size = len(self._rest) if size is None or size < 0 else size
-        data, self._rest = self._rest[:size], self._rest[size:]
+        size = len(self._unread) if size is None or size < 0 else size
+        data, self._unread = self._unread[:size], self._unread[size:]
         return bytes(data)
 
     def readinto(self, buffer: Buffer) -> int:

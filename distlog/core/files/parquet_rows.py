@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: Rows of one table at most, and the bytes that they should have.
 _MOST_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
-#: The columns of a row group of an object are fetched together if they have at most so many bytes. Larger ones, and
-#: those of a local file, are read by so many bytes of a column at once.
+#: The columns of a row group of an object are fetched together if they have at most this many bytes. Larger ones, and
+#: columns of a local file, are read in buffers.
 _TOGETHER_BYTES, _LOCAL_BUFFER, _OBJECT_BUFFER = 32 << 20, 1 << 20, 4 << 20
 
 
@@ -73,12 +73,12 @@ class StoredFile(io.RawIOBase):
 
 def row_groups(storage: InputStorage, file: InputFile) -> list[int]:
     """The stored bytes of each row group of a file."""
-    with _opened(storage, file) as parquet:
+    with _open(storage, file) as parquet:
         metadata = parquet.metadata
         return [_stored_bytes(metadata.row_group(number), None) for number in range(metadata.num_row_groups)]
 
 
-class _opened:  # noqa: N801 - a context manager
+class _open:  # noqa: N801 - a context manager
     """A Parquet file in a `with` block, in which Arrow's errors name the file."""
 
     def __init__(self, storage: InputStorage, file: InputFile) -> None:
@@ -112,7 +112,7 @@ class _opened:  # noqa: N801 - a context manager
 
 def check_columns(storage: InputStorage, file: InputFile, options: ReadOptions) -> None:
     """Raise InvalidRecordError for a file without a column that the options name, or that cannot be read."""
-    with _opened(storage, file) as parquet:
+    with _open(storage, file) as parquet:
         _columns(parquet.schema_arrow.names, options)
 
 
@@ -133,34 +133,36 @@ def parquet_records(
     """The records of the row groups of a file (None: all), in order."""
     import pyarrow.parquet as pq
 
-    with _opened(storage, file) as parquet:
+    with _open(storage, file) as parquet:
         columns = _columns(parquet.schema_arrow.names, options)
         rows, size = max(parquet.metadata.num_rows, 1), max(file.size, 1)
         batch_rows = max(1024, min(_MOST_ROWS, _TABLE_BYTES * rows // (4 * size)))
-        wanted = None if columns is None else sorted({*columns.values()})
+        column_names = None if columns is None else sorted({*columns.values()})
         numbers = range(parquet.metadata.num_row_groups) if groups is None else groups
         first_row = sum(parquet.metadata.row_group(number).num_rows for number in range(numbers.start))
         is_local = storage.is_local(file.url)
         for number in numbers:
-            is_small = not is_local and _stored_bytes(parquet.metadata.row_group(number), wanted) <= _TOGETHER_BYTES
+            is_small = (
+                not is_local and _stored_bytes(parquet.metadata.row_group(number), column_names) <= _TOGETHER_BYTES
+            )
             reading = parquet
             if is_small:
                 # the columns of the row group are fetched together
                 reading = pq.ParquetFile(StoredFile(storage, file), metadata=parquet.metadata, pre_buffer=True)
             # of one group at a time, since Arrow fetches those that it is given all at once
-            for batch in reading.iter_batches(batch_rows, row_groups=[number], columns=wanted):
+            for batch in reading.iter_batches(batch_rows, row_groups=[number], columns=column_names):
                 table, faults = _records(batch, columns, options, times)
                 yield ParquetRecords(table, first_row, faults)
                 first_row += batch.num_rows
 
 
-def _stored_bytes(group: Any, wanted: Sequence[str] | None) -> int:
-    """The stored bytes of the `wanted` columns of a row group; None for all."""
+def _stored_bytes(group: Any, column_names: Sequence[str] | None) -> int:
+    """The stored bytes of the columns `column_names` of a row group; None for all."""
     columns = map(group.column, range(group.num_columns))
     return sum(
         column.total_compressed_size
         for column in columns
-        if wanted is None or any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in wanted)
+        if column_names is None or any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in column_names)
     )
 
 

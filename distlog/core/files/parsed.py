@@ -15,24 +15,25 @@ from distlog.core.arrays import byte_array
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no record: where it begins in the block, how many records are before it, and why."""
+    """A line that is not a record: its position in the block, the number of records before it, and the reason."""
 
-    at: int
+    position: int
     records_before: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The records of a block of lines, and its lines that are no records.
+    """The records of a block of lines, and its lines that are not records.
 
-    `taken` counts the bytes of the block and its last newline that are done: others belong to a row that goes on.
-    `starts` are where the records begin in the block; None if each line that is not bad is a record.
+    `consumed` counts the parsed bytes of the block and its last newline: the remaining bytes belong to a row that
+    continues in the next block. `starts` are where the records begin in the block; None if each line that is not bad
+    is a record.
     """
 
     records: pa.Table
     bad: Sequence[BadLine]
-    taken: int
+    consumed: int
     starts: npt.NDArray[np.int64] | None = None
 
 

@@ -1,7 +1,7 @@
 """Lines of text taken apart by a regular expression: Python's `re` says what it means.
 
-Arrow's expressions (RE2) are several times as fast, and differ: in the characters beyond ASCII of a class, in line
-ends, in repeats of what may be empty. So a pattern of the simple kind is written anew for RE2 from its parse tree,
+Arrow's expressions (RE2) are several times as fast, and differ: in the characters beyond ASCII of a class, at line
+ends, in repeats of an expression that may be empty. So a simple pattern is rewritten for RE2 from its parse tree,
 each class as ranges of ASCII, and takes the lines that are ASCII. Any other pattern or line is left to `re`.
 """
 
@@ -36,7 +36,7 @@ _SHOWN = 200
 _ASCII = 128
 #: RE2 refuses larger counts of a repeat.
 _MOST_REPEATS = 1000
-#: What the parser has done already, and what makes no difference for ASCII.
+#: Flags that the parser has applied already, or that make no difference for ASCII.
 _HARMLESS_FLAGS = re.UNICODE | re.VERBOSE | re.ASCII
 
 
@@ -54,9 +54,9 @@ class PatternLines:
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
         """See `LineParser`."""
         lines = split_lines(text)
-        found = _groups_of(lines, self.pattern, is_ascii=text.isascii())
-        is_bad = ~found.matches
-        columns: dict[str, pa.Array] = {"value": lines, **found.columns}
+        groups = _groups_of(lines, self.pattern, is_ascii=text.isascii())
+        is_bad = ~groups.matches
+        columns: dict[str, pa.Array] = {"value": lines, **groups.columns}
         reasons = dict[int, str]()
         if "timestamp" in columns:
             times = self.times.of_column(columns["timestamp"])
@@ -92,9 +92,9 @@ def _groups_of(lines: pa.Array, pattern: str, *, is_ascii: bool) -> _Groups:
     flags = flags_of(pc.string_is_ascii(lines.view(pa.string())))
     if not flags.any():
         return _by_python(lines, pattern)
-    plain, others = np.flatnonzero(flags), np.flatnonzero(~flags)
-    parts = _by_re2(lines.take(integers(plain)), fast), _by_python(lines.take(integers(others)), pattern)
-    back = np.argsort(np.concatenate([plain, others]))
+    plain, remaining = np.flatnonzero(flags), np.flatnonzero(~flags)
+    parts = _by_re2(lines.take(integers(plain)), fast), _by_python(lines.take(integers(remaining)), pattern)
+    back = np.argsort(np.concatenate([plain, remaining]))
     columns = {
         name: pa.concat_arrays([part.columns[name] for part in parts]).take(integers(back))
         for name in parts[0].columns
@@ -103,10 +103,10 @@ def _groups_of(lines: pa.Array, pattern: str, *, is_ascii: bool) -> _Groups:
 
 
 def _by_re2(lines: pa.Array, pattern: str) -> _Groups:
-    found = pc.extract_regex(lines.view(pa.string()), pattern)
-    names = [field.name for field in found.type]
-    columns = {name: found.field(number).cast(pa.binary()) for number, name in enumerate(names)}
-    return _Groups(columns, flags_of(found.is_valid()))
+    matches = pc.extract_regex(lines.view(pa.string()), pattern)
+    names = [field.name for field in matches.type]
+    columns = {name: matches.field(number).cast(pa.binary()) for number, name in enumerate(names)}
+    return _Groups(columns, flags_of(matches.is_valid()))
 
 
 def _by_python(lines: pa.Array, pattern: str) -> _Groups:
@@ -114,9 +114,9 @@ def _by_python(lines: pa.Array, pattern: str) -> _Groups:
     names = [name for name in GROUPS if name in compiled.groupindex]
     # bytes that are not UTF-8 come back as they were
     texts = (line.decode(errors="surrogateescape") for line in lines.to_pylist())
-    found = [compiled.search(text) for text in texts]
-    columns = {name: column_of([_group(match, name) for match in found], pa.binary()) for name in names}
-    return _Groups(columns, np.array([match is not None for match in found], np.bool_))
+    matches = [compiled.search(text) for text in texts]
+    columns = {name: column_of([_group(match, name) for match in matches], pa.binary()) for name in names}
+    return _Groups(columns, np.array([match is not None for match in matches], np.bool_))
 
 
 def _group(match: re.Match[str] | None, name: str) -> bytes:

@@ -23,7 +23,7 @@ class ReadOptions:
     `timestamp_unit`, and texts are ISO 8601 or as `time_format` has it (Python's strptime). `pattern` is a Python
     regular expression for lines of text. Each record gets `headers` after its own, and `partition` if given. A bad
     line raises an error, or with `bad_lines` "skip" is left out and counted. `now_ms` is the time when the read was
-    planned: it tells the year of times without one.
+    planned: times without a year get its year.
     """
 
     format: str | None = None

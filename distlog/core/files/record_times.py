@@ -24,7 +24,7 @@ _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.t
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds since 1970 (int64, null where there is no time), and the faults of values that are no time."""
+    """Milliseconds since 1970 (int64, null where there is no time), and the faults of values that are not times."""
 
     column: pa.Array
     faults: dict[int, str]
@@ -70,7 +70,7 @@ class TimeReader:
         times = times_of(column, self.unit)
         if times is not None:
             return Times(times, {})
-        return self._one_by_one(column.to_pylist())
+        return self._by_value(column.to_pylist())
 
     def of_value(self, value: Any) -> int | None:
         """The time of one value; None for none. Raises ValueError with the reason."""
@@ -96,15 +96,15 @@ class TimeReader:
             return Times(times, {})
         # most times of a log are of a few seconds
         encoded = column.cast(pa.binary()).dictionary_encode()
-        found = self._one_by_one([value.decode(errors="replace") for value in encoded.dictionary.to_pylist()])
-        times = found.column.take(encoded.indices)
-        if not found.faults:
+        distinct_times = self._by_value([value.decode(errors="replace") for value in encoded.dictionary.to_pylist()])
+        times = distinct_times.column.take(encoded.indices)
+        if not distinct_times.faults:
             return Times(times, {})
-        bad = pc.is_in(encoded.indices, pa.array(sorted(found.faults), encoded.indices.type))
+        bad = pc.is_in(encoded.indices, pa.array(sorted(distinct_times.faults), encoded.indices.type))
         rows = np.flatnonzero(numbers_of(pc.fill_null(bad, False).cast(pa.uint8()))).tolist()
-        return Times(times, {row: found.faults[encoded.indices[row].as_py()] for row in rows})
+        return Times(times, {row: distinct_times.faults[encoded.indices[row].as_py()] for row in rows})
 
-    def _one_by_one(self, values: Sequence[Any]) -> Times:
+    def _by_value(self, values: Sequence[Any]) -> Times:
         times, faults = list[int | None](), dict[int, str]()
         for row, value in enumerate(values):
             times.append(self._time_or_fault(value, row, faults))

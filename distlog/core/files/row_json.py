@@ -66,7 +66,7 @@ def _objects(names: list[str], columns: list[pa.Array], count: int) -> pa.Array:
 
 
 def _entries(column: pa.Array) -> pa.Array:
-    """The entries of all maps, as `"key": value`; a key that is no text is its JSON in quotes."""
+    """The entries of all maps, as `"key": value`; a key that is not a text is its JSON in quotes."""
     firsts, ends = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
     keys, items = column.keys, column.items
     if len(keys) != ends - firsts:

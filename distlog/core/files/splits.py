@@ -23,8 +23,9 @@ SPLIT_BYTES = 64 << 20
 class FileSplit:
     """A part of a file.
 
-    Of lines it owns those that start in bytes [start, end). Of Parquet it has row groups [first_group, end_group), or
-    all if `end_group` is 0; `start` and `end` only say how much work that is. A compressed file is one split.
+    A split of lines owns the lines that start in bytes [start, end). A split of Parquet has row groups [first_group,
+    end_group), or all if `end_group` is 0; `start` and `end` only say how much work that is. A compressed file is one
+    split.
     """
 
     file: InputFile
@@ -56,7 +57,8 @@ def split_files(
 ) -> list[FileSplit]:
     """The splits of files, in order, of about `split_bytes`; with None a split is a whole file.
 
-    Of a Parquet file of several splits the footer is read. Raises InvalidRecordError for a file that is no Parquet.
+    If a Parquet file has several splits, its footer is read. Raises InvalidRecordError for a file that is not
+    Parquet.
     """
     large = [file for file in files if split_bytes is not None and file.size > split_bytes]
     parquet = [file for file in large if file.kind.format == PARQUET]
@@ -77,7 +79,7 @@ def _splits_of(file: InputFile, split_bytes: int | None, groups: Sequence[int] |
 
 
 def _splits_of_groups(file: InputFile, split_bytes: int, sizes: Sequence[int]) -> Iterator[FileSplit]:
-    """Consecutive row groups; the sizes of all add up to that of the file, as far as positions tell of work."""
+    """Consecutive row groups; their sizes add up to the file's size, as positions estimate the work."""
     first, start, position = 0, 0, 0
     for number, size in enumerate(sizes, 1):
         position += size
@@ -89,7 +91,7 @@ def _splits_of_groups(file: InputFile, split_bytes: int, sizes: Sequence[int]) -
         yield whole_file(file)
 
 
-#: What opening a file costs, as bytes that could be read meanwhile.
+#: The cost of opening a file, as bytes that could be read in that time.
 OPEN_BYTES = 128 << 10
 
 

@@ -51,14 +51,14 @@ def unescaped(text: str) -> str:
 
     Raises ValueError for another escape.
     """
-    pieces, position = list[str](), 0
-    for found in _ESCAPE.finditer(text):
-        escape = found[1]
+    fragments, position = list[str](), 0
+    for match in _ESCAPE.finditer(text):
+        escape = match[1]
         if escape not in _ESCAPES and len(escape) != 3:
             raise ValueError(f"unknown escape \\{escape}; there are \\n, \\t, \\r, \\\\ and \\xNN")
-        pieces += [text[position : found.start()], _ESCAPES.get(escape) or chr(int(escape[1:], 16))]
-        position = found.end()
+        fragments += [text[position : match.start()], _ESCAPES.get(escape) or chr(int(escape[1:], 16))]
+        position = match.end()
     tail = text[position:]
     if tail.endswith("\\"):
         raise ValueError(r"the separator ends with \: write \\")
-    return "".join([*pieces, tail])
+    return "".join([*fragments, tail])

@@ -1,1 +1,1 @@
-"""What exists because Kafka does: import and export of its files, dumps, and its clients' transactions."""
+"""Kafka's side: import and export of its files, dumps, and the transactions of its clients."""

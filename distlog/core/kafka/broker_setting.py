@@ -1,4 +1,4 @@
-"""Kafka's broker settings as fields of dataclasses: each field knows its setting's name, bounds and meaning.
+"""Settings of a Kafka broker as fields of dataclasses: each field has its setting's name, bounds and meaning.
 
 A field may count in another unit than its setting, as `offsets.retention.minutes` does in ms.
 """
@@ -44,39 +44,43 @@ def broker_setting(
 
 
 def settings_of(kind: Any) -> dict[str, BrokerSetting]:
-    return {each.name: each.metadata[_SETTING] for each in dataclasses.fields(kind) if _SETTING in each.metadata}
+    return {
+        setting_field.name: setting_field.metadata[_SETTING]
+        for setting_field in dataclasses.fields(kind)
+        if _SETTING in setting_field.metadata
+    }
 
 
-def given(kind: type[Any], settings: Mapping[str, object]) -> dict[str, Any]:
+def given_values(kind: type[Any], settings: Mapping[str, object]) -> dict[str, Any]:
     """The values of the dataclass's fields that Kafka-named `settings` give; others are left out."""
-    defaults = {each.name: each.default for each in dataclasses.fields(kind)}
+    defaults = {setting_field.name: setting_field.default for setting_field in dataclasses.fields(kind)}
     by_field = {
-        name: (one, next((present for present in one.names if present in settings), None))
-        for name, one in settings_of(kind).items()
+        name: (setting, next((present for present in setting.names if present in settings), None))
+        for name, setting in settings_of(kind).items()
     }
     return {
-        name: _value(one, present, settings[present], defaults[name])
-        for name, (one, present) in by_field.items()
+        name: _value(setting, present, settings[present], defaults[name])
+        for name, (setting, present) in by_field.items()
         if present is not None
     }
 
 
 def shown(values: Any) -> Iterator[tuple[BrokerSetting, str, bool]]:
-    for each in dataclasses.fields(values):
-        one, value = each.metadata.get(_SETTING), getattr(values, each.name)
-        if one is not None:
-            yield one, _text(one, value), value == each.default
+    for setting_field in dataclasses.fields(values):
+        setting, value = setting_field.metadata.get(_SETTING), getattr(values, setting_field.name)
+        if setting is not None:
+            yield setting, _text(setting, value), value == setting_field.default
 
 
-def _text(one: BrokerSetting, value: Any) -> str:
+def _text(setting: BrokerSetting, value: Any) -> str:
     if value is None:
         return "-1"
     if isinstance(value, str):
         return value
-    return str(value).lower() if isinstance(value, bool) else str(value // one.unit)
+    return str(value).lower() if isinstance(value, bool) else str(value // setting.unit)
 
 
-def _value(one: BrokerSetting, name: str, value: object, default: Any) -> int | bool | str | None:
+def _value(setting: BrokerSetting, name: str, value: object, default: Any) -> int | bool | str | None:
     text = str(value).strip()
     if isinstance(default, str):
         return text
@@ -86,7 +90,7 @@ def _value(one: BrokerSetting, name: str, value: object, default: Any) -> int | 
         return text.lower() == "true"
     if default is None and text == "-1":
         return None
-    return one.unit * setting_number(name, value, one.least, one.most)
+    return setting.unit * setting_number(name, value, setting.least, setting.most)
 
 
 def setting_number(name: str, value: object, least: int, most: int = MAX_LONG) -> int:

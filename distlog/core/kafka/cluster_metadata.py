@@ -195,24 +195,24 @@ def most_complete(replicas: Iterable[ClusterMetadata]) -> list[ClusterMetadata]:
 
 def taken_settings(
     clusters: Sequence[ClusterMetadata], topic: str, topic_ids: Collection[uuid.UUID], overrides: Mapping[str, object]
-) -> TakenSettings:
+) -> ImportedSettings:
     """Return the settings of a topic by its cluster's metadata; `overrides` take precedence."""
     notes = [note for cluster in clusters for note in cluster.notes]
     if len(clusters) > 1 and not topic_ids:
         text = "there is metadata of several clusters, and the topic has no id that selects one"
-        return TakenSettings.of({}, overrides, (*notes, f"{text}: its settings are not known"))
+        return ImportedSettings.of({}, overrides, (*notes, f"{text}: its settings are not known"))
     settings = [
         (cluster, values) for cluster in clusters if (values := cluster.settings(topic, topic_ids)) is not None
     ]
     if any(values != settings[0][1] for _, values in settings):
         text = "several clusters have this topic, with different settings: its settings are not known"
-        return TakenSettings.of({}, overrides, (*notes, text))
+        return ImportedSettings.of({}, overrides, (*notes, text))
     if settings:
         cluster, values = settings[0]
-        return TakenSettings.of(values, overrides, cluster.notes)
+        return ImportedSettings.of(values, overrides, cluster.notes)
     if any(cluster.is_known for cluster in clusters):
         notes.append("the cluster's metadata does not have this topic: its settings are not known")
-    return TakenSettings.of({}, overrides, notes)
+    return ImportedSettings.of({}, overrides, notes)
 
 
 def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is_clean: bool) -> ClusterMetadata:
@@ -336,17 +336,17 @@ _OTHERWISE = {
 
 
 @dataclass(frozen=True, slots=True)
-class TakenSettings:
-    """The settings of an imported topic; `taken` are the broker's. `notes` has the skipped settings and reasons."""
+class ImportedSettings:
+    """The settings of an imported topic; `values` are the broker's. `notes` has the skipped settings and reasons."""
 
     config: TopicConfig
-    taken: Mapping[str, str]
+    values: Mapping[str, str]
     notes: tuple[str, ...]
 
     @classmethod
     def of(
         cls, broker: Mapping[str, str], overrides: Mapping[str, object], notes: Sequence[str] = ()
-    ) -> TakenSettings:
+    ) -> ImportedSettings:
         """Merge the `broker`'s valid settings with `overrides`; without retention if the policy is invalid."""
         names = {setting.name for setting in settings()}
         valid, left_out, is_policy_refused = dict[str, str](), list[str](), False

@@ -1,8 +1,8 @@
-"""The open transactions of a topic: a list of them, and an end for one that hangs (KIP-664).
+"""The open transactions of a topic: lists these, and ends one that hangs (KIP-664).
 
-Such a transaction comes from Kafka's side: an adopted log, or a client whose coordinator is gone. Readers of
-committed records wait before it, and compaction stops there. Its end is an abort marker in its partition: in place
-on a disk of this machine, in a commit elsewhere.
+A hanging transaction comes from Kafka's side: an imported log, or a client whose coordinator was deleted. Readers of
+committed records wait at its start, and compaction stops there. An abort marker in its partition ends it: appended
+directly on a local disk, in a commit elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNotFoundError
-from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionState, TransactionStatus, take_state
+from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionState, TransactionStatus, apply_state
 from distlog.core.log.end_marker import marker
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.log.log_validator import BatchRun, ValidBatch
@@ -73,8 +73,8 @@ class ListedTransaction:
 
     def to_dict(self) -> dict[str, Any]:
         """Every column by its name."""
-        own = {"transactional_id": self.transactional_id, "state": self.state, "hanging": self.is_hanging}
-        return {**self.transaction._asdict(), **own}
+        columns = {"transactional_id": self.transactional_id, "state": self.state, "hanging": self.is_hanging}
+        return {**self.transaction._asdict(), **columns}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -86,7 +86,9 @@ class TransactionsReport(Shown):
     @property
     def hanging(self) -> TransactionsReport:
         """Only the transactions that hang."""
-        return replace(self, transactions=tuple(each for each in self.transactions if each.is_hanging))
+        return replace(
+            self, transactions=tuple(transaction for transaction in self.transactions if transaction.is_hanging)
+        )
 
     def __str__(self) -> str:
         hanging = len(self.hanging.transactions)
@@ -94,7 +96,7 @@ class TransactionsReport(Shown):
 
     def to_table(self) -> pa.Table:
         """A row per transaction."""
-        return table_of_rows([each.to_dict() for each in self.transactions], pa.schema(_COLUMNS))
+        return table_of_rows([transaction.to_dict() for transaction in self.transactions], pa.schema(_COLUMNS))
 
     def to_dict(self) -> dict[str, Any]:
         """The rows of the table."""
@@ -117,17 +119,17 @@ def list_transactions(
 ) -> TransactionsReport:
     """The open transactions in `snapshot`, which has its tails; reads the logs only where one is open."""
     transactions = [
-        each
+        entry
         for number, state in enumerate(snapshot.partitions)
-        for each in open_transactions(handle.reader, number, state)
+        for entry in open_transactions(handle.reader, number, state)
     ]
     if not transactions:
         return TransactionsReport(())
     coordinators, now_ms, listed = _Coordinators(handle), handle.trusted_ms(), []
-    for each in transactions:
-        transactional_id, state, will_end = coordinators.of(each)
-        is_hanging = not will_end and (state is not None or each.is_late(now_ms, max_timeout_ms))
-        listed.append(ListedTransaction(each, transactional_id, state, is_hanging))
+    for entry in transactions:
+        transactional_id, state, will_end = coordinators.of(entry)
+        is_hanging = not will_end and (state is not None or entry.is_late(now_ms, max_timeout_ms))
+        listed.append(ListedTransaction(entry, transactional_id, state, is_hanging))
     return TransactionsReport(tuple(listed))
 
 
@@ -137,7 +139,7 @@ def list_producers(handle: TopicHandle, current: CurrentSnapshot) -> pa.Table:
     rows = []
     for number, state in enumerate(snapshot.partitions):
         entries = _producers_of(handle, current, number, state)
-        rows += [{"partition": number, **{name: int(each[name]) for name in _PRODUCER}} for each in entries]
+        rows += [{"partition": number, **{name: int(entry[name]) for name in _PRODUCER}} for entry in entries]
     return table_of_numbers(rows, ("partition", *_PRODUCER))
 
 
@@ -155,33 +157,36 @@ def abort_transaction(
     while True:
         live = LiveSnapshot(handle, current).refresh()
         transactions = open_transactions(handle.reader, partition, live.partitions[partition])
-        chosen = next((each for each in transactions if each.start_offset == start_offset), None)
+        transaction = next(
+            (open_transaction for open_transaction in transactions if open_transaction.start_offset == start_offset),
+            None,
+        )
         where = {"partition": partition, "start_offset": start_offset}
-        if chosen is None:
-            begins = ", ".join(str(each.start_offset) for each in transactions) or "none"
+        if transaction is None:
+            begins = ", ".join(str(open_transaction.start_offset) for open_transaction in transactions) or "none"
             text = f"no transaction is open from this offset on; the open ones begin at: {begins}"
             raise CommitConflictError(text, **where)
-        state = _Coordinators(handle).of(chosen)
+        state = _Coordinators(handle).of(transaction)
         if state.will_end:
             text = "the transaction has a coordinator, which will end it"
             raise CommitConflictError(text, **where, transactional_id=state.transactional_id, state=state.state)
         run = marker(
-            chosen.producer_id,
-            chosen.producer_epoch,
+            transaction.producer_id,
+            transaction.producer_epoch,
             handle.clock(),
             is_committed=False,
-            coordinator_epoch=max(0, chosen.coordinator_epoch),
+            coordinator_epoch=max(0, transaction.coordinator_epoch),
         )
-        in_place = handle.storage.is_local_disk
-        if (_end_in_place if in_place else _end_in_commit)(handle, current, chosen, run):
-            return ListedTransaction(chosen, state.transactional_id, state.state, is_hanging=True)
+        is_direct = handle.storage.is_local_disk
+        if (_end_directly if is_direct else _end_in_commit)(handle, current, transaction, run):
+            return ListedTransaction(transaction, state.transactional_id, state.state, is_hanging=True)
 
 
-def _end_in_place(handle: TopicHandle, current: CurrentSnapshot, chosen: OpenTransaction, run: BatchRun) -> bool:
-    """Append the marker, unless the transaction has ended; whether it did."""
-    log, is_flushed = PartitionLog(handle, chosen.partition, current), False
+def _end_directly(handle: TopicHandle, current: CurrentSnapshot, transaction: OpenTransaction, run: BatchRun) -> bool:
+    """Append the marker and return True, unless the transaction has ended."""
+    log, is_flushed = PartitionLog(handle, transaction.partition, current), False
     try:
-        appended = log.end_transaction(run, lambda _: None, chosen.start_offset)
+        appended = log.end_transaction(run, lambda _: None, transaction.start_offset)
         log.flush(appended)
         is_flushed = True
     finally:
@@ -189,14 +194,16 @@ def _end_in_place(handle: TopicHandle, current: CurrentSnapshot, chosen: OpenTra
     return appended is not None
 
 
-def _end_in_commit(handle: TopicHandle, current: CurrentSnapshot, chosen: OpenTransaction, run: BatchRun) -> bool:
+def _end_in_commit(
+    handle: TopicHandle, current: CurrentSnapshot, transaction: OpenTransaction, run: BatchRun
+) -> bool:
     """Commit the marker after the records that were read; False if something was appended since."""
-    number, snapshot = chosen.partition, current.refresh()
+    number, snapshot = transaction.partition, current.refresh()
     checked = ProducerCheck(handle, snapshot)
-    if checked.known(number)[0].opened.get(chosen.producer_id) != chosen.start_offset:
-        if chosen in open_transactions(handle.reader, number, snapshot.partitions[number]):
+    if checked.known(number)[0].opened.get(transaction.producer_id) != transaction.start_offset:
+        if transaction in open_transactions(handle.reader, number, snapshot.partitions[number]):
             text = "the log has an open transaction that no commit names: rebuild the topic from a copy"
-            raise CorruptRecordError(text, partition=number, start_offset=chosen.start_offset)
+            raise CorruptRecordError(text, partition=number, start_offset=transaction.start_offset)
         return False
     valid = ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0]))
 
@@ -217,7 +224,7 @@ class _Coordinators:
 
     def __init__(self, handle: TopicHandle) -> None:
         self._topic = paths.last_part(handle.storage.url.rstrip("/"))
-        self._states, self._now_ms = _states_beside(handle), handle.trusted_ms()
+        self._states, self._now_ms = _states_of_root(handle), handle.trusted_ms()
 
     def of(self, transaction: OpenTransaction) -> _CoordinatorState:
         for state in self._states.values():
@@ -231,8 +238,8 @@ class _Coordinators:
         return _UNKNOWN
 
 
-def _states_beside(handle: TopicHandle) -> Mapping[str, TransactionState]:
-    """The states in `__transaction_state` beside the topic, by id; a root without one costs a LIST."""
+def _states_of_root(handle: TopicHandle) -> Mapping[str, TransactionState]:
+    """The states in the `__transaction_state` of the topic's root, by id; a root without one costs a LIST."""
     states, storage = dict[str, TransactionState](), handle.storage.sibling(TRANSACTIONS_TOPIC)
     if storage is None or not storage.list(paths.COMMITS_DIR):
         return states
@@ -248,7 +255,7 @@ def _states_beside(handle: TopicHandle) -> Mapping[str, TransactionState]:
             for records in chunk.records(("key", "value"), READ_UNCOMMITTED):
                 for row in records.to_pylist():
                     try:
-                        take_state(states, row["key"], row["value"])
+                        apply_state(states, row["key"], row["value"])
                     except CorruptRecordError as error:  # noqa: PERF203 - one must not hide all others
                         _log.warning("%s (url=%s)", error, storage.url)
     return states

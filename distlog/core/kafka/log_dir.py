@@ -31,7 +31,7 @@ from distlog.core.kafka.partition_folder import (
     read_offsets,
 )
 from distlog.core.kafka.source_log import log_walk
-from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionState, take_state
+from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionState, apply_state
 from distlog.core.limits import MAX_INT
 from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.storage.parallel import in_parallel
@@ -87,7 +87,7 @@ def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -
             rows = batches.rows[(batches.rows["attributes"] & CONTROL == 0) & (batches.rows["record_count"] > 0)]
             for record in decode(batches.data, rows, columns=_COLUMNS).to_pylist():
                 try:
-                    take_state(states, record["key"], record["value"])
+                    apply_state(states, record["key"], record["value"])
                 except CorruptRecordError as error:  # noqa: PERF203 - a bad record must not hide the next
                     _log.warning("%s: %s", folder.path(names[".log"]), error)
         if walk.damage is not None:

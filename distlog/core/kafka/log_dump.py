@@ -236,7 +236,7 @@ class DumpedFile:
     name: str
 
     @classmethod
-    def at(cls, address: str, storage_options: dict[str, Any] | None = None) -> DumpedFile:
+    def from_address(cls, address: str, storage_options: dict[str, Any] | None = None) -> DumpedFile:
         """Return the file at a path or URL. Raises StorageError for a bad address."""
         match = _FOLDER_AND_NAME.fullmatch(address)
         assert match is not None

@@ -78,14 +78,14 @@ class TransactionState:
         return self.status is TransactionStatus.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
     def not_after(self, now_ms: int) -> TransactionState:
-        """A copy; one that is open has begun now at the latest, since a time ahead would keep it open for as long.
+        """Return a copy; an open one started now at the latest, since a future start would keep it open for longer.
 
-        A decision stays as it is stored: its time distinguishes it from others.
+        A stored decision does not change: its time distinguishes it from others.
         """
         is_ahead = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
         return replace(self, started_ms=now_ms) if is_ahead else self
 
-    def begun_again(self, producer: ProducerId, timeout_ms: int, now_ms: int, last_epoch: int) -> TransactionState:
+    def restarted(self, producer: ProducerId, timeout_ms: int, now_ms: int, last_epoch: int) -> TransactionState:
         return TransactionState(
             transactional_id=self.transactional_id,
             producer=producer,
@@ -164,9 +164,9 @@ def decode_state(transactional_id: str, data: bytes) -> TransactionState:
     reader.is_flexible = version == _FLEXIBLE_VERSION
     producer = ProducerId(reader.number(">q"), reader.number(">h"))
     timeout_ms, status = reader.number(">i"), reader.number(">b")
-    if status not in {each.value for each in TransactionStatus}:
+    if status not in {status_.value for status_ in TransactionStatus}:
         raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has an unknown status", status=status)
-    partitions = frozenset(_places(reader))
+    partitions = frozenset(_topic_partitions(reader))
     return TransactionState(
         transactional_id=transactional_id,
         producer=producer,
@@ -178,7 +178,7 @@ def decode_state(transactional_id: str, data: bytes) -> TransactionState:
     )
 
 
-def _places(reader: FieldReader) -> Iterator[TopicPartition]:
+def _topic_partitions(reader: FieldReader) -> Iterator[TopicPartition]:
     for _ in range(reader.count()):
         topic = reader.text()
         for _ in range(reader.count()):
@@ -186,7 +186,7 @@ def _places(reader: FieldReader) -> Iterator[TopicPartition]:
         reader.skip_tags()
 
 
-def take_state(newest: dict[str, TransactionState], key: bytes | None, value: bytes | None) -> None:
+def apply_state(newest: dict[str, TransactionState], key: bytes | None, value: bytes | None) -> None:
     transactional_id = decode_key(key or b"")
     if transactional_id is None:
         return

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.config import HOUR_MS, TopicConfig
 from distlog.core.errors import InvalidConfigError
-from distlog.core.kafka.broker_setting import broker_setting, given, setting_number, settings_of
+from distlog.core.kafka.broker_setting import broker_setting, given_values, setting_number, settings_of
 from distlog.core.limits import MAX_INT, MAX_LONG
 
 _SPACE = " \t\f"
@@ -59,7 +59,7 @@ def _unescaped(text: str) -> str:
 
 # Some settings schedule the tasks of the LogManager. The other settings are defaults for topics that do not set the
 # topic setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only
-# settings that are given count: Kafka's own broker defaults are the defaults of topics already.
+# settings that are given_values count: Kafka's own broker defaults are the defaults of topics already.
 _MINUTE_MS = 60_000
 
 #: Topic settings, and their broker settings that differ in nothing but the name.
@@ -85,7 +85,7 @@ SAME_MEANING = {
     "compression.lz4.level": "compression.lz4.level",
     "compression.zstd.level": "compression.zstd.level",
 }
-#: Topic settings in ms, and their broker settings with the ms of a unit: the first one that is given counts.
+#: Topic settings in ms, and their broker settings with the ms of a unit: the first one that is given_values counts.
 TIMES = {
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
     "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
@@ -133,7 +133,7 @@ class BrokerConfig:
         """The config of Kafka-named `settings`; unknown names are refused only if they begin with `log.`."""
         for name in settings:
             _check_known(name)
-        return cls(**given(cls, settings), topic_defaults=_topic_defaults(settings))
+        return cls(**given_values(cls, settings), topic_defaults=_topic_defaults(settings))
 
 
 _SCHEDULE = {one.name for one in settings_of(BrokerConfig).values()}

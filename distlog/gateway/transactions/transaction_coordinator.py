@@ -225,7 +225,7 @@ class TransactionCoordinator:
                     self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
                 state = self._finished(transaction)
                 last_epoch = expected.epoch if expected is not None else NONE
-                new_state = state.begun_again(self._next(state.producer), timeout_ms, now_ms, last_epoch)
+                new_state = state.restarted(self._next(state.producer), timeout_ms, now_ms, last_epoch)
             self._log.write(new_state)
             transaction.state = new_state
             return new_state.producer

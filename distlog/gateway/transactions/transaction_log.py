@@ -25,9 +25,9 @@ from distlog.core.kafka.transaction_state import (
     TopicPartition,
     TransactionState,
     TransactionStatus,
+    apply_state,
     encode_key,
     encode_state,
-    take_state,
 )
 from distlog.core.log.flush import AppendInfo
 from distlog.core.log.log_validator import BatchRun
@@ -164,7 +164,7 @@ class NewestStates:
     def _take(self, records: pa.RecordBatch) -> None:
         for row in records.to_pylist():
             try:
-                take_state(self._states, row["key"], row["value"])
+                apply_state(self._states, row["key"], row["value"])
             except CorruptRecordError as error:  # noqa: PERF203 - one corrupt record must not hide all others
                 _log.error("%s (partition=%s offset=%s)", error, self._partition.number, row["offset"])
 

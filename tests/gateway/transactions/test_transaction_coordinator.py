@@ -241,7 +241,7 @@ def test_when_its_epochs_are_used_up_a_producer_gets_another_id(parts: Parts) ->
     first = parts.begin()
     (state,) = parts.coordinator.states([ID])
     last = ProducerId(first.id, LAST_EPOCH)
-    parts.coordinator.load([state.begun_again(last, TIMEOUT_MS, parts.now_ms, -1)])
+    parts.coordinator.load([state.restarted(last, TIMEOUT_MS, parts.now_ms, -1)])
     parts.coordinator.add_partitions(ID, last, [("clicks", 0)])
     parts.send(last, b"a")
     # the abort of the next one takes the very last epoch
