@@ -90,30 +90,6 @@ def test_offsets_finds_a_time(filled: CommandLine, time: str, offset: int | None
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["read", "--offset", "6"], "log_end_offset=5"),
-        (["read", "--partition", "1"], "partition=1"),
-        (["create"], "the topic exists already"),
-        (["append", "no such file"], "no such file or folder"),
-    ],
-)
-def test_a_failure_is_one_line_on_standard_error_and_status_1(
-    filled: CommandLine, command: list[str], words: str
-) -> None:
-    outcome = filled(*command)
-    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert outcome.err.startswith("distlog: ")
-    assert words in outcome.err
-
-
-def test_a_missing_topic_is_a_failure(cli: CommandLine) -> None:
-    for command in ("describe", "segments", "history", "offsets", "read", "append"):
-        outcome = cli(command, "--json")
-        assert (outcome.status, outcome.json["type"], outcome.err.count("\n")) == (1, "TopicNotFoundError", 1)
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
         (["create", "--config", "retention.ms"], "NAME=VALUE"),
         (["create", "--partitions", "0"], "--partitions"),
         (["read", "--since", "yesterday"], "not a time: write 2026-01-31, "),
@@ -145,12 +121,6 @@ def test_a_wrong_command_line_is_status_2(filled: CommandLine, command: list[str
 )
 def test_a_wrong_command_line_names_the_help_of_its_command(cli: CommandLine, words: list[str], about: str) -> None:
     assert cli.bare(*words).err.endswith(f"({about})\n")
-
-
-def test_an_unknown_setting_is_a_wrong_command_line_and_the_known_one_is_suggested(cli: CommandLine) -> None:
-    outcome = cli("create", "--config", "retention.millis=5")
-    assert (outcome.status, outcome.err.count("\n")) == (2, 1)
-    assert "did you mean retention.ms" in outcome.err
 
 
 def test_storage_settings_reach_the_client_and_secrets_are_not_shown(cli: CommandLine) -> None:
@@ -208,14 +178,6 @@ def test_a_number_for_which_a_narrow_terminal_has_no_room_is_not_cut_to_another(
     assert shown == [whole, f"{whole[:2]}…"]
 
 
-def test_help_names_every_command(cli: CommandLine) -> None:
-    cli.url = "--help"
-    shown = cli.ok("--help").out
-    commands = ("create", "describe", "segments", "history", "offsets", "append", "read")
-    for command in (*commands, "retention", "delete-records", "compact", "vacuum", "rebuild-index", "verify"):
-        assert f"\n  {command} " in shown
-
-
 def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program, *arguments], cwd=LIBRARY, capture_output=True, text=True, check=False
@@ -264,11 +226,3 @@ def test_commands_but_serve_need_nothing_of_the_gateways() -> None:
     assert (run.returncode, run.stderr) == (0, "")
     assert "distlog.cli.services" in run.stdout.split()
     assert "distlog.gateway.gateway_server" not in run.stdout.split()
-
-
-@pytest.mark.long
-def test_a_closed_pipe_ends_a_read_quietly(filled: CommandLine) -> None:
-    filled.ok("append", stdin=b"x" * 100 + b"\n" * 100_000)
-    command = f"{sys.executable} -m distlog read {filled.url} | head -n 1"
-    run = subprocess.run(["bash", "-c", command], cwd=LIBRARY, capture_output=True, text=True, check=False)
-    assert (run.stdout.count("\n"), run.stderr) == (1, "")

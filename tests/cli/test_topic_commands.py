@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -170,11 +169,6 @@ def test_append_warns_of_numbers_that_look_like_seconds_and_takes_their_unit(cli
     ]
 
 
-def test_describe_shows_an_older_version(filled: CommandLine) -> None:
-    assert filled.ok("describe", "--version", "0", "--json").json["partitions"][0]["end_offset"] == 0
-    assert filled("describe", "--version", "7").status == 1
-
-
 def test_a_failure_is_one_line_and_with_json_also_an_object(cli: CommandLine) -> None:
     outcome = cli("describe", "--json")
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
@@ -266,12 +260,6 @@ def test_a_copy_of_a_folder_is_named_until_it_gets_its_own_id(cli: CommandLine, 
     assert cli.bare("list", str(tmp_path)).err == ""
 
 
-def test_a_topic_that_was_moved_is_listed_by_its_new_name(cli: CommandLine, tmp_path: Path) -> None:
-    cli.ok("create")
-    os.rename(cli.url, tmp_path / "views")
-    assert [row[0] for row in cli.bare("list", str(tmp_path)).rows] == ["topic", "views"]
-
-
 @pytest.fixture
 def old(filled: CommandLine) -> CommandLine:
     """Version 1 has the records 0 to 4, version 2 also 5, and of version 3 is only 5 left."""
@@ -325,7 +313,3 @@ def test_an_offset_of_a_time_is_that_of_the_version(old: CommandLine) -> None:
 def test_what_does_not_go_together_is_a_wrong_command_line(old: CommandLine, options: list[str], words: str) -> None:
     outcome = old("read", *options, "--json")
     assert (outcome.status, words in outcome.json["error"]) == (2, True)
-
-
-def test_a_version_that_is_not_there_yet_is_a_failure(old: CommandLine) -> None:
-    assert old("read", "--version", "9").status == 1

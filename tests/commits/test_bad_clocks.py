@@ -106,15 +106,6 @@ def test_records_that_a_bad_clock_made_age_from_their_commit(tmp_path: Path) -> 
     assert good.retention().to_dict()["segments"] == 1
 
 
-def test_compaction_by_a_process_a_month_ahead_cleans_nothing_too_young(tmp_path: Path) -> None:
-    world = TwoClocks(Storage(tmp_path / "log"), cleanup_policy="compact", min_compaction_lag_ms=DAY_MS)
-    for value in ("old", "new"):
-        world.good.append([{"key": "k", "value": value, "timestamp": NOW}])
-    assert world.by(world.bad).compact().to_dict()["partitions"] == []
-    world.store.now_ms += DAY_MS + 1
-    assert world.by(world.bad).compact().to_dict()["partitions"] != []
-
-
 def test_compaction_by_a_process_a_month_ahead_drops_no_tombstone_before_its_time(tmp_path: Path) -> None:
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "delete_retention_ms": DAY_MS}
     world = TwoClocks(Storage(tmp_path / "log"), **settings)

@@ -16,7 +16,6 @@ from golden import partitions
 from partition_logs import PID, Process, append, commit_sealed, new_topic, produced, send
 from topics import NOW, Clock
 
-import distlog
 from distlog.core.config import DAY_MS
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.format.record_batch import read_headers
@@ -139,15 +138,6 @@ def test_what_a_producer_did_before_the_segment_is_known(
     assert process.anomalies() == ()
 
 
-def test_a_full_segment_is_followed_by_one_with_a_snapshot(tmp_path: Path) -> None:
-    process = Process(new_topic(tmp_path / "events", internal_segment_bytes=200))
-    for number in range(6):
-        send(process[0], number)
-    stems = [segment.stem for segment in process.head().partitions[0].segments] + [active(process)]
-    found = snapshots(process)
-    assert [found.get(stem) for stem in stems] == [None, *([(PID, 0, end - 1, end - 1)] for end in (2, 4))]
-
-
 def test_topics_without_producers_have_no_snapshots_and_read_nothing(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
@@ -172,17 +162,6 @@ def test_a_snapshot_goes_with_its_segment(tmp_path: Path) -> None:
     assert len(list(process.folder(0).glob("*.log"))) == 1
 
 
-def test_a_topic_that_is_made_again_knows_nothing_of_the_producers_before(tmp_path: Path) -> None:
-    url = str(tmp_path / "events")
-    new_topic(Path(url))
-    send(Process(Path(url))[0], 0, 5)
-    distlog.open(url).drop()
-    distlog.create(url)
-    process = Process(Path(url))
-    assert send(process[0], 3) == (0, 1)
-    assert process.seen()[0] == [b"3"]
-
-
 def test_what_a_failed_sync_cut_off_can_be_sent_again(folder: Path) -> None:
     calls = FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder)
@@ -204,12 +183,6 @@ def test_what_is_sent_again_is_flushed_though_it_was_there(folder: Path) -> None
     assert appended.flush_due
     other[0].flush(appended)
     assert other[0].end() == (1, 1)
-
-
-def test_old_records_do_not_make_their_producer_forgotten(folder: Path) -> None:
-    process = Process(folder)
-    send(process[0], 0, time=NOW - 900 * DAY_MS)
-    assert send(process[0], 0, time=NOW - 900 * DAY_MS) == (0, 1)
 
 
 def test_a_silent_producer_is_forgotten_after_a_day(folder: Path) -> None:

@@ -91,6 +91,16 @@ def old_topic(world: World, count: int = 40) -> Snapshot:
     return commits(world, 1)
 
 
+def old_topic_without_checkpoints(world: World, log: CommitLog, count: int = 30) -> None:
+    """As `old_topic`, with the commits of a log that writes no checkpoint for them."""
+    snapshot = log.load()
+    for _ in range(count):
+        world.clock.now += HOUR_MS
+        _, snapshot = put_commit(log, snapshot, "append", nothing)
+    world.clock.now += WEEK_MS
+    put_commit(log, snapshot, "append", nothing)
+
+
 def versions(world: World) -> list[int]:
     """The versions whose commits are there."""
     names = (file.name.rpartition("/")[2] for file in world.storage.list(paths.COMMITS_DIR))
@@ -220,16 +230,6 @@ def test_a_floor_above_the_gc_floor_is_refused(world: World) -> None:
 # Processes that stood still.
 
 
-def test_a_writer_that_stood_still_commits_on_the_newest_head(world: World) -> None:
-    stalled = commits(world, 12)
-    old_topic(world)
-    run(world)
-    commit, after = put_commit(log_of(world), stalled, "append", nothing)
-    assert commit is not None
-    assert commit.version == after.version == 55
-    assert log_of(world).load() == after
-
-
 @ON_EVERY_STORAGE
 def test_a_writer_that_stood_still_in_its_put_commits_on_the_newest_head(world: World, monkeypatch: Any) -> None:
     stalled, log = commits(world, 12), log_of(world)
@@ -256,26 +256,6 @@ def test_a_writer_that_stood_still_in_its_put_commits_on_the_newest_head(world: 
 
 
 @ON_EVERY_STORAGE
-def test_a_put_whose_reply_came_after_its_commit_was_deleted_is_unknown(world: World, monkeypatch: Any) -> None:
-    stalled, log = commits(world, 12), log_of(world)
-    real = world.storage.put_if_absent
-
-    def put(name: str, data: bytes, **options: Any) -> bytes:
-        monkeypatch.undo()
-        monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
-        # the client sends it again, since no reply came
-        options.pop("put_time")
-        real(name, data, **options)
-        old_topic(world)
-        run(world)
-        return real(name, data, **options)
-
-    monkeypatch.setattr(world.storage, "put_if_absent", put)
-    with pytest.raises(CommitStateUnknownError, match="was paused"):
-        put_commit(log, stalled, "append", nothing)
-
-
-@ON_EVERY_STORAGE
 def test_a_reader_that_stood_still_reads_anew(world: World) -> None:
     stalled = commits(world, 12)
     topic = world.topic()
@@ -284,22 +264,6 @@ def test_a_reader_that_stood_still_reads_anew(world: World) -> None:
     assert log_of(world).refresh(stalled).version == 54
     assert topic.refresh().version == 54
     assert log_of(world).load(known=stalled).version == 54
-
-
-def test_a_reader_that_finds_the_commit_of_a_stalled_writer_does_not_believe_it(world: World) -> None:
-    if world.storage.is_local:
-        pytest.skip("a disk has no requests that are under way for long")
-    stalled = commits(world, 12)
-    attempt, after = put_commit(log_of(world), stalled, "append", nothing)
-    data = world.storage.read(paths.commit_file(13))
-    old_topic(world)
-    run(world)
-    # as a request does that was under way for a week
-    world.storage.put_if_absent(paths.commit_file(13), data)
-    for reader in (stalled, after):
-        assert log_of(world).refresh(reader).version == 55
-        assert log_of(world).load(known=reader).version == 55
-    assert attempt is not None
 
 
 def test_a_hint_that_leads_behind_the_floor_is_not_believed(world: World) -> None:
@@ -392,13 +356,8 @@ def test_without_a_sound_checkpoint_no_commit_is_deleted(
 def test_the_floor_does_not_go_up_to_a_checkpoint_that_was_damaged_on_its_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = world.log_on(world.storage, checkpoint_commits=1000)
-    snapshot, put = log.load(), Storage.put
-    for _ in range(30):
-        world.clock.now += HOUR_MS
-        _, snapshot = put_commit(log, snapshot, "append", nothing)
-    world.clock.now += WEEK_MS
-    put_commit(log, snapshot, "append", nothing)
+    log, put = world.log_on(world.storage, checkpoint_commits=1000), Storage.put
+    old_topic_without_checkpoints(world, log)
 
     def damaged(self: Storage, name: str, data: bytes) -> None:
         at = len(data) // 2 if paths.parse_checkpoint_file(name) == 30 else len(data)
@@ -412,13 +371,7 @@ def test_the_floor_does_not_go_up_to_a_checkpoint_that_was_damaged_on_its_way(
 
 @ON_EVERY_STORAGE
 def test_without_a_checkpoint_for_long_vacuum_writes_one(world: World) -> None:
-    log = world.log
-    snapshot = log.load()
-    for _ in range(30):
-        world.clock.now += HOUR_MS
-        _, snapshot = put_commit(log, snapshot, "append", nothing)
-    world.clock.now += WEEK_MS
-    put_commit(log, snapshot, "append", nothing)
+    old_topic_without_checkpoints(world, world.log)
     run(world)
     assert versions(world)[0] == log_of(world).load().log_floor == 30
     assert log_of(world).load(version=30).version == 30
@@ -472,12 +425,7 @@ def test_a_floor_does_not_stand_on_a_checkpoint_that_another_run_may_be_about_to
     monkeypatch.setattr(log_floor, "LEAST_STEP", 2)
     commits(world, 25)
     log = world.log_on(world.storage, checkpoint_commits=1000)
-    snapshot = log.load()
-    for _ in range(20):
-        world.clock.now += HOUR_MS
-        _, snapshot = put_commit(log, snapshot, "append", nothing)
-    world.clock.now += WEEK_MS
-    put_commit(log, snapshot, "append", nothing)
+    old_topic_without_checkpoints(world, log, 20)
     # the first one of ten versions is kept, and no run deletes it
     _, name = [checkpoint.write(world.storage, log.load(version), is_newest=False) for version in (41, 45)]
     run(world)

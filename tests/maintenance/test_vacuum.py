@@ -13,7 +13,6 @@ from distlog import StorageError
 from distlog.core.errors import TransactionTooOldError
 from distlog.core.maintain.vacuum import vacuum
 from distlog.core.storage.storage import Storage
-from distlog.core.write.append import commit_append
 
 
 def test_removed_files_stay_for_the_delay_and_go_after_it(world: World) -> None:
@@ -66,30 +65,6 @@ def test_a_slow_writer_loses_time_and_never_data(world: World) -> None:
     assert sorted(world.values()) == [b"fast", b"fast", b"slow"]
 
 
-def test_the_files_of_a_writer_that_began_at_the_floor_stay_until_its_commit(world: World) -> None:
-    """1. A writer begins at the head. 2. Its files are there. 3. Vacuum: this is the floor. 4. It commits."""
-    world.append("old")
-    world.wait()
-    appender, read_version = world.slow_writer()
-    appender.append([{"value": "new"}])
-    segments = appender.close()
-    before = world.files()
-    assert world.vacuum().gc_floor == read_version
-    assert world.files() == before
-    topic = world.topic()
-    commit_append(topic.handle, topic.snapshot, segments, read_version=read_version)
-    assert sorted(world.values()) == [b"new", b"old"]
-
-
-def test_a_reader_of_a_snapshot_within_the_delay_finds_every_file(world: World) -> None:
-    world.append("read me")
-    held = world.topic()
-    world.expire()
-    world.wait(DELAY - 1)
-    world.vacuum()
-    assert held.scan(columns=["value"]).to_table().column(0).to_pylist() == [b"read me"]
-
-
 def test_a_dropped_topic_loses_its_files_and_keeps_its_commits(world: World) -> None:
     world.append()
     world.topic().drop()
@@ -97,16 +72,6 @@ def test_a_dropped_topic_loses_its_files_and_keeps_its_commits(world: World) -> 
     world.vacuum()
     assert world.files() == set()
     assert len(world.storage.list("_commits")) >= 3
-
-
-def test_the_files_of_a_dropped_topic_stay_for_the_delay(world: World) -> None:
-    world.append("read me")
-    held = world.topic()
-    world.wait()
-    world.topic().drop()
-    world.wait(DELAY - 1)
-    world.vacuum()
-    assert held.scan().count() == held.scan().to_table().num_rows == 1
 
 
 def test_a_foreign_file_is_left_alone(world: World, tmp_path: Path) -> None:

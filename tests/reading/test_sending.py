@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from logs import appended
 from open_files import open_below
-from partition_logs import Process, append, new_topic
 
 import distlog
-from distlog import CorruptRecordError, Topic
+from distlog import CorruptRecordError
 from distlog.core.format.record_batch import read_headers
 from distlog.core.read.fetch import FetchedBatches
 from distlog.core.segments.chunks import Sending, SentPart
@@ -66,19 +65,6 @@ def drained(sending: Sending, ours: socket.socket, theirs: socket.socket) -> tup
     return bytes(found), waits
 
 
-def test_a_run_of_batches_at_its_own_offsets_is_one_call(
-    tmp_path: Path, ends: tuple[socket.socket, socket.socket], calls: list[int]
-) -> None:
-    """The batches of an active segment are stored at the offsets that readers see."""
-    process = Process(new_topic(tmp_path / "events"))
-    for number in range(20):
-        append(process[0], b"%d" % number)
-    fetched = Topic(process.handle, process.head()).read(0, 5)
-    assert fetched.send_to(ends[0]) == len(fetched)
-    assert calls == [len(fetched)]
-    assert ends[1].recv(1 << 20) == bytes(fetched)
-
-
 def test_a_batch_that_moved_is_a_prefix_and_one_call(
     tmp_path: Path, ends: tuple[socket.socket, socket.socket], calls: list[int]
 ) -> None:
@@ -89,12 +75,6 @@ def test_a_batch_that_moved_is_a_prefix_and_one_call(
     assert len(calls) == count
     assert sum(calls) == len(fetched) - 8 * count
     assert ends[1].recv(1 << 20) == bytes(fetched)
-
-
-def test_the_parts_are_the_fetched_bytes(tmp_path: Path) -> None:
-    fetched = appended(str(tmp_path / "t"), 7, 60, **{"batch.bytes": "500"}).read(0, 7)
-    parts = list(fetched.parts())
-    assert b"".join(part.prefix + fetched.data[part.start : part.end] for part in parts) == bytes(fetched)
 
 
 def test_a_socket_that_does_not_block_gets_a_part_whenever_it_is_ready(
@@ -131,13 +111,6 @@ def test_a_prefix_that_is_taken_in_parts_is_sent_whole() -> None:
     sending = Sending([SentPart(b"prefix--", 0, 0), SentPart(b"another", 0, 0)], memoryview(b""), None, 0)
     assert sending.send(receiver)
     assert (receiver.taken, sending.sent) == (b"prefix--another", 15)
-
-
-def test_a_receiver_that_went_away_is_an_error(tmp_path: Path, ends: tuple[socket.socket, socket.socket]) -> None:
-    fetched = large(tmp_path)
-    ends[1].close()
-    with pytest.raises(BrokenPipeError):
-        fetched.send_to(ends[0])
 
 
 def test_a_receiver_that_goes_away_in_the_middle_is_an_error(

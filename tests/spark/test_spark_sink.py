@@ -289,14 +289,6 @@ def test_a_micro_batch_that_is_repeated_is_written_once(topic: distlog.Topic) ->
     assert sorted(values(topic)) == ["a", "b", "c"]
 
 
-def test_of_two_drivers_that_write_a_micro_batch_at_once_one_does(topic: distlog.Topic) -> None:
-    drivers = [writer(topic.url, txnAppId="app", txnVersion="3") for _ in range(2)]
-    messages = [of_micro_batch(write(planned, "a")) for planned in drivers]
-    for planned, message in zip(drivers, messages, strict=True):
-        commit(planned, message)
-    assert values(topic) == ["a"]
-
-
 def test_only_the_newest_batches_of_a_query_are_remembered(topic: distlog.Topic) -> None:
     """Numbers in order take no room of batch.ids.bytes, and a lower one is skipped."""
     for number in range(20):
@@ -319,8 +311,3 @@ def test_micro_batches_merge_small_segments_and_other_writes_only_if_they_are_to
         save(topic, number, "a")
     assert topic.refresh().segments().num_rows == 2
     assert values(topic) == 18 * ["a"]
-
-
-def test_a_micro_batch_without_rows_is_no_commit(topic: distlog.Topic) -> None:
-    save(topic, 3)
-    assert topic.refresh().version == 0

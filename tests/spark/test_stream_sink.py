@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from addresses import Address, S3Server
-from fault_proxy import LOSE_REPLY, FaultProxy
+from addresses import Address
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from sink_queries import KEY_VALUE, Query, result_of, segments_of, sent, values, writer
@@ -56,13 +55,6 @@ def test_a_batch_without_rows_is_no_commit(topic: distlog.Topic) -> None:
     assert topic.refresh().version == 0
     query.commit(0, query.write(0, [], ["a"]))
     assert values(topic) == ["a"]
-
-
-def test_a_task_without_a_message_is_not_left_out(topic: distlog.Topic) -> None:
-    query = Query(topic.url)
-    with pytest.raises(CommitConflictError, match="a task did not report"):
-        query.commit(0, [*query.write(0, ["a"]), None])
-    assert values(topic) == []
 
 
 def test_rows_are_taken_as_the_batch_sink_takes_them(tmp_path: Path) -> None:
@@ -212,19 +204,6 @@ def test_after_an_unknown_outcome_the_batch_is_there_once(
     assert topic.refresh().version == 1
 
 
-def test_a_commit_whose_reply_was_lost_is_one_commit(s3_server: S3Server) -> None:
-    address = s3_server.address()
-    topic = distlog.create(address.url, storage_options=address.options)
-    with FaultProxy(s3_server.endpoint) as proxy:
-        options = {**address.options, "endpoint_url": proxy.url}
-        query = Query(address.url, **{f"storage.{name}": value for name, value in options.items()})
-        messages = query.write(0, ["a"])
-        proxy.inject("PUT", LOSE_REPLY, path="*/_commits/*")
-        query.commit(0, messages)
-    assert values(topic) == ["a"]
-    assert topic.version == 1
-
-
 def test_appends_of_others_meanwhile_come_first(topic: distlog.Topic) -> None:
     query = Query(topic.url)
     messages = query.write(0, ["a"])
@@ -233,22 +212,6 @@ def test_appends_of_others_meanwhile_come_first(topic: distlog.Topic) -> None:
     topic.append([{"value": b"while"}])
     committing.commit(messages, 0)
     assert values(topic) == ["before", "while", "a"]
-
-
-def test_two_queries_append_at_once(topic: distlog.Topic) -> None:
-    def run(query: Query) -> None:
-        for number in range(20):
-            query.batch(number, f"{query.query_id} {number}")
-
-    threads = [threading.Thread(target=run, args=(Query(topic.url, name),)) for name in ("one", "two")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = values(topic)
-    assert len(found) == 40
-    for name in ("one", "two"):
-        assert [value for value in found if value.startswith(name)] == [f"{name} {number}" for number in range(20)]
 
 
 def test_a_stream_beside_a_writer_in_place_keeps_the_order_of_both(topic: distlog.Topic) -> None:

@@ -146,20 +146,6 @@ def test_nobody_answers_so_the_outcome_is_unknown_and_the_files_stay(
     assert contents(other.refresh()) == V2
 
 
-@pytest.mark.s3
-def test_a_writer_goes_on_after_lost_replies_with_every_record_once(
-    topic: Topic, proxy: FaultProxy, other: Topic
-) -> None:
-    proxy.inject("PUT", LOSE_REPLY, times=3)
-    proxy.inject("GET", answer(503, "SlowDown"), skip=2, times=2)
-    with topic.writer(linger_ms=10**6) as writer:
-        for number in range(2, 8):
-            writer.append(b"v%d" % number)
-            if number % 2:
-                writer.flush()
-    assert contents(other.refresh()) == {0: [b"v%d" % number for number in range(1, 8)]}
-
-
 # --- S3: the files
 
 

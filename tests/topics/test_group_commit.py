@@ -14,11 +14,8 @@ import pytest
 from addresses import Address
 from commits import put_commit
 from crc32c import crc32c
-from simulation.object_store import ObjectStore, connected
-from simulation.world import World
 from topics import contents, topic_on, values
 
-import distlog
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_json import Commit
@@ -29,7 +26,6 @@ from distlog.core.commits.pending_queue import (
     PATIENCE_S,
     AppendTicket,
     CommitHistory,
-    segments_of_append,
 )
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
@@ -145,25 +141,6 @@ def test_the_appends_that_wait_are_in_one_commit_each_behind_the_other(topic: To
     assert found[0][0] == b"v1"
     assert sorted(filter(None, found[0])) == [b"v1", b"v2", b"v3", b"v5"]
     assert waiting(topic) == []
-
-
-def test_a_writer_finds_its_append_in_the_commit_of_another(topic: Topic, memory_url: Address) -> None:
-    batch = dataclasses.replace(BATCH, in_order=True)
-    mine = append_of(topic, 7, 8, batch=batch)
-    group = group_of(topic, mine)
-    other = topic_on(Storage(*memory_url))
-    own = append_of(other, 1)
-    commit = committed(other, group_of(other, own), own)
-    group.observe([commit])
-    assert group.group_commit == commit
-    assert group.is_first(0)
-    assert [
-        (each.base_offset, each.next_offset)
-        for each in segments_of_append(commit, [action.segment for action in mine.actions if isinstance(action, Add)])
-    ] == [(1, 3)]
-    info = other.refresh().snapshot.transaction("app", 1)
-    assert info is not None
-    assert (info.version, info.offsets, info.in_order) == (1, {0: (1, 3)}, True)
 
 
 def test_an_append_whose_writer_died_is_committed_once(topic: Topic) -> None:
@@ -533,49 +510,3 @@ def test_vacuum_deletes_what_no_commit_takes_any_more(topic: Topic) -> None:
     assert len(waiting(topic)) == 2
     topic.vacuum()
     assert waiting(topic) == [paths.pending_file(stem_of(young))]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("has_batches", [False, True])
-def test_many_writers_commit_together_and_none_loses_a_record(has_batches: bool) -> None:
-    """Thirty processes in simulated time, each with five appends that wait for the one before."""
-    writers, appends, offsets = 30, 5, list[tuple[int, int]]()
-    with World(3) as world:
-        world.switching = 0.0
-        store = ObjectStore(world)
-        with connected(store):
-            world.process("maker").start(lambda: distlog.create("s3://bucket/clicks", partitions=1))
-            world.run()
-            store.requests.clear()
-
-            def write(name: str) -> None:
-                topic = distlog.open("s3://bucket/clicks")
-                for number in range(appends):
-                    value = f"{name} {number}".encode()
-                    batch = {"app_id": name, "batch_id": number} if has_batches else {}
-                    result = topic.append([{"value": value}], **batch)
-                    offsets.append(result.offsets[0])
-
-            for number in range(writers):
-                world.process(f"writer {number}").start(lambda number=number: write(f"w{number}"))
-            world.run()
-            requests = sum(store.requests.values())
-            found = list[Any]()
-
-            def read() -> None:
-                topic = distlog.open("s3://bucket/clicks")
-                found.extend(topic.scan(columns=["value"]).to_table()["value"].to_pylist())
-                found.append(topic.version)
-
-            world.process("reader").start(read)
-            world.run()
-    assert world.errors == []
-    version = found.pop()
-    assert sorted(found) == sorted(
-        f"w{writer} {number}".encode() for writer in range(writers) for number in range(appends)
-    )
-    assert sorted(offsets) == [(offset, offset + 1) for offset in range(writers * appends)]
-    assert version < writers * appends / 3
-    # a third of them are those of opens, and of the looks at a store that each process has not seen before
-    assert requests < 30 * writers * appends
-    assert not [key for key in store.objects if "/_pending/" in key]
