@@ -78,11 +78,6 @@ def test_more_batch_ids_than_a_checkpoint_holds_make_an_open_read_commits(
     assert len(snapshot.transactions) == 60
 
 
-def test_without_any_checkpoint_the_commits_tell(storage: Storage, old: Snapshot) -> None:
-    storage.delete([*checkpoint_files(storage), paths.LAST_CHECKPOINT])
-    assert commit_log(storage).load() == old
-
-
 @pytest.mark.parametrize("hint", [b"", b"garbage", b"../x", paths.checkpoint_file(20, "0" * 32).encode()])
 def test_a_hint_that_helps_nobody_is_replaced_by_a_listing(storage: Storage, old: Snapshot, hint: bytes) -> None:
     storage.put(paths.LAST_CHECKPOINT, hint)

@@ -135,11 +135,3 @@ def test_two_drops_are_one(storage: Storage, log: CommitLog) -> None:
     drop(commit_log(storage), created)
     with pytest.raises(CommitConflictError, match="dropped"):
         drop(log, created)
-
-
-def test_the_files_of_a_dropped_topic_can_be_collected(storage: Storage, log: CommitLog) -> None:
-    dropped = drop(log, append(log, log.create(1, CONFIG)))
-    _, collected = put_commit(log, dropped, "gc", lambda snapshot: [GcFloor(2)])
-    assert (collected.gc_floor, collected.dropped) == (2, True)
-    with pytest.raises(CommitConflictError, match="dropped"):
-        put_commit(log, collected, "append", lambda snapshot: [Add(segment(0, 0, read_version=3))])

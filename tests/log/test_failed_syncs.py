@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from topics import contents
 from distlog.core.errors import StorageError
 from distlog.core.log.flush import Appended, LostRecordsError
 from distlog.core.log.partition_lock import PageStatus, StateRecord
-from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.segment_recovery import DamagedLogError
 
 
@@ -118,55 +116,6 @@ def test_all_who_wait_for_what_was_lost_get_an_error(folder: Path, others: int) 
     with pytest.raises(StorageError, match="lost"):
         other[0].flush(lost)
     other[0].flush(kept)
-
-
-def test_each_of_those_who_wait_for_a_sync_that_fails_gets_an_error(folder: Path) -> None:
-    """Eight wait for one sync, and its error reaches all of them; what was acknowledged before is there."""
-
-    class Failing(FailingCalls):
-        is_on = False
-
-        def fsync(self, fd: int) -> None:
-            if self.is_on:
-                self.is_on = False
-                begun.set()
-                assert go_on.wait(60)
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            os.fsync(fd)
-
-    begun, go_on, calls = threading.Event(), threading.Event(), Failing()
-    process, other = Process(folder, calls=calls), Process(folder)
-    append(process[0], b"acknowledged")
-    process[0].flush()
-    calls.is_on = True
-    outcomes: list[str] = []
-
-    def wait_for(log: PartitionLog, appended: Appended) -> None:
-        try:
-            log.flush(appended)
-            outcomes.append("acknowledged")
-        except StorageError as error:
-            outcomes.append(error.message)
-
-    logs = [process[0], other[0]] * 4
-    threads = [
-        threading.Thread(target=wait_for, args=[log, log.append(*encoded(b"%d" % number))])
-        for number, log in enumerate(logs)
-    ]
-    threads[0].start()
-    assert begun.wait(60)
-    for thread in threads[1:]:
-        thread.start()
-    go_on.set()
-    for thread in threads:
-        thread.join()
-    assert len(outcomes) == 8
-    assert outcomes.count("cannot sync: Input/output error") == 1
-    assert sum("lost" in outcome for outcome in outcomes) == 7
-    assert process.seen()[0] == [b"acknowledged"]
-    append(other[0], b"next")
-    other[0].flush()
-    assert process.seen()[0] == [b"acknowledged", b"next"]
 
 
 @pytest.mark.parametrize("times", [2, 3, 5])

@@ -125,14 +125,6 @@ def test_a_sync_that_failed_is_not_tried_again(tmp_path: Path) -> None:
     assert segment.seal().next_offset == 2
 
 
-def test_a_flush_syncs_the_log_before_its_indexes(tmp_path: Path) -> None:
-    calls = FailingCalls()
-    segment = prepared(tmp_path, calls)
-    calls.made.clear()
-    segment.flush()
-    assert calls.made == ["fsync"] * 3
-
-
 def test_a_flush_syncs_the_log_first_and_its_folder_once_there_is_a_transaction_index(tmp_path: Path) -> None:
     synced: list[str] = []
 

@@ -233,26 +233,6 @@ def test_transactions_that_span_segments_are_cleaned_when_they_are_decided(log: 
     assert log.rows() == log.rows("read_committed")
 
 
-def test_batches_that_are_deleted_are_not_read(log: CompactedTopic) -> None:
-    producers = Producers(log)
-    producers.send(1, 1).abort(1).send(1, 2).send(1, 2).commit(1).roll()
-    log.compact()
-    assert kept(log) == [1, 3, 4]
-    again(log)
-    again(log, LATER)
-    assert kept(log) == [3, 4]
-
-
-def test_a_transaction_that_is_committed_in_a_later_segment_stays(log: CompactedTopic) -> None:
-    producers = Producers(log)
-    producers.send(1, 1).roll()
-    producers.commit(1).roll()
-    log.compact()
-    assert kept(log) == [0, 1]
-    again(log, LATER)
-    assert kept(log) == [0, 1]
-
-
 def test_a_transaction_that_is_aborted_in_a_later_segment_leaves_its_sequence(log: CompactedTopic) -> None:
     producers = Producers(log)
     producers.send(1, 1).roll()
