@@ -75,15 +75,6 @@ def test_a_file_holds_what_was_written_wherever_it_lay_in_memory(
     os.unlink(tmp_path / "a")
 
 
-def test_the_caller_may_reuse_its_buffer_at_once(storage: Storage) -> None:
-    with storage.open_write("a") as writer:
-        buffer = bytearray(b"first ")
-        writer.write(buffer)
-        buffer[:] = b"second"
-        writer.write(buffer)
-    assert storage.read("a") == b"first second"
-
-
 def test_a_file_system_that_refuses_direct_writes_is_written_as_usual(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
