@@ -51,17 +51,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all by default")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    chosen = parser.parse_args()
-    unknown = sorted(set(chosen.names) - set(NAMES))
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark {unknown[0]}; there are {', '.join(NAMES)}")
     # the records of some are years old, and nothing deletes them
     warnings.simplefilter("ignore", RetentionWarning)
-    rows = [row for name in chosen.names or NAMES for row in measured(name)]
+    rows = [row for name in arguments.names or NAMES for row in measured(name)]
     report = {"machine": machine(), "rows": rows}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "latest.json").write_text(json.dumps(report, indent=1))
-    print(json.dumps(report) if chosen.json else text(report))
+    print(json.dumps(report) if arguments.json else text(report))
     plot(rows, RESULTS / "latest.png")
     return 0
 
@@ -88,11 +88,11 @@ def text(report: dict[str, Any]) -> str:
     shown = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     ]
-    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
+    machine = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     stated = [f"- {row['benchmark']}, {row['case']}: {row['stated']}" for row in report["rows"] if "stated" in row]
     if stated:
         stated = ["", "Stated, not measured in this run:", *dict.fromkeys(stated)]
-    return "\n".join([*shown, "", f"Measured with {facts}.", *stated])
+    return "\n".join([*shown, "", f"Measured with {machine}.", *stated])
 
 
 def _shown(value: Any) -> str:
@@ -106,7 +106,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     except ImportError:
         print("no plot: pip install matplotlib", file=sys.stderr)
         return
-    labels = [f"{row['benchmark']}: {row['case']}, beside {row['peer_name']}" for row in rows][::-1]
+    labels = [f"{row['benchmark']}: {row['case']}, next to {row['peer_name']}" for row in rows][::-1]
     ratios = [max(float(row["ratio"]), 0.01) for row in rows][::-1]
     figure, axes = pyplot.subplots(figsize=(11, 1 + 0.28 * len(rows)), layout="constrained")
     axes.barh(labels, [ratio - 1 for ratio in ratios], left=1, color=["#2a7" if r >= 1 else "#c64" for r in ratios])

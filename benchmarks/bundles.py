@@ -1,4 +1,4 @@
-"""Appends by many tasks into many partitions: one bundle a task, beside the two files a partition that it replaces.
+"""Appends by many tasks into many partitions: one bundle a task, next to the two files a partition that it replaces.
 
 The peer of the times is distlog itself, made to write files. Requests and bytes are what the storage counts; their
 peer is what cannot be avoided. DISTLOG_BENCH_S3_ENDPOINT, _KEY, _SECRET and _BUCKET name another S3 server than
@@ -29,7 +29,7 @@ from distlog.core.write.segments_writer import Appender
 
 TASKS, PARTITIONS, VALUE_BYTES = 8, 200, 100
 #: Records of one task on a server, on a disk, and for the scans.
-FEW, SOME, MANY = 5_000, 20_000, 200_000
+FEW, MEDIUM, MANY = 5_000, 20_000, 200_000
 
 
 def run() -> list[dict[str, Any]]:
@@ -37,40 +37,44 @@ def run() -> list[dict[str, Any]]:
     with server() as (url, options):
         rows = list(_cases("S3", url, options, FEW))
     with tempfile.TemporaryDirectory() as folder:
-        rows += _cases("a local disk", folder, {}, SOME)
+        rows += _cases("a local disk", folder, {}, MEDIUM)
         rows += _scans(folder)
     return rows
 
 
 def _cases(where: str, url: str, options: dict[str, Any], records: int) -> Iterator[dict[str, Any]]:
     case, tables = f"{TASKS} tasks into {PARTITIONS} partitions, {where}", _tables(records)
-    before, after = _new(url, options), _new(url, options)
-    for topic in (before, after):
+    former, bundled = _new(url, options), _new(url, options)
+    for topic in (former, bundled):
         # imports, kernels and folders
         _append(topic, tables[:1])
     with _files():
-        seconds_before, puts_before = _measured(before.storage, lambda: _append(before, tables))
-    seconds, puts = _measured(after.storage, lambda: _append(after, tables))
+        seconds_before, puts_before = _measured(former.storage, lambda: _append(former, tables))
+    seconds, puts = _measured(bundled.storage, lambda: _append(bundled, tables))
     yield _row(f"append by {case}", "s", seconds, seconds_before, f"{puts_before} objects")
     yield _row(f"objects put by {case}", "requests", puts, TASKS + 1, "a PUT a task, and the commit")
-    own = sum(segment.log_bytes for segment in after.refresh().snapshot.partitions[7].segments)
-    counters = after.storage.counters
+    partition_bytes = sum(segment.log_bytes for segment in bundled.refresh().snapshot.partitions[7].segments)
+    counters = bundled.storage.counters
     bytes_before = counters.bytes_read
-    after.scan(partitions=[7]).to_table()
+    bundled.scan(partitions=[7]).to_table()
     yield _row(
-        f"read for one of {PARTITIONS} partitions, {where}", "bytes", counters.bytes_read - bytes_before, own, ""
+        f"read for one of {PARTITIONS} partitions, {where}",
+        "bytes",
+        counters.bytes_read - bytes_before,
+        partition_bytes,
+        "",
     )
 
 
 def _scans(folder: str) -> Iterator[dict[str, Any]]:
     tables = _tables(MANY)
-    before, after = _new(folder, {}), _new(folder, {})
+    former, bundled = _new(folder, {}), _new(folder, {})
     with _files():
-        _append(before, tables)
-    _append(after, tables)
+        _append(former, tables)
+    _append(bundled, tables)
     times: dict[str, list[float]] = {"before": [], "after": []}
     for _ in range(5):
-        for name, topic in (("before", before), ("after", after)):
+        for name, topic in (("before", former), ("after", bundled)):
             times[name].append(_seconds(lambda topic=topic: topic.refresh().scan().to_table()))  # type: ignore[misc]
     yield _row("scan of all partitions of appends, a local disk", "s", min(times["after"]), min(times["before"]), "")
 
@@ -87,7 +91,7 @@ def _new(url: str, options: dict[str, Any]) -> Topic:
 
 
 def _append(topic: Topic, tables: list[pa.Table]) -> None:
-    """What the tasks of a write do, one after the other, and then its driver."""
+    """Run the tasks of a write, one after the other, and then its driver."""
     snapshot, segments = topic.refresh().snapshot, []
     for table in tables:
         task = Appender(
@@ -128,13 +132,13 @@ def _seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def _row(case: str, unit: str, found: float, peer: float, peer_note: str) -> dict[str, Any]:
+def _row(case: str, unit: str, measured: float, peer: float, peer_note: str) -> dict[str, Any]:
     return {
         "benchmark": "bundles",
         "case": case,
-        "distlog": round(found, 4),
+        "distlog": round(measured, 4),
         "peer": round(peer, 4),
         "peer_name": f"files of each partition, {peer_note}" if unit == "s" else peer_note or "its own bytes",
         "unit": unit,
-        "ratio": round(peer / found, 2),
+        "ratio": round(peer / measured, 2),
     }

@@ -1,4 +1,4 @@
-"""Records per second between Arrow and Kafka's record batches, beside two Python clients' own codecs.
+"""Records per second between Arrow and Kafka's record batches, next to two Python clients' own codecs.
 
     python -m benchmarks.codec [--seconds 1.0] [--json]
 
@@ -142,9 +142,9 @@ def main() -> None:
 
 def _as_text(results: list[dict[str, Any]]) -> str:
     lines = [f"{'case':<26}{'distlog M/s':>12}{'peer M/s':>10}{'ratio':>8}  peer"]
-    for each in results:
-        rates = f"{each['distlog'] / 1e6:>12.1f}{each['peer'] / 1e6:>10.2f}{each['ratio']:>7.1f}x"
-        lines.append(f"{each['case']:<26}{rates}  {each['peer_name']}")
+    for result in results:
+        rates = f"{result['distlog'] / 1e6:>12.1f}{result['peer'] / 1e6:>10.2f}{result['ratio']:>7.1f}x"
+        lines.append(f"{result['case']:<26}{rates}  {result['peer_name']}")
     return "\n".join(lines)
 
 

@@ -32,7 +32,7 @@ _CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment
 
 
 def run(records: int = RECORDS, folder: str | None = None) -> list[dict[str, Any]]:
-    """Returns one dict per share of duplicates, then those of `spark_compaction`."""
+    """Returns one dict per share of duplicates, then the rows of `spark_compaction`."""
     alone = [_run(records, share, folder or memory_folder()) for share in DUPLICATES]
     return alone + spark_compaction.run()
 
@@ -72,8 +72,8 @@ def _group_by(path: str, records: int, duplicates: float) -> float:
     start = time.process_time()
     table = pq.read_table(path, use_threads=False)
     last = table.group_by("key", use_threads=False).aggregate([("offset", "max")])["offset_max"]
-    kept = table.take(last.take(pc.sort_indices(last)))
-    pq.write_table(kept, path, compression="none", use_dictionary=False)
+    newest = table.take(last.take(pc.sort_indices(last)))
+    pq.write_table(newest, path, compression="none", use_dictionary=False)
     return time.process_time() - start
 
 

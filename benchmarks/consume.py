@@ -1,8 +1,8 @@
-"""A consumer of a topic to which another process appends in place: latency, idle CPU time, and speed of catching up.
+"""A consumer of a topic to which another process appends directly: latency, idle CPU time, and speed of catching up.
 
 Latency is the time from `writer.append` in the other process, which flushes each record, to the record in the
-consumer's hand. Beside it: the same records through a pipe, line by line, after the same `fsync` of a plain file. The
-clock is that of the machine, which processes share.
+consumer's hand. The peer: the same records through a pipe, line by line, after the same `fsync` of a plain file. The
+clock is the machine's, which processes share.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _caught_up(folder: str, backlog: int) -> tuple[float, float]:
         topic.append(values, partition=partition)
     rounds = [(_seconds(topic.consume(timeout=0), backlog), _seconds(topic.scan(), backlog)) for _ in range(4)]
     # the first round warms the page cache
-    ours, theirs = (min(each[side] for each in rounds[1:]) for side in range(2))
+    ours, theirs = (min(round_[side] for round_ in rounds[1:]) for side in range(2))
     return backlog / ours / 1e6, backlog / theirs / 1e6
 
 

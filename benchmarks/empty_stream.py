@@ -1,6 +1,7 @@
-"""A streaming source and a sink in Python that do nothing: what Spark itself takes for a query between two of them.
+"""A streaming source and a sink in Python that do nothing: what Spark itself takes for a query between a source and a
+sink.
 
-The source hands out the same ready Arrow batches again and again, and the sink drops its rows. So no source and sink
+The source returns the same ready Arrow batches again and again, and the sink drops its rows. So no source and sink
 in Python can be faster than this query.
 """
 
@@ -69,13 +70,13 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [_Share((end["rows"] - start["rows"]) // self._tasks) for _ in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # not in the process that plans: what distlog imports is no part of the ceiling
+        # not in the process that plans: what distlog imports isn't part of the ceiling
         from benchmarks.topics import table
 
         rows = partition.value
-        made = table(min(rows, BATCH_ROWS), 100)
-        times = made["timestamp"].cast(pa.timestamp("us", "UTC"))
-        (batch,) = made.set_column(2, "timestamp", times).combine_chunks().to_batches()
+        batch = table(min(rows, BATCH_ROWS), 100)
+        times = batch["timestamp"].cast(pa.timestamp("us", "UTC"))
+        (batch,) = batch.set_column(2, "timestamp", times).combine_chunks().to_batches()
         for start in range(0, rows, BATCH_ROWS):
             yield batch.slice(0, min(BATCH_ROWS, rows - start))
 

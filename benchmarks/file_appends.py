@@ -1,13 +1,13 @@
-"""Files into a topic: the Spark job, beside the command, Spark's JSON to Parquet, and pyarrow with `append`.
+"""Files into a topic: the Spark job, next to the command, Spark's JSON to Parquet, and pyarrow with `append`.
 
     python -m benchmarks file_appends
 
 2.5 million JSON lines (440 MB) go into 16 partitions, and so do 5 million rows of Parquet and 10,000 files of 1 KB.
-The files are generated first. The start of Spark is left out, that of the command is not. "per CPU" has the CPU time
-of all processes of Spark. Output is removed between the measurements. The first append and the first task of Python
-are each the first work of a session in a process of its own: "distlog" is what the append takes, "peer" the task.
-The memory is the largest resident set that a worker of Python has had (VmHWM); "peer" is its part that is pages of
-files, as of libraries, which workers share.
+The files are generated first. The start of Spark is left out, the start of the command is not. "per CPU" has the CPU
+time of all processes of Spark. Output is removed between the measurements. The first append and the first task of
+Python are each the first work of a session in a process of its own: "distlog" is what the append takes, "peer" the
+task. The memory is the largest resident set that a worker of Python has had (VmHWM); "peer" is its part that is pages
+of files, as of libraries, which workers share.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from distlog.spark.sink import WriteOptions
 LINES, ROWS, FILES, FILE_LINES, WRITES, SMALL = 2_500_000, 5_000_000, 10_000, 6, 20, 1000
 ROUNDS = 3
 PARTITIONS = 16
-_PIECE = 100_000
+_CHUNK = 100_000
 SETTINGS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 TO_PARQUET = "Spark's read.json, write.parquet"
 UNITS = ("s", "CPU s")
@@ -66,7 +66,7 @@ def run() -> list[dict[str, Any]]:
     finally:
         shutil.rmtree(folder)
     rows = [
-        _row(case, peer_name, *([each[part] for each in seconds[name]] for name in (ours, peer)), UNITS[part])
+        _row(case, peer_name, *([round_[part] for round_ in seconds[name]] for name in (ours, peer)), UNITS[part])
         for ours, peer, case, peer_name, part in CASES
     ]
     ours, theirs = ([pair[part] for pair in first] for part in (0, 1))
@@ -90,16 +90,16 @@ def _row(case: str, peer: str, ours: Sequence[float], theirs: Sequence[float], u
 def write_inputs(folder: Path) -> None:
     """The files of all cases."""
     with (folder / "lines.jsonl").open("w") as file:
-        for first in range(0, LINES, _PIECE):
-            file.writelines(_lines(range(first, min(first + _PIECE, LINES))))
+        for first in range(0, LINES, _CHUNK):
+            file.writelines(_lines(range(first, min(first + _CHUNK, LINES))))
     (folder / "files").mkdir()
     for number in range(FILES):
         text = "".join(_lines(range(number * FILE_LINES, (number + 1) * FILE_LINES)))
         (folder / "files" / f"{number:05}.jsonl").write_text(text)
     schema = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.timestamp("ms", "UTC"))])
     with pq.ParquetWriter(folder / "rows.parquet", schema) as writer:
-        for first in range(0, ROWS, _PIECE):
-            numbers = range(first, min(first + _PIECE, ROWS))
+        for first in range(0, ROWS, _CHUNK):
+            numbers = range(first, min(first + _CHUNK, ROWS))
             keys = [b"user-%d" % _user(number) for number in numbers]
             values = [
                 b"value of event number %012d with payload %016x" % (number, number * 7919) for number in numbers
@@ -124,11 +124,11 @@ def _lines(numbers: range) -> Iterator[str]:
 
 
 def _actions(spark: SparkSession, folder: Path) -> dict[str, Callable[[], object]]:
-    made, lines, files, rows = (str(folder / name) for name in ("made", "lines.jsonl", "files", "rows.parquet"))
+    generated, lines, files, rows = (str(folder / name) for name in ("made", "lines.jsonl", "files", "rows.parquet"))
     small = spark.range(SMALL).selectExpr("cast(id as string) key", "concat('value of ', id) value")
 
     def topic() -> distlog.Topic:
-        return distlog.create(made, PARTITIONS, config={"retention.ms": -1})
+        return distlog.create(generated, PARTITIONS, config={"retention.ms": -1})
 
     def job(path: str, **options: str) -> None:
         reader, target = FileReader(ReadOptions(**options), InputStorage()), topic()  # type: ignore[arg-type]
@@ -142,16 +142,16 @@ def _actions(spark: SparkSession, folder: Path) -> dict[str, Callable[[], object
     def small_appends() -> None:
         topic()
         for _ in range(WRITES):
-            append(small, made)
+            append(small, generated)
 
     def small_writes() -> None:
         for _ in range(WRITES):
-            small.write.mode("append").parquet(made)
+            small.write.mode("append").parquet(generated)
 
     return {
         "job jsonl": lambda: job(lines, key="user", timestamp="at"),
         "command jsonl": lambda: command(lines),
-        "spark jsonl": lambda: spark.read.json(lines).write.parquet(made),
+        "spark jsonl": lambda: spark.read.json(lines).write.parquet(generated),
         "job parquet": lambda: job(rows, key="key", value="value", timestamp="timestamp"),
         "pyarrow": lambda: topic().append(pq.read_table(rows)),
         "job files": lambda: job(files, key="user", timestamp="at"),
@@ -167,9 +167,9 @@ def _rounds(folder: Path, actions: Mapping[str, Callable[[], object]]) -> dict[s
     for _ in range(1 + ROUNDS):
         for name, action in actions.items():
             shutil.rmtree(folder / "made", ignore_errors=True)
-            started, before = time.perf_counter(), cpu_seconds()
+            started, cpu_before_s = time.perf_counter(), cpu_seconds()
             action()
-            seconds[name].append((time.perf_counter() - started, cpu_seconds() - before))
+            seconds[name].append((time.perf_counter() - started, cpu_seconds() - cpu_before_s))
     return {name: measured[1:] for name, measured in seconds.items()}
 
 

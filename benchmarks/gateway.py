@@ -39,8 +39,8 @@ def _measured(value_bytes: int, records: int) -> Iterator[dict[str, Any]]:
                 rates.setdefault(f"produce, {name}", []).append(_produced(settings, value_bytes, records))
                 rates.setdefault("consume", []).append(_consumed(settings, value_bytes, records))
     theirs = statistics.median(rates.pop("mock"))
-    for case, found in rates.items():
-        ours = statistics.median(found)
+    for case, rate in rates.items():
+        ours = statistics.median(rate)
         yield {
             "benchmark": "gateway",
             "case": f"{case}, {value_bytes} bytes a value",
@@ -71,11 +71,11 @@ def _produced(settings: dict[str, Any], value_bytes: int, records: int) -> float
     batching = {"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 1 << 20}
     producer = Producer({**settings, **batching, "queue.buffering.max.messages": records, "enable.idempotence": True})
     value = b"v" * value_bytes
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(records):
         producer.produce("events", value, partition=0)
     assert producer.flush(300) == 0
-    return records * value_bytes / (time.perf_counter() - begun) / 1e6
+    return records * value_bytes / (time.perf_counter() - started) / 1e6
 
 
 def _consumed(settings: dict[str, Any], value_bytes: int, records: int) -> float:
@@ -84,9 +84,9 @@ def _consumed(settings: dict[str, Any], value_bytes: int, records: int) -> float
     consumer = Consumer({**settings, "group.id": "benchmark", "enable.auto.commit": False})
     consumer.assign([TopicPartition("events", 0, 0)])
     assert consumer.poll(60) is not None
-    begun, left = time.perf_counter(), records - 1
-    while left:
-        left -= len(consumer.consume(min(left, 10_000), 10))
-    seconds = time.perf_counter() - begun
+    started, remaining = time.perf_counter(), records - 1
+    while remaining:
+        remaining -= len(consumer.consume(min(remaining, 10_000), 10))
+    seconds = time.perf_counter() - started
     consumer.close()
     return records * value_bytes / seconds / 1e6

@@ -1,8 +1,8 @@
-"""An honest producer beside 200 connections that ask for all a gateway can give: what is left of its throughput.
+"""An honest producer next to 200 connections that ask for all a gateway can give: the producer's throughput.
 
 The gateway is a process of its own, as `distlog serve` runs it, on a local disk, without a sync. The producer sends
 one batch of 100 records after the other over one connection. It is measured in turn alone, which is the peer, and
-beside the attackers of a kind: another process, on another address of this machine, that sends the same request over
+next to the attackers of a kind: another process, on another address of this machine, that sends the same request over
 each of its connections as soon as the last one was answered. The case says how far the gateway's memory grew.
 """
 
@@ -57,23 +57,23 @@ def _row(kind: str, frame: bytes) -> dict[str, Any]:
         with _attack(port, frame) as (attackers, answered):
             # by then they have what they are given at first
             time.sleep(_BEGINS_S)
-            alone, beside, theirs = list[float](), list[float](), list[float]()
+            alone, attacked, theirs = list[float](), list[float](), list[float]()
             for _ in range(ROUNDS):
                 os.kill(attackers, signal.SIGSTOP)
                 # answers that are under way
                 honest.batches(_ENDS_S)
                 alone.append(honest.batches(SECONDS))
                 os.kill(attackers, signal.SIGCONT)
-                begun, begun_s = answered.value, time.monotonic()
+                answered_before, started_s = answered.value, time.monotonic()
                 try:
-                    beside.append(honest.batches(SECONDS))
+                    attacked.append(honest.batches(SECONDS))
                 except TimeoutError:
-                    beside = [0.0]
-                theirs.append((answered.value - begun) / (time.monotonic() - begun_s))
-                if beside == [0.0]:
+                    attacked = [0.0]
+                theirs.append((answered.value - answered_before) / (time.monotonic() - started_s))
+                if attacked == [0.0]:
                     break
         grown_mb = _memory_mb(process.pid, "VmHWM") - before_mb
-    ours, peer = statistics.median(beside), statistics.median(alone)
+    ours, peer = statistics.median(attacked), statistics.median(alone)
     return {
         "benchmark": "gateway's attackers",
         "case": f"{kind}: {statistics.median(theirs):.0f} answers/s to attackers, {grown_mb:.0f} MB",
@@ -86,9 +86,9 @@ def _row(kind: str, frame: bytes) -> dict[str, Any]:
 
 
 def _memory_mb(pid: int, name: str) -> float:
-    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 @contextmanager
@@ -120,24 +120,24 @@ class _Producer:
         self._frame = _produce("events", own_batch([(b"", bytes(100))] * 100, now_ms=now_ms()).data.tobytes())
 
     def batches(self, seconds: float) -> float:
-        """Batches in a second, over so many seconds at least."""
-        begun, count = time.monotonic(), 0
-        while (passed := time.monotonic() - begun) < seconds:
+        """Batches in a second, over at least `seconds` seconds."""
+        answered_before, count = time.monotonic(), 0
+        while (passed := time.monotonic() - answered_before) < seconds:
             self._socket.sendall(self._frame)
-            answer = self._take(int.from_bytes(self._take(4), "big"))
+            answer = self._read(int.from_bytes(self._read(4), "big"))
             # correlation id, one topic with its name, one partition, its index, and its code
             assert answer[4:8] == b"\0\0\0\1", answer
             assert answer[8 + 2 + len("events") + 8 :][:2] == b"\0\0", answer
             count += 1
         return count / passed
 
-    def _take(self, size: int) -> bytes:
-        taken = b""
-        while len(taken) < size:
-            part = self._socket.recv(size - len(taken))
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = self._socket.recv(size - len(data))
             assert part, "the gateway has closed the connection of an honest client"
-            taken += part
-        return taken
+            data += part
+        return data
 
 
 # ---
@@ -182,7 +182,7 @@ class _Attacker:
         self._socket.bind((_ATTACKER, 0))
         self._socket.connect((_HONEST, self._port))
         self._socket.setblocking(False)
-        self._unsent, self._head, self._left = memoryview(self._frame), b"", 0
+        self._unsent, self._head, self._unread_bytes = memoryview(self._frame), b"", 0
         self._selector.register(self._socket, selectors.EVENT_READ | selectors.EVENT_WRITE, self)
 
     def go_on(self, buffer: bytearray) -> int:
@@ -203,15 +203,15 @@ class _Attacker:
             if not self._unsent:
                 self._selector.modify(self._socket, selectors.EVENT_READ, self)
             return 0
-        if self._left == 0:
+        if self._unread_bytes == 0:
             part = self._socket.recv(4 - len(self._head))
             self._head += part
             if len(self._head) == 4:
-                self._left, self._head = int.from_bytes(self._head, "big"), b""
+                self._unread_bytes, self._head = int.from_bytes(self._head, "big"), b""
         else:
-            count = self._socket.recv_into(buffer, min(self._left, len(buffer)))
-            self._left, part = self._left - count, b"x" * bool(count)
-            if count and not self._left:
+            count = self._socket.recv_into(buffer, min(self._unread_bytes, len(buffer)))
+            self._unread_bytes, part = self._unread_bytes - count, b"x" * bool(count)
+            if count and not self._unread_bytes:
                 self._unsent = memoryview(self._frame)
                 self._selector.modify(self._socket, selectors.EVENT_READ | selectors.EVENT_WRITE, self)
                 return 1
@@ -253,8 +253,8 @@ def _metadata(names: tuple[str, ...] | None) -> bytes:
 def _fetch(topic: str, numbers: list[int], *, offset: int = 0, wait_ms: int = 0, min_bytes: int = 1) -> bytes:
     from kio.schema.fetch.v4.request import FetchPartition, FetchTopic
 
-    wanted = tuple(
-        FetchPartition(partition=each, fetch_offset=offset, partition_max_bytes=1 << 20) for each in numbers
+    partitions = tuple(
+        FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20) for number in numbers
     )
     return _framed(
         1,
@@ -263,15 +263,15 @@ def _fetch(topic: str, numbers: list[int], *, offset: int = 0, wait_ms: int = 0,
         min_bytes=min_bytes,
         max_bytes=1 << 25,
         isolation_level=0,
-        topics=(FetchTopic(topic=topic, partitions=wanted),),
+        topics=(FetchTopic(topic=topic, partitions=partitions),),
     )
 
 
 def _list_offsets(count: int) -> bytes:
     from kio.schema.list_offsets.v1.request import ListOffsetsPartition, ListOffsetsTopic
 
-    one = ListOffsetsPartition(partition_index=0, timestamp=-1)
-    return _framed(2, 1, replica_id=-1, topics=(ListOffsetsTopic(name="wide", partitions=(one,) * count),))
+    partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    return _framed(2, 1, replica_id=-1, topics=(ListOffsetsTopic(name="wide", partitions=(partition,) * count),))
 
 
 def _delete_groups(names: list[str]) -> bytes:
@@ -282,8 +282,8 @@ def _commit(count: int) -> bytes:
     from kio.schema.offset_commit.v2.request import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 
     partitions = tuple(
-        OffsetCommitRequestPartition(partition_index=each, committed_offset=0, committed_metadata="x" * 100)
-        for each in range(count)
+        OffsetCommitRequestPartition(partition_index=number, committed_offset=0, committed_metadata="x" * 100)
+        for number in range(count)
     )
     return _framed(
         8,
@@ -297,7 +297,7 @@ def _commit(count: int) -> bytes:
 
 
 def _expanding(size: int) -> bytes:
-    """A batch of one record of so many zeros, which takes little of the network and much of a gateway."""
+    """A batch of one record of zeros, which takes little of the network and much of a gateway."""
     settings = {"max.message.bytes": 2 * size, "compression.type": "zstd"}
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/expanding", config=settings)
     topic.append([{"value": bytes(size)}])
@@ -307,7 +307,7 @@ def _expanding(size: int) -> bytes:
 ATTACKS: dict[str, Callable[[], bytes]] = {
     "Metadata of one topic 20 times": lambda: _metadata(("wide",) * 20),
     "Metadata of all topics": lambda: _metadata(None),
-    "Metadata of 10,000 missing topics": lambda: _metadata(tuple(f"missing-{each}" for each in range(10_000))),
+    "Metadata of 10,000 missing topics": lambda: _metadata(tuple(f"missing-{number}" for number in range(10_000))),
     "ApiVersions": lambda: _framed(18, 0),
     "Fetch of one partition 49,000 times": lambda: _fetch("wide", [0] * 49_000),
     "Fetch of 1,000 partitions": lambda: _fetch("wide", list(range(WIDE))),
@@ -316,7 +316,7 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
     "Fetch of records": lambda: _fetch("events", [0]),
     "ListOffsets of one partition 20,000 times": lambda: _list_offsets(20_000),
     "DeleteGroups of one group 10,000 times": lambda: _delete_groups(["a-group"] * 10_000),
-    "DeleteGroups of 10,000 groups": lambda: _delete_groups([f"group-{each}" for each in range(10_000)]),
+    "DeleteGroups of 10,000 groups": lambda: _delete_groups([f"group-{number}" for number in range(10_000)]),
     "OffsetCommit of 1,000 partitions": lambda: _commit(WIDE),
     "Produce of 100 records": lambda: _produce(
         "others", own_batch([(b"", bytes(100))] * 100, now_ms=now_ms()).data.tobytes()

@@ -1,4 +1,4 @@
-"""The gateway beside a real broker of Kafka, by Kafka's own tools: throughput, latency, idle connections.
+"""The gateway next to a real Kafka broker, by Kafka's own tools: throughput, latency, idle connections.
 
 Both have one log directory on this machine, no replicas, and the same flush policy: none (Kafka's default), or a sync
 before each response (distlog's default). Before all else both have taken as many records as each case sends. Without
@@ -21,9 +21,9 @@ from benchmarks.kafka_peer import Peer
 
 BYTES = 150_000_000
 #: Partitions of the topics.
-ONE, SOME = 1, 6
+SINGLE, SEVERAL = 1, 6
 POLICIES = {"not synced": 1 << 62, "synced": 1}
-#: Of the producers: what they collect for a request.
+#: The bytes that a producer collects for a request.
 BATCHES = {"batches of 16 KB": (), "batches of 128 KB": ("batch.size=131072", "linger.ms=10")}
 IDLE = 1000
 
@@ -45,7 +45,7 @@ def run(size: int = BYTES) -> list[dict[str, Any]]:
 def _measured(ours: Peer, theirs: Peer, size: int, name: str) -> Iterator[dict[str, Any]]:
     # a broker's Java compiles what it does often
     list(_produce(ours, theirs, size, "warm-up", "not synced", 1000, "batches of 16 KB"))
-    for partitions in (ONE, SOME):
+    for partitions in (SINGLE, SEVERAL):
         for value_bytes in (100, 1000):
             for batches in BATCHES:
                 yield from _produce(ours, theirs, size, name, "not synced", value_bytes, batches, partitions)
@@ -54,13 +54,13 @@ def _measured(ours: Peer, theirs: Peer, size: int, name: str) -> Iterator[dict[s
         yield from _latency(ours, theirs, policy)
     for case, idempotent in (("a record a request", False), ("a record a request, idempotent", True)):
         topic = f"single-{idempotent}".lower()
-        found = []
+        rows = []
         for peer in (ours, theirs):
             _create(peer, topic, "not synced")
-            found.append(kafka_peer.single_latencies_ms(peer, topic, records=4000, rate=1000, idempotent=idempotent))
+            rows.append(kafka_peer.single_latencies_ms(peer, topic, records=4000, rate=1000, idempotent=idempotent))
         for number, name in enumerate(("median", "99th percentile")):
-            yield _row(f"latency of librdkafka, {case}, {name}", found[0][number], found[1][number], "ms", digits=2)
-    memory = [_kib_of_idle_connections(each) for each in (ours, theirs)]
+            yield _row(f"latency of librdkafka, {case}, {name}", rows[0][number], rows[1][number], "ms", digits=2)
+    memory = [_kib_of_idle_connections(peer) for peer in (ours, theirs)]
     yield _row(f"memory of one of {IDLE} idle connections", *memory, "KiB")
 
 
@@ -72,10 +72,10 @@ def _produce(
     policy: str,
     value_bytes: int,
     batches: str,
-    partitions: int = SOME,
+    partitions: int = SEVERAL,
     producers: int = 1,
 ) -> Iterator[dict[str, Any]]:
-    """What producers send to a new topic, and what a consumer then reads of it."""
+    """Measure producers of a new topic, and then its consumer."""
     rates, spent, read = list[float](), list[float](), list[float]()
     topic = f"{value_bytes}-{batches}-{policy}-{partitions}-{name}".replace(" ", "-")
     records = size // value_bytes
@@ -83,11 +83,11 @@ def _produce(
         _create(peer, topic, policy, partitions)
         # what is compiled at first use is not measured
         kafka_peer.produced(peer.address, topic, records=1000, size=value_bytes)
-        before = peer.cpu_s()
+        cpu_before_s = peer.cpu_s()
         lines = kafka_peer.produced(
             peer.address, topic, records=records, size=value_bytes, producers=producers, config=BATCHES[batches]
         )
-        spent.append((peer.cpu_s() - before) / size * 1e8)
+        spent.append((peer.cpu_s() - cpu_before_s) / size * 1e8)
         rates.append(kafka_peer.megabytes_a_second(lines))
         read.append(kafka_peer.consumed(peer, topic, records // producers * producers))
     case = f"{value_bytes} bytes, {batches}, partitions: {partitions}, {policy}, {name}"
@@ -97,29 +97,29 @@ def _produce(
 
 
 def _latency(ours: Peer, theirs: Peer, policy: str) -> Iterator[dict[str, Any]]:
-    found = []
+    rows = []
     for peer in (ours, theirs):
         _create(peer, f"latency-{policy.replace(' ', '-')}", policy)
         topic = f"latency-{policy.replace(' ', '-')}"
         kafka_peer.produced(peer.address, topic, records=1000, size=1000, rate=1000)
         (line,) = kafka_peer.produced(peer.address, topic, records=4000, size=1000, rate=1000)
-        found.append(kafka_peer.latencies_ms(line))
+        rows.append(kafka_peer.latencies_ms(line))
     for number, name in enumerate(("median", "99th percentile")):
-        yield _row(f"latency, {name}, {policy}", found[0][number], found[1][number], "ms")
+        yield _row(f"latency, {name}, {policy}", rows[0][number], rows[1][number], "ms")
 
 
-def _create(peer: Peer, topic: str, policy: str, partitions: int = SOME) -> None:
+def _create(peer: Peer, topic: str, policy: str, partitions: int = SEVERAL) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     config = {"flush.messages": str(POLICIES[policy])}
     admin = AdminClient({"bootstrap.servers": peer.address, "log_level": 0})
-    (made,) = admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values()
-    made.result(60)
+    (creation,) = admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values()
+    creation.result(60)
 
 
 def _kib_of_idle_connections(peer: Peer) -> float:
     host, port = peer.address.split(",")[0].split(":")
-    before = peer.memory_kib()
+    memory_before = peer.memory_kib()
     # ApiVersions 0, which all clients send first
     request = bytes.fromhex("0000000a001200000000000100" + "00")
     with ExitStack() as stack:
@@ -128,7 +128,7 @@ def _kib_of_idle_connections(peer: Peer) -> float:
             client.sendall(request)
             client.recv(1 << 16)
         time.sleep(1)
-        return (peer.memory_kib() - before) / IDLE
+        return (peer.memory_kib() - memory_before) / IDLE
 
 
 def _row(case: str, ours: float, theirs: float, unit: str, digits: int = 1) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from distlog.gateway.transactions.transaction_log import own_batch
 
 TOPIC, PARTITIONS, VALUE = b"events", (1, 20, 200, 1000), bytes(100)
 _UNSYNCED = 1 << 40
-#: As many batches are sent in each case, in at least so many requests.
+#: As many batches are sent in each case, in at least this many requests.
 _BATCHES, _LEAST = 4000, 10
 #: Produce 7: key, version, correlation and client id; transactional id, acks, timeout; topics, a topic, partitions.
 _HEAD = struct.Struct(f">hhih4shhiih{len(TOPIC)}si")
@@ -35,8 +35,8 @@ def run() -> Iterator[str]:
     for partitions in PARTITIONS:
         for flush_messages, is_synced in ((_UNSYNCED, "without syncs"), (1, "synced")):
             for producer, kind in ((-1, "plain"), (7, "idempotent")):
-                found = _measured(partitions, flush_messages, producer)
-                yield f"{partitions} partitions, {is_synced}, {kind}: {found:.2f} ms"
+                measured = _measured(partitions, flush_messages, producer)
+                yield f"{partitions} partitions, {is_synced}, {kind}: {measured:.2f} ms"
 
 
 def _measured(partitions: int, flush_messages: int, producer: int) -> float:
@@ -47,9 +47,9 @@ def _measured(partitions: int, flush_messages: int, producer: int) -> float:
         with socket.create_connection((host, int(port))) as connection:
             for number in range(warm + requests):
                 if number == warm:
-                    begun_s = peer.cpu_s()
+                    started_s = peer.cpu_s()
                 _produced(connection, partitions, _batch(number, producer))
-        return (peer.cpu_s() - begun_s) / requests * 1000
+        return (peer.cpu_s() - started_s) / requests * 1000
 
 
 def _batch(number: int, producer: int) -> bytes:
@@ -67,7 +67,7 @@ def _produced(connection: socket.socket, partitions: int, batch: bytes) -> None:
     connection.sendall(_SIZE.pack(len(body)) + body)
     (size,) = _SIZE.unpack(connection.recv(_SIZE.size, socket.MSG_WAITALL))
     answer = connection.recv(size, socket.MSG_WAITALL)
-    # behind the correlation id, the topic and the number of its partitions: number, code, offset, time, start of each
+    # after the correlation id, the topic and the number of its partitions: number, code, offset, time, start of each
     first, entry = 4 + 4 + 2 + len(TOPIC) + 4, struct.Struct(">ihqqq")
     codes = {entry.unpack_from(answer, first + number * entry.size)[1] for number in range(partitions)}
     assert codes == {0}, codes

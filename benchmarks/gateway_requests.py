@@ -1,4 +1,4 @@
-"""Requests to S3 of a gateway that is written to all the time, counted by the server, and what a day of them costs.
+"""Requests to S3 of a gateway under constant writes, counted by the server, and the price of a day.
 
 A gateway (`distlog serve` with its defaults) has one topic of 1,000 partitions on moto's server. Connections send it
 batches for all partitions, many in a request as Java's producers do, at a steady rate; nobody reads. At 100 MB/s moto
@@ -41,14 +41,14 @@ TOPIC, PARTITIONS, MB = "events", 1000, 1_000_000
 #: MB/s through a gateway on a server, and those that the gathering alone is fed with.
 SERVED, FED = (1, 10), (100,)
 SECONDS, CONNECTIONS = 10, 8
-#: What a batch of one record takes besides its value, and the least that is worth sending.
+#: The bytes of a batch of one record in addition to its value, and the least that is worth sending.
 _BATCH_BYTES, _LEAST_BYTES = 70, 150
 _AGES_MS = 3_600_000
 _KINDS = {"PUT": "puts", "POST": "puts", "GET": "gets", "HEAD": "gets"}
 
 
 def run(seconds: int = SECONDS) -> list[dict[str, Any]]:
-    """Requests in a second, one dict per rate; the case says how many are PUTs, and what a day of them costs."""
+    """Requests in a second, one dict per rate; the case has the number of PUTs and the price of a day."""
     config = GatewayConfig()
     rows = [_row(rate, _served(rate, seconds), seconds, config) for rate in SERVED]
     return [*rows, *(_row(rate, fed(rate, seconds, config), seconds, config) for rate in FED)]
@@ -71,7 +71,7 @@ def _row(rate: int, counted: Requests, seconds: float, config: GatewayConfig) ->
 
 
 def _served(rate: int, seconds: int) -> Requests:
-    """What the server counted while a gateway was sent so many MB/s for some seconds."""
+    """The requests that the server counted while a gateway got this rate for some seconds."""
     with S3Server() as server:
         # moto's servers of one process share their buckets
         root = f"{server.url}/{uuid.uuid4().hex}"
@@ -79,13 +79,13 @@ def _served(rate: int, seconds: int) -> Requests:
         with _gateway(root, server.options) as port:
             sending = [_Connection(port, number, rate) for number in range(CONNECTIONS)]
             # what a gateway reads when it begins is not of its days
-            for each in sending:
-                each.produce(_LEAST_BYTES)
-            before = Counter(server.by_method)
+            for sender in sending:
+                sender.produce(_LEAST_BYTES)
+            counts_before = Counter(server.by_method)
             with ThreadPoolExecutor(CONNECTIONS) as threads:
                 began = time.monotonic()
-                list(threads.map(lambda each: each.send(began, seconds), sending))
-            return _requests(server.by_method - before)
+                list(threads.map(lambda sender: sender.send(began, seconds), sending))
+            return _requests(server.by_method - counts_before)
 
 
 def _requests(by_method: Mapping[str, int]) -> Requests:
@@ -109,7 +109,7 @@ def _gateway(root: str, options: Mapping[str, Any]) -> Iterator[int]:
 
 
 class _Connection:
-    """A client that sends what is due in one request for all its partitions, and waits for the answer."""
+    """A client that sends its due batches in one request for all its partitions, and waits for the answer."""
 
     def __init__(self, port: int, number: int, rate: int) -> None:
         self._partitions = range(number, PARTITIONS, CONNECTIONS)
@@ -127,7 +127,7 @@ class _Connection:
         assert self._sent > 0.8 * self._rate * seconds, "the machine is too slow for this rate"
 
     def produce(self, size: int) -> None:
-        """Send a batch of so many bytes to each partition; it is there when this returns."""
+        """Send a batch of `size` bytes to each partition, and wait until it is acknowledged."""
         batch = _batch(size)
         data = [PartitionProduceData(index=number, records=batch) for number in self._partitions]
         request = ProduceRequest(
@@ -138,7 +138,7 @@ class _Connection:
         )
         self._socket.sendall(_framed(request))
         response = self._answer()
-        codes = {each.error_code for topic in response.responses for each in topic.partition_responses}
+        codes = {response_.error_code for topic in response.responses for response_ in topic.partition_responses}
         assert codes == {ErrorCode.none}, codes
 
     def _answer(self) -> ProduceResponse:
@@ -159,14 +159,14 @@ def _framed(request: ProduceRequest) -> bytes:
 
 
 def _batch(size: int) -> bytes:
-    """A batch of one record that nobody has numbered, of so many bytes."""
+    """A batch of one record that nobody has numbered."""
     return own_batch([(b"", bytes(size - _BATCH_BYTES))], now_ms=1).data.tobytes()
 
 
 def fed(rate: int, seconds: int, config: GatewayConfig) -> Requests:
-    """What the gathering asks of storage in memory for the bytes of so many seconds; each commit is full."""
+    """The requests of the gathering to storage in memory; each commit is full."""
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/{TOPIC}", PARTITIONS)
-    # by the clock of this machine a commit may take longer to fill than by that of those who send
+    # by the clock of this machine a commit may take longer to fill than by the senders' clock
     failed = FailedBatches()
     batch = _batch(config.linger_bytes // PARTITIONS + 1)
     # only the last batch fills a commit: one that was full before would leave the others waiting

@@ -42,11 +42,11 @@ def run() -> Iterator[str]:
             address = f"127.0.0.1:{free.getsockname()[1]}"
         # the first gateway of a root makes the topics of groups and transactions
         for end in ("the first one", *("after one that was stopped", "after one that was killed") * ROUNDS):
-            before = Counter(server.by_method)
+            counts_before = Counter(server.by_method)
             with _gateway(root, address, server.options, is_killed=end.endswith("stopped")) as gateway:
                 _acknowledged(address)
                 told_s, cpu_s = time.monotonic() - gateway.began_s, gateway.peer.cpu_s()
-                requests = (server.by_method - before).total()
+                requests = (server.by_method - counts_before).total()
                 times = f"listens after {gateway.listens_s:.2f} s, acknowledges after {told_s:.2f} s"
                 yield f"{end}: {times}, {cpu_s:.2f} s of CPU, {requests} requests"
 

@@ -43,11 +43,11 @@ def _lookups(
 ) -> list[dict[str, Any]]:
     random = np.random.default_rng(7)
     end = int(offsets[-1])
-    keys, places = array.array("q", offsets.tolist()), array.array("q", positions.tolist())
+    keys, file_positions = array.array("q", offsets.tolist()), array.array("q", positions.tolist())
     rows = []
     for where, low in (("anywhere", 0), ("in the warm section", end - 1000 * 40)):
         targets = random.integers(low, end, lookups)
-        calls = _Calls(targets, index, keys, places)
+        calls = _Calls(targets, index, keys, file_positions)
         rows.append(_row(f"one offset, {where}", "us", 1e6 / lookups, calls.distlog, calls.peer, "bisect, in memory"))
     return rows
 
@@ -57,7 +57,7 @@ class _Calls:
     targets: np.ndarray[Any, Any]
     index: OffsetIndex
     keys: array.array[int]
-    places: array.array[int]
+    file_positions: array.array[int]
 
     def distlog(self) -> None:
         for target in self.targets.tolist():
@@ -65,13 +65,13 @@ class _Calls:
 
     def peer(self) -> None:
         for target in self.targets.tolist():
-            self.places[bisect.bisect_right(self.keys, target) - 1]
+            self.file_positions[bisect.bisect_right(self.keys, target) - 1]
 
 
 def _files(index: OffsetIndex, positions: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
     def open_and_look() -> None:
-        with OffsetIndex(index.path, 0) as opened:
-            opened.lookup(12_345_678)
+        with OffsetIndex(index.path, 0) as index_:
+            index_.lookup(12_345_678)
 
     def load_and_look() -> None:
         loaded = np.fromfile(index.path, ">i4").reshape(-1, 2).astype(np.int64)

@@ -1,9 +1,9 @@
-"""Kafka's log directories: an export beside `cp` of the same files, and an adoption in place.
+"""Kafka's log directories: an export next to `cp` of the same files, and an import without a copy.
 
     python -m benchmarks.kafka_directory [GIGABYTES]
 
-The batches have 16 KiB, as those of Kafka's clients. The peer of the export is `cp` of the files that it made, and a
-sync of them, on the same disk. The peer of the adoption is reading the files. It looks at the headers of batches and
+The batches have 16 KiB, as with Kafka clients. The peer of the export is `cp` of the files that it made, and a
+sync of them, on the same disk. The peer of the adoption is reading the files. It reads the headers of batches and
 at indexes alone: one page in four of a log that is not in memory.
 A row's `ratio` is how many times faster distlog is.
 """
@@ -46,13 +46,13 @@ def run(gigabytes: float = GIGABYTES) -> list[dict[str, Any]]:
             shutil.rmtree(kafka / "clicks")
             prepare(kafka)
             rows.append(
-                _row(f"adopt {shown} in place, {name}", adopt, _seconds(lambda: _read(kafka)), "reading them")
+                _row(f"adopt {shown} without a copy, {name}", adopt, _seconds(lambda: _read(kafka)), "reading them")
             )
         return rows
 
 
 def _export(folder: Path, gigabytes: float, segment_bytes: int) -> tuple[Path, dict[str, Any]]:
-    """The log directory of an export, and the row of it."""
+    """The log directory of an export, and its row."""
     topic, kafka = _topic(f"{folder}/clicks", gigabytes, segment_bytes), folder / "kafka"
     _forget(folder)
     export = _seconds(lambda: topic.export(kafka))

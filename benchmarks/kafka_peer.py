@@ -32,13 +32,15 @@ class Peer(NamedTuple):
 
     def cpu_s(self) -> float:
         """The CPU time that its processes have taken."""
-        fields = [Path(f"/proc/{each.pid}/stat").read_text().rpartition(")")[2].split() for each in self.processes]
-        return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
+        fields = [
+            Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split() for process in self.processes
+        ]
+        return sum(int(process[11]) + int(process[12]) for process in fields) / os.sysconf("SC_CLK_TCK")
 
     def memory_kib(self) -> int:
         """The memory that its processes have, resident."""
-        found = [Path(f"/proc/{each.pid}/status").read_text().split("VmRSS:")[1] for each in self.processes]
-        return sum(int(each.split()[0]) for each in found)
+        statuses = [Path(f"/proc/{process.pid}/status").read_text().split("VmRSS:")[1] for process in self.processes]
+        return sum(int(process.split()[0]) for process in statuses)
 
 
 def has_kafka() -> bool:
@@ -48,13 +50,13 @@ def has_kafka() -> bool:
 
 @contextmanager
 def gateways(root: str, count: int = 1) -> Iterator[Peer]:
-    """So many gateways over one root."""
+    """`count` gateways over one root."""
     command = [sys.executable, "-m", "distlog", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
     command += ["--config", "max.connections.per.ip=5000", "--config", "max.connections=5000"]
     with ExitStack() as stack:
-        begun = [stack.enter_context(_process(command, subprocess.PIPE)) for _ in range(count)]
-        addresses = [json.loads(each.stdout.readline())["listen"] for each in begun if each.stdout]
-        yield Peer(",".join(addresses), tuple(begun))
+        processes = [stack.enter_context(_process(command, subprocess.PIPE)) for _ in range(count)]
+        addresses = [json.loads(process.stdout.readline())["listen"] for process in processes if process.stdout]
+        yield Peer(",".join(addresses), tuple(processes))
 
 
 @contextmanager
@@ -70,7 +72,7 @@ def broker(folder: Path) -> Iterator[Peer]:
 
 
 def tool(name: str, *arguments: str) -> str:
-    """What one of Kafka's tools prints."""
+    """The output of one of Kafka's tools."""
     run = subprocess.run(_java(name, "512m", *arguments), capture_output=True, text=True, check=True)
     return run.stdout
 
@@ -78,24 +80,24 @@ def tool(name: str, *arguments: str) -> str:
 def produced(
     peers: str, topic: str, *, records: int, size: int, rate: int = -1, producers: int = 1, config: Sequence[str] = ()
 ) -> list[str]:
-    """The last lines of so many `kafka-producer-perf-test` at once."""
+    """The last lines of concurrent `kafka-producer-perf-test`."""
     sizes = ["--num-records", str(records // producers), "--record-size", str(size), "--throughput", str(rate)]
     props = ["--producer-props", f"bootstrap.servers={peers}", "acks=all", *config]
     command = _java("org.apache.kafka.tools.ProducerPerformance", "512m", "--topic", topic, *sizes, *props)
     pipe, none = subprocess.PIPE, subprocess.DEVNULL
-    begun = [subprocess.Popen(command, stdout=pipe, stderr=none, text=True) for _ in range(producers)]
-    return [each.communicate()[0].strip().splitlines()[-1] for each in begun]
+    processes = [subprocess.Popen(command, stdout=pipe, stderr=none, text=True) for _ in range(producers)]
+    return [process.communicate()[0].strip().splitlines()[-1] for process in processes]
 
 
 def megabytes_a_second(lines: Sequence[str]) -> float:
     """The rate of all producers together: MB of 1,000,000 bytes."""
-    return sum(float(found[1]) for line in lines if (found := re.search(r"\(([\d.]+) MB/sec\)", line))) * 1.048576
+    return sum(float(match[1]) for line in lines if (match := re.search(r"\(([\d.]+) MB/sec\)", line))) * 1.048576
 
 
 def latencies_ms(line: str) -> tuple[float, float]:
     """The median and the 99th percentile."""
-    found = {name: float(value) for value, name in re.findall(r"(\d+) ms (50|99)th", line)}
-    return found["50"], found["99"]
+    percentiles = {name: float(value) for value, name in re.findall(r"(\d+) ms (50|99)th", line)}
+    return percentiles["50"], percentiles["99"]
 
 
 def single_latencies_ms(peer: Peer, topic: str, *, records: int, rate: int, idempotent: bool) -> tuple[float, float]:
@@ -103,17 +105,17 @@ def single_latencies_ms(peer: Peer, topic: str, *, records: int, rate: int, idem
     from confluent_kafka import Producer
 
     settings = {"bootstrap.servers": peer.address, "linger.ms": 0, "enable.idempotence": idempotent, "log_level": 0}
-    producer, taken, is_over = Producer(settings), list[float](), threading.Event()
+    producer, latencies, is_over = Producer(settings), list[float](), threading.Event()
     polls = threading.Thread(target=lambda: [producer.poll(0.01) for _ in iter(is_over.is_set, True)])
     polls.start()
 
-    def noted(begun_s: float, error: object, _: object) -> None:
+    def noted(started_s: float, error: object, _: object) -> None:
         assert error is None
-        taken.append(time.perf_counter() - begun_s)
+        latencies.append(time.perf_counter() - started_s)
 
     for count in (records // 2, records):
         # the first half warms both sides up
-        taken.clear()
+        latencies.clear()
         first_s = time.perf_counter()
         for number in range(count):
             time.sleep(max(first_s + number / rate - time.perf_counter(), 0))
@@ -121,14 +123,14 @@ def single_latencies_ms(peer: Peer, topic: str, *, records: int, rate: int, idem
         assert producer.flush(60) == 0
     is_over.set()
     polls.join()
-    taken.sort()
-    return 1000 * taken[len(taken) // 2], 1000 * taken[len(taken) * 99 // 100]
+    latencies.sort()
+    return 1000 * latencies[len(latencies) // 2], 1000 * latencies[len(latencies) * 99 // 100]
 
 
 def consumed(peer: Peer, topic: str, records: int) -> float:
     """MB/s of `kafka-consumer-perf-test`, without the time that it takes to join its group."""
-    at = ("--bootstrap-server", peer.address, "--topic", topic, "--messages", str(records), "--timeout", "60000")
-    printed = tool("org.apache.kafka.tools.ConsumerPerformance", *at).strip().splitlines()[-1].split(",")
+    options = ("--bootstrap-server", peer.address, "--topic", topic, "--messages", str(records), "--timeout", "60000")
+    printed = tool("org.apache.kafka.tools.ConsumerPerformance", *options).strip().splitlines()[-1].split(",")
     return float(printed[-2]) * 1.048576
 
 

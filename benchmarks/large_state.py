@@ -1,4 +1,4 @@
-"""A topic with a million of something: what checkpoints of it take, an open, an append, and the plans.
+"""A topic with a million of something: what its checkpoints, an open, an append and the plans take.
 
     python -m benchmarks.large_state [NAME]
 
@@ -44,10 +44,10 @@ _DRAW = random.Random(1)
 def segments(created: Snapshot, rows: int) -> Snapshot:
     """Segments of ten records and a kilobyte, each a part of a bundle that all partitions share."""
     draw = np.random.default_rng(1)
-    each = rows // PARTITIONS
-    numbers = np.tile(np.arange(each), PARTITIONS)
-    partitions = np.repeat(np.arange(PARTITIONS), each)
-    times, sizes = _NOW - 1000 * (each - numbers), draw.integers(900, 1100, rows)
+    share = rows // PARTITIONS
+    numbers = np.tile(np.arange(share), PARTITIONS)
+    partitions = np.repeat(np.arange(PARTITIONS), share)
+    times, sizes = _NOW - 1000 * (share - numbers), draw.integers(900, 1100, rows)
     columns = {
         "partition": partitions,
         "base_offset": 10 * numbers,
@@ -65,11 +65,11 @@ def segments(created: Snapshot, rows: int) -> Snapshot:
         "log_position": 2000 * partitions,
     }
     table = segment_table.of_numbers(columns, paths.new_stem(0, uuid.uuid4().hex), "zstd")
-    stems = texts([paths.new_stem(0, uuid.uuid4().hex) for _ in range(each)])
-    place = table.schema.get_field_index("stem")
-    table = table.set_column(place, table.schema.field(place), stems.take(integers(numbers)))
+    stems = texts([paths.new_stem(0, uuid.uuid4().hex) for _ in range(share)])
+    index = table.schema.get_field_index("stem")
+    table = table.set_column(index, table.schema.field(index), stems.take(integers(numbers)))
     zeros = np.zeros(PARTITIONS, np.int64)
-    ends = np.full(PARTITIONS, 10 * each)
+    ends = np.full(PARTITIONS, 10 * share)
     return dataclasses.replace(created, partitions=PartitionTable.of_columns(zeros, ends, zeros, table, {}))
 
 
@@ -90,28 +90,35 @@ def batches(created: Snapshot, rows: int, batch_id: Callable[[int], str | int]) 
         "in_order": booleans(np.zeros(rows, bool)),
         "unknown": texts([""] * rows),
     }
-    made = pa.RecordBatch.from_arrays(list(columns.values()), schema=transaction_table.SCHEMA)
-    return dataclasses.replace(created, transactions=TransactionTable(made))
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=transaction_table.SCHEMA)
+    return dataclasses.replace(created, transactions=TransactionTable(batch))
 
 
 def producers(created: Snapshot, rows: int) -> Snapshot:
     """Producers, each of which has sent five batches into one partition."""
-    each = rows // PARTITIONS
+    per_partition = rows // PARTITIONS
     states = {}
     for number in range(PARTITIONS):
-        told = [
+        sent_batches = [
             producer_table.ProducerBatch(
-                number * each + producer, 0, 10 * batch + 9, 10 * (each * batch + producer) + 9, 9, _NOW, 0, -1
+                number * per_partition + producer,
+                0,
+                10 * batch + 9,
+                10 * (per_partition * batch + producer) + 9,
+                9,
+                _NOW,
+                0,
+                -1,
             )
             for batch in range(producer_table.KEPT_BATCHES)
-            for producer in range(each)
+            for producer in range(per_partition)
         ]
         state = created.partitions[number]
         states[number] = dataclasses.replace(
             state,
-            log_start_offset=10 * each * producer_table.KEPT_BATCHES,
-            log_end_offset=10 * each * producer_table.KEPT_BATCHES,
-            producers=producer_table.NO_PRODUCERS.updated(told, 1),
+            log_start_offset=10 * per_partition * producer_table.KEPT_BATCHES,
+            log_end_offset=10 * per_partition * producer_table.KEPT_BATCHES,
+            producers=producer_table.NO_PRODUCERS.updated(sent_batches, 1),
         )
     return dataclasses.replace(created, partitions=created.table.with_states(states), passed_ms=1)
 
@@ -125,11 +132,11 @@ CASES: Mapping[str, Callable[[Snapshot, int], Snapshot]] = {
 
 
 def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
-    """What a topic with so many of them takes."""
+    """The cost of a topic with this state."""
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/clicks", PARTITIONS)
-    before = dataclasses.replace(topic.snapshot, version=CHECKPOINT_COMMITS - 1, timestamp_ms=_NOW)
+    checkpointed = dataclasses.replace(topic.snapshot, version=CHECKPOINT_COMMITS - 1, timestamp_ms=_NOW)
     # with this commit the library writes a checkpoint
-    with CommitRace(topic.log, CASES[name](before, rows), "append") as race:
+    with CommitRace(topic.log, CASES[name](checkpointed, rows), "append") as race:
         for _ in race:
             race.put([SetTransaction("another", 0, {}, in_order=True)])
     topic.log.checkpoints.wait()
@@ -137,16 +144,16 @@ def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
     if base is None:
         raise AssertionError("no checkpoint was written")
     full_bytes = topic.storage.size(base)
-    open_s, opened = _seconds(lambda: distlog.open(topic.url))
-    opened_by = opened.storage.counters.gets + opened.storage.counters.lists
-    reader, snapshot = distlog.open(topic.url), opened.snapshot
+    open_s, opened_topic = _seconds(lambda: distlog.open(topic.url))
+    opened_by = opened_topic.storage.counters.gets + opened_topic.storage.counters.lists
+    reader, snapshot = distlog.open(topic.url), opened_topic.snapshot
     records = pa.table({"partition": np.arange(10, dtype=np.int32), "value": pa.array([b"v" * 100] * 10)})
-    # with the last of them it writes an incremental one
+    # with the last one it writes an incremental one
     appends = [
-        _seconds(partial(opened.append, records, app_id="writer", batch_id=f"{n}"))[0]
+        _seconds(partial(opened_topic.append, records, app_id="writer", batch_id=f"{n}"))[0]
         for n in range(CHECKPOINT_COMMITS)
     ]
-    opened.log.checkpoints.wait()
+    opened_topic.log.checkpoints.wait()
     hint = checkpoint.read_hint(topic.storage)
     if hint is None or paths.base_of_checkpoint(hint) != base:
         raise AssertionError("no incremental checkpoint was written")
@@ -168,17 +175,17 @@ def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
         "requests of an open by both": again.storage.counters.gets + again.storage.counters.lists,
         "append ms": 1000 * min(appends),
         "refresh by a commit ms": 1000 * _seconds(reader.refresh)[0] / len(appends),
-        "plan of a scan ms": 1000 * _seconds(lambda: scan_plan.plan(opened.reader, snapshot, everything))[0],
+        "plan of a scan ms": 1000 * _seconds(lambda: scan_plan.plan(opened_topic.reader, snapshot, everything))[0],
         "plan of retention ms": 1000 * _seconds(lambda: plan_retention(snapshot, _NOW))[0],
         "plan of merging ms": 1000 * _seconds(lambda: plan_merge(snapshot))[0],
     }
 
 
 def _seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """The CPU time of this process that it takes, and what comes of it."""
+    """The CPU time of `work`, and its result."""
     began = time.process_time()
-    found = work()
-    return time.process_time() - began, found
+    result = work()
+    return time.process_time() - began, result
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Appends in place by PartitionLog: throughput, latency, when readers see it, and opening after a crash.
+"""Direct appends by PartitionLog: throughput, latency, when readers see it, and opening after a crash.
 
 The peer of each case handles the same bytes without a log: it writes them to a file one after the other, or reads the
-file and computes its CRC-32C. Records have 100 bytes, batches 128 KiB, an append has 1 MiB of them. A case with fsync
-syncs after every append, on both sides.
+file and computes its CRC-32C. Records have 100 bytes, batches 128 KiB, an append has 1 MiB of batches. A case with
+fsync syncs after every append, on both sides.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POLICIES = {
 }
 _NO_POLICY = {"segment.bytes": 2**31 - 1}
 _SOURCE = "on another machine of 2 cores, with a Kafka broker on it"
-#: Figures of Kafka that this run does not measure, by the case that they are shown beside.
+#: Figures of Kafka that this run does not measure, by the case next to which they are shown.
 STATED = {
     "append batches, 1 process": f"0.87 to 0.98 M records/s by librdkafka's produce, a record a call; {_SOURCE}",
     "a record is seen by another process, p50": f"about 10,000 us by kafka-python's seek and poll; {_SOURCE}",
@@ -73,8 +73,8 @@ def _throughput(count: int, fsync: bool, appends: int) -> list[dict[str, Any]]:
         records = int(batches["record_count"].sum()) * share * count
         if distlog.open(url).end_offsets()[0] != ROUNDS * records + int(batches["record_count"].sum()):
             raise AssertionError("distlog lost records")
-    ours, theirs = (statistics.median(each[side] for each in rounds) for side in range(2))
-    case = f"append batches, {count} process{'es' * (count > 1)}{', fsync each' * fsync}"
+    ours, theirs = (statistics.median(round_[side] for round_ in rounds) for side in range(2))
+    case = f"append batches, {count} process{'es' * (count > 1)}{', fsync round_' * fsync}"
     name, size = "a plain write" + " by one process" * (count > 1), data.nbytes * share * count
     return [
         row_of(case, "MB/s", size / ours / 1e6, size / theirs / 1e6, name),
@@ -83,7 +83,7 @@ def _throughput(count: int, fsync: bool, appends: int) -> list[dict[str, Any]]:
 
 
 def _round(processes: list[subprocess.Popen[str]]) -> float:
-    """Seconds of one round of these processes."""
+    """Seconds of one round of the processes."""
     for process in processes:
         next_line(process)
     started = time.perf_counter()
@@ -135,12 +135,12 @@ def _due(policy: dict[str, int]) -> Callable[[], bool]:
 
 
 def _times(act: Callable[[], None], count: int) -> list[float]:
-    found = []
+    rows = []
     for _ in range(count):
         start = time.perf_counter()
         act()
-        found.append(time.perf_counter() - start)
-    return found[count // 10 :]
+        rows.append(time.perf_counter() - start)
+    return rows[count // 10 :]
 
 
 # Visibility: another process looks again and again; each record says when its append began.
@@ -152,12 +152,12 @@ def _visibility(count: int) -> list[dict[str, Any]]:
         distlog.create(url, config=_NO_POLICY)
         log, plain = open_log(url), os.open(f"{url}/plain", os.O_WRONLY | os.O_CREAT)
         log.append(*one_record(0))
-        found = [
+        rows = [
             _seen_by("follow", url, [partial(log.append, *one_record(number)) for number in range(1, count + 1)]),
             _seen_by("poll", url, [partial(os.write, plain, b"%020d" % number) for number in range(1, count + 1)]),
         ]
         os.close(plain)
-    return _percentiles("a record is seen by another process", found[0], found[1], "a plain write, polled")
+    return _percentiles("a record is seen by another process", rows[0], rows[1], "a plain write, polled")
 
 
 def _seen_by(role: str, url: str, appends: list[Callable[[], object]]) -> list[float]:
@@ -168,21 +168,21 @@ def _seen_by(role: str, url: str, appends: list[Callable[[], object]]) -> list[f
     for number, append in enumerate(appends, 1):
         began = time.perf_counter_ns()
         append()
-        seen, found = map(int, next_line(process).split())
-        if found != number:
-            raise AssertionError(f"saw {found} instead of {number}")
-        times.append((seen - began) / 1e9)
+        seen_offset, found_offset = map(int, next_line(process).split())
+        if found_offset != number:
+            raise AssertionError(f"saw {found_offset} instead of {number}")
+        times.append((seen_offset - began) / 1e9)
     process.communicate()
     return times[len(times) // 10 :]
 
 
 def _recovery(megabytes: int) -> list[dict[str, Any]]:
-    found = opening_times(megabytes, _NO_POLICY, ROUNDS)
+    times = opening_times(megabytes, _NO_POLICY, ROUNDS)
     cases = {
-        f"open after a power loss, {megabytes} MB": found.power_loss_s,
-        f"open after a kill, {megabytes} MB not counted": found.kill_s,
+        f"open after a power loss, {megabytes} MB": times.power_loss_s,
+        f"open after a kill, {megabytes} MB not counted": times.kill_s,
     }
-    size, peer, name = found.log_bytes / 1e9, found.checksum_s, "read the file, and its CRC-32C"
+    size, peer, name = times.log_bytes / 1e9, times.checksum_s, "read the file, and its CRC-32C"
     return [
         row
         for case, seconds in cases.items()
@@ -194,11 +194,11 @@ def _recovery(megabytes: int) -> list[dict[str, Any]]:
 
 
 def _percentiles(case: str, ours: list[float], theirs: list[float], name: str) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for percent in (50, 99):
         mine, plain = (float(np.percentile(times, percent)) * 1e6 for times in (ours, theirs))
-        found.append(row_of(f"{case}, p{percent}", "us", mine, plain, name, ratio=plain / mine))
-    return found
+        rows.append(row_of(f"{case}, p{percent}", "us", mine, plain, name, ratio=plain / mine))
+    return rows
 
 
 def row_of(case: str, unit: str, ours: float, theirs: float, name: str, ratio: float | None = None) -> dict[str, Any]:

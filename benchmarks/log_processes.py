@@ -103,7 +103,7 @@ def next_line(process: subprocess.Popen[str]) -> str:
 
 
 def say_go(process: subprocess.Popen[str]) -> None:
-    """Let a process go on that waits for the others."""
+    """Resume a process that waits for the others."""
     assert process.stdin
     process.stdin.write("go\n")
     process.stdin.flush()

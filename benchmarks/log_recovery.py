@@ -28,7 +28,7 @@ class OpeningTimes(NamedTuple):
 
 
 def opening_times(megabytes: int, config: Mapping[str, object], rounds: int) -> OpeningTimes:
-    """The times for a log of so many appends of a megabyte, behind the first one."""
+    """The times for a log of `megabytes` appends of a megabyte, after the first one."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"{folder}/log"
         distlog.create(url, config=config)

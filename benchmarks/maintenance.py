@@ -49,11 +49,11 @@ def _plans(folder: str, segments: int) -> list[dict[str, Any]]:
     topic = _topic_without_data(f"{folder}/plans", segments)
     ours = best(lambda: plan_retention(topic.snapshot, _NOW))
     theirs = best(lambda: [_too_old(state.segments, _NOW - 1000) for state in topic.snapshot.partitions])
-    gone = sum(len(one.segments) for one in plan_retention(topic.snapshot, _NOW))
+    removed = sum(len(partition_removals.segments) for partition_removals in plan_retention(topic.snapshot, _NOW))
     shown = f"{segments:,} segments"
-    retention = _row(f"plan retention of {gone:,} of {shown}", "ms", 1e3, ours, theirs, "a loop in Python")
+    retention = _row(f"plan retention of {removed:,} of {shown}", "ms", 1e3, ours, theirs, "a loop in Python")
     ours = best(lambda: topic.vacuum(dry_run=True))
-    theirs = best(lambda: [os.stat(entry) for each in os.scandir(topic.url) for entry in os.scandir(each)])
+    theirs = best(lambda: [os.stat(entry) for folder in os.scandir(topic.url) for entry in os.scandir(folder)])
     vacuum = _row(f"plan vacuum of {shown}", "ms", 1e3, ours, theirs, "listing the folder")
     ours, theirs = best(lambda: plan_merge(topic.log.load())), best(topic.log.load)
     merge = _row(f"load, and plan a merge of {shown}", "ms", 1e3, ours, theirs, "loading alone")
@@ -64,16 +64,16 @@ def _topic_without_data(url: str, segments: int) -> Topic:
     """A topic of `segments` with empty log files; half of the segments are older than its retention."""
     config = {"retention.ms": 1000, "file.delete.delay.ms": 0}
     topic = distlog.create(url, PARTITIONS, config)
-    each = segments // PARTITIONS
-    first_ms = _NOW - 1000 - each // 2
-    places = (divmod(number, PARTITIONS) for number in range(segments))
-    made = [described(partition, number, first_ms + number, _NOW) for number, partition in places]
+    per_partition = segments // PARTITIONS
+    first_ms = _NOW - 1000 - per_partition // 2
+    slots = (divmod(number, PARTITIONS) for number in range(segments))
+    segments_ = [described(partition, number, first_ms + number, _NOW) for number, partition in slots]
     for partition in range(PARTITIONS):
         Path(url, f"{topic.name}-{partition}").mkdir()
-    for one in made:
-        Path(url, paths.segment_file(topic.name, one.partition, one.stem, ".log")).touch()
+    for segment_ in segments_:
+        Path(url, paths.segment_file(topic.name, segment_.partition, segment_.stem, ".log")).touch()
     for start in range(0, segments, _SEGMENTS_PER_COMMIT):
-        actions = [Add(one) for one in made[start : start + _SEGMENTS_PER_COMMIT]]
+        actions = [Add(segment_) for segment_ in segments_[start : start + _SEGMENTS_PER_COMMIT]]
         with CommitRace(topic.log, topic.snapshot, "append") as race:
             for _ in race:
                 race.put(actions)
@@ -82,17 +82,17 @@ def _topic_without_data(url: str, segments: int) -> Topic:
 
 
 def _too_old(segments: Iterable[SegmentInfo], before_ms: int) -> list[SegmentInfo]:
-    gone = []
+    removed = []
     for segment in segments:
         if segment.max_timestamp >= before_ms:
             break
-        gone.append(segment)
-    return gone
+        removed.append(segment)
+    return removed
 
 
 def _logs(folder: str, records: int) -> list[dict[str, Any]]:
     values = pa.Table.select(table(records, 100), ["value", "timestamp"])
-    found = []
+    rows = []
     for codec in ("uncompressed", "lz4"):
         topic = distlog.create(f"{folder}/{codec}", config={"compression.type": codec})
         topic.append(values)
@@ -104,8 +104,8 @@ def _logs(folder: str, records: int) -> list[dict[str, Any]]:
         ):
             ours = best(work)
             case = f"{name}, {codec}, 100-byte values"
-            found.append(_row(case, "GB/s of log", 1e9 / size, ours, theirs, "read and compare CRCs", speed=True))
-    return found
+            rows.append(_row(case, "GB/s of log", 1e9 / size, ours, theirs, "read and compare CRCs", speed=True))
+    return rows
 
 
 def _check_crcs(topic: Topic) -> None:

@@ -1,4 +1,5 @@
-"""A stream of small micro-batches into one topic: what a read of it costs, what merging copies, what planning costs.
+"""A stream of small micro-batches into one topic: the cost of a read, the bytes that merging copies, the cost of
+planning.
 
     python -m benchmarks micro_batches
 
@@ -49,12 +50,12 @@ def run(batches: int = BATCHES, commits: int = COMMITS) -> list[dict[str, Any]]:
 
 def _reads(folder: str, batches: int) -> list[dict[str, Any]]:
     rows = table(batches * ROWS, 100)
-    streamed, whole = (distlog.create(f"{folder}/{name}") for name in ("streamed", "whole"))
-    whole.append(rows)
+    streamed, appended = (distlog.create(f"{folder}/{name}") for name in ("streamed", "whole"))
+    appended.append(rows)
     copied, most = _stream(streamed, rows, batches)
     size = sum(streamed.segments()["log_bytes"].to_pylist())
     case = f"after {batches:,} micro-batches of {ROWS} rows"
-    ours, theirs = (best(lambda topic=topic: topic.scan().to_table()) for topic in (streamed, whole))
+    ours, theirs = (best(lambda topic=topic: topic.scan().to_table()) for topic in (streamed, appended))
     read = _row(f"read {case}", "ms", ours * 1e3, theirs * 1e3, "the same rows in one append")
     segments = _row(f"most segments {case}", "segments", most, batches, "without merging")
     return [read, segments, _row(f"bytes copied {case}", "times", copied / size, 1, "each byte once")]
@@ -86,16 +87,16 @@ def _stream(topic: Topic, rows: pa.Table, batches: int) -> tuple[int, int]:
 def _plans(commits: int) -> list[dict[str, Any]]:
     early, late = _Grown(_EARLY), _Grown(commits)
     peer = f"after {_EARLY} commits"
-    known = "plan a micro-batch, in a process that has planned one before"
+    planned = "plan a micro-batch, in a process that has planned one before"
     cold = "plan a micro-batch, in a new process"
     return [
-        _row(f"{known}, after {commits:,} commits", "ms", late.known(), early.known(), peer),
+        _row(f"{planned}, after {commits:,} commits", "ms", late.planned(), early.planned(), peer),
         _row(f"{cold}, after {commits:,} commits", "ms", late.cold(), early.cold(), peer),
     ]
 
 
 class _Grown:
-    """A topic after so many micro-batches, one a second, of which merging left one segment."""
+    """A topic after `commits` micro-batches, one a second, of which merging left one segment."""
 
     def __init__(self, commits: int) -> None:
         if commits % CHECKPOINT_COMMITS:
@@ -106,16 +107,16 @@ class _Grown:
             random=random.Random(0),
             writer="benchmark",
         )
-        before = _with_batches(self._log.create(1, TopicConfig()), commits - 1)
+        snapshot_before = _with_batches(self._log.create(1, TopicConfig()), commits - 1)
         actions = [Add(described(0, 0, _NOW, _NOW)), SetTransaction("query", commits, {0: (0, 10)}, in_order=True)]
-        with CommitRace(self._log, before, "append") as race:
+        with CommitRace(self._log, snapshot_before, "append") as race:
             for _ in race:
                 race.put(actions)
         self._snapshot = self._log.load()
         if self._snapshot.version != commits:
             raise AssertionError("the topic is not as old as it should be")
 
-    def known(self) -> float:
+    def planned(self) -> float:
         """Milliseconds to load the topic again, and to look for the next batch."""
         return best(lambda: self._plan(self._log.load(known=self._snapshot))) * 1e3
 

@@ -1,10 +1,10 @@
-"""What each step of a topic's life takes at three numbers of partitions: CPU time, peak memory, requests.
+"""The cost of each step of a topic's life at three numbers of partitions: CPU time, peak memory, requests.
 
     python -m benchmarks.partition_steps
 
-Appends of ten small records to each partition, and the maintenance after five of them, over storage in memory; each
+Appends of ten small records to each partition, and the maintenance after five appends, over storage in memory; each
 size in a process of its own that has compiled before. Memory is how far the largest resident set, Linux's VmHWM, that
-begins anew for each step, is above that before the step. What a step stores counts too, as it is in this process.
+starts again for each step, is above that before the step. Stored data counts too, since it is in this process.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def run(sizes: tuple[int, ...] = SIZES) -> list[dict[str, Any]]:
     rows = []
     for partitions in sizes:
         command = [sys.executable, "-m", "benchmarks.partition_steps", str(partitions)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        rows += json.loads(done.stdout)
+        completed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        rows += json.loads(completed.stdout)
     return rows
 
 
@@ -49,11 +49,13 @@ def _steps(partitions: int) -> list[dict[str, Any]]:
         gc.collect()
         pa.default_memory_pool().release_unused()
         Path("/proc/self/clear_refs").write_text("5")
-        before, begun_s, asked = _memory("VmRSS"), time.process_time(), _requests(topic)
+        memory_before, started_s, requests_before = _memory("VmRSS"), time.process_time(), _requests(topic)
         work()
-        took_s, peak = time.process_time() - begun_s, _memory("VmHWM") - before
-        facts = {"cpu_ms": round(took_s * 1000, 1), "peak_mb": round(max(0, peak) / 1e6, 1)}
-        rows.append({"partitions": partitions, "step": name, **facts, "requests": _requests(topic) - asked})
+        took_s, peak = time.process_time() - started_s, _memory("VmHWM") - memory_before
+        figures = {"cpu_ms": round(took_s * 1000, 1), "peak_mb": round(max(0, peak) / 1e6, 1)}
+        rows.append(
+            {"partitions": partitions, "step": name, **figures, "requests": _requests(topic) - requests_before}
+        )
 
     _walk(partitions, measured)
     return rows
@@ -68,7 +70,7 @@ def _walk(partitions: int, step: Callable[[str, Topic, Callable[[], object]], No
     step("retention, nothing goes", topic, topic.retention)
     step(f"merge of {APPENDS} segments of each", topic, topic.compact)
     step("vacuum", topic, topic.vacuum)
-    step("append behind merged ones", topic, lambda: topic.append(tables[APPENDS]))
+    step("append after merged ones", topic, lambda: topic.append(tables[APPENDS]))
     topic.alter_config({"retention.ms": 0})
     time.sleep(1)
     step("retention, all goes", topic, topic.retention)

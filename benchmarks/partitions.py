@@ -1,4 +1,4 @@
-"""Metadata of many partitions: what an append to each of them takes, its commit, and opening the topic after it.
+"""Metadata of many partitions: what an append to each one takes, its commit, and opening the topic after it.
 
 The growth with the number of partitions, in CPU time, requests and bytes. The peers, in the same process:
 `pyarrow.parquet` writes the same records into memory, writes the metadata of the commit, and reads that again.
@@ -50,9 +50,9 @@ def _of(partitions: int) -> list[dict[str, Any]]:
     topic = distlog.create(f"memory://partitions/{uuid.uuid4().hex}", partitions=partitions)
     storage, tables = topic.storage, [records(partitions, seed) for seed in range(1 + ROUNDS)]
     append = best(partial(_next, map(topic.append, tables)))
-    before = storage.counters.gets, storage.counters.puts
+    counts_before = storage.counters.gets, storage.counters.puts
     topic.append(tables[0])
-    requests = storage.counters.gets + storage.counters.puts - sum(before)
+    requests = storage.counters.gets + storage.counters.puts - sum(counts_before)
     written = best(partial(_next, map(_parquet, tables)))
     data = storage.read(paths.commit_file(topic.version))
     metadata = [action.rows for action in Commit.decode(data, "").actions if isinstance(action, AddTable)]
@@ -61,9 +61,9 @@ def _of(partitions: int) -> list[dict[str, Any]]:
     rows = pa.Table.from_batches([topic.snapshot.table.segments()])
     plain = _parquet(rows)
     checkpoint.write(storage, topic.snapshot)
-    opened = best(lambda: distlog.open(topic.url))
+    open_time = best(lambda: distlog.open(topic.url))
     read = best(lambda: pq.read_table(pa.BufferReader(plain)))
-    kept, packed = best(lambda: checkpoint.encode(topic.snapshot)), best(lambda: _parquet(rows))
+    encoded, packed = best(lambda: checkpoint.encode(topic.snapshot)), best(lambda: _parquet(rows))
     of = f", {partitions:,} partitions"
     cases = [
         _row(
@@ -81,8 +81,8 @@ def _of(partitions: int) -> list[dict[str, Any]]:
             1000 * read,
             "pyarrow.parquet reads the metadata of all commits",
         ),
-        _row(f"a checkpoint{of}", "ms", 1000 * kept, 1000 * packed, "pyarrow.parquet writes its rows"),
-        _row(f"open by a checkpoint{of}", "ms", 1000 * opened, 1000 * read, "pyarrow.parquet reads its rows"),
+        _row(f"a checkpoint{of}", "ms", 1000 * encoded, 1000 * packed, "pyarrow.parquet writes its rows"),
+        _row(f"open by a checkpoint{of}", "ms", 1000 * open_time, 1000 * read, "pyarrow.parquet reads its rows"),
     ]
     if metadata:
         size = len(_parquet(pa.Table.from_batches(metadata))) / partitions

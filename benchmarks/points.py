@@ -37,7 +37,7 @@ def run(rows: int = ROWS, reads: int = READS) -> list[dict[str, Any]]:
     records = table(rows, 100)
     first_time = records["timestamp"][0].as_py()
     targets = np.random.default_rng(3).integers(0, rows, reads).tolist()
-    found: list[dict[str, Any]] = []
+    rows_: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         topic = _topic(f"{folder}/none", records)
         rival = _sqlite(f"{folder}/records.db", records)
@@ -48,8 +48,8 @@ def run(rows: int = ROWS, reads: int = READS) -> list[dict[str, Any]]:
         peers: list[tuple[str, Point]] = [("sqlite3, by primary key", lambda offset: _by_key(rival, offset))]
         peers += [("a row group of Parquet", _parquet(f"{folder}/records.parquet", records)), *_kafka(topic)]
         for name, peer in peers:
-            found += _rows("by offset", name, by_offset, peer, targets)
-        found += _rows(
+            rows_ += _rows("by offset", name, by_offset, peer, targets)
+        rows_ += _rows(
             "by time",
             "sqlite3, by an index",
             lambda offset: topic.offsets_for_times(first_time + offset),
@@ -58,14 +58,14 @@ def run(rows: int = ROWS, reads: int = READS) -> list[dict[str, Any]]:
         )
         for codec in ("lz4", "zstd"):
             packed = _topic(f"{folder}/{codec}", records, codec)
-            found += _rows(
+            rows_ += _rows(
                 f"by offset, {codec}",
                 "the same, uncompressed",
                 lambda offset, packed=packed: list(packed.records(0, offset, 1)),  # type: ignore[misc]
                 by_offset,
                 targets,
             )
-    return found
+    return rows_
 
 
 def _topic(url: str, records: pa.Table, codec: str = "uncompressed") -> Topic:
@@ -133,7 +133,10 @@ def _rows(case: str, name: str, ours: Point, theirs: Point, targets: list[int]) 
         for target in targets:
             function(target)
     rounds = np.array(
-        [[[_seconds(each, target) for target in some] for each in (ours, theirs)] for some in _rounds(targets)]
+        [
+            [[_seconds(read, target) for target in targets_] for read in (ours, theirs)]
+            for targets_ in _rounds(targets)
+        ]
     )
     for percentile in (50, 99):
         distlog_us, peer_us = (np.percentile(rounds, percentile, axis=2).min(axis=0) * 1e6).tolist()

@@ -2,8 +2,8 @@
 
     python -m benchmarks.removed_parts
 
-A commit a second adds a bundle of 100 parts, and each minute a merge removes those of the minute before. The commits
-are on a local disk, without data files. `before` makes each commit into actions, as vacuum did; `now` is
+A commit a second adds a bundle of 100 parts, and each minute a merge removes the bundles of the previous minute. The
+commits are on a local disk, without data files. `before` makes each commit into actions, as vacuum did; `now` is
 `removals`. CPU time of one core, and how far the process's largest memory grew, each in a process of its own.
 """
 
@@ -44,8 +44,10 @@ def run(sizes: tuple[int, ...] = SIZES) -> list[dict[str, Any]]:
             ways = ("before", "now") if commits <= SIZES[1] else ("now",)
             for way in ways:
                 command = [sys.executable, "-m", "benchmarks.removed_parts", way, folder, str(commits)]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
-                rows.append({"commits": commits, "parts": commits * PARTS, "way": way, **json.loads(done.stdout)})
+                completed = subprocess.run(command, capture_output=True, text=True, check=True)
+                rows.append(
+                    {"commits": commits, "parts": commits * PARTS, "way": way, **json.loads(completed.stdout)}
+                )
     return rows
 
 
@@ -61,7 +63,7 @@ def write_commits(folder: Path, commits: int) -> None:
             prev = _write(folder, version, prev, added.replace(_STEM, stem).replace(" ", ""))
             continue
         merged = stems[version - MERGE : version] if version else []
-        actions += write_items([Remove(number, each) for number in range(PARTS) for each in merged])
+        actions += write_items([Remove(number, stem) for number in range(PARTS) for stem in merged])
         prev = _write(folder, version, prev, json.dumps(actions, separators=(",", ":")))
 
 
@@ -89,26 +91,29 @@ def _part(stem: str, number: int) -> SegmentInfo:
 
 def _write(folder: Path, version: int, prev: str | None, actions: str) -> str:
     commit_id = str(uuid.uuid4())
-    facts = {"format": 1, "version": version, "id": commit_id, "prev": prev, "topic_id": str(uuid.UUID(int=7))}
-    facts |= {"timestamp_ms": 1_700_000_000_000 + version, "operation": "append", "writer": "benchmark"}
-    text = f'{json.dumps(facts, separators=(",", ":"))[:-1]},"actions":{actions}'.encode()
+    fields = {"format": 1, "version": version, "id": commit_id, "prev": prev, "topic_id": str(uuid.UUID(int=7))}
+    fields |= {"timestamp_ms": 1_700_000_000_000 + version, "operation": "append", "writer": "benchmark"}
+    text = f'{json.dumps(fields, separators=(",", ":"))[:-1]},"actions":{actions}'.encode()
     (folder / paths.commit_file(version)).write_bytes(text + b',"crc32c":%d}\n' % crc32c(text))
     return commit_id
 
 
 def _measure(way: str, folder: str, commits: int) -> dict[str, float]:
     storage = Storage(folder)
-    before_kib, begun_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before_kib, started_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     if way == "now":
-        found: Any = removals(storage, 0, commits)
+        result: Any = removals(storage, 0, commits)
     else:
         groups = CommitFiles(storage).follow(0, end=commits, known=commits - 1, group=64)
-        kept = [commit for group in groups for commit in group]
-        named = (each for commit in kept for each in commit.actions if isinstance(each, Remove))
-        found = kept, {stem for each in named for stem in ((each.partition, each.stem), (None, each.stem))}
-    took_s = time.process_time() - begun_s
+        commits_ = [commit for group in groups for commit in group]
+        named = (removal for commit in commits_ for removal in commit.actions if isinstance(removal, Remove))
+        result = (
+            commits_,
+            {stem for removal in named for stem in ((removal.partition, removal.stem), (None, removal.stem))},
+        )
+    took_s = time.process_time() - started_s
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
-    del found
+    del result
     return {"cpu_s": round(took_s, 1), "mb": round(grown * 1024 / 1e6)}
 
 

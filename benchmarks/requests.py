@@ -28,49 +28,49 @@ def run(rows: int = 300_000) -> list[dict[str, Any]]:
 
 
 def _cases(topic: Topic, rows: int, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    one = [{"value": b"v", "timestamp": 1}]
-    yield _row("append one record", topic, lambda: topic.append(one), 1 + 2 + 1)
+    records = [{"value": b"v", "timestamp": 1}]
+    yield _row("append one record", topic, lambda: topic.append(records), 1 + 2 + 1)
     yield _row("append 37 MB, in parts", topic, lambda: topic.append(table(rows, 100)), 1 + 5 + 2 + 1)
     yield _row("refresh, nothing new", topic, topic.refresh, 1)
     yield _row("count all records", topic, lambda: topic.scan().count(), 0)
     yield _row("first point read", topic, lambda: next(topic.records(0, start=rows // 2, limit=1)), 2)
     yield _row("another point read", topic, lambda: next(topic.records(0, start=rows // 3, limit=1)), 1)
     yield _row("scan 37 MB", topic, lambda: topic.scan(start=1).to_table(), 5)
-    opened = distlog.open(topic.url, storage_options=options)
+    opened_topic = distlog.open(topic.url, storage_options=options)
     # the hint, a listing, three commits and the one that does not exist
-    yield _facts("open, 3 commits", opened.storage.counters, 6)
+    yield _counted("open, 3 commits", opened_topic.storage.counters, 6)
 
 
 def _row(case: str, topic: Topic, action: Callable[[], Any], least: int) -> dict[str, Any]:
     counters = topic.storage.counters
     counters.gets = counters.puts = counters.lists = counters.deletes = counters.bytes_read = 0
     action()
-    return _facts(case, counters, least)
+    return _counted(case, counters, least)
 
 
-def _facts(case: str, counters: Any, least: int) -> dict[str, Any]:
-    made = counters.gets + counters.puts + counters.lists + counters.deletes
+def _counted(case: str, counters: Any, least: int) -> dict[str, Any]:
+    total = counters.gets + counters.puts + counters.lists + counters.deletes
     return {
         "benchmark": "S3 requests",
         "case": f"{case} ({counters.bytes_read / 1000:,.0f} kB read)",
-        "distlog": made,
+        "distlog": total,
         "peer": least,
         "peer_name": "the least possible",
         "unit": "requests",
-        "ratio": round(least / made, 2) if made else 1.0,
+        "ratio": round(least / total, 2) if total else 1.0,
     }
 
 
 @contextmanager
 def _own_cache() -> Iterator[None]:
     """Give this run a folder of its own for temporary files, where index files are cached."""
-    before = tempfile.tempdir
+    former_folder = tempfile.tempdir
     with tempfile.TemporaryDirectory() as cache:
         tempfile.tempdir = cache
         try:
             yield
         finally:
-            tempfile.tempdir = before
+            tempfile.tempdir = former_folder
 
 
 @contextmanager

@@ -49,19 +49,19 @@ class S3Server:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a storage needs to reach the server."""
+        """The storage options that reach the server."""
         return {"endpoint_url": f"http://127.0.0.1:{self._server.port}", "key": "key", "secret": "secret"}
 
     def __enter__(self) -> S3Server:
         import boto3
 
         self._thread.start()
-        made = self.options
+        options = self.options
         boto3.client(
             "s3",
-            endpoint_url=made["endpoint_url"],
-            aws_access_key_id=made["key"],
-            aws_secret_access_key=made["secret"],
+            endpoint_url=options["endpoint_url"],
+            aws_access_key_id=options["key"],
+            aws_secret_access_key=options["secret"],
             region_name="us-east-1",
         ).create_bucket(Bucket=BUCKET)
         return self

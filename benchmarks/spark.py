@@ -3,7 +3,7 @@
     python -m benchmarks spark
 
 Keys are 16 random bytes, values 16, 100 or 1000. Scans read these two columns, appends write a timestamp too. All
-figures include Spark's own cost. Ready-made batches are those of the scan, kept in memory: no Python source can give
+figures include Spark's own cost. Ready-made batches are the scan's, kept in memory: no Python source can give
 Spark more. Likewise, no Python sink can take more than the one that drops its rows. Spark limits the batches of a
 data source by bytes, which costs it a sum after each row. "append and read back" is the first read of what was just
 written; the other reads are of files in the page cache. Earlier output is removed between the
@@ -103,26 +103,26 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
     append(spark.read.parquet(source), url)
     table = spark.read.parquet(source)
     by_source = spark.read.option("columns", ",".join(COLUMNS))
-    made = str(folder / "made")
+    generated = str(folder / "made")
 
     def append_all() -> None:
-        distlog.create(made, PARTITIONS, config={"retention.ms": -1})
-        append(table, made)
+        distlog.create(generated, PARTITIONS, config={"retention.ms": -1})
+        append(table, generated)
 
     def save_all() -> None:
-        distlog.create(made, PARTITIONS, config={"retention.ms": -1})
-        table.write.format("distlog").mode("append").save(made)
+        distlog.create(generated, PARTITIONS, config={"retention.ms": -1})
+        table.write.format("distlog").mode("append").save(generated)
 
     def write_parquet(codec: str = "none") -> None:
-        table.write.option("compression", codec).parquet(made)
+        table.write.option("compression", codec).parquet(generated)
 
     def append_and_read() -> None:
         append_all()
-        _noop(read(spark, made, COLUMNS))
+        _noop(read(spark, generated, COLUMNS))
 
     def write_and_scan() -> None:
         write_parquet()
-        _noop(spark.read.parquet(made).select(*COLUMNS))
+        _noop(spark.read.parquet(generated).select(*COLUMNS))
 
     return {
         "scan": lambda: _noop(by_source.format("distlog").load(url)),
@@ -145,7 +145,7 @@ def _rounds(
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """The seconds of each, and of CPU, in turn, so that a slow moment affects all alike; a first round warms up.
 
-    The output of an action is removed before the next, and its input is in the page cache.
+    The output of an action is removed before the next action, and its input is in the page cache.
     """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     spent: dict[str, list[float]] = {name: [] for name in actions}
@@ -157,7 +157,9 @@ def _rounds(
             action()
             seconds[name].append(time.perf_counter() - started)
             spent[name].append(cpu_seconds() - before)
-    return {name: each[1:] for name, each in seconds.items()}, {name: each[1:] for name, each in spent.items()}
+    return {name: round_[1:] for name, round_ in seconds.items()}, {
+        name: round_[1:] for name, round_ in spent.items()
+    }
 
 
 def _read_through(folder: Path) -> None:
@@ -189,7 +191,7 @@ def _table(rows: int, value_bytes: int) -> pa.Table:
 
 
 class ReadyBatches(DistlogDataSource):
-    """Gives Spark the same batches as a scan, but made in advance: what is left is Spark's own cost."""
+    """Gives Spark the same batches as a scan, but made in advance: the measured time is Spark's own cost."""
 
     @classmethod
     def name(cls) -> str:
@@ -208,15 +210,15 @@ class ReadyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         freeze_objects()
-        which = pickle.dumps(self._splits)
-        if which not in _made:
-            _made.clear()
-            _made[which] = [list(self._reader.read(split)) for split in self._splits]
-        return iter(_made[which][partition.value])
+        key = pickle.dumps(self._splits)
+        if key not in _batches_made:
+            _batches_made.clear()
+            _batches_made[key] = [list(self._reader.read(split)) for split in self._splits]
+        return iter(_batches_made[key][partition.value])
 
 
 #: The batches of the splits that were asked for last, in each worker of Spark.
-_made: dict[bytes, list[list[pa.RecordBatch]]] = {}
+_batches_made: dict[bytes, list[list[pa.RecordBatch]]] = {}
 
 
 class DroppedRows(DataSource):

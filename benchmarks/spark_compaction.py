@@ -2,9 +2,9 @@
 
     python -m benchmarks.spark_compaction [--records N] [--keys N,N,...] [--rounds N]
 
-Time is that of the job whose tasks share the partition, beside Spark's own way to the same records: Parquet, grouped
+Time is the job's, whose tasks share the partition, next to Spark's own way to the same records: Parquet, grouped
 by key, the last value of each, Parquet, in the same session, in turn, the best of some rounds. Memory is the largest
-resident set of a Python worker of Spark, beside that of one task which holds all keys in one map.
+resident set of a Python worker of Spark, next to one task which holds all keys in one map.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def _write_parquet(folder: Path, records: int, duplicates: float) -> None:
 def _group_by(spark: SparkSession, folder: Path) -> None:
     last = F.max_by(F.struct("value", "offset"), "offset").alias("last")
     grouped = spark.read.parquet(str(folder / "rows")).groupBy("key").agg(last)
-    kept = grouped.select("key", "last.*").write.mode("overwrite")
-    kept.option("compression", "none").parquet(str(folder / "kept"))
+    newest = grouped.select("key", "last.*").write.mode("overwrite")
+    newest.option("compression", "none").parquet(str(folder / "kept"))
 
 
 def _seconds(action: Callable[[], object]) -> float:
@@ -149,6 +149,6 @@ if __name__ == "__main__":
     parser.add_argument("--records", type=int, default=RECORDS)
     parser.add_argument("--keys", type=lambda text: [int(part) for part in text.split(",") if part], default=KEYS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    chosen = parser.parse_args()
-    for row in run(chosen.records, chosen.keys, chosen.rounds):
+    arguments = parser.parse_args()
+    for row in run(arguments.records, arguments.keys, arguments.rounds):
         print(json.dumps(row))

@@ -1,4 +1,4 @@
-"""Spark: a topic beside a broker's topic with Spark's Kafka source and sink, and beside a table of Delta.
+"""Spark: a topic next to a broker's topic with Spark's Kafka source and sink, and next to a Delta table.
 
     python -m benchmarks spark_peers
 
@@ -36,7 +36,7 @@ from benchmarks.kafka_peer import JARS, broker, has_kafka, tool
 from benchmarks.spark_processes import cpu_seconds
 from benchmarks.topics import table
 from distlog.spark import append, read, session
-from tools.spark_versions import place_of, with_pyspark
+from tools.spark_versions import path_of, with_pyspark
 
 ROWS, SMALL, WRITES, ROUNDS = 2_000_000, 1_000, 20, 3
 PARTITIONS = 4
@@ -55,24 +55,24 @@ PEERS = {"kafka": "Spark's Kafka source and sink, with the broker", "delta": "a 
 
 def run() -> list[dict[str, Any]]:
     """One dict per case and peer; none for a peer whose jars are not there."""
-    found = []
+    rows = []
     for name, environment in _environments().items():
         command = [sys.executable, "-m", "benchmarks.spark_peers", name]
         ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        found += json.loads(ran.stdout.splitlines()[-1])
-    return found
+        rows += json.loads(ran.stdout.splitlines()[-1])
+    return rows
 
 
 def _environments() -> dict[str, dict[str, str]]:
-    """For each peer that can run, that of a process whose session of Spark has its jars."""
-    found = {}
+    """For each peer that can run, the environment of a process whose Spark session has its jars."""
+    environments = {}
     connector = Path(JARS, "spark")
     if has_kafka() and connector.is_dir():
-        found["kafka"] = {**os.environ, **_submit(connector)}
+        environments["kafka"] = {**os.environ, **_submit(connector)}
     version, minor = DELTA_SPARK
-    if TABLE_JARS and place_of(version).exists():
-        found["delta"] = {**with_pyspark(place_of(version)), **_submit(Path(TABLE_JARS, minor))}
-    return found
+    if TABLE_JARS and path_of(version).exists():
+        environments["delta"] = {**with_pyspark(path_of(version)), **_submit(Path(TABLE_JARS, minor))}
+    return environments
 
 
 def _submit(jars: Path) -> dict[str, str]:
@@ -95,7 +95,7 @@ class Kind(ABC):
 
     @abstractmethod
     def read(self, name: str) -> DataFrame:
-        """All of it, with two columns."""
+        """The whole topic, with two columns."""
 
     @abstractmethod
     def copy(self, source: str, target: str, checkpoint: str) -> StreamingQuery:
@@ -137,23 +137,23 @@ class KafkaTopics(Kind):
 
     def __init__(self, spark: SparkSession, root: str, address: str) -> None:
         super().__init__(spark, root)
-        self._at = {"kafka.bootstrap.servers": address}
+        self._address = {"kafka.bootstrap.servers": address}
 
     def make(self, name: str) -> None:
         sizes = ("--partitions", str(PARTITIONS), "--replication-factor", "1")
-        at = ("--bootstrap-server", self._at["kafka.bootstrap.servers"])
-        tool("org.apache.kafka.tools.TopicCommand", *at, "--create", "--topic", name, *sizes)
+        options = ("--bootstrap-server", self._address["kafka.bootstrap.servers"])
+        tool("org.apache.kafka.tools.TopicCommand", *options, "--create", "--topic", name, *sizes)
 
     def write(self, rows: DataFrame, name: str) -> None:
-        rows.select(*COLUMNS).write.format("kafka").options(**self._at, topic=name).save()
+        rows.select(*COLUMNS).write.format("kafka").options(**self._address, topic=name).save()
 
     def read(self, name: str) -> DataFrame:
-        return self._spark.read.format("kafka").options(**self._at, subscribe=name).load().select(*COLUMNS)
+        return self._spark.read.format("kafka").options(**self._address, subscribe=name).load().select(*COLUMNS)
 
     def copy(self, source: str, target: str, checkpoint: str) -> StreamingQuery:
-        options = {**self._at, "startingOffsets": "earliest"}
+        options = {**self._address, "startingOffsets": "earliest"}
         stream = self._spark.readStream.format("kafka").options(**options, subscribe=source).load()
-        written = stream.select(*COLUMNS).writeStream.format("kafka").options(**self._at, topic=target)
+        written = stream.select(*COLUMNS).writeStream.format("kafka").options(**self._address, topic=target)
         return written.option("checkpointLocation", checkpoint).start()
 
 
@@ -176,7 +176,7 @@ class DeltaTables(Kind):
 
 
 def main(peer: str) -> None:
-    """Measure distlog beside one peer; the rows are printed as a line of JSON."""
+    """Measure distlog next to one peer; the rows are printed as a line of JSON."""
     extensions = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -196,17 +196,17 @@ def _measured(spark: SparkSession, folder: str, peer: str, kinds: Mapping[str, K
     for path, count in zip(files, (ROWS, SMALL), strict=True):
         pq.write_table(table(count, 100), path, row_group_size=-(-count // 4))
     rows, small = (spark.read.parquet(path) for path in files)
-    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    seconds_by_case: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for number in range(1 + ROUNDS):
         for name, kind in kinds.items():
             for case, seconds in _round(kind, f"round-{number}-{name}", rows, small, folder):
-                found[name, case].append(seconds)
-    cases = dict.fromkeys(case for _, case in found)
+                seconds_by_case[name, case].append(seconds)
+    cases = dict.fromkeys(case for _, case in seconds_by_case)
     return [
         row
         for case in cases
         for ours in list(kinds)[1:]
-        for row in _rows(peer, f"{case}, {ours}", found[ours, case][1:], found[peer, case][1:])
+        for row in _rows(peer, f"{case}, {ours}", seconds_by_case[ours, case][1:], seconds_by_case[peer, case][1:])
     ]
 
 
@@ -214,8 +214,8 @@ def _round(
     kind: Kind, name: str, rows: DataFrame, small: DataFrame, folder: str
 ) -> Iterator[tuple[str, tuple[float, float]]]:
     """Each case, and the seconds that it took, on the clock and of CPU."""
-    for each in ("large", "small", "copied"):
-        kind.make(f"{name}-{each}")
+    for size in ("large", "small", "copied"):
+        kind.make(f"{name}-{size}")
     yield "write", _seconds(lambda: kind.write(rows, f"{name}-large"))
     yield "read", _seconds(lambda: _noop(kind.read(f"{name}-large")))
     yield f"{WRITES} small writes", _seconds(lambda: [kind.write(small, f"{name}-small") for _ in range(WRITES)])
@@ -236,9 +236,9 @@ def _round(
 
 
 def _seconds(work: Callable[[], Any]) -> tuple[float, float]:
-    started, before = time.perf_counter(), cpu_seconds()
+    started, cpu_before_s = time.perf_counter(), cpu_seconds()
     work()
-    return time.perf_counter() - started, cpu_seconds() - before
+    return time.perf_counter() - started, cpu_seconds() - cpu_before_s
 
 
 def _noop(rows: DataFrame) -> None:
@@ -248,16 +248,16 @@ def _noop(rows: DataFrame) -> None:
 def _rows(
     peer: str, case: str, ours: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]]
 ) -> Iterator[dict[str, Any]]:
-    for place, unit in enumerate(("s", "CPU s")):
-        mine, others = ([each[place] for each in seconds] for seconds in (ours, theirs))
+    for index, unit in enumerate(("s", "CPU s")):
+        mine, peers = ([pair[index] for pair in seconds] for seconds in (ours, theirs))
         yield {
             "benchmark": "spark_peers",
             "case": case,
             "distlog": statistics.median(mine),
-            "peer": statistics.median(others),
+            "peer": statistics.median(peers),
             "peer_name": PEERS[peer],
             "unit": unit,
-            "ratio": statistics.median(map(truediv, others, mine)),
+            "ratio": statistics.median(map(truediv, peers, mine)),
         }
 
 

@@ -14,7 +14,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds() -> float:
-    """The seconds that this process, those below it, and those of them that have ended have computed."""
+    """The CPU seconds of this process and its children, also of the ended ones."""
     ticks: dict[int, int] = {}
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -26,16 +26,16 @@ def cpu_seconds() -> float:
             ticks[pid] = sum(int(field) for field in fields[11:15])
     line, total = [os.getpid()], 0
     while line:
-        found = line.pop()
-        total += ticks.get(found, 0)
-        line += children.get(found, ())
+        folder = line.pop()
+        total += ticks.get(folder, 0)
+        line += children.get(folder, ())
     return total / _TICKS
 
 
 def python_processes(of: str = "") -> Iterator[Path]:
-    """The folders in /proc of the daemons of Python that Spark has begun, and of what these forked.
+    """The folders in /proc of the daemons of Python that Spark has started, and of their forks.
 
-    Those of tasks are `of` pyspark.worker, and those that plan or commit of other modules.
+    Processes of tasks are `of` pyspark.worker, and processes that plan or commit of other modules.
     """
     processes = {int(path.name): path for path in Path("/proc").iterdir() if path.name.isdecimal()}
     parents = {number: int(_read(path / "stat").rpartition(b")")[2].split()[1]) for number, path in processes.items()}
@@ -59,11 +59,11 @@ def usage(process: Path) -> tuple[float, int]:
 def largest_memory(of: str) -> tuple[float, float]:
     """The largest resident set that one of `python_processes` has had, and its pages of files now, in MB."""
     fields = (dict(_FIELD.findall(_read(process / "status").decode())) for process in python_processes(of))
-    return max((int(found.get("VmHWM", 0)) / 1000, int(found.get("RssFile", 0)) / 1000) for found in fields)
+    return max((int(status.get("VmHWM", 0)) / 1000, int(status.get("RssFile", 0)) / 1000) for status in fields)
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:  # it ended meanwhile
+    except OSError:  # it has ended
         return b"() Z 0"

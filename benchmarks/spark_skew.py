@@ -36,7 +36,7 @@ _COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segm
 
 
 def run(megabytes: int = MEGABYTES, tasks: int = TASKS, partitions: int = MANY_PARTITIONS) -> list[dict[str, Any]]:
-    """One dict per piece of work."""
+    """One dict per work item."""
     conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.master": "local[2]"}
     spark = session("benchmark", **conf)
     folder = Path(tempfile.mkdtemp(dir=memory_folder(), prefix="distlog-benchmark-"))
@@ -48,11 +48,11 @@ def run(megabytes: int = MEGABYTES, tasks: int = TASKS, partitions: int = MANY_P
 
 def _skewed(spark: SparkSession, folder: Path, size: int) -> Iterator[dict[str, Any]]:
     url = str(folder / "skewed")
-    topic, random, left = distlog.create(url, PARTITIONS, config=_COMPACTED), np.random.default_rng(0), size
-    while left > 0:
+    topic, random, remaining = distlog.create(url, PARTITIONS, config=_COMPACTED), np.random.default_rng(0), size
+    while remaining > 0:
         table = _records(random)
         topic.append(table)
-        left -= table.nbytes
+        remaining -= table.nbytes
     splits = _noop(read(spark, url)).rdd.getNumPartitions()
     yield {"case": "distlog.spark.read", "splits": splits, **_watched(lambda: _noop(read(spark, url)))}
     source = spark.read.format("distlog")
@@ -90,19 +90,19 @@ def _many(spark: SparkSession, folder: Path, tasks: int, partitions: int) -> dic
     columns = "cast(id as string) AS key", "repeat('v', 100) AS value", f"int(id % {partitions}) AS partition"
     append(spark.range(0, 2 * partitions, 1, 2).selectExpr(*columns), url)
     rows = spark.range(0, tasks * TASK_ROWS, 1, tasks).selectExpr(*columns)
-    before = _files(folder / "many")
+    files_before = _files(folder / "many")
     watched = _watched(lambda: append(rows, url))
     topic.refresh()
-    added = _files(folder / "many") - before
+    added = _files(folder / "many") - files_before
     data = [path for path in added if "_commits" not in path.parts]
     begin = time.process_time()
-    opened = distlog.open(url)
+    opened_topic = distlog.open(url)
     open_s = time.process_time() - begin
-    assert sum(opened.end_offsets().values()) == tasks * TASK_ROWS + 2 * partitions
+    assert sum(opened_topic.end_offsets().values()) == tasks * TASK_ROWS + 2 * partitions
     return {
         "case": f"append of {tasks} tasks into {partitions} partitions",
         "objects of data": len(data),
-        "segments": opened.segments().num_rows,
+        "segments": opened_topic.segments().num_rows,
         "KB of data": sum(path.stat().st_size for path in data) // 1000,
         "KB of the commit": sum(path.stat().st_size for path in added if "_commits" in path.parts) // 1000,
         "CPU ms of an open": round(open_s * 1000),
@@ -120,14 +120,14 @@ def _noop(frame: DataFrame) -> DataFrame:
 
 
 def _watched(action: Callable[[], object]) -> dict[str, Any]:
-    """Seconds of `action`; the CPU time of Spark's processes of Python; the memory of those for tasks over time."""
+    """Seconds of `action`; the CPU time of Spark's Python processes; the memory of task workers over time."""
     samples, is_over = list[int](), threading.Event()
 
     def sample() -> None:
         while not is_over.wait(SAMPLE_S):
-            samples.append(max((usage(each)[1] for each in python_processes(WORKER)), default=0))
+            samples.append(max((usage(pid)[1] for pid in python_processes(WORKER)), default=0))
 
-    thread, before = threading.Thread(target=sample), {each: usage(each)[0] for each in python_processes()}
+    thread, files_before = threading.Thread(target=sample), {pid: usage(pid)[0] for pid in python_processes()}
     thread.start()
     begin = time.perf_counter()
     action()
@@ -135,15 +135,15 @@ def _watched(action: Callable[[], object]) -> dict[str, Any]:
     is_over.set()
     thread.join()
     workers, every = list(python_processes(WORKER)), list(python_processes())
-    spent = {each: round(usage(each)[0] - before.get(each, 0), 2) for each in every}
-    planners = [each for each in every if each not in workers]
+    spent = {pid: round(usage(pid)[0] - files_before.get(pid, 0), 2) for pid in every}
+    planners = [pid for pid in every if pid not in workers]
     quarters = [int(max(part)) for part in np.array_split(np.array(samples or [0]), 4) if len(part)]
     return {
         "seconds": round(seconds, 2),
-        "CPU s by worker": sorted((spent[each] for each in workers if spent[each] > 0.05), reverse=True),
+        "CPU s by worker": sorted((spent[pid] for pid in workers if spent[pid] > 0.05), reverse=True),
         "MB of the largest worker, by quarter": quarters,
-        "CPU s of planners": round(sum(spent[each] for each in planners), 2),
-        "MB of the largest planner": max((usage(each)[1] for each in planners), default=0),
+        "CPU s of planners": round(sum(spent[pid] for pid in planners), 2),
+        "MB of the largest planner": max((usage(pid)[1] for pid in planners), default=0),
     }
 
 
@@ -152,6 +152,6 @@ if __name__ == "__main__":
     parser.add_argument("--megabytes", type=int, default=MEGABYTES)
     parser.add_argument("--tasks", type=int, default=TASKS)
     parser.add_argument("--partitions", type=int, default=MANY_PARTITIONS)
-    chosen = parser.parse_args()
-    for row in run(chosen.megabytes, chosen.tasks, chosen.partitions):
+    arguments = parser.parse_args()
+    for row in run(arguments.megabytes, arguments.tasks, arguments.partitions):
         print(json.dumps(row))

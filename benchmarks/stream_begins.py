@@ -1,9 +1,10 @@
-"""What a query of Structured Streaming takes to begin and to end, for sources and sinks of Spark, of Python and ours.
+"""The time that a query of Structured Streaming takes to begin and to end, for sources and sinks of Spark, of Python
+and ours.
 
     python -m benchmarks stream_begins
 
-Each query has one micro-batch of 1,000 rows, so what is left is what every query takes. The time without the
-micro-batch is that of the clock; the CPU time is of all processes and of the whole query. The first round warms up.
+Each query has one micro-batch of 1,000 rows, so the rest is what every query takes. The time without the
+micro-batch is elapsed time; the CPU time is of all processes and of the whole query. The first round warms up.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from distlog.spark import session
 
 ROWS, TASKS, ROUNDS = 1_000, 2, 5
 OURS = ("distlog", "distlog")
-#: The source and the sink of each query beside ours, and how it is called.
+#: The source and the sink of each query next to ours, and how it is called.
 PEERS: Mapping[tuple[str, str], str] = {
     ("rate", "noop"): "Spark's rate source to its sink noop: no Python",
     ("files", "parquet"): "Parquet files to Parquet files: no Python",
@@ -43,7 +44,7 @@ PEERS: Mapping[tuple[str, str], str] = {
 class _Query(NamedTuple):
     """Seconds that one query took: on the clock without its micro-batch, and of CPU."""
 
-    rest: float
+    fixed_s: float
     cpu: float
 
 
@@ -55,13 +56,16 @@ def run(rounds: int = ROUNDS) -> list[dict[str, Any]]:
     try:
         sources = _sources(spark, folder)
         numbers = count()
-        found: dict[tuple[str, str], list[_Query]] = {pair: [] for pair in (OURS, *PEERS)}
+        queries_by_pair: dict[tuple[str, str], list[_Query]] = {pair: [] for pair in (OURS, *PEERS)}
         for _ in range(1 + rounds):
-            for pair, queries in found.items():
+            for pair, queries in queries_by_pair.items():
                 queries.append(_query(sources[pair[0]](), pair[1], folder / str(next(numbers))))
     finally:
         shutil.rmtree(folder)
-    medians = {pair: _Query(*map(statistics.median, zip(*each[1:], strict=True))) for pair, each in found.items()}
+    medians = {
+        pair: _Query(*map(statistics.median, zip(*queries[1:], strict=True)))
+        for pair, queries in queries_by_pair.items()
+    }
     return [
         _row(case, side, medians[OURS], medians[pair], name)
         for case, side in (("CPU time of a query of one small micro-batch", 1), ("begin and end of a query", 0))

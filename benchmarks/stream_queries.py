@@ -35,7 +35,7 @@ class Copy(ABC):
         """Append to the source."""
 
     @abstractmethod
-    def seen(self) -> int:
+    def read_count(self) -> int:
         """A number that grows when a reader of the newest target can see another micro-batch."""
 
     def start(self, *, available_now: bool = False, **limit: str) -> StreamingQuery:
@@ -82,15 +82,15 @@ class TopicCopy(Copy):
     def feed(self, records: pa.Table) -> None:
         self._source.append(records)
 
-    def seen(self) -> int:
+    def read_count(self) -> int:
         # not the version: a merge has one too
         return sum(self._target.refresh().end_offsets().values())
 
     @property
     def own_requests(self) -> int:
-        """Requests of this process, which feeds the source and looks at the target: not those of the query."""
+        """Requests of this process, which feeds the source and reads the target, without the query's."""
         counted = (topic.storage.counters for topic in (self._source, self._target))
-        return sum(each.gets + each.puts + each.lists + each.deletes for each in counted)
+        return sum(counters.gets + counters.puts + counters.lists + counters.deletes for counters in counted)
 
     def _make_target(self) -> None:
         self._target = self._create(self.target)
@@ -108,7 +108,7 @@ class EmptyCopy(Copy):
     def feed(self, records: pa.Table) -> None:
         pass
 
-    def seen(self) -> int:
+    def read_count(self) -> int:
         return 0
 
     def _make_target(self) -> None:
@@ -133,7 +133,7 @@ class FileCopy(Copy):
         pq.write_table(records.set_column(2, "timestamp", times), new, compression="none", use_dictionary=False)
         os.rename(new, f"{self.root}/source/{self._fed:06d}.parquet")
 
-    def seen(self) -> int:
+    def read_count(self) -> int:
         log = Path(self.target, "_spark_metadata")
         return sum(path.name.split(".")[0].isdecimal() for path in log.iterdir()) if log.exists() else 0
 

@@ -1,11 +1,11 @@
-"""Structured Streaming: a query from topic to topic, beside the same query from Parquet files to Parquet files.
+"""Structured Streaming: a query from topic to topic, next to the same query from Parquet files to Parquet files.
 
     python -m benchmarks streaming
 
-Throughput is that of the micro-batches; what a query takes to begin and to end, whatever it copies, is a row of its
+Throughput covers the micro-batches; the fixed time that a query takes to begin and to end is a row of its
 own. Records have keys of 16 random bytes and values of 100. The latency is from a small append until a reader of the
 target can see it, one append after the other. Idle is the CPU time of all processes of Spark while a query waits for
-records. The requests are those that moto's S3 server gets, without those of this process. Each query reads only the
+records. The requests are counted by moto's S3 server, without this process. Each query reads only the
 columns that it writes: a topic by the option `columns`, files by their schema.
 """
 
@@ -34,13 +34,13 @@ ROWS, APPENDS, BATCHES, ROUNDS = 4_000_000, 16, 4, 3
 ROUND_TRIPS, WARM_UP = 200, 20
 RATES, RATE_SECONDS = (1_000, 100_000), 15
 IDLE_SECONDS = 10
-#: As many as fit into so many merges.
+#: As many as fit into the merges.
 MERGED = 8
 S3_BATCHES = 3 * MERGED
 PATIENCE_S = 120
 PEER = "the same query on Parquet files"
 CEILING = "a source and a sink in Python that do nothing"
-#: Of each micro-batch, as many as distlog has.
+#: For each micro-batch, as many as distlog has.
 TASKS = 2
 
 
@@ -76,15 +76,15 @@ def _throughput(copies: Sequence[Copy]) -> list[dict[str, Any]]:
     for seed in range(APPENDS):
         for copy in copies:
             copy.feed(table(ROWS // APPENDS, 100, seed))
-    found: list[list[_Run]] = [[], [], []]
+    runs_by_query: list[list[_Run]] = [[], [], []]
     for _ in range(1 + ROUNDS):
-        for copy, limit, runs in zip(copies, limits, found, strict=True):
+        for copy, limit, runs in zip(copies, limits, runs_by_query, strict=True):
             runs.append(_Run.of(copy, limit))
             shutil.rmtree(copy.target)
-    ours, *others = (runs[1:] for runs in found)
+    ours, *peers = (runs[1:] for runs in runs_by_query)
     return [
         {**row, "peer_name": name}
-        for theirs, name in zip(others, (PEER, CEILING), strict=True)
+        for theirs, name in zip(peers, (PEER, CEILING), strict=True)
         for row in _throughput_rows(ours, theirs)
     ]
 
@@ -93,7 +93,7 @@ class _Run(NamedTuple):
     """The seconds of a query's micro-batches, and of all else: its processes begin, and end; its CPU seconds."""
 
     batches: float
-    rest: float
+    fixed_s: float
     cpu: float
 
     @classmethod
@@ -108,25 +108,25 @@ class _Run(NamedTuple):
 
 def _throughput_rows(ours: Sequence[_Run], theirs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
     seconds = [[run.batches for run in runs] for runs in (ours, theirs)]
-    speeds = (ROWS / statistics.median(each) / 1e6 for each in seconds)
+    speeds = (ROWS / statistics.median(run_seconds) / 1e6 for run_seconds in seconds)
     ratio = statistics.median(map(truediv, seconds[1], seconds[0]))
     yield _row(f"pass-through, {BATCHES} micro-batches", *speeds, "M rows/s", ratio)
-    rests = [statistics.median(run.rest for run in runs) for runs in (ours, theirs)]
+    rests = [statistics.median(run.fixed_s for run in runs) for runs in (ours, theirs)]
     yield _row("pass-through, begin and end of the query", *rests, "s", rests[1] / rests[0])
     spent = [statistics.median(run.cpu for run in runs) for runs in (ours, theirs)]
     yield _row("pass-through, CPU time of all processes, begin and end included", *spent, "s", spent[1] / spent[0])
 
 
 def _latency(copies: Sequence[Copy]) -> list[dict[str, Any]]:
-    found = []
+    latencies = []
     for copy in copies:
         copy.feed(table(10, 100))
         query = copy.start()
-        found.append(sorted(_round_trips(copy, query, WARM_UP + ROUND_TRIPS)[WARM_UP:]))
+        latencies.append(sorted(_round_trips(copy, query, WARM_UP + ROUND_TRIPS)[WARM_UP:]))
         query.stop()
     rows = []
-    for name, place in (("p50", len(found[0]) // 2), ("p99", -1 - len(found[0]) // 100)):
-        ours, theirs = (each[place] * 1000 for each in found)
+    for name, index in (("p50", len(latencies[0]) // 2), ("p99", -1 - len(latencies[0]) // 100)):
+        ours, theirs = (sorted_latencies[index] * 1000 for sorted_latencies in latencies)
         rows.append(_row(f"latency {name}, topic to topic", ours, theirs, "ms", theirs / ours))
     return rows
 
@@ -135,10 +135,10 @@ def _round_trips(copy: Copy, query: StreamingQuery, count: int) -> list[float]:
     query.processAllAvailable()
     seconds = []
     for number in range(count):
-        before = copy.seen()
+        seen_before = copy.read_count()
         started = time.perf_counter()
         copy.feed(table(10, 100, number))
-        while copy.seen() == before:
+        while copy.read_count() == seen_before:
             time.sleep(0.002)
         seconds.append(time.perf_counter() - started)
     return seconds
@@ -165,23 +165,25 @@ def _batch_ms(copy: Copy, rate: int) -> float:
     is_over.set()
     feeding.join()
     query.processAllAvailable()
-    found = [batch["durationMs"]["triggerExecution"] for batch in query.recentProgress[1:] if batch["numInputRows"]]
+    durations = [
+        batch["durationMs"]["triggerExecution"] for batch in query.recentProgress[1:] if batch["numInputRows"]
+    ]
     query.stop()
-    return float(np.median(found))
+    return float(np.median(durations))
 
 
 def _idle(copies: Sequence[Copy]) -> list[dict[str, Any]]:
-    found = []
+    rates = []
     for copy in copies:
         copy.feed(table(10, 100))
         query = copy.start()
         query.processAllAvailable()
         time.sleep(1)
-        before = cpu_seconds()
+        cpu_before_s = cpu_seconds()
         time.sleep(IDLE_SECONDS)
-        found.append((cpu_seconds() - before) / IDLE_SECONDS * 1000)
+        rates.append((cpu_seconds() - cpu_before_s) / IDLE_SECONDS * 1000)
         query.stop()
-    return [_row("idle, CPU of all processes", *found, "ms/s", found[1] / found[0])]
+    return [_row("idle, CPU of all processes", *rates, "ms/s", rates[1] / rates[0])]
 
 
 def _on_s3(spark: SparkSession) -> Iterator[dict[str, Any]]:
@@ -192,15 +194,15 @@ def _on_s3(spark: SparkSession) -> Iterator[dict[str, Any]]:
     least = 7.0
     case = "requests of a micro-batch on S3"
     with S3Server() as server:
-        made = _requests(spark, server, "false")
-        yield {**_row(f"{case}, not merged", made, least, "requests", least / made), "peer_name": "the least"}
+        requests = _requests(spark, server, "false")
+        yield {**_row(f"{case}, not merged", requests, least, "requests", least / requests), "peer_name": "the least"}
         least += (MERGED + 3) / MERGED
-        made = _requests(spark, server, "true")
-        yield {**_row(f"{case}, merged", made, least, "requests", least / made), "peer_name": "the least"}
+        requests = _requests(spark, server, "true")
+        yield {**_row(f"{case}, merged", requests, least, "requests", least / requests), "peer_name": "the least"}
 
 
 def _requests(spark: SparkSession, server: S3Server, merges: str) -> float:
-    """Those of a micro-batch, on average; now and then one looks for records before there are some."""
+    """The requests of a micro-batch, on average; some micro-batches poll before there are records."""
     with tempfile.TemporaryDirectory() as checkpoints:
         copy = TopicCopy(
             spark, f"{server.url}/merges-{merges}", checkpoints, server.options, partitions=1, merges=merges
@@ -208,11 +210,11 @@ def _requests(spark: SparkSession, server: S3Server, merges: str) -> float:
         copy.feed(table(10, 100))
         query = copy.start()
         _round_trips(copy, query, WARM_UP)
-        before = server.requests - copy.own_requests
+        requests_before = server.requests - copy.own_requests
         _round_trips(copy, query, S3_BATCHES)
-        made = (server.requests - copy.own_requests - before) / S3_BATCHES
+        requests = (server.requests - copy.own_requests - requests_before) / S3_BATCHES
         query.stop()
-        return made
+        return requests
 
 
 def _row(case: str, ours: float, theirs: float, unit: str, ratio: float) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def table(rows: int, value_bytes: int, seed: int = 1) -> pa.Table:
 def best(*functions: Callable[[], Any]) -> list[float]:
     """Seconds of the fastest of some rounds of each function, in turn, after one round that compiles and warms up."""
     rounds = [[_seconds(function) for function in functions] for _ in range(1 + ROUNDS)]
-    return [min(each) for each in zip(*rounds[1:], strict=True)]
+    return [min(times) for times in zip(*rounds[1:], strict=True)]
 
 
 def _seconds(function: Callable[[], Any]) -> float:

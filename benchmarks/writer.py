@@ -43,17 +43,19 @@ def run(rows: int = ROWS) -> list[dict[str, Any]]:
 
 def _compared(case: str, cores: int, rows: int) -> list[dict[str, Any]]:
     rounds = [[_in_process(peer, case, cores, rows) for peer in _PEERS] for _ in range(ROUNDS)]
-    found = []
+    result_rows = []
     for measure, text in MEASURES.items():
-        ours, theirs = (statistics.median(each[peer][measure] for each in rounds) for peer in range(2))
-        found.append(_row(f"append one by one, {case}, {cores} core{'s' * (cores > 1)}, {text}", rows, ours, theirs))
-    return found
+        ours, theirs = (statistics.median(round_[peer][measure] for round_ in rounds) for peer in range(2))
+        result_rows.append(
+            _row(f"append one by one, {case}, {cores} core{'s' * (cores > 1)}, {text}", rows, ours, theirs)
+        )
+    return result_rows
 
 
 def _in_process(peer: str, case: str, cores: int, rows: int) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.writer", peer, case, str(cores), str(rows)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    seconds: dict[str, float] = json.loads(done.stdout)
+    completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    seconds: dict[str, float] = json.loads(completed.stdout)
     return seconds
 
 

@@ -41,18 +41,18 @@ def step(title: str) -> Iterator[None]:
     print(f"   ({time.monotonic() - started:.1f} s)", flush=True)
 
 
-def append_input(spark: SparkSession, chosen: argparse.Namespace, url: str) -> distlog.AppendResult:
+def append_input(spark: SparkSession, arguments: argparse.Namespace, url: str) -> distlog.AppendResult:
     """Append the user's file, or generated clicks."""
-    if chosen.input is None:
-        return append(clicks(spark, chosen.rows), url)
-    pattern = ACCESS_LOG if is_access_log(chosen.input) else None
+    if arguments.input is None:
+        return append(clicks(spark, arguments.rows), url)
+    pattern = ACCESS_LOG if is_access_log(arguments.input) else None
     time_format = "%d/%b/%Y:%H:%M:%S %z" if pattern else None
     options = ReadOptions(
-        key=chosen.key or None, timestamp=chosen.timestamp or None, pattern=pattern, time_format=time_format
+        key=arguments.key or None, timestamp=arguments.timestamp or None, pattern=pattern, time_format=time_format
     )
     reader = FileReader(options, InputStorage())
     topic = distlog.open(url)
-    return append_files(spark, topic, reader, reader.files([chosen.input]), WriteOptions(topic.storage)).appended
+    return append_files(spark, topic, reader, reader.files([arguments.input]), WriteOptions(topic.storage)).appended
 
 
 def is_access_log(path: str) -> bool:
@@ -71,14 +71,14 @@ def show(records: Iterator[distlog.Record]) -> None:
         print(f"   partition {record.partition} offset {record.offset} at {moment}: {value[:90]}")
 
 
-def fill(spark: SparkSession, chosen: argparse.Namespace, url: str) -> distlog.Topic:
+def fill(spark: SparkSession, arguments: argparse.Namespace, url: str) -> distlog.Topic:
     """Create the topic and append to it."""
     with step(f"Create the topic {url} with {PARTITIONS} partitions"):
         # the events may be years old
         distlog.create(url, partitions=PARTITIONS, config={"segment.bytes": 2 << 20, "retention.ms": -1})
-    what = chosen.input or f"{chosen.rows:,} generated clicks"
-    with step(f"Append {what} by Spark: every task routes its rows, one commit for all partitions"):
-        result = append_input(spark, chosen, url)
+    input_text = arguments.input or f"{arguments.rows:,} generated clicks"
+    with step(f"Append {input_text} by Spark: every task routes its rows, one commit for all partitions"):
+        result = append_input(spark, arguments, url)
         print(f"   version {result.version}, {result.record_count:,} records")
         for partition, (first, end) in sorted(result.offsets.items()):
             print(f"   partition {partition}: offsets {first:,} to {end:,}")
@@ -96,7 +96,7 @@ def read_back(spark: SparkSession, topic: distlog.Topic) -> None:
             raise SystemExit("   what was read is not what was appended")
 
 
-def look_up(topic: distlog.Topic) -> None:
+def find_records(topic: distlog.Topic) -> None:
     """Find records by offset and by time, through the indexes."""
     partition, end = max(topic.end_offsets().items(), key=lambda item: item[1])
     with step(f"Look up by offset: partition {partition}, offset {end // 2:,}"):
@@ -104,16 +104,16 @@ def look_up(topic: distlog.Topic) -> None:
     middle = next(topic.records(partition, start=end // 2, limit=1)).timestamp
     moment = datetime.fromtimestamp(middle / 1000, timezone.utc).isoformat()
     with step(f"Look up by time: the first record of each partition at or after {moment}"):
-        for number, found in topic.offsets_for_times(middle).items():
-            if found:
-                show(topic.records(number, start=found[0], limit=1))
+        for number, record_offset in topic.offsets_for_times(middle).items():
+            if record_offset:
+                show(topic.records(number, start=record_offset[0], limit=1))
 
 
 def shape(topic: distlog.Topic) -> str:
     """Segments, bytes and records of a topic, in words."""
-    facts = topic.refresh().segments()
-    size, records = (sum(facts[name].to_pylist()) for name in ("log_bytes", "record_count"))
-    return f"{facts.num_rows} segments, {size / 1e6:.1f} MB, {records:,} records"
+    segments = topic.refresh().segments()
+    size, records = (sum(segments[name].to_pylist()) for name in ("log_bytes", "record_count"))
+    return f"{segments.num_rows} segments, {size / 1e6:.1f} MB, {records:,} records"
 
 
 def maintain(spark: SparkSession, topic: distlog.Topic) -> None:
@@ -149,27 +149,27 @@ def damage(folder: Path) -> None:
 @contextmanager
 def without_noise() -> Iterator[None]:
     """Keep two things off standard error that mean nothing: a line of Java, and stacks of Spark's Python daemon."""
-    before = os.dup(2)
+    standard_error = os.dup(2)
     reader, writer = os.pipe()
     os.dup2(writer, 2)
     os.close(writer)
-    threading.Thread(target=pass_on, args=(reader, before), daemon=True).start()
+    threading.Thread(target=pass_on, args=(reader, standard_error), daemon=True).start()
     try:
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(before, 2)
+        os.dup2(standard_error, 2)
 
 
 def pass_on(reader: int, writer: int) -> None:
-    """Copy lines, without those of `without_noise`: the daemon prints that Spark has closed a socket."""
+    """Copy lines, without the lines that `without_noise` names: the daemon prints that Spark has closed a socket."""
     stack: list[bytes] = []
     with open(reader, "rb", buffering=0) as lines:
         for line in lines:
             if line.startswith(b"Traceback ") or (stack and line.startswith(b" ")):
                 stack.append(line)
                 continue
-            is_daemons = all(b"pyspark/daemon.py" in each for each in stack if each.startswith(b"  File "))
+            is_daemons = all(b"pyspark/daemon.py" in frame for frame in stack if frame.startswith(b"  File "))
             is_noise = stack and is_daemons and line.startswith(b"BrokenPipeError")
             if not is_noise and b"Using incubator modules" not in line:
                 os.write(writer, b"".join([*stack, line]))
@@ -183,24 +183,24 @@ def main() -> None:
     parser.add_argument("--key", help="its column or field that is the key")
     parser.add_argument("--timestamp", help="its column or field that is the time")
     parser.add_argument("--rows", type=int, default=ROWS, help="clicks to generate without an input")
-    chosen = parser.parse_args()
+    arguments = parser.parse_args()
     shutil.rmtree(FOLDER, ignore_errors=True)
     with without_noise():
-        run(chosen)
+        run(arguments)
 
 
-def run(chosen: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Run the steps, and say what to try next."""
     with step("Compile distlog's kernels, which takes some 20 s of CPU time the first time"):
         distlog.warm_up()
     with step("Start Spark"):
         spark = session("distlog demo", **{"spark.master": "local[*]", "spark.ui.enabled": "false"})
-    topic = fill(spark, chosen, str((FOLDER / "logs" / "events").absolute()))
+    topic = fill(spark, arguments, str((FOLDER / "logs" / "events").absolute()))
     read_back(spark, topic)
-    look_up(topic)
+    find_records(topic)
     maintain(spark, topic)
     spark.stop()
-    print(f"\nThe topic is in {topic.url}. What to try next:")
+    print(f"\nThe topic is in {topic.url}. Try next:")
     for command in ("describe {}", "read {} --tail 5", "history {}", "read {} --follow"):
         print(f"   .venv/bin/distlog {command.format(FOLDER / 'logs' / 'events')}")
     print("   docs/tutorial.md: the first log of your own")

@@ -24,7 +24,7 @@ def totals(records: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, source: str, target: str, checkpoint: str) -> StreamingQuery:
-    """Begin the query, or go on where its checkpoint says; it ends when all that is there was read."""
+    """Start the query, or continue from its checkpoint; it ends when all records are read."""
 
     def append(changed: DataFrame, batch: int) -> None:
         distlog.spark.append(changed, target, app_id="totals", batch_id=batch)
@@ -38,5 +38,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("source", "target", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    chosen = parser.parse_args()
-    start(distlog.spark.session("totals"), chosen.source, chosen.target, chosen.checkpoint).awaitTermination()
+    arguments = parser.parse_args()
+    start(
+        distlog.spark.session("totals"), arguments.source, arguments.target, arguments.checkpoint
+    ).awaitTermination()

@@ -24,7 +24,7 @@ KAFKA_COLUMNS = ("key", "value", "headers", "partition")
 
 
 def from_kafka(spark: SparkSession, servers: str, topic: str, log: str, checkpoint: str) -> StreamingQuery:
-    """Begin the copy from Kafka, or go on where its checkpoint says; it ends when all that is there was copied."""
+    """Start the copy from Kafka, or continue from its checkpoint; it ends when all records are copied."""
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
     records = spark.readStream.format("kafka").options(**options, startingOffsets="earliest").load()
     stream = records.select(*COLUMNS).writeStream.format("distlog")
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     for name in ("servers", "topic", "log", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--back", action="store_true", help="from distlog to Kafka")
-    chosen = parser.parse_args()
-    copy = to_kafka if chosen.back else from_kafka
+    arguments = parser.parse_args()
+    copy = to_kafka if arguments.back else from_kafka
     session = distlog.spark.session("Kafka copy")
-    copy(session, chosen.servers, chosen.topic, chosen.log, chosen.checkpoint).awaitTermination()
+    copy(session, arguments.servers, arguments.topic, arguments.log, arguments.checkpoint).awaitTermination()

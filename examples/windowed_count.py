@@ -25,7 +25,7 @@ def counts(records: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, source: str, target: str, checkpoint: str) -> StreamingQuery:
-    """Begin the query, or go on where its checkpoint says; it ends when all that is there was read."""
+    """Start the query, or continue from its checkpoint; it ends when all records are read."""
     records = spark.readStream.format("distlog").option("startingOffsets", "earliest").load(source)
     stream = counts(records).writeStream.format("distlog").outputMode("append")
     return stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(target)
@@ -35,5 +35,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("source", "target", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    chosen = parser.parse_args()
-    start(distlog.spark.session("windowed count"), chosen.source, chosen.target, chosen.checkpoint).awaitTermination()
+    arguments = parser.parse_args()
+    start(
+        distlog.spark.session("windowed count"), arguments.source, arguments.target, arguments.checkpoint
+    ).awaitTermination()

@@ -1,4 +1,5 @@
-"""What each large feature costs, as a table for docs/design/decisions.md: `python -m tools.feature_price --write`."""
+"""The cost of each large feature, as a table for docs/design/decisions.md: `python -m tools.feature_price
+--write`."""
 
 from __future__ import annotations
 
@@ -216,9 +217,9 @@ def files_of(feature: Feature, counted: set[Path]) -> tuple[list[Path], list[Pat
             tests.append(path)
     if not tests:
         raise ValueError(f"no test matches {feature.tests}")
-    found = [sorted({*paths} - counted) for paths in (library, tests)]
-    counted.update(*found)
-    return found[0], found[1]
+    uncounted = [sorted({*paths} - counted) for paths in (library, tests)]
+    counted.update(*uncounted)
+    return uncounted[0], uncounted[1]
 
 
 def setting_names() -> set[str]:
@@ -230,17 +231,17 @@ def setting_names() -> set[str]:
     from distlog.spark.read_options import READ_NAMES, STREAM_NAMES
     from distlog.spark.sink import WRITE_NAMES
 
-    brokers = {one.name for one in settings_of(BrokerConfig).values()}
-    gateways = {one.name for one in gateway_settings(GatewayConfig())}
+    brokers = {setting.name for setting in settings_of(BrokerConfig).values()}
+    gateways = {setting.name for setting in gateway_settings(GatewayConfig())}
     options = {f"spark:{name}" for name in {*READ_NAMES, *STREAM_NAMES, *WRITE_NAMES} - {"path"}}
-    return {one.name for one in settings()} | brokers | gateways | options
+    return {setting.name for setting in settings()} | brokers | gateways | options
 
 
 def options_of(command: str) -> int:
-    """The options that a command has besides those of all commands."""
-    from distlog.cli.app import command as found
+    """The options of a command that not all commands have."""
+    from distlog.cli.app import command as uncounted
 
-    return sum(option.name not in COMMON for option in found(command).params)
+    return sum(option.name not in COMMON for option in uncounted(command).params)
 
 
 def rows() -> Iterator[tuple[str, ...]]:
@@ -270,13 +271,13 @@ def main() -> int:
     """Print the table, or write it into the page."""
     parser = argparse.ArgumentParser(prog="tools.feature_price", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the table into docs/design/decisions.md")
-    made = table()
+    markdown = table()
     if not parser.parse_args().write:
-        print(made, end="")
+        print(markdown, end="")
         return 0
     head, tail = PAGE.read_text(encoding="utf-8").split(MARKER)
-    rest = re.sub(r"\A(?:\|.*\n)*", "", tail)
-    PAGE.write_text(f"{head}{MARKER}{made}{rest}", encoding="utf-8")
+    after_table = re.sub(r"\A(?:\|.*\n)*", "", tail)
+    PAGE.write_text(f"{head}{MARKER}{markdown}{after_table}", encoding="utf-8")
     return 0
 
 

@@ -31,7 +31,7 @@ ROWS = pa.table({"key": [b"a", b"b"] * 50, "value": [b"x" * 100] * 100})
 
 
 class Trace:
-    """What the traced calls cross; `layer_of` returns the layer of a module."""
+    """The layers that the traced calls cross; `layer_of` returns the layer of a module."""
 
     def __init__(self, layer_of: Callable[[str], int]) -> None:
         self.files, self.functions = set[str](), set[tuple[str, str]]()
@@ -115,7 +115,7 @@ def row(name: str, layer_of: Callable[[str], int]) -> list[str]:
 
 
 def callables() -> str:
-    """What passes functions down in the library: a sentence."""
+    """A sentence about the functions that the library passes down."""
     counts = {"`Callable`": 0, "`partial`": 0, "nested functions": 0, "lambdas": 0}
     for path in (ROOT / "distlog").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

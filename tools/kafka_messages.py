@@ -28,8 +28,8 @@ def messages() -> str:
     blocks = []
     for api in APIS.values():
         for direction, load in _LOADERS.items():
-            kinds: dict[int, Any] = {each: load(api.key, each) for each in range(api.oldest, api.newest + 1)}
-            flexible = min((each for each, kind in kinds.items() if kind.__flexible__), default=api.newest + 1)
+            kinds: dict[int, Any] = {version: load(api.key, version) for version in range(api.oldest, api.newest + 1)}
+            flexible = min((version for version, kind in kinds.items() if kind.__flexible__), default=api.newest + 1)
             head = f"{direction} {api.key} {kinds[api.newest].__name__} {api.oldest} {api.newest} {flexible}"
             blocks.append("\n".join([head, *_lines(kinds, "")]))
     return "\n\n".join(blocks) + "\n"
@@ -39,26 +39,28 @@ def _lines(kinds: Mapping[int, Any], indent: str) -> Iterator[str]:
     """The lines of a message, of which each version has a class."""
     names, by_name = list[str](), dict[str, dict[int, dataclasses.Field[Any]]]()
     for version, kind in kinds.items():
-        place = 0
-        for each in dataclasses.fields(kind):
-            if each.name not in by_name:
-                names.insert(place, each.name)
-            place = names.index(each.name) + 1
-            by_name.setdefault(each.name, {})[version] = each
+        index = 0
+        for version_field in dataclasses.fields(kind):
+            if version_field.name not in by_name:
+                names.insert(index, version_field.name)
+            index = names.index(version_field.name) + 1
+            by_name.setdefault(version_field.name, {})[version] = version_field
     for name in names:
         fields = by_name[name]
-        described = {version: _described(each) for version, each in fields.items()}
+        described = {version: _described(version_field) for version, version_field in fields.items()}
         words, nested = described[max(described)]
-        nullable = sorted(version for version, each in fields.items() if type(None) in get_args(each.type))
-        facts = [f"since={min(fields)}"] if min(fields) > min(kinds) else []
-        facts += [f"until={max(fields)}"] if max(fields) < max(kinds) else []
-        facts += [f"null={nullable[0]}"] if nullable else []
+        nullable = sorted(
+            version for version, version_field in fields.items() if type(None) in get_args(version_field.type)
+        )
+        attributes = [f"since={min(fields)}"] if min(fields) > min(kinds) else []
+        attributes += [f"until={max(fields)}"] if max(fields) < max(kinds) else []
+        attributes += [f"null={nullable[0]}"] if nullable else []
         assert list(fields) == list(range(min(fields), max(fields) + 1)), name
         assert not nullable or nullable == list(range(nullable[0], max(fields) + 1)), name
-        assert all(each[0] == words for each in described.values()), name
-        yield " ".join([indent + name, *words[:1], *facts, *words[1:]])
+        assert all(version_field[0] == words for version_field in described.values()), name
+        yield " ".join([indent + name, *words[:1], *attributes, *words[1:]])
         if nested is not None:
-            inner = {version: each[1] for version, each in described.items()}
+            inner = {version: version_field[1] for version, version_field in described.items()}
             yield from _lines(inner, indent + " ")
 
 

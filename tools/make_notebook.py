@@ -1,6 +1,6 @@
 """Writes examples/notebook.ipynb: `python tools/make_notebook.py`. Its cells are below.
 
-The notebook has no results: whoever runs it sees those of the day. A test runs it, and says that it is what this
+The notebook has no results: a run shows the results of the day. A test runs it, and says that it is what this
 makes.
 """
 
@@ -59,7 +59,7 @@ result
 %%text
 ## Look
 
-A topic, its commits, its segments and its settings show themselves as tables. None of them reads a record.
+A topic, its commits, its segments and its settings show themselves as tables. This reads no record.
 %%code
 topic
 %%code
@@ -138,21 +138,21 @@ len(topic.refresh().scan())
 def cells(text: str) -> list[nbformat.NotebookNode]:
     """The cells of `text`, with ids that stay the same."""
     _, *parts = re.split(r"^%%(text|code)\n", text, flags=re.MULTILINE)
-    made = [
+    notebook_cells = [
         (new_code_cell if kind == "code" else new_markdown_cell)(source.rstrip("\n"))
         for kind, source in zip(parts[::2], parts[1::2], strict=True)
     ]
-    for number, cell in enumerate(made):
+    for number, cell in enumerate(notebook_cells):
         cell["id"] = f"cell-{number:02}"
-    return made
+    return notebook_cells
 
 
 def notebook() -> str:
     """The notebook as a file has it."""
-    made = new_notebook(cells=cells(CELLS))
-    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    made.metadata["language_info"] = {"name": "python"}
-    return nbformat.writes(made) + "\n"
+    page = new_notebook(cells=cells(CELLS))
+    page.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    page.metadata["language_info"] = {"name": "python"}
+    return nbformat.writes(page) + "\n"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 from distlog.core import VERSION
 
 #: Where the version stands, and the words around it.
-PLACES = {
+LOCATIONS = {
     "distlog/core/__init__.py": 'VERSION = "{}"',
     "docs/cluster.md": "pydistlog-{}-py3-none-any.whl",
     "docs/is-it-for-me.md": "| age | version {}",
@@ -20,14 +20,14 @@ _NOT_YET = "\nVersion {}, which was not released yet.\n"
 
 
 def set_version(root: Path, old: str, new: str, day: date) -> None:
-    """Replace `old`, and make the unreleased changes those of `new`, which must follow `old`, or be it.
+    """Replace `old`, and move the unreleased changes to `new`, which must follow `old`, or be it.
 
     Raises ValueError for another version, and where the files are not as they should be; then nothing is changed.
     """
     if not re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}", new) or _numbers(new) < _numbers(old):
         raise ValueError(f"a version is three numbers, from {old} on, as in 0.2.0: {new!r}")
-    texts = {name: (root / name).read_text(encoding="utf-8") for name in (*PLACES, "CHANGELOG.md")}
-    for name, words in PLACES.items():
+    texts = {name: (root / name).read_text(encoding="utf-8") for name in (*LOCATIONS, "CHANGELOG.md")}
+    for name, words in LOCATIONS.items():
         if words.format(old) not in texts[name]:
             raise ValueError(f"{name} does not have {words.format(old)}")
         texts[name] = texts[name].replace(words.format(old), words.format(new))

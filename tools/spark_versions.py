@@ -22,14 +22,14 @@ VERSIONS = ("4.0", "4.1", "4.2", "4.3")
 HEAD = "| PySpark |"
 
 
-def place_of(version: str) -> Path:
+def path_of(version: str) -> Path:
     """Where the PySpark of a minor version is, if it is installed."""
     return Path(os.environ.get("DISTLOG_SPARK_VERSIONS", ROOT / ".venv" / "spark")) / version
 
 
 def folder_of(version: str) -> Path:
     """The folder with the newest PySpark of a minor version, installed if it is not there."""
-    folder = place_of(version)
+    folder = path_of(version)
     if not folder.exists():
         unfinished = folder.with_name(f"{version}.unfinished")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
@@ -44,15 +44,15 @@ def with_pyspark(folder: Path) -> dict[str, str]:
 
 
 def tried(version: str) -> dict[str, str]:
-    """What the version does, by step: "yes", or the error."""
+    """The result of each step with the version: "yes", or the error."""
     is_newest = version == VERSIONS[-1]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)} if is_newest else with_pyspark(folder_of(version))
     program = [sys.executable, str(ROOT / "tests" / "support" / "spark_steps.py")]
     ran = subprocess.run(program, env=environment, stdout=subprocess.PIPE, text=True, check=False, timeout=1800)
     if ran.returncode != 0:
         raise SystemExit(f"PySpark {version} ended with status {ran.returncode}")
-    found: dict[str, str] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    results_by_step: dict[str, str] = json.loads(ran.stdout.splitlines()[-1])
+    return results_by_step
 
 
 def row_of(results: dict[str, str]) -> dict[str, str]:
@@ -83,21 +83,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("versions", nargs="*", choices=[*VERSIONS, []], default=[])
     parser.add_argument("--write", action="store_true", help="write the table into the page")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     results = {}
-    for version in given.versions or VERSIONS:
+    for version in arguments.versions or VERSIONS:
         print(f"PySpark {version}", flush=True)
         results[version] = row_of(tried(version))
     page = PAGE.read_text(encoding="utf-8")
     _, table = table_of(page)
-    if given.write:
-        known = {version: {step: cells.get(version, "") for step, cells in table.items()} for version in VERSIONS}
-        PAGE.write_text(written(page, known | results), encoding="utf-8")
+    if arguments.write:
+        documented = {
+            version: {step: cells.get(version, "") for step, cells in table.items()} for version in VERSIONS
+        }
+        PAGE.write_text(written(page, documented | results), encoding="utf-8")
         return
     for version, row in results.items():
-        told = {step: cells[version] for step, cells in table.items()}
-        if told != row:
-            raise SystemExit(f"{PAGE.name} tells of PySpark {version}: {told}\nbut it is: {row}")
+        documented_row = {step: cells[version] for step, cells in table.items()}
+        if documented_row != row:
+            raise SystemExit(f"{PAGE.name} has for PySpark {version}: {documented_row}\nbut the result is: {row}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ CODE = ("distlog", "tests", "benchmarks", "examples", "jobs", "tools", "demo")
 DOCS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs")
 _LISTS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
 _NAMES, _PHRASES = _LISTS["names"], _LISTS["phrases"]
-WHOLE, PARTS, VERBS = (frozenset(_NAMES[kind].split()) for kind in ("whole", "parts", "verbs"))
+BARE_NAMES, PARTS, VERBS = (frozenset(_NAMES[kind].split()) for kind in ("whole", "parts", "verbs"))
 PHRASE = re.compile(
     "|".join(
         [rf"\b(?i:{'|'.join(_PHRASES['words'])})\b".replace(" ", r"\s+")]
@@ -49,7 +49,7 @@ def is_banned(name: str, is_callable: bool) -> bool:
     bare = name.strip("_").lower()
     words = [word.lower() for word in WORD.findall(name)]
     return (
-        bare in WHOLE
+        bare in BARE_NAMES
         or not PARTS.isdisjoint(words)
         or (is_callable and ((words[:1] != [] and words[0] in VERBS) or bare.startswith("let_go")))
     )

@@ -126,7 +126,7 @@ class GatewayConfig:
     broker_session_timeout_ms: int = broker_setting(
         "broker.session.timeout.ms",
         9000,
-        "a gateway without a heartbeat for so long counts as dead",
+        "a gateway without a heartbeat for this time counts as dead",
         least=500,
         most=3_600_000,
     )

@@ -106,7 +106,7 @@ def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[M
             processor.hung_up,
         ),
         "unreadable_files": (
-            "responses that end in a file of a log that cannot be read: look at the disk",
+            "responses that end in a file of a log that cannot be read: check the disk",
             processor.unreadable.total,
         ),
     }

@@ -256,7 +256,7 @@ def test_a_put_of_a_group_counts_by_the_numbers_of_the_page() -> None:
     text = section(PAGE, "## Consumer groups")
     assert f"no version that is {KEPT - 1} or more" in " ".join(text.split())
     assert f"a version exists that is {KEPT} or more above it" in " ".join(text.split())
-    assert f"when there are {KEPT} or more of them" in " ".join(text.split())
+    assert f"when there are {KEPT} or more" in " ".join(text.split())
     assert paths.group_folder("id", ".a b/\u00e9").removeprefix("_groups/id/") == "~2ea~20b~2f~c3~a9"
 
 
@@ -264,9 +264,9 @@ def test_what_the_state_keeps_of_batches_is_as_the_page_says() -> None:
     text = " ".join(section(PAGE, "### The fold").split())
     assert KEPT_NUMBERS == 10
     assert "last ten numbers" in text
-    assert f"those of the last {KEPT_MS // PAUSE_MS} days" in text
-    assert "counts as one day at the most" in text
-    assert f"is {MAX_PARTITIONS:,} at the most" in text
+    assert f"the batches of the last {KEPT_MS // PAUSE_MS} days" in text
+    assert "counts as one day at most" in text
+    assert f"is at most {MAX_PARTITIONS:,}" in text
 
 
 def test_checksums_cover_what_the_table_says(topic: distlog.Topic) -> None:

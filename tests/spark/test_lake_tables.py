@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import distlog
 from distlog.spark import lake, to_table
 from distlog.spark.stream_plan import Limits
-from tools.spark_versions import place_of, with_pyspark
+from tools.spark_versions import path_of, with_pyspark
 
 pytestmark = pytest.mark.spark
 
@@ -36,7 +36,7 @@ VERSIONS = {"4.0": "4.0", "4.1": "4.1.1"}
 def test_each_record_is_there_once_and_each_key_has_its_last(version: str, tmp_path: Path) -> None:
     """Also after a run was killed between a commit of the table and whatever would follow, and after a restore."""
     jars = [str(path) for path in Path(JARS, version).glob("*.jar")] if JARS else []
-    folder = place_of(VERSIONS[version])
+    folder = path_of(VERSIONS[version])
     if not jars or not folder.exists():
         pytest.skip(
             f"needs PySpark {VERSIONS[version]}, Delta and Iceberg for it, and DISTLOG_TABLE_JARS: make table-jars"

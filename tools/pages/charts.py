@@ -28,7 +28,7 @@ def _chart(chart: Mapping[str, Any]) -> str:
     ticks = _ticks(is_log, max(bar["high"] for bar in bars))
     bottom = TOP + ROW * len(bars)
     for tick in ticks:
-        x = _place(tick, ticks, is_log)
+        x = _x_of(tick, ticks, is_log)
         drawing.line((x, TOP - 6), (x, bottom), kind="line" if is_log and tick == 1 else "axis")
         drawing.text(x, bottom + 18, f"{tick:g}", "small muted", "middle")
     for number, bar in enumerate(bars):
@@ -38,7 +38,7 @@ def _chart(chart: Mapping[str, Any]) -> str:
 
 def _bar(drawing: Drawing, bar: Mapping[str, Any], y: float, ticks: list[float], is_log: bool) -> None:
     """From the line at 1, or from 0, to the range of the runs; the range is the thick part."""
-    start, low, high = (_place(value, ticks, is_log) for value in (1 if is_log else 0, bar["low"], bar["high"]))
+    start, low, high = (_x_of(value, ticks, is_log) for value in (1 if is_log else 0, bar["low"], bar["high"]))
     kind = "worse" if is_log and bar["high"] < 1 else "bar"
     near, far = min(start, low, high), max(start, low, high)
     drawing.text(LABELS - 10, y + 15, bar["label"], "small", "end")
@@ -58,7 +58,7 @@ def _ticks(is_log: bool, largest: float) -> list[float]:
     return [float(value) for value in range(0, math.ceil(largest / 10) * 10 + 1, 10)]
 
 
-def _place(value: float, ticks: list[float], is_log: bool) -> float:
+def _x_of(value: float, ticks: list[float], is_log: bool) -> float:
     first, last = ticks[0], ticks[-1]
     share = math.log(value / first) / math.log(last / first) if is_log else (value - first) / (last - first)
     return round(LABELS + share * (WIDTH - LABELS - RIGHT), 1)

@@ -66,8 +66,8 @@ def commit_race() -> str:
 
 
 def vacuum() -> str:
-    """Versions in a row, with the floor; what is deleted on the left of it, what is kept on the right."""
-    drawing = Drawing(760, 380, "Vacuum deletes what no version from the gc floor on names")
+    """Versions in a row, with the floor; deleted files on its left, kept files on its right."""
+    drawing = Drawing(760, 380, "Vacuum deletes what no version from the vacuum horizon on names")
     for number in range(8):
         kind = "gone" if number < 3 else "file"
         drawing.box(30 + 88 * number, 60, 76, 36, f"v{number + 40}" if number < 7 else "v47 gc", kind)
@@ -76,8 +76,8 @@ def vacuum() -> str:
     drawing.text(30, 42, "older versions: not kept for readers", "small muted")
     drawing.box(30, 124, 236, 52, "removed by v42\n~no kept version names it: deleted", "gone")
     drawing.box(310, 124, 420, 52, "removed by v45\n~v43 and v44 still name it: kept", "new")
-    drawing.box(30, 196, 236, 52, "begun at v41, in no commit\n~a dead writer's: deleted", "gone")
-    drawing.box(310, 196, 420, 52, "begun at v44, in no commit yet\n~a writer may be at work: kept", "new")
+    drawing.box(30, 196, 236, 52, "started at v41, in no commit\n~a dead writer's: deleted", "gone")
+    drawing.box(310, 196, 420, 52, "started at v44, in no commit yet\n~a writer may be at work: kept", "new")
     drawing.box(30, 268, 236, 66, "a slow writer that began at v41\n~wants to commit after v47", "hot")
     drawing.arrow((266, 301), (308, 301))
     refused = (
@@ -110,16 +110,16 @@ def to_table() -> str:
     drawing.box(24, 24, 170, 52, "topic clicks\n~partitions 0 and 1", "hot")
     drawing.rectangle(290, 20, 446, 264, "ground axis", 8)
     drawing.text(306, 44, "the table's folder", "small muted")
-    for number, (offsets, told) in enumerate((("0 to 40", "whole"), ("40 to 65", "whole"), ("65 to 90", ""))):
+    for number, (offsets, label) in enumerate((("0 to 40", "whole"), ("40 to 65", "whole"), ("65 to 90", ""))):
         y = 60 + 74 * number
         drawing.box(310, y, 170, 56, f"_checkpoint: batch {number}\n~offsets {offsets}", "file")
         drawing.arrow((480, y + 28), (538, y + 28))
-        if told:
-            drawing.box(540, y, 176, 56, f"batch={number}/\n~Parquet, {told}", "new")
+        if label:
+            drawing.box(540, y, 176, 56, f"batch={number}/\n~Parquet, {label}", "new")
         else:
             drawing.box(540, y, 176, 56, "batch=2/\n~a part: the run died", "gone")
     drawing.arrow((194, 50), (288, 50))
-    drawing.box(24, 206, 210, 64, "the next run\n~the same offsets, and the\n~folder is written anew")
+    drawing.box(24, 206, 210, 64, "the next run\n~the same offsets, and the\n~folder is written again")
     drawing.arrow((234, 238), (308, 238))
     return drawing.svg()
 

@@ -43,8 +43,8 @@ class Drawing:
         self.rectangle(x, y, width, height, kind)
         lines = text.split("\n")
         for number, line in enumerate(lines):
-            place = y + height / 2 + 4.5 + (number - (len(lines) - 1) / 2) * 16
-            self.text(x + width / 2, place, line.removeprefix("~"), "small muted" * line.startswith("~"), "middle")
+            baseline = y + height / 2 + 4.5 + (number - (len(lines) - 1) / 2) * 16
+            self.text(x + width / 2, baseline, line.removeprefix("~"), "small muted" * line.startswith("~"), "middle")
 
     def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> None:
         """A line of text from x on, around it (`middle`) or up to it (`end`)."""

@@ -1,4 +1,5 @@
-"""What mkdocs calls while it builds the site: adds pages that docs/ does not hold, and completes the navigation.
+"""Hooks that mkdocs calls while it builds the site: adds pages that docs/ does not hold, and completes the
+navigation.
 
 Those pages are made from the code, or are files of the root.
 """
@@ -42,8 +43,8 @@ GENERATED: dict[str, Callable[[], str]] = {
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the pages that the navigation does not name at the end of its section `How to`."""
     named = set(re.findall(r"'([^']+\.md)'", repr(config.nav)))
-    found = {path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")}
-    next(each["How to"] for each in config.nav or [] if "How to" in each).extend(sorted(found - named))
+    pages = {path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")}
+    next(section["How to"] for section in config.nav or [] if "How to" in section).extend(sorted(pages - named))
     return config
 
 
@@ -67,7 +68,7 @@ _SEAM = re.compile(r"(?<=[a-zA-Z0-9)][._/=,-])(?=\w)")
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
-    """Let the names in tables break behind their dots and dashes, so that a narrow screen need not break words.
+    """Let the names in tables break after their dots and dashes, so that a narrow screen need not break words.
 
     It comes after the search has taken the words.
     """

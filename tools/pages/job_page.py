@@ -32,6 +32,9 @@ def _section(path: Path) -> str:
 
 def _row(action: argparse.Action) -> list[str]:
     metavar = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
-    given = "" if action.nargs == 0 else f" {metavar}"
+    value_text = "" if action.nargs == 0 else f" {metavar}"
     required = " (required)" if action.required else ""
-    return [code(f"{', '.join(action.option_strings)}{given}"), (action.help or "").replace("%%", "%") + required]
+    return [
+        code(f"{', '.join(action.option_strings)}{value_text}"),
+        (action.help or "").replace("%%", "%") + required,
+    ]

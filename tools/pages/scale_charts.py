@@ -14,14 +14,14 @@ from typing import Any
 from tools.pages.drawing import Drawing
 
 FIGURES = Path(__file__).parents[2] / "docs" / "scale.json"
-WIDTH, LEFT, RIGHT, INSET = 420, 58, 34, 24
+WIDTH, LEFT_MARGIN, RIGHT_MARGIN, INSET = 420, 58, 34, 24
 #: Where the panels begin, the space from one to the next, and the height of what is drawn in one.
 TOP, PANEL, HEIGHT = 62, 196, 118
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values from `low` to `high`, by a line or by their logarithms, and those of them that are named."""
+    """Values from `low` to `high`, by a line or by their logarithms, and the ones that have labels."""
 
     low: float
     high: float
@@ -76,11 +76,11 @@ class Panel:
         drawing.text(16, top, self.heading)
         for tick in self.up.ticks:
             y = round(bottom - self.up.share(tick) * HEIGHT, 1)
-            drawing.line((LEFT, y), (WIDTH - RIGHT, y), kind="axis")
-            drawing.text(LEFT - 8, y + 4, f"{tick:,.7g}", "small muted", "end")
+            drawing.line((LEFT_MARGIN, y), (WIDTH - RIGHT_MARGIN, y), kind="axis")
+            drawing.text(LEFT_MARGIN - 8, y + 4, f"{tick:,.7g}", "small muted", "end")
         for tick in self.across.ticks:
             drawing.text(self._x(tick), bottom + 17, f"{tick:,g}", "small muted", "middle")
-        drawing.text((LEFT + WIDTH - RIGHT) / 2, bottom + 33, self.below, "small muted", "middle")
+        drawing.text((LEFT_MARGIN + WIDTH - RIGHT_MARGIN) / 2, bottom + 33, self.below, "small muted", "middle")
         drawing.line(*points)
         for (x, y), (_, value) in zip(points, self.values, strict=True):
             if self.marks:
@@ -90,13 +90,13 @@ class Panel:
                 drawing.text(x, y - 9, shown(value), "small", "middle")
 
     def _x(self, value: float) -> float:
-        start = LEFT + INSET * self.marks
-        return round(start + self.across.share(value) * (WIDTH - RIGHT - start), 1)
+        start = LEFT_MARGIN + INSET * self.marks
+        return round(start + self.across.share(value) * (WIDTH - RIGHT_MARGIN - start), 1)
 
 
 def panel(figures: Mapping[str, Any], heading: str, column: str, below: str, up: Any, scale: float = 1) -> Panel:
     """A panel of one figure of each size, where it is known; it shows the figure times `scale`."""
-    values = [(float(size), facts[column] * scale) for size, facts in figures.items() if facts[column] is not None]
+    values = [(float(size), row[column] * scale) for size, row in figures.items() if row[column] is not None]
     return Panel(heading, values, Axis.log([*map(float, figures)]), up([y for _, y in values]), below)
 
 
@@ -105,40 +105,40 @@ def chart(title: str, note: str, panels: Sequence[Panel]) -> str:
     drawing = Drawing(WIDTH, TOP + PANEL * len(panels) - 6, title)
     drawing.text(16, 26, title, "title")
     drawing.text(16, 44, note, "small muted")
-    for top, each in zip(count(TOP + 14, PANEL), panels, strict=False):
-        each.draw(drawing, top)
+    for top, part in zip(count(TOP + 14, PANEL), panels, strict=False):
+        part.draw(drawing, top)
     return drawing.svg()
 
 
 def writers(figures: Mapping[str, Any]) -> str:
-    """What writers of one topic get done together, and how long each of them waits."""
-    made = partial(panel, figures["writers"], below="writers")
+    """How much the writers of one topic append together, and how long each waits."""
+    panel_of = partial(panel, figures["writers"], below="writers")
     return chart(
         "Writers of one topic",
         "Each with one append of ten records after the other.",
         [
-            made("appends a second, of all writers", "appends a second", up=Axis.linear),
-            made("seconds of an append, 99th percentile", "p99 ms", up=Axis.log, scale=0.001),
+            panel_of("appends a second, of all writers", "appends a second", up=Axis.linear),
+            panel_of("seconds of an append, 99th percentile", "p99 ms", up=Axis.log, scale=0.001),
         ],
     )
 
 
 def partitions(figures: Mapping[str, Any]) -> str:
-    """What an append into many partitions asks of S3, and what its records cost."""
-    made = partial(panel, figures["partitions"], below="partitions")
+    """The requests of an append into many partitions, and the price of its records."""
+    panel_of = partial(panel, figures["partitions"], below="partitions")
     return chart(
         "One append a second into all partitions",
         "Ten records of 100 bytes for each partition, with maintain.",
         [
-            made("requests an append", "requests an append", up=Axis.linear),
-            made("dollars of a million records", "$ a million records", up=Axis.log),
+            panel_of("requests an append", "requests an append", up=Axis.linear),
+            panel_of("dollars of a million records", "$ a million records", up=Axis.log),
         ],
     )
 
 
 def commits(figures: Mapping[str, Any]) -> str:
     """How many names the commit log has over a year."""
-    names = max(figures["micro-batches"].items(), key=lambda each: int(each[0]))[1]["names each day"]
+    names = max(figures["micro-batches"].items(), key=lambda part: int(part[0]))[1]["names each day"]
     values = [(float(day), float(count)) for day, count in enumerate(names, start=1)]
     across = Axis(0, len(names), range(0, len(names) + 1, max(1, len(names) // 6 // 10 * 10)))
     return chart(

@@ -1,4 +1,4 @@
-"""The pictures about segments: where their offsets come from, bundles, and appends in place."""
+"""The pictures about segments: where their offsets come from, bundles, and direct appends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tools.pages.drawing import Drawing
 def relocatable() -> str:
     """A log file that begins at offset 0, and the commit that moves it."""
     drawing = Drawing(760, 330, "A segment is written as if it began at 0; the commit gives it its base offset")
-    drawing.text(30, 36, "the log file, as it is written and stays", "small muted")
+    drawing.text(30, 36, "the log file, which never changes", "small muted")
     for number, text in enumerate(("batch 0", "batch 120", "batch 250", "batch 380")):
         drawing.box(30 + 170 * number, 48, 160, 50, f"{text}\n~offset is not in the CRC", "file")
     drawing.text(30, 134, "the commit says where it is", "small muted")
@@ -62,7 +62,7 @@ def active_segment() -> str:
     drawing.box(x, 116, 54, 52, "torn", "gone")
     drawing.line((x - 1, 90), (x - 1, 186))
     drawing.text(x - 1, 84, "position", "small", "middle")
-    drawing.text(736, 208, "Behind the position: bytes of a process that died.", "small muted", "end")
+    drawing.text(736, 208, "After the position: bytes of a process that died.", "small muted", "end")
     drawing.text(736, 224, "The next holder keeps whole batches, and cuts the rest.", "small muted", "end")
     life = {
         "commit: active": "~before the first append",

@@ -7,8 +7,8 @@ from tools.pages.markdown import code, table
 
 _HEAD = """# Settings of a topic
 
-Names, defaults and ranges are those of Kafka 4.1, but for three: `batch.bytes` is distlog's own;
-`file.delete.delay.ms` is a day, not a minute; `flush.messages` is 1, so what is acknowledged is on the device.
+Names, defaults and ranges are as in Kafka 4.1, except for three: `batch.bytes` is distlog's own;
+`file.delete.delay.ms` is a day, not a minute; `flush.messages` is 1, so acknowledged records are durable.
 [Durability](../guarantees.md#durability-of-direct-appends) says what the flush settings promise.
 
 They are given as `config={"retention.ms": -1}` in Python, and as `--config retention.ms=-1` to commands and jobs.

@@ -23,9 +23,9 @@ from distlog.core.topic import Topic
 
 #: The counters of each partition on a local disk, of all processes.
 _DONE = {
-    "appends": "appends in place",
-    "append_bytes": "bytes of appends in place",
-    "append_seconds": "how long appends in place took, with the wait for the lock",
+    "appends": "direct appends",
+    "append_bytes": "bytes of direct appends",
+    "append_seconds": "how long direct appends took, with the wait for the lock",
     "flushes": "syncs of active segments",
     "flush_seconds": "how long syncs of active segments took",
 }
