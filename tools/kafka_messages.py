@@ -16,7 +16,7 @@ from typing import Any, get_args
 from kio.index import load_request_schema, load_response_schema
 
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol.messages import FIXED, OTHERS, empty_value
+from distlog.gateway.protocol.messages import EMPTY_VALUES, FIXED, empty_value
 
 FILE = Path(__file__).parents[1] / "distlog" / "gateway" / "protocol" / "messages.txt"
 _MS = datetime.timedelta(milliseconds=1)
@@ -70,7 +70,7 @@ def _described(field: dataclasses.Field[Any]) -> tuple[list[str], Any]:
     nested = [inner for part in parts for inner in (part, *get_args(part)) if dataclasses.is_dataclass(inner)]
     is_array = any(getattr(part, "__origin__", None) is tuple for part in parts)
     kind = nested[0].__name__ if nested else field.metadata["kafka_type"]
-    if not nested and kind not in FIXED and kind not in OTHERS:
+    if not nested and kind not in FIXED and kind not in EMPTY_VALUES:
         raise NotImplementedError(f"a field of Kafka's protocol has an unknown kind: {field.name} {kind}")
     words = [kind + "[]" * is_array]
     if "tag" in field.metadata:

@@ -1,4 +1,4 @@
-"""Kafka's own protocol in front of the topics of one root: Kafka's clients read and write them.
+"""The Kafka protocol for the topics of one root, which Kafka clients read and write.
 
 A request goes its way in Kafka: acceptor, connection, RequestChannel, KafkaRequestHandlerPool, KafkaApis, and the
 log. Record batches pass as bytes: they are checked and appended as they came, and served as they are stored.

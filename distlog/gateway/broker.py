@@ -37,7 +37,7 @@ class Api(NamedTuple):
 class Broker:
     """The gateway as its handlers see it. `apis` are by their keys.
 
-    `security_protocol` is Kafka's name for how its clients connect. Without `acls` all of them may do everything.
+    `security_protocol` is Kafka's name for how its clients connect. Without `acls` every client may do everything.
     With `acls` clients may also change the `users` of the root.
     `check_password` queues a request, which is put off, for the thread of passwords.
     """
@@ -60,7 +60,7 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """An id of the root, the same for each gateway in front of it: 16 bytes in URL-safe base 64."""
+        """An id of the root, the same for each of its gateways: 16 bytes in URL-safe base 64."""
         digest = hashlib.sha256(self.metadata.root.url.encode()).digest()
         return urlsafe_b64encode(digest[:16]).decode().rstrip("=")
 

@@ -1,4 +1,4 @@
-"""The gateways of a root: their ids and leases, and which of them runs the tasks of maintenance."""
+"""The gateways of a root: their ids and leases, and which gateway runs the maintenance tasks."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Node:
 
     @classmethod
     def parse(cls, name: str) -> Node | None:
-        """The gateway with this name; None if it is no gateway's."""
+        """The gateway with this name; None for another name."""
         match = _NAME.fullmatch(name)
         if match is None or int(match["port"]) > 65535:
             return None
         return cls(int(match["id"]), match["host"], int(match["port"]), match["machine"])
 
     @property
-    def place(self) -> tuple[str, int, str]:
+    def address(self) -> tuple[str, int, str]:
         """Its host, port and machine: two processes cannot both listen there."""
         return self.host, self.port, self.machine
 
@@ -78,11 +78,11 @@ def _is_loopback(host: str) -> bool:
 
 
 # The gateways are a consumer group (distlog.core.read.membership) in the root's own folder, which share the
-# partitions of `__consumer_offsets`: each of them beats, and the partitions of a dead one go to the others. No
-# clock is compared with another's. The lease tells people and clients which gateway to ask. The epoch of the
+# partitions of `__consumer_offsets`: each sends heartbeats, and the partitions of a dead one go to the rest. Clocks
+# of different gateways are not compared. The lease shows people and clients which gateway to use. The epoch of the
 # partition keeps a gateway that lost it from committing (distlog.gateway.topics.leadership).
 
-#: The group of the gateways is no topic's.
+#: The group of the gateways does not belong to a topic.
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"
 
 _log = logging.getLogger("distlog.gateway")
@@ -90,7 +90,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The state at the last look; `term` grows when everything held before must be loaded anew.
+    """The state at the last sync; `term` grows when everything held before must be loaded again.
 
     `joins` counts the times that the gateway joined: its partitions from before the last one may be others' now.
     """
@@ -103,7 +103,7 @@ class _View:
 
 
 class GatewayLease:
-    """This gateway among those of `root`. One thread calls `sync` and `leave`, any thread the rest.
+    """This gateway's lease among the gateways of `root`. One thread calls `sync` and `leave`.
 
     `node_id` is the id that it wants, or None for the lowest free one.
     """
@@ -137,36 +137,38 @@ class GatewayLease:
         gateway at the same address counts as dead: its port is ours. Raises the errors of `count`, StorageError,
         CommitConflictError, CommitStateUnknownError.
         """
-        before, member = self._view, self._member
+        previous, member = self._view, self._member
         was_lapsed, joins = member.is_lapsed, member.joins
         member.sync(count, lambda numbers, added: dict.fromkeys(numbers, 0), pending)
         is_new = was_lapsed or member.joins != joins
         state = member.state
         assert state is not None
-        nodes = {each.id: node for each in state.members if (node := Node.parse(each.name)) is not None}
+        nodes = {peer.id: node for peer in state.members if (node := Node.parse(peer.name)) is not None}
         self.node = nodes.get(member.id, self.node)
         if is_new and len(nodes) > 1:
             # twice, as their requests take time too
-            self._known_at = self._clock() + 2 * FREQUENT.look * max(each.lease_ms for each in state.members) / 1000
-        for each in nodes.values():
-            if each not in self._unreachable and not each.is_reached_from(self.node.machine):
-                self._unreachable.add(each)
-                _log.warning("clients cannot reach %s, which coordinates some groups: advertise its address", each)
+            self._known_at = self._clock() + 2 * FREQUENT.look * max(peer.lease_ms for peer in state.members) / 1000
+        for peer_node in nodes.values():
+            if peer_node not in self._unreachable and not peer_node.is_reached_from(self.node.machine):
+                self._unreachable.add(peer_node)
+                _log.warning(
+                    "clients cannot reach %s, which coordinates some groups: advertise its address", peer_node
+                )
         self._view = _View(
             tuple(sorted(nodes.values(), key=lambda node: node.id)),
             {number: nodes[owner] for number, owner in state.owners.items() if owner in nodes},
             frozenset(member.owned.keys() - set(member.leaving)),
-            before.term + is_new,
+            previous.term + is_new,
             member.joins,
         )
-        return (before.held_partitions, before.term) != (self._view.held_partitions, self._view.term)
+        return (previous.held_partitions, previous.term) != (self._view.held_partitions, self._view.term)
 
     def due_s(self, pending: Collection[int]) -> float:
         """The seconds until `sync` should be called; 0 if at once."""
         return self._member.due_s(pending)
 
     def leave(self) -> None:
-        """Give all of it to the other gateways at once. Raises the errors of `sync`."""
+        """Give all its partitions to the other gateways immediately. Raises the errors of `sync`."""
         self._view = dataclasses.replace(self._view, held_partitions=frozenset(), term=self._view.term + 1)
         self._member.leave()
 
@@ -177,7 +179,7 @@ class GatewayLease:
 
     @property
     def is_lapsed(self) -> bool:
-        """True if other gateways may hold its partitions by now."""
+        """True if other gateways may hold its partitions already."""
         return self._member.is_lapsed
 
     @property
@@ -194,8 +196,8 @@ class GatewayLease:
     @property
     def nodes(self) -> Sequence[Node]:
         """The live gateways that clients of this one can reach, itself included, by id."""
-        others = (node for node in self._view.nodes if node.place != self.node.place)
-        reachable = [node for node in others if node.is_reached_from(self.node.machine) and node.id != self.node.id]
+        peers = (node for node in self._view.nodes if node.address != self.node.address)
+        reachable = [node for node in peers if node.is_reached_from(self.node.machine) and node.id != self.node.id]
         return sorted([*reachable, self.node], key=lambda node: node.id)
 
     @property
@@ -218,16 +220,16 @@ class GatewayLease:
         """
         return shares(topic_id, partitions, tuple(node.id for node in self.nodes))
 
-    def _name(self, others: Sequence[Member]) -> str:
-        used = {node.id for other in others if (node := Node.parse(other.name)) is not None}
+    def _name(self, members: Sequence[Member]) -> str:
+        used = {node.id for other in members if (node := Node.parse(other.name)) is not None}
         number = self.node.id if self._member.id else self._wanted_id
         if number is None or number in used:
-            number = next(each for each in range(len(used) + 1) if each not in used)
+            number = next(candidate for candidate in range(len(used) + 1) if candidate not in used)
         return str(dataclasses.replace(self.node, id=number))
 
     def _is_predecessor(self, member: Member) -> bool:
         node = Node.parse(member.name)
-        return node is not None and node.place == self.node.place
+        return node is not None and node.address == self.node.address
 
 
 @lru_cache(maxsize=256)
@@ -237,14 +239,14 @@ def shares(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int
     No gateway has more than its share, so that all are used: a partition that would be one too many goes to the next.
     """
     least, more = divmod(partitions, len(ids))
-    found, counts = list[int](), dict.fromkeys(ids, 0)
+    leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
-        free = [each for each in ids if counts[each] < least + (more > 0)]
+        free = [id_ for id_ in ids if counts[id_] < least + (more > 0)]
         best = max(free, key=partial(_weight, topic_id, number)) if len(free) > 1 else free[0]
         more -= counts[best] == least
         counts[best] += 1
-        found.append(best)
-    return found
+        leaders.append(best)
+    return leaders
 
 
 def _weight(topic_id: str, partition: int, node_id: int) -> bytes:
@@ -272,7 +274,7 @@ class TaskLease:
     ) -> None:
         name = f"{os.getpid()} on {this_machine()}"
         log = GroupLog(root, ROOT_ID, MAINTENANCE_GROUP, clock=clock)
-        self._member = Membership(log, lambda others: name, None, lease_s, FREQUENT, clock, new_id)
+        self._member = Membership(log, lambda members: name, None, lease_s, FREQUENT, clock, new_id)
 
     @property
     def is_held(self) -> bool:
@@ -296,7 +298,7 @@ class TaskLease:
 
 
 class Maintenance:
-    """The tasks of `root` in threads, while this process has their lease. `settings` are Kafka's broker settings."""
+    """The tasks of `root` in threads, while this process has their lease. `settings` are broker settings of Kafka."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class GroupSettings:
     )
 
 
-#: The classes of Kafka's brokers with ACLs: each means those of this gateway.
+#: Kafka's authorizer class for ACLs; here it selects the gateway's ACLs.
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _COMMA = re.compile(r",\s*User:")
 _AUTHORIZERS = ("", STANDARD_AUTHORIZER, "kafka.security.authorizer.AclAuthorizer")
@@ -97,7 +97,9 @@ class AclSettings:
     @property
     def super_principals(self) -> frozenset[str]:
         """The principals of `super.users`."""
-        return frozenset(check_principal(each.strip()) for each in self.super_users.split(";") if each.strip())
+        return frozenset(
+            check_principal(principal.strip()) for principal in self.super_users.split(";") if principal.strip()
+        )
 
 
 _MINUTE_MS = 60_000
@@ -110,9 +112,9 @@ class GatewayConfig:
     `advertised` is the host and port for clients; without it, the address that a client connected to is advertised.
     A gateway without a heartbeat for `broker_session_timeout_ms` counts as dead.
     `queued_max_request_bytes` bounds the requests that are received or handled, `fetch_memory_bytes` the records in
-    responses that clients have not taken yet. `request_timeout_ms` is how long a request, once begun, may take to
+    responses that clients have not taken yet. `request_timeout_ms` is how long a request, once started, may take to
     arrive, and a client to take its response: a second more for each MiB, but no longer without a byte.
-    `authentication_timeout_ms` bounds TLS's handshake, and then SASL. Of `open_files` half may be connections.
+    `authentication_timeout_ms` bounds TLS's handshake, and then SASL. Half of `open_files` may be connections.
     `process` is the number of this process, of `processes` that share the settings: each has an equal part of the
     memory, and their ids follow each other.
     """
@@ -215,7 +217,7 @@ _OF_TOPICS = {topic: broker for broker, topic in SAME_MEANING.items()} | {
 
 
 class ShownSetting(NamedTuple):
-    """A setting of the gateway, as it is now."""
+    """A setting of the gateway with its current value."""
 
     name: str
     value: str
@@ -227,7 +229,7 @@ def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> Gate
     """The config with the settings of Kafka that it knows; other settings are ignored. Raises InvalidConfigError."""
     groups = replace(config.groups, **given_values(GroupSettings, settings))
     acls = replace(config.acls, **given_values(AclSettings, settings))
-    # a file of settings without an authorizer does not end that of --acls
+    # a file of settings without an authorizer does not disable --acls
     acls = replace(acls, authorizer=acls.authorizer or config.acls.authorizer)
     return replace(config, groups=groups, acls=acls, **given_values(GatewayConfig, settings))
 
@@ -235,7 +237,9 @@ def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> Gate
 def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
     """The settings of the gateway itself, sorted by name."""
     values = chain(shown(config), shown(config.groups), shown(config.acls))
-    return sorted(ShownSetting(one.name, value, is_default, one.meaning) for one, value, is_default in values)
+    return sorted(
+        ShownSetting(setting.name, value, is_default, setting.meaning) for setting, value, is_default in values
+    )
 
 
 def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSetting]:

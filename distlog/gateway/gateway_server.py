@@ -114,8 +114,8 @@ def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[M
         counters["denials"] = ("rights that clients asked for, and no ACL gave them", broker.acls.denials.total)
     authentication = processor.authentication
     return [
-        *(_metric(name, "gauge", *facts) for name, facts in gauges.items()),
-        *(_metric(name, "counter", *facts) for name, facts in counters.items()),
+        *(_metric(name, "gauge", *metric) for name, metric in gauges.items()),
+        *(_metric(name, "counter", *metric) for name, metric in counters.items()),
         *(authentication.metrics() if authentication else ()),
     ]
 
@@ -143,19 +143,19 @@ class ShutdownDeadline:
             return False
 
     def has_done(self, work: Callable[[], None]) -> bool:
-        """Do `work` in another thread; False if it is not done in time, and goes on. Raises its errors."""
-        done: Future[bool] = Future()
+        """Do `work` in another thread; returns False if it is still running after the timeout. Raises its errors."""
+        result: Future[bool] = Future()
 
         def run() -> None:
             try:
                 work()
             except BaseException as error:
-                done.set_exception(error)
+                result.set_exception(error)
             else:
-                done.set_result(True)
+                result.set_result(True)
 
         threading.Thread(target=run, name="gateway-close", daemon=True).start()
-        return self.result_of(done)
+        return self.result_of(result)
 
 
 #: How long a stop may take, and the share of that which is kept for the device: clients cannot use it up.
@@ -175,7 +175,7 @@ _OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
 _FLUSH_MS = 500
 #: The largest Produce request that the network's thread may handle itself.
 _SMALL_BYTES = 128 << 10
-#: How often it is checked for events that a summary has to tell.
+#: How often events are checked for a summary.
 _LOG_MS = 5000
 #: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
 _LOOK_MS = {True: 1000, False: 5000}
@@ -193,23 +193,23 @@ def _access(
         return None, None
     users = RootUsers(metadata, clock)
     if authentication is not None:
-        authentication.others = lambda: users.secrets
+        authentication.root_secrets = lambda: users.secrets
     acls = RootAcls(metadata, clock, settings.super_principals, everyone_if_none=settings.everyone_if_none)
     return acls, users
 
 
-def _look(work: Callable[[], None], subject: str) -> None:
+def _run_logged(work: Callable[[], None], subject: str) -> None:
     # a task that raises would be the thread's last
     try:
         work()
     except Exception as error:
-        error_code(error, f"a look at {subject}")
+        error_code(error, f"reading {subject}")
 
 
 class GatewayServer:
     """Kafka's protocol at `host` and `port` (0: a free one), for the topics below `root`. Use it in a `with` block.
 
-    `settings` are Kafka's broker settings: the gateway's own, and the defaults of topics.
+    `settings` are broker settings of Kafka: the gateway's own, and the defaults of topics.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class GatewayServer:
         memory = FetchMemory(config.fetch_memory_limit)
         linger_ms = 0 if metadata.root.is_local_disk else config.linger_ms
         store = OffsetsTopic(metadata.root.url, linger_ms=linger_ms, storage_options=storage_options)
-        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, metadata.clients_topics)
+        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, metadata.clients_topics)
         kept_ms = config.offsets_retention_ms
         self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=kept_ms)
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
@@ -263,10 +263,10 @@ class GatewayServer:
                 ("kafka-password-handler", _PASSWORD_THREADS),
             )
         ]
-        self._channel, *others, self._passwords = (each.channel for each in self._handlers)
+        self._channel, *channels, self._passwords = (handlers.channel for handlers in self._handlers)
         self._channels = {
             key: channel
-            for channel, keys in zip(others, (OF_MEMBERS, OF_TRANSACTIONS, OF_TOPICS, OF_SASL), strict=True)
+            for channel, keys in zip(channels, (OF_MEMBERS, OF_TRANSACTIONS, OF_TOPICS, OF_SASL), strict=True)
             for key in keys
         }
         self._scheduler = Scheduler()
@@ -278,16 +278,16 @@ class GatewayServer:
         scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
         dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot)
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
-        for name, look in self._looks.items():
-            scheduler.schedule(name, look, delay_ms=0, period_ms=look_ms)
+        for name, refresh in self._refreshes.items():
+            scheduler.schedule(name, refresh, delay_ms=0, period_ms=look_ms)
         scheduler.schedule("event-logs", self._log_events, delay_ms=_LOG_MS, period_ms=_LOG_MS)
-        scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
+        scheduler.schedule("dropped-topics", dropped.check, delay_ms=look_ms, period_ms=look_ms)
         # not by the thread of sessions: thousands of groups may expire at a time, each of which is written
-        expire = partial(_look, self._groups.offsets.expire, "unused positions")
+        expire = partial(_run_logged, self._groups.offsets.expire, "unused positions")
         scheduler.schedule("unused-positions", expire, delay_ms=_EXPIRY_MS, period_ms=_EXPIRY_MS)
         close_unused = partial(metadata.close_unused, lambda: scheduler.is_stopping)
         scheduler.schedule("close-unused", close_unused, delay_ms=_CLOSE_MS, period_ms=_CLOSE_MS)
-        scheduler.schedule("group-topics", self._groups.consumers.look, delay_ms=look_ms, period_ms=look_ms)
+        scheduler.schedule("group-topics", self._groups.consumers.refresh, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
                 scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
@@ -301,16 +301,18 @@ class GatewayServer:
         self._processor.failures.log(is_last=is_last)
 
     @property
-    def _looks(self) -> dict[str, Callable[[], None]]:
+    def _refreshes(self) -> dict[str, Callable[[], None]]:
         """The tasks that read what other gateways changed for all, by name."""
-        looks: dict[str, Callable[[], None]] = {
-            "dynamic-configs": partial(_look, self.broker.configs.look, "quotas and settings of groups")
+        refreshes: dict[str, Callable[[], None]] = {
+            "dynamic-configs": partial(_run_logged, self.broker.configs.refresh, "quotas and settings of groups")
         }
         if self.broker.acls is not None:
-            looks["acls"] = partial(_look, self.broker.acls.look, "ACLs")
+            refreshes["acls"] = partial(_run_logged, self.broker.acls.refresh, "ACLs")
         if self.broker.users is not None:
-            looks["user-credentials"] = partial(_look, self.broker.users.look, "the credentials of users")
-        return looks
+            refreshes["user-credentials"] = partial(
+                _run_logged, self.broker.users.refresh, "the credentials of users"
+            )
+        return refreshes
 
     @property
     def port(self) -> int:
@@ -336,7 +338,7 @@ class GatewayServer:
 
     def metrics(self) -> list[Metric]:
         """Counters of requests and connections, and gauges of the moment; makes no request to storage."""
-        waiting = sum(len(each.channel) for each in self._handlers)
+        waiting = sum(len(handlers.channel) for handlers in self._handlers)
         return [*server_metrics(self._processor, self.broker, waiting), *self._requests.metrics()]
 
     @property
@@ -360,12 +362,12 @@ class GatewayServer:
             self._lease.be_at(host, port, this_machine())
             self._groups.join()
             # until ACLs are known, only super users are served
-            for look in self._looks.values() if self.broker.acls is not None else ():
-                look()
+            for refresh in self._refreshes.values() if self.broker.acls is not None else ():
+                refresh()
             joined()
             self._wait_for_others(is_to_stop)
         except BaseException:
-            # also behind an interrupt: others would send clients to one that answers nobody
+            # also after an interrupt: other gateways would send clients to one that does not answer
             self._in_loop(self._acceptor.stop(0)).result()
             ShutdownDeadline(STOP_TIMEOUT_S).has_done(self._groups.stop)
             self._end_loop(STOP_TIMEOUT_S)
@@ -382,7 +384,7 @@ class GatewayServer:
         return self
 
     def _wait_for_others(self, is_to_stop: Callable[[], bool]) -> None:
-        """Answer no client before all gateways know of each other, or it may stand still for minutes.
+        """Answer no client before all gateways know of each other, or the client may stall for minutes.
 
         It would take this one for the only leader. And librdkafka forgets what it has asked a gateway that the answer
         of another one does not name.
@@ -404,8 +406,8 @@ class GatewayServer:
         stopping = self._in_loop(self._acceptor.stop(drained.left_s))
         self.broker.fetches.stop()
         self.broker.appends.stop()
-        self._groups.hurry()
-        self.broker.metadata.hurry()
+        self._groups.release_members()
+        self.broker.metadata.commit_now()
         finished = end.result_of(stopping)
         for handlers in self._handlers:
             finished = handlers.stop(drained.left_s) and finished

@@ -1,4 +1,4 @@
-"""Kafka's clients write and read through the gateway, with their defaults; distlog reads what they wrote."""
+"""Kafka clients write and read through the gateway, with their defaults; distlog reads what they wrote."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def confluent_values(gateway: GatewayServer, partition: int, count: int) -> list
     )
     consumer.assign([confluent_kafka.TopicPartition("clicks", partition, 0)])
     try:
-        found = [consumer.poll(120) for _ in range(count)]
-        assert [record.error() for record in found] == [None] * count
-        return [record.value() for record in found]
+        actual = [consumer.poll(120) for _ in range(count)]
+        assert [record.error() for record in actual] == [None] * count
+        return [record.value() for record in actual]
     finally:
         consumer.close()
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_confluent_kafka_writes_and_reads_in_each_codec(gateway: GatewayServer, codec: str) -> None:
-    told: list[tuple[Any, int]] = []
+    codes: list[tuple[Any, int]] = []
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": gateway.address, "enable.idempotence": True, "compression.type": codec}
     )
@@ -40,10 +40,10 @@ def test_confluent_kafka_writes_and_reads_in_each_codec(gateway: GatewayServer, 
             f"value {number}",
             key=f"key {number}",
             partition=number % 2,
-            on_delivery=lambda error, record: told.append((error, record.offset())),
+            on_delivery=lambda error, record: codes.append((error, record.offset())),
         )
     assert producer.flush(300) == 0
-    assert sorted(told, key=lambda each: each[1]) == [(None, number // 2) for number in range(1000)]
+    assert sorted(codes, key=lambda code: code[1]) == [(None, number // 2) for number in range(1000)]
     assert confluent_values(gateway, 1, 500) == [b"value %d" % number for number in range(1, 1000, 2)]
     rows = opened(gateway).scan(partitions=[0]).to_table().to_pylist()
     assert [(row["offset"], row["key"], row["value"]) for row in rows] == [
@@ -56,7 +56,7 @@ def test_kafka_python_writes_and_reads(gateway: GatewayServer) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=gateway.address)
     sent = [producer.send("clicks", b"%d" % number, partition=0) for number in range(100)]
     producer.flush(300)
-    assert [each.get(120).offset for each in sent] == list(range(100))
+    assert [future.get(120).offset for future in sent] == list(range(100))
     producer.close()
     consumer = kafka.KafkaConsumer(bootstrap_servers=gateway.address, auto_offset_reset="earliest")
     part = kafka.TopicPartition("clicks", 0)
@@ -69,7 +69,7 @@ def test_kafka_python_writes_and_reads(gateway: GatewayServer) -> None:
 def test_aiokafka_writes_and_reads(gateway: GatewayServer) -> None:
     aiokafka = pytest.importorskip("aiokafka")
 
-    async def both() -> list[bytes]:
+    async def read_all() -> list[bytes]:
         async with aiokafka.AIOKafkaProducer(bootstrap_servers=gateway.address, enable_idempotence=True) as producer:
             for number in range(100):
                 await producer.send("clicks", b"%d" % number, partition=0)
@@ -78,10 +78,10 @@ def test_aiokafka_writes_and_reads(gateway: GatewayServer) -> None:
             consumer.assign([aiokafka.TopicPartition("clicks", 0)])
             return [(await consumer.getone()).value for _ in range(100)]
 
-    assert asyncio.run(both()) == [b"%d" % number for number in range(100)]
+    assert asyncio.run(read_all()) == [b"%d" % number for number in range(100)]
 
 
-def test_a_client_reads_what_programs_append_in_place_and_by_commits(gateway: GatewayServer) -> None:
+def test_a_client_reads_what_programs_append_directly_and_by_commits(gateway: GatewayServer) -> None:
     topic = opened(gateway)
     topic.append([{"value": b"committed"}], partition=0)
     with topic.writer() as writer:

@@ -1,4 +1,4 @@
-"""What real clients do when the gateway cannot keep their positions for a while: they try again."""
+"""Real clients retry when the gateway cannot store their offsets for a while."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
 
 def failing(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer, times: int) -> list[str]:
     """Have the storage fail some times when a commit looks for its topic; what was asked for."""
-    metadata, asked, find = gateway.broker.metadata, list[str](), gateway.broker.metadata.topic
+    metadata, requested, find = gateway.broker.metadata, list[str](), gateway.broker.metadata.topic
 
-    def found(name: str) -> Any:
-        asked.append(name)
-        if len(asked) <= times:
+    def find_or_fail(name: str) -> Any:
+        requested.append(name)
+        if len(requested) <= times:
             raise StorageError("no answer")
         return find(name)
 
-    monkeypatch.setattr(metadata, "topic", found)
-    return asked
+    monkeypatch.setattr(metadata, "topic", find_or_fail)
+    return requested
 
 
 def test_librdkafka_commits_again_when_the_storage_did_not_answer(
@@ -40,14 +40,14 @@ def test_librdkafka_commits_again_when_the_storage_did_not_answer(
 ) -> None:
     kafka = pytest.importorskip("confluent_kafka")
     client = kafka.Consumer({"bootstrap.servers": gateway.address, "group.id": "billing", "log_level": 0})
-    place = kafka.TopicPartition("clicks", 0, 0)
+    partition = kafka.TopicPartition("clicks", 0, 0)
     # the coordinator is known before
-    client.committed([place], 30)
-    asked = failing(monkeypatch, gateway, 2)
-    (told,) = client.commit(offsets=[place], asynchronous=False)
+    client.committed([partition], 30)
+    requested = failing(monkeypatch, gateway, 2)
+    (reply,) = client.commit(offsets=[partition], asynchronous=False)
     client.close()
-    assert told.error is None
-    assert len(asked) > 2
+    assert reply.error is None
+    assert len(requested) > 2
 
 
 def test_kafka_python_commits_again_when_the_storage_did_not_answer(
@@ -55,11 +55,11 @@ def test_kafka_python_commits_again_when_the_storage_did_not_answer(
 ) -> None:
     kafka = pytest.importorskip("kafka")
     client = kafka.KafkaConsumer(bootstrap_servers=gateway.address, group_id="billing", enable_auto_commit=False)
-    place = kafka.TopicPartition("clicks", 0)
-    client.assign([place])
-    assert client.committed(place) is None
-    asked = failing(monkeypatch, gateway, 2)
-    client.commit({place: kafka.OffsetAndMetadata(0, "", -1)})
-    assert client.committed(place) == 0
+    partition = kafka.TopicPartition("clicks", 0)
+    client.assign([partition])
+    assert client.committed(partition) is None
+    requested = failing(monkeypatch, gateway, 2)
+    client.commit({partition: kafka.OffsetAndMetadata(0, "", -1)})
+    assert client.committed(partition) == 0
     client.close()
-    assert len(asked) > 2
+    assert len(requested) > 2

@@ -30,28 +30,30 @@ def two(memory_url: Address) -> Iterator[tuple[Gateway, Gateway]]:
     distlog.create(f"{memory_url.url}/clicks", 2)
     gateways = Gateway(memory_url), Gateway(memory_url)
     yield gateways
-    for each in gateways:
-        each.close()
+    for gateway in gateways:
+        gateway.close()
 
 
 def stable(topic: Topic) -> list[int]:
     """The last stable offset of each partition, from the metadata alone."""
     snapshot = topic.refresh().snapshot
-    with_transactions = [each for state in snapshot.partitions for each in state.segments if each.has_transactions]
-    assert NOT_LOOKED not in [each.first_unstable_offset for each in with_transactions]
+    with_transactions = [
+        segment for state in snapshot.partitions for segment in state.segments if segment.has_transactions
+    ]
+    assert NOT_LOOKED not in [transaction.first_unstable_offset for transaction in with_transactions]
     return [last_stable_offset(topic.reader, state) for state in snapshot.partitions]
 
 
 def test_what_is_undecided_is_told_by_the_metadata_while_it_is_and_no_longer(two: tuple[Gateway, Gateway]) -> None:
-    one, other = two
-    topic = one.topic()
-    one.send(7, b"a")
+    first, other = two
+    topic = first.topic()
+    first.send(7, b"a")
     topic.append([{"value": b"plain"}], partition=0)
     other.send(8, b"b")
     assert (stable(topic), seen(topic)[0]) == ([0, 0], [])
     other.end(7, is_committed=True)
     assert (stable(topic), seen(topic)[0]) == ([2, 0], [b"a", b"plain"])
-    one.end(8, is_committed=False)
+    first.end(8, is_committed=False)
     assert (stable(topic), seen(topic)[0]) == ([5, 0], [b"a", b"plain"])
     assert seen(topic, "read_uncommitted")[0] == [b"a", b"plain", b"b"]
 
@@ -60,14 +62,14 @@ def test_what_is_undecided_is_told_by_the_metadata_while_it_is_and_no_longer(two
 def test_an_end_marker_that_another_commit_overtakes_ends_what_it_should(
     two: tuple[Gateway, Gateway], monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
-    one, other = two
-    one.send(7, b"a")
+    first, other = two
+    first.send(7, b"a")
     overtaken = list[int]()
     # the marker is written, and not committed
     after_write(monkeypatch, lambda path: "/_commits/" not in path, lambda: overtaken.append(other.send(8, b"b")))
-    one.end(7, is_committed=is_committed)
+    first.end(7, is_committed=is_committed)
     assert overtaken == [1]
-    topic = one.topic()
+    topic = first.topic()
     assert (stable(topic)[0], seen(topic)[0]) == (1, [b"a"] if is_committed else [])
     other.end(8, is_committed=True)
     assert seen(topic)[0] == ([b"a", b"b"] if is_committed else [b"b"])
@@ -93,9 +95,9 @@ def test_a_refused_batch_is_left_out_and_the_others_are_committed(two: tuple[Gat
 
 
 def test_what_retention_deleted_of_an_open_transaction_blocks_nobody(two: tuple[Gateway, Gateway]) -> None:
-    one, other = two
-    topic = one.topic()
-    one.send(7, b"a")
+    first, other = two
+    topic = first.topic()
+    first.send(7, b"a")
     other.send(8, b"b")
     topic.delete_records({0: 1})
     assert stable(topic)[0] == 1
@@ -104,41 +106,41 @@ def test_what_retention_deleted_of_an_open_transaction_blocks_nobody(two: tuple[
     assert stable(topic)[0] == 2
     topic.append([{"value": b"plain"}], partition=0)
     # it knows of the transactions what it has read, another one nothing
-    one.end(7, is_committed=False)
+    first.end(7, is_committed=False)
     other.end(8, is_committed=True)
-    third = Gateway(one.address)
+    third = Gateway(first.address)
     third.end(8, is_committed=True)
     third.close()
     assert seen(topic)[0] == [b"plain"]
 
 
 def test_a_gateway_that_begins_knows_what_has_been_open_for_long(two: tuple[Gateway, Gateway]) -> None:
-    one, _ = two
-    one.send(7, b"a")
-    later = Gateway(one.address)
+    first, _ = two
+    first.send(7, b"a")
+    later = Gateway(first.address)
     later.now_ms = NOW + HOUR_MS
     later.send(8, b"b")
-    assert stable(one.topic())[0] == 0
+    assert stable(first.topic())[0] == 0
     later.end(8, is_committed=True)
-    assert (stable(one.topic())[0], seen(one.topic())[0]) == (0, [])
+    assert (stable(first.topic())[0], seen(first.topic())[0]) == (0, [])
     later.end(7, is_committed=False)
-    assert seen(one.topic())[0] == [b"b"]
+    assert seen(first.topic())[0] == [b"b"]
     later.close()
 
 
 def test_a_job_that_wrote_for_long_hides_nothing_that_was_sent_before_its_commit(
     two: tuple[Gateway, Gateway],
 ) -> None:
-    one, _ = two
-    topic = one.topic()
-    one.now_ms = topic.handle.clock()
-    one.send(7, b"a")
-    one.end(7, is_committed=True)
-    an_hour_ago = TopicHandle.of(topic.storage, topic.name, topic.handle.log, lambda: one.now_ms - HOUR_MS)
+    first, _ = two
+    topic = first.topic()
+    first.now_ms = topic.handle.clock()
+    first.send(7, b"a")
+    first.end(7, is_committed=True)
+    an_hour_ago = TopicHandle.of(topic.storage, topic.name, topic.handle.log, lambda: first.now_ms - HOUR_MS)
     Topic(an_hour_ago, topic.refresh().snapshot).append([{"value": b"by a job"}], partition=0)
     # the client did not get the answer, and asks another gateway
-    later = Gateway(one.address)
-    later.now_ms = one.now_ms
+    later = Gateway(first.address)
+    later.now_ms = first.now_ms
     assert later.send(7, b"a") == 0
     later.close()
 
@@ -146,12 +148,12 @@ def test_a_job_that_wrote_for_long_hides_nothing_that_was_sent_before_its_commit
 def test_a_gateway_that_has_read_but_the_end_marker_of_a_transaction_takes_the_producers_next_batch(
     two: tuple[Gateway, Gateway],
 ) -> None:
-    one, _ = two
-    one.send(7, b"a")
-    one.now_ms = NOW + HOUR_MS // 5
-    one.end(7, is_committed=True)
+    first, _ = two
+    first.send(7, b"a")
+    first.now_ms = NOW + HOUR_MS // 5
+    first.end(7, is_committed=True)
     # from here on it does not read what is older than 15 minutes
-    later = Gateway(one.address)
+    later = Gateway(first.address)
     later.now_ms = NOW + HOUR_MS // 3
     later.send(7, b"b", sequence=1)
     later.end(7, is_committed=True)
@@ -159,7 +161,7 @@ def test_a_gateway_that_has_read_but_the_end_marker_of_a_transaction_takes_the_p
     later.close()
 
 
-def test_what_was_appended_in_place_is_known_in_a_copy_on_an_object_store(
+def test_what_was_appended_directly_is_known_in_a_copy_on_an_object_store(
     memory_url: Address, tmp_path: Path
 ) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
@@ -185,8 +187,8 @@ def test_what_was_appended_in_place_is_known_in_a_copy_on_an_object_store(
     with pytest.raises(OutOfOrderSequenceError):
         sent(5)
     gateway.close()
-    found = distlog.open(copy.url).producers().to_table().to_pylist()
-    assert [(each["producer_id"], each["last_sequence"]) for each in found] == [(row["producer_id"], 3)]
+    actual = distlog.open(copy.url).producers().to_table().to_pylist()
+    assert [(producer["producer_id"], producer["last_sequence"]) for producer in actual] == [(row["producer_id"], 3)]
 
 
 def test_what_retention_and_merging_took_away_is_known_all_the_same(two: tuple[Gateway, Gateway]) -> None:
@@ -202,23 +204,23 @@ def test_what_retention_and_merging_took_away_is_known_all_the_same(two: tuple[G
     topic.retention()
     later = Gateway(two[0].address)
     assert [sent(later, number) for number in (3, 5, 6)] == [3, 5, 6]
-    before = topic.refresh().version
+    previous = topic.refresh().version
     topic.delete_records({0: 7})
-    topic.restore(version=before)
+    topic.restore(version=previous)
     assert [sent(later, number) for number in (6, 7)] == [6, 7]
     later.close()
 
 
 def test_checkpoints_and_restores_keep_what_is_undecided(two: tuple[Gateway, Gateway]) -> None:
-    one, other = two
-    topic = one.topic()
-    one.send(7, b"a")
-    before = topic.refresh().version
+    first, other = two
+    topic = first.topic()
+    first.send(7, b"a")
+    previous = topic.refresh().version
     for number in range(101):
-        one.send(8, b"%d" % number)
+        first.send(8, b"%d" % number)
     other.end(8, is_committed=False)
     assert (stable(distlog.open(topic.url))[0], seen(distlog.open(topic.url))[0]) == (0, [])
-    topic.restore(version=before)
+    topic.restore(version=previous)
     assert stable(topic)[0] == 0
     other.end(7, is_committed=True)
     assert seen(topic)[0] == [b"a"]

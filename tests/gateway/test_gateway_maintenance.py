@@ -1,4 +1,4 @@
-"""Gateways that also maintain their root: one of them runs the tasks at a time, and a second one would do no harm."""
+"""Gateways that also maintain their root: one gateway runs the tasks at a time, and a second one would do no harm."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Leases:
 
 def test_one_process_has_the_lease_of_the_tasks_until_it_leaves_or_dies(memory_url: Address) -> None:
     leases = Leases(memory_url)
-    one, two, three = leases.begin(), leases.begin(), leases.begin()
-    leases.go_on(one, two, three, seconds=3 * LEASE_S)
-    assert (one.is_held, two.is_held, three.is_held) == (True, False, False)
-    one.leave()
+    first, two, three = leases.begin(), leases.begin(), leases.begin()
+    leases.go_on(first, two, three, seconds=3 * LEASE_S)
+    assert (first.is_held, two.is_held, three.is_held) == (True, False, False)
+    first.leave()
     leases.go_on(two, three, seconds=LEASE_S / 10)
-    assert (one.is_held, two.is_held, three.is_held) == (False, True, False)
+    assert (first.is_held, two.is_held, three.is_held) == (False, True, False)
     leases.go_on(three, seconds=LEASE_S)
     assert (two.is_held, three.is_held) == (False, False)
     leases.go_on(three, seconds=LEASE_S * 0.4)
@@ -64,10 +64,10 @@ def test_a_storage_that_takes_nothing_ends_the_lease_and_not_the_process(
     memory_url: Address, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     leases = Leases(memory_url)
-    one = leases.begin()
+    first = leases.begin()
     refuse_writes(monkeypatch)
-    leases.go_on(one, seconds=LEASE_S + 1)
-    assert not one.is_held
+    leases.go_on(first, seconds=LEASE_S + 1)
+    assert not first.is_held
     assert "could not be renewed" in caplog.text
 
 
@@ -81,22 +81,22 @@ def maintained(memory_url: Address) -> Iterator[tuple[list[Maintenance], SimpleQ
         for n in range(2)
     ]
     yield tasks, runs
-    for each in tasks:
-        each.stop()
+    for task in tasks:
+        task.stop()
 
 
 def test_of_two_gateways_one_runs_the_tasks_and_the_other_goes_on_when_it_ends(
     maintained: tuple[list[Maintenance], SimpleQueue[tuple[int, TaskRun]]],
 ) -> None:
-    (one, two), runs = maintained
-    one.start()
-    until(lambda: one.lease.is_held)
+    (first, two), runs = maintained
+    first.start()
+    until(lambda: first.lease.is_held)
     two.start()
     until(lambda: runs.qsize() > 12)
-    found = [runs.get() for _ in range(12)]
-    assert {number for number, run in found if run.task != "load-logs"} == {0}
-    assert {number for number, run in found if run.task == "load-logs"} == {0, 1}
-    assert one.stop()
+    actual = [runs.get() for _ in range(12)]
+    assert {number for number, run in actual if run.task != "load-logs"} == {0}
+    assert {number for number, run in actual if run.task == "load-logs"} == {0, 1}
+    assert first.stop()
     until(lambda: two.lease.is_held)
     values = {metric.name: metric.values for metric in two.metrics()}
     assert values["distlog_gateway_maintains"] == [({}, 1.0)]
@@ -110,9 +110,9 @@ def test_serve_maintains_its_root_and_tells_of_it_as_run_does(tmp_path: Path) ->
     distlog.create(str(tmp_path / "clicks"), config={"segment.ms": 1, "retention.ms": 1}).append(
         [{"value": b"old", "timestamp": 1}]
     )
-    given = ["--root", tmp_path, "--listen", "127.0.0.1:0", "--maintain", "--metrics-port", 0, "--json"]
-    given += ["--config", "log.initial.task.delay.ms=0", "--config", "log.retention.check.interval.ms=200"]
-    process = command("serve", *given, stdout=subprocess.PIPE)
+    expected = ["--root", tmp_path, "--listen", "127.0.0.1:0", "--maintain", "--metrics-port", 0, "--json"]
+    expected += ["--config", "log.initial.task.delay.ms=0", "--config", "log.retention.check.interval.ms=200"]
+    process = command("serve", *expected, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
         started = json.loads(process.stdout.readline())

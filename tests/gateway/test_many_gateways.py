@@ -29,57 +29,66 @@ LIST_GROUPS, DESCRIBE_GROUPS, DESCRIBE_CLUSTER, DELETE_TOPICS = 16, 15, 60, 20
 
 def commit(wire: Wire, group: str, offset: int) -> ErrorCode:
     schema = import_module("kio.schema.offset_commit.v8.request")
-    asked = schema.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
-    topic = schema.OffsetCommitRequestTopic(name="clicks", partitions=(asked,))
-    told = wire.ask(OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=(topic,))
-    code: ErrorCode = told.topics[0].partitions[0].error_code
+    requested = schema.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    topic = schema.OffsetCommitRequestTopic(name="clicks", partitions=(requested,))
+    response = wire.ask(
+        OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=(topic,)
+    )
+    code: ErrorCode = response.topics[0].partitions[0].error_code
     return code
 
 
 def fetched(wire: Wire, group: str) -> tuple[ErrorCode, dict[int, int]]:
-    told = wire.ask(OFFSET_FETCH, 7, group_id=group, topics=None, require_stable=False)
-    positions = {each.partition_index: each.committed_offset for topic in told.topics for each in topic.partitions}
-    return told.error_code, positions
+    response = wire.ask(OFFSET_FETCH, 7, group_id=group, topics=None, require_stable=False)
+    positions = {
+        partition.partition_index: partition.committed_offset
+        for topic in response.topics
+        for partition in topic.partitions
+    }
+    return response.error_code, positions
 
 
 def test_each_gateway_names_all_of_them_and_the_same_leaders_and_coordinators(begin: Any) -> None:
-    one, two = pair(begin)
-    with Wire(one) as at_one, Wire(two) as at_two:
+    left_gateway, right_gateway = pair(begin)
+    with Wire(left_gateway) as at_one, Wire(right_gateway) as at_two:
         answers = [wire.ask(METADATA, 9, topics=None, **no_operations()) for wire in (at_one, at_two)]
-        first, second = [{(each.node_id, each.host, each.port) for each in told.brokers} for told in answers]
-        assert first == second == {(0, "127.0.0.1", one.port), (1, "127.0.0.1", two.port)}
+        first, second = [
+            {(broker.node_id, broker.host, broker.port) for broker in answer.brokers} for answer in answers
+        ]
+        assert first == second == {(0, "127.0.0.1", left_gateway.port), (1, "127.0.0.1", right_gateway.port)}
         leaders = [
-            {(t.name, p.partition_index): p.leader_id for t in told.topics for p in t.partitions} for told in answers
+            {(t.name, p.partition_index): p.leader_id for t in answer.topics for p in t.partitions}
+            for answer in answers
         ]
         assert leaders[0] == leaders[1]
         assert set(leaders[0].values()) == {0, 1}
         described = at_two.ask(DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False)
-        assert {each.broker_id for each in described.brokers} == {0, 1}
+        assert {broker.broker_id for broker in described.brokers} == {0, 1}
         for number in range(20):
-            found = [coordinator(wire, f"group-{number}") for wire in (at_one, at_two)]
-            assert len({(each.node_id, each.host, each.port) for each in found}) == 1
+            actual = [coordinator(wire, f"group-{number}") for wire in (at_one, at_two)]
+            assert len({(node.node_id, node.host, node.port) for node in actual}) == 1
 
 
 def test_a_gateway_that_begins_answers_nobody_before_the_others_name_it(begin: Any) -> None:
-    one, two = begin(5000), begin(5000)
-    with Wire(two) as at_two, Wire(one) as at_one:
+    first, two = begin(5000), begin(5000)
+    with Wire(two) as at_two, Wire(first) as at_one:
         answers = [wire.ask(METADATA, 9, topics=None, **no_operations()) for wire in (at_two, at_one)]
-    assert [{each.port for each in told.brokers} for told in answers] == 2 * [{one.port, two.port}]
+    assert [{broker.port for broker in answer.brokers} for answer in answers] == 2 * [{first.port, two.port}]
 
 
 def test_a_gateway_whose_start_is_interrupted_is_gone(begin: Any, address: Address) -> None:
     config = GatewayConfig(broker_session_timeout_ms=60_000)
-    one, two = begin(), GatewayServer(address.url, port=0, config=config, storage_options=address.options)
+    first, two = begin(), GatewayServer(address.url, port=0, config=config, storage_options=address.options)
 
     def interrupted() -> bool:
-        until(lambda: len(one.broker.cluster.nodes) == 2, 30)
+        until(lambda: len(first.broker.cluster.nodes) == 2, 30)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         two.start(is_to_stop=interrupted)
     assert two.stop()
     # others do not wait for its lease
-    until(lambda: [node.port for node in one.broker.cluster.nodes] == [one.port], 30)
+    until(lambda: [node.port for node in first.broker.cluster.nodes] == [first.port], 30)
     with pytest.raises(ConnectionRefusedError):
         Wire(two)
 
@@ -93,10 +102,10 @@ def no_operations() -> dict[str, bool]:
 
 
 def test_a_gateway_sends_members_of_other_gateways_groups_away(begin: Any) -> None:
-    one, two = pair(begin)
-    group = group_of(one)
-    with Wire(one) as right, Wire(two) as wrong:
-        assert coordinator(wrong, group).port == one.port
+    first, two = pair(begin)
+    group = group_of(first)
+    with Wire(first) as right, Wire(two) as wrong:
+        assert coordinator(wrong, group).port == first.port
         assert commit(wrong, group, 5) is ErrorCode.not_coordinator
         assert commit(right, group, 7) is ErrorCode.none
         assert fetched(right, group) == (ErrorCode.none, {0: 7})
@@ -105,23 +114,23 @@ def test_a_gateway_sends_members_of_other_gateways_groups_away(begin: Any) -> No
         assert wrong.ask(HEARTBEAT, 4, **beat).error_code is ErrorCode.not_coordinator
         assert right.ask(HEARTBEAT, 4, **beat).error_code is ErrorCode.unknown_member_id
         # Java's admin client asks again then; an error of a member it gives to its user
-        told = removed(wrong, group)
-        assert (told.error_code, told.members) == (ErrorCode.not_coordinator, ())
+        response = removed(wrong, group)
+        assert (response.error_code, response.members) == (ErrorCode.not_coordinator, ())
         described = [
             wire.ask(DESCRIBE_GROUPS, 4, groups=(group,), include_authorized_operations=False).groups[0]
             for wire in (right, wrong)
         ]
-        assert [each.error_code for each in described] == [ErrorCode.none, ErrorCode.not_coordinator]
-        listed = [[each.group_id for each in wire.ask(LIST_GROUPS, 2).groups] for wire in (right, wrong)]
+        assert [group.error_code for group in described] == [ErrorCode.none, ErrorCode.not_coordinator]
+        listed = [[group.group_id for group in wire.ask(LIST_GROUPS, 2).groups] for wire in (right, wrong)]
         assert listed == [[group], []]
 
 
 def test_positions_and_members_are_there_when_another_gateway_takes_over(begin: Any) -> None:
-    one, two = pair(begin)
-    group = group_of(one)
-    with Wire(one) as wire:
+    first, two = pair(begin)
+    group = group_of(first)
+    with Wire(first) as wire:
         assert commit(wire, group, 7) is ErrorCode.none
-    one.stop()
+    first.stop()
     with Wire(two) as wire:
         until(lambda: coordinator(wire, group).port == two.port and not is_loading(two))
         assert fetched(wire, group) == (ErrorCode.none, {0: 7})
@@ -131,32 +140,32 @@ def test_positions_and_members_are_there_when_another_gateway_takes_over(begin: 
 def test_a_gateway_that_lost_its_lease_and_does_not_know_commits_nothing(
     begin: Any, until_soon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when it was paused between its look at the lease and the storage: the epoch of the partition decides."""
-    one, two = pair(begin)
-    group = group_of(one)
-    lease = one.broker.cluster
+    """Like a pause between reading the lease and the storage: the epoch of the partition decides."""
+    first, two = pair(begin)
+    group = group_of(first)
+    lease = first.broker.cluster
     held, term = lease.held_partitions, lease.term
-    with Wire(one) as zombie, Wire(two) as wire:
+    with Wire(first) as zombie, Wire(two) as wire:
         assert commit(zombie, group, 7) is ErrorCode.none
-        stop_syncing(monkeypatch, one)
+        stop_syncing(monkeypatch, first)
         until_soon(lambda: not lease.held_partitions)
         until_soon(lambda: two.broker.cluster.held_partitions == set(range(50)) and not is_loading(two))
         assert fetched(wire, group) == (ErrorCode.none, {0: 7})
-        # its clock stood still: it takes itself for the coordinator
-        blind(monkeypatch, one, held, term)
+        # its clock stalled: it regards itself as the coordinator
+        blind(monkeypatch, first, held, term)
         assert commit(wire, group, 9) is ErrorCode.none
         assert commit(zombie, group, 8) in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
         assert fetched(wire, group) == (ErrorCode.none, {0: 9})
 
 
 def test_who_waits_for_others_is_sent_to_look_for_the_coordinator_when_the_group_moves(begin: Any) -> None:
-    one = begin()
+    gateway = begin()
     group = next(name for name in map("group-{}".format, range(100)) if offsets_partition(name, 50) >= 25)
     schema = import_module("kio.schema.join_group.v3.request")
     protocol = schema.JoinGroupRequestProtocol(name="range", metadata=b"")
     timeouts = {name: datetime.timedelta(seconds=30) for name in ("session_timeout", "rebalance_timeout")}
     join = {"group_id": group, "protocol_type": "consumer", "protocols": (protocol,), **timeouts}
-    with Wire(one) as first, Wire(one) as second:
+    with Wire(gateway) as first, Wire(gateway) as second:
         assert first.ask(JOIN_GROUP, 3, member_id="", **join).error_code is ErrorCode.none
         # it waits for the first one to join again
         waiting = second.send(JOIN_GROUP, 3, member_id="", **join)
@@ -170,13 +179,13 @@ def test_a_gateway_without_its_storage_says_that_nobody_coordinates_and_goes_on_
 ) -> None:
     from distlog.core.errors import StorageError
 
-    one = begin()
-    lease, sync = one.broker.cluster, one.broker.cluster.sync
+    first = begin()
+    lease, sync = first.broker.cluster, first.broker.cluster.sync
 
     def fails(*_: Any) -> bool:
         raise StorageError("no answer")
 
-    with Wire(one) as wire:
+    with Wire(first) as wire:
         assert commit(wire, "billing", 7) is ErrorCode.none
         monkeypatch.setattr(lease, "sync", fails)
         until_soon(lambda: not lease.held_partitions)
@@ -191,12 +200,12 @@ def test_a_topic_that_is_dropped_at_one_gateway_takes_the_positions_at_the_other
     begin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_server, "_LOOK_MS", {True: 50, False: 50})
-    one, two = pair(begin)
-    group = group_of(one)
-    with Wire(one) as wire, Wire(two) as elsewhere:
+    first, two = pair(begin)
+    group = group_of(first)
+    with Wire(first) as wire, Wire(two) as elsewhere:
         assert commit(wire, group, 7) is ErrorCode.none
-        until(lambda: "clicks" in one.broker.metadata.loaded)
+        until(lambda: "clicks" in first.broker.metadata.loaded)
         time.sleep(0.3)
-        told = elsewhere.ask(DELETE_TOPICS, 4, topic_names=("clicks",), timeout=datetime.timedelta(seconds=9))
-        assert told.responses[0].error_code is ErrorCode.none
+        response = elsewhere.ask(DELETE_TOPICS, 4, topic_names=("clicks",), timeout=datetime.timedelta(seconds=9))
+        assert response.responses[0].error_code is ErrorCode.none
         until(lambda: fetched(wire, group) == (ErrorCode.none, {}))

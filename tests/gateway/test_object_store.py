@@ -45,7 +45,7 @@ def gateway(address: Address) -> Iterator[GatewayServer]:
         yield served
 
 
-def opened(address: Address) -> distlog.Topic:
+def open_topic(address: Address) -> distlog.Topic:
     return distlog.open(f"{address.url}/clicks", storage_options=address.options)
 
 
@@ -53,17 +53,17 @@ def opened(address: Address) -> distlog.Topic:
 def test_requests_of_many_connections_are_one_commit(address: Address) -> None:
     with started(address, linger_ms=3_600_000) as gateway:
         wires = [Wire(gateway) for _ in range(6)]
-        asked = [
+        correlation_ids = [
             wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", number % 3, data(b"%d" % number))]))
             for number, wire in enumerate(wires)
         ]
         until(lambda: counted(gateway, "requests", api="Produce") == 6)
         # the end of the gateway commits what waits, and answers it
         gateway.stop()
-        told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
-    offsets = [each.responses[0].partition_responses[0].base_offset for each in told]
+        responses = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, correlation_ids, strict=True)]
+    offsets = [response.responses[0].partition_responses[0].base_offset for response in responses]
     assert sorted(offsets) == [0, 0, 0, 1, 1, 1]
-    topic = opened(address)
+    topic = open_topic(address)
     assert [row["operation"] for row in topic.history().to_pylist()] == ["append", "create"]
     assert topic.end_offsets() == {0: 2, 1: 2, 2: 2}
     assert len(set(topic.segments().column("stem").to_pylist())) == 1
@@ -96,16 +96,16 @@ def test_records_are_taken_while_groups_are_loaded(address: Address, monkeypatch
 def test_a_batch_behind_a_pause_does_not_linger(address: Address) -> None:
     with started(address, linger_ms=3_600_000) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
         parts = [("clicks", number, data()) for number in range(3)]
-        told = wire.ask(PRODUCE, 9, **produce_fields(9, parts))
-        assert [each.base_offset for each in told.responses[0].partition_responses] == [0, 0, 0]
+        response = wire.ask(PRODUCE, 9, **produce_fields(9, parts))
+        assert [partition.base_offset for partition in response.responses[0].partition_responses] == [0, 0, 0]
         # the next one does: nobody paused
-        asked = other.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data())]))
+        correlation_id = other.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data())]))
         until(lambda: counted(gateway, "requests", api="Produce") == 2)
         assert not select.select([other.socket], [], [], 0.2)[0]
         gateway.stop()
-        assert other.answer(PRODUCE, 9, asked).responses[0].partition_responses[0].base_offset == 1
+        assert other.answer(PRODUCE, 9, correlation_id).responses[0].partition_responses[0].base_offset == 1
     # the partitions of a request are one commit
-    assert [row["operation"] for row in opened(address).history().to_pylist()] == ["append", "append", "create"]
+    assert [row["operation"] for row in open_topic(address).history().to_pylist()] == ["append", "append", "create"]
 
 
 @pytest.mark.usefixtures("lingers")
@@ -119,33 +119,33 @@ def test_a_fetch_waits_for_a_commit_of_this_gateway_and_of_others(gateway: Gatew
     with Wire(gateway) as consumer, Wire(gateway) as producer:
         for offset in range(2):
             fields = fetch_fields(12, [("clicks", 0, offset)], max_wait_ms=30_000)
-            asked = consumer.send(FETCH, 12, **fields)
+            correlation_id = consumer.send(FETCH, 12, **fields)
             until(lambda: len(gateway.broker.fetches) == 1)
             if offset:
-                opened(address).append([{"value": b"by a program"}], partition=0)
+                open_topic(address).append([{"value": b"by a program"}], partition=0)
             else:
                 producing(producer, data())
-            (told,) = consumer.answer(FETCH, 12, asked).responses[0].partitions
-            assert told.records[:8] == offset.to_bytes(8, "big")
+            (response,) = consumer.answer(FETCH, 12, correlation_id).responses[0].partitions
+            assert response.records[:8] == offset.to_bytes(8, "big")
 
 
 def test_sequence_numbers_are_checked_also_after_a_restart(address: Address) -> None:
     with started(address) as gateway, Wire(gateway) as wire:
         assert [producing(wire, data(producer=7, sequence=n)).base_offset for n in (0, 1, 1, 0)] == [0, 1, 1, 0]
-    opened(address).append([{"value": b"between"}], partition=0)
+    open_topic(address).append([{"value": b"between"}], partition=0)
     with started(address) as again, Wire(again) as wire:
         assert producing(wire, data(producer=7, sequence=1)).base_offset == 1
         assert producing(wire, data(producer=7, sequence=3)).error_code is ErrorCode.out_of_order_sequence_number
         assert producing(wire, data(producer=7, sequence=2)).base_offset == 3
-    assert opened(address).end_offsets()[0] == 4
+    assert open_topic(address).end_offsets()[0] == 4
 
 
 def test_sequence_numbers_are_known_when_segments_were_merged(gateway: GatewayServer, address: Address) -> None:
     with Wire(gateway) as wire:
         for number in range(4):
             producing(wire, data(producer=7, sequence=number))
-        opened(address).append([{"value": b"between"}], partition=0)
-        opened(address).compact()
+        open_topic(address).append([{"value": b"between"}], partition=0)
+        open_topic(address).compact()
         assert producing(wire, data(producer=7, sequence=4)).base_offset == 5
         assert producing(wire, data(producer=7, sequence=2)).base_offset == 2
 
@@ -155,23 +155,23 @@ def test_a_batch_that_is_sent_again_before_its_commit_is_there_once(address: Add
     with started(address, linger_ms=3_600_000) as gateway:
         wires = [Wire(gateway) for _ in range(2)]
         fields = produce_fields(9, [("clicks", 0, data(producer=7, sequence=0))])
-        asked = [wire.send(PRODUCE, 9, **fields) for wire in wires]
+        correlation_ids = [wire.send(PRODUCE, 9, **fields) for wire in wires]
         until(lambda: counted(gateway, "requests", api="Produce") == 2)
         gateway.stop()
-        told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
-    assert [each.responses[0].partition_responses[0].base_offset for each in told] == [0, 0]
-    assert opened(address).end_offsets()[0] == 1
+        responses = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, correlation_ids, strict=True)]
+    assert [response.responses[0].partition_responses[0].base_offset for response in responses] == [0, 0]
+    assert open_topic(address).end_offsets()[0] == 1
 
 
 def test_two_gateways_append_to_one_topic(address: Address) -> None:
-    with started(address) as one, started(address) as other:
+    with started(address) as first, started(address) as other:
         offsets: list[int] = []
 
         def produce(gateway: GatewayServer) -> None:
             with Wire(gateway) as wire:
                 offsets.extend(producing(wire, data()).base_offset for _ in range(10))
 
-        threads = [threading.Thread(target=produce, args=(gateway,)) for gateway in (one, other)]
+        threads = [threading.Thread(target=produce, args=(gateway,)) for gateway in (first, other)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -194,7 +194,7 @@ def test_confluent_kafka_writes_and_reads_on_s3(s3_url: Address) -> None:
         consumer.assign([confluent_kafka.TopicPartition("clicks", 1, 0)])
         assert [consumer.poll(120).value() for _ in range(100)] == [b"%d" % number for number in range(1, 200, 2)]
         consumer.close()
-    rows = opened(s3_url).scan(partitions=[0]).to_table().column("value").to_pylist()
+    rows = open_topic(s3_url).scan(partitions=[0]).to_table().column("value").to_pylist()
     assert rows == [b"%d" % number for number in range(0, 200, 2)]
 
 
@@ -203,14 +203,14 @@ def test_a_batch_without_a_producer_before_it_does_not_hide_that_a_batch_is_sent
     with started(address) as gateway, Wire(gateway) as wire:
         assert producing(wire, data(producer=7, sequence=0)).base_offset == 0
     with started(address, linger_ms=3_600_000) as gateway:
-        wires, asked = [Wire(gateway) for _ in range(2)], []
+        wires, requested = [Wire(gateway) for _ in range(2)], []
         for wire, sent in zip(wires, (data(), data(producer=7, sequence=0)), strict=True):
-            asked.append(wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, sent)])))
-            until(lambda: counted(gateway, "requests", api="Produce") == len(asked))
+            requested.append(wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, sent)])))
+            until(lambda: counted(gateway, "requests", api="Produce") == len(requested))
         gateway.stop()
-        told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
-    assert [each.responses[0].partition_responses[0].base_offset for each in told] == [1, 0]
-    assert opened(address).end_offsets()[0] == 2
+        responses = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, requested, strict=True)]
+    assert [response.responses[0].partition_responses[0].base_offset for response in responses] == [1, 0]
+    assert open_topic(address).end_offsets()[0] == 2
 
 
 @pytest.mark.usefixtures("looks_often")
@@ -219,11 +219,11 @@ def test_any_error_of_a_look_at_the_quotas_of_clients_is_logged_and_the_next_loo
 ) -> None:
     looks = list[None]()
 
-    def look(configs: DynamicConfigs) -> None:
+    def failing_refresh(configs: DynamicConfigs) -> None:
         looks.append(None)
-        raise FileNotFoundError("no such object")
+        raise FileNotFoundError("missing object")
 
-    monkeypatch.setattr(DynamicConfigs, "look", look)
+    monkeypatch.setattr(DynamicConfigs, "refresh", failing_refresh)
     with caplog.at_level(logging.ERROR, "distlog"), started(address):
         until(lambda: len(looks) > 1)
-    assert "a look at quotas and settings of groups failed: no such object" in caplog.text
+    assert "reading quotas and settings of groups failed: missing object" in caplog.text

@@ -34,15 +34,15 @@ def cache(address: Address, linger_ms: int = 1) -> MetadataCache:
 @pytest.fixture
 def gets(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each object is read."""
-    read, found, lock = ObjectRequests.read, Counter[str](), threading.Lock()
+    read, actual, lock = ObjectRequests.read, Counter[str](), threading.Lock()
 
     def counted(self: ObjectRequests, path: str, *bounds: Any) -> bytes:
         with lock:
-            found[path] += 1
+            actual[path] += 1
         return read(self, path, *bounds)
 
     monkeypatch.setattr(ObjectRequests, "read", counted)
-    return found
+    return actual
 
 
 def test_many_names_without_a_topic_cost_one_listing(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_gateway_that_begins_reads_nothing_of_what_was_appended_before(
 
     def appended(hosted: Any, sequence: int) -> list[int]:
         results = hosted.append_later({number: (numbered(number, sequence), None) for number in range(PARTITIONS)})
-        hosted.hurry()
+        hosted.commit_now()
         return [result.result().appended.first_offset for result in results.values()]
 
     hosted = cache(memory_url, linger_ms=3_600_000).topic("clicks")
@@ -132,7 +132,7 @@ def test_a_gateway_that_begins_reads_nothing_of_what_was_appended_before(
     gets.clear()
     puts = later.topic.storage.counters.puts
     assert appended(later, commits) == [commits] * PARTITIONS
-    # a look for newer commits, and one where the next one goes; a bundle and a commit
+    # a request for newer commits, and one for the next commit's name; a bundle and a commit
     assert [path for path in gets if "/_commits/" not in path] == []
     assert gets.total() <= 2
     assert later.topic.storage.counters.puts - puts <= 3

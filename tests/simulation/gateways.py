@@ -76,7 +76,7 @@ class Gateway:
         #: The offsets behind what it acknowledged, by partition.
         self.acknowledged = Counter[int]()
         self.store = OffsetsTopic(root, linger_ms=config.linger_ms, storage_options={}, partitions=COORDINATED)
-        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, metadata.clients_topics)
+        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, metadata.clients_topics)
         retention_ms = config.offsets_retention_ms
         groups = GroupServices(self.store, lease, config.groups, topics, retention_ms=retention_ms)
         self.broker = Broker(
@@ -102,7 +102,7 @@ class Gateway:
     def stop(self) -> None:
         """Leave them, with everything stored, when all requests are handled."""
         self.is_stopping = True
-        self.broker.metadata.hurry()
+        self.broker.metadata.commit_now()
         while self.under_way:
             self.process.world.pause(1.0)
         self.broker.transactions.stop()

@@ -121,7 +121,7 @@ def lists(stage: Stage, process: Process, memory: Memory) -> None:
     telling_s = _TELLING_S + stage.oracle.store.flaws.listing_lag_s
     while stage.goes_on():
         max_age_s, asked_s = random.choice((0.0, 5.0, 60.0)), world.now
-        found = index.facts(root.names, int(max_age_s * 1000))
+        found = index.summaries(root.names, int(max_age_s * 1000))
         for name in root.names:
             one = found.get(name)
             if isinstance(one, Exception):

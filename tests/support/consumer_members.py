@@ -9,7 +9,7 @@ from typing import Any
 from consumer_groups import GROUP, Gateway, MemoryStore
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.groups.assignors import Place
+from distlog.gateway.groups.assignors import TopicIdPartition
 from distlog.gateway.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat, HeartbeatReply
 from distlog.gateway.groups.coordinator import ConsumerCoordinator
 from distlog.gateway.groups.subscribed_topics import matches
@@ -17,7 +17,7 @@ from distlog.gateway.topics.topic_index import TopicSummary
 
 CLICKS = uuid.UUID(int=1)
 SESSION_MS = 45_000
-Places = frozenset[Place]
+Places = frozenset[TopicIdPartition]
 
 
 def places(*numbers: int, topic: uuid.UUID = CLICKS) -> Places:
@@ -32,19 +32,19 @@ class Topics:
         self.are_known = True
         self.by_name = {"clicks": TopicSummary("clicks", str(CLICKS), 4)}
 
-    def facts(self, name: str) -> TopicSummary | None:
+    def summary(self, name: str) -> TopicSummary | None:
         return self.by_name.get(name)
 
     def matching(self, pattern: str) -> Iterable[str]:
         return matches(pattern, self.by_name)
 
-    def know(self, names: Collection[str], patterns: Collection[str]) -> bool:
+    def has_read(self, names: Collection[str], patterns: Collection[str]) -> bool:
         return self.are_known
 
     def when_known(self, names: Collection[str], patterns: Collection[str], work: Callable[[], None]) -> None:
         work()
 
-    def look(self, names: Collection[str], patterns: Collection[str]) -> None:
+    def refresh(self, names: Collection[str], patterns: Collection[str]) -> None:
         pass
 
 
@@ -65,9 +65,9 @@ class ConsumerGateway(Gateway):
     @property
     def group(self) -> ConsumerGroup:
         """The group as the gateway has it."""
-        with self.groups.opened(GROUP) as opened:
-            assert isinstance(opened.membership, ConsumerGroup)
-            return opened.membership
+        with self.groups.locked(GROUP) as entry:
+            assert isinstance(entry.membership, ConsumerGroup)
+            return entry.membership
 
 
 class Consumer:

@@ -23,7 +23,7 @@ from distlog.core.topic import Topic
 from distlog.gateway import cluster, gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.protocol.messages import Pieces, message_writer, request_schema
+from distlog.gateway.protocol.messages import ChunkWriter, message_writer, request_schema
 from distlog.gateway.server import acceptor
 from distlog.gateway.topics import gathered_appends
 
@@ -51,7 +51,7 @@ def lingers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have gateways look at once for what they look for each second: times of clients, files, changes of others."""
-    monkeypatch.setattr(acceptor, "_LOOK_S", 0.02)
+    monkeypatch.setattr(acceptor, "_CHECK_S", 0.02)
     # of a lease of nine seconds
     monkeypatch.setattr(cluster, "FREQUENT", dataclasses.replace(cluster.FREQUENT, look=1 / 400))
     monkeypatch.setattr(gateway_server, "_LOOK_MS", {True: 20, False: 20})
@@ -148,10 +148,10 @@ class Wire:
 
     def send_plain(self, key: int, version: int, /, **fields: Any) -> int:
         """Send a request; returns its correlation id."""
-        schema, pieces, number = request_schema(key, version), Pieces(), next(self._ids)
-        message_writer(schema.body, {"name", "topic"} | schema.body.names())(pieces, fields)
+        schema, writer, number = request_schema(key, version), ChunkWriter(), next(self._ids)
+        message_writer(schema.body, {"name", "topic"} | schema.body.names())(writer, fields)
         head = struct.pack(">hhih", key, version, number, -1) + b"\0" * schema.is_head_flexible
-        self.socket.sendall(framed(head + pieces.joined()))
+        self.socket.sendall(framed(head + writer.joined()))
         return number
 
     def answer(self, api_key: int, version: int, correlation_id: int) -> Any:

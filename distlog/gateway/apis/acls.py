@@ -32,7 +32,7 @@ _Kind = TypeVar("_Kind", bound=IntEnum)
 _Result = TypeVar("_Result")
 
 
-def _known(kind: type[_Kind], code: int) -> _Kind:
+def _member_of(kind: type[_Kind], code: int) -> _Kind:
     try:
         return kind(code)
     except ValueError:
@@ -49,26 +49,26 @@ def _requested(make: Callable[[Any], _Result], fields: Any) -> _Result:
 def _acl(fields: Any) -> Acl:
     return check_acl(
         Acl(
-            _known(ResourceType, fields.resource_type),
-            _known(PatternType, fields.resource_pattern_type),
+            _member_of(ResourceType, fields.resource_type),
+            _member_of(PatternType, fields.resource_pattern_type),
             fields.resource_name,
             fields.principal,
             fields.host,
-            _known(Operation, fields.operation),
-            _known(Permission, fields.permission_type),
+            _member_of(Operation, fields.operation),
+            _member_of(Permission, fields.permission_type),
         )
     )
 
 
 def _filter(fields: Any) -> AclFilter:
     return AclFilter(
-        _known(ResourceType, fields.resource_type_filter),
-        _known(PatternType, fields.pattern_type_filter),
+        _member_of(ResourceType, fields.resource_type_filter),
+        _member_of(PatternType, fields.pattern_type_filter),
         fields.resource_name_filter,
         fields.principal_filter,
         None if fields.host_filter is None else check_host(fields.host_filter),
-        _known(Operation, fields.operation),
-        _known(Permission, fields.permission_type),
+        _member_of(Operation, fields.operation),
+        _member_of(Permission, fields.permission_type),
     )
 
 
@@ -93,9 +93,9 @@ def describe_acls(request: Request, broker: Broker) -> Fields:
 
     def described() -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE)
-        wanted = _requested(_filter, request.body)
-        acls.look()
-        resources = grouped(filter(wanted.matches, acls.acls), lambda acl: acl[:3]).values()
+        acl_filter = _requested(_filter, request.body)
+        acls.refresh()
+        resources = grouped(filter(acl_filter.matches, acls.acls), lambda acl: acl[:3]).values()
         return {"resources": [{**_resource_fields(of[0]), "acls": [*map(_entry_fields, of)]} for of in resources]}
 
     return {"throttle_time": 0, **attempted(described, resources=())}
@@ -114,17 +114,17 @@ def create_acls(request: Request, broker: Broker) -> Fields:
     if denied := _denied(request):
         return {"throttle_time": 0, "results": [denied] * len(creations)}
     new = list[Acl]()
-    results = [attempted(partial(_take, new, each)) for each in creations]
+    results = [attempted(partial(_add_acl, new, creation)) for creation in creations]
     return {"throttle_time": 0, "results": _with(results, attempted(lambda: acls.create(new)))}
 
 
-def _take(new: list[Acl], fields: Any) -> None:
+def _add_acl(new: list[Acl], fields: Any) -> None:
     new.append(_requested(_acl, fields))
 
 
 def _with(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
     """The results of a request; all that are good have the `outcome` of the change."""
-    return [{**each, **outcome} if each["error_code"] is ErrorCode.none else each for each in results]
+    return [{**result, **outcome} if result["error_code"] is ErrorCode.none else result for result in results]
 
 
 def delete_acls(request: Request, broker: Broker) -> Fields:
@@ -139,11 +139,11 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
     def find(fields: Any) -> Fields:
         matching = list(filter(_requested(_filter, fields).matches, acls.acls))
         matches.extend(matching)
-        gone = {"error_code": ErrorCode.none, "error_message": None}
-        return {"matching_acls": [{**gone, **_resource_fields(each), **_entry_fields(each)} for each in matching]}
+        success = {"error_code": ErrorCode.none, "error_message": None}
+        return {"matching_acls": [{**success, **_resource_fields(acl), **_entry_fields(acl)} for acl in matching]}
 
-    looked = attempted(acls.look)
-    results = [attempted(partial(find, each), matching_acls=()) for each in filters]
+    looked = attempted(acls.refresh)
+    results = [attempted(partial(find, acl_filter), matching_acls=()) for acl_filter in filters]
     if looked["error_code"] is ErrorCode.none:
         looked = attempted(lambda: acls.delete(matches))
     if looked["error_code"] is not ErrorCode.none:

@@ -29,21 +29,21 @@ def list_groups(request: Request, broker: Broker) -> Fields:
     types = {type.lower() for type in request.get("types_filter", ())}
     groups = [
         {
-            "group_id": each.group,
-            "protocol_type": each.protocol_type,
-            "group_state": each.phase.value,
-            "group_type": each.type,
+            "group_id": group.group,
+            "protocol_type": group.protocol_type,
+            "group_state": group.phase.value,
+            "group_type": group.type,
         }
-        for each in services.admin.list()
-        if (not states or each.phase.value.lower() in states) and (not types or each.type in types)
-        if is_all or rights.might(Operation.DESCRIBE, ResourceType.GROUP, each.group)
+        for group in services.admin.list()
+        if (not states or group.phase.value.lower() in states) and (not types or group.type in types)
+        if is_all or rights.might(Operation.DESCRIBE, ResourceType.GROUP, group.group)
     ]
     return {"throttle_time": 0, "error_code": code, "groups": groups}
 
 
 def describe_groups(request: Request, broker: Broker) -> Fields:
     """The requested groups, each once; a missing one is dead, as in Kafka."""
-    groups = [_described_group(request, broker, each) for each in dict.fromkeys(request.body.groups)]
+    groups = [_described_group(request, broker, group) for group in dict.fromkeys(request.body.groups)]
     return {"throttle_time": 0, "groups": groups}
 
 
@@ -107,29 +107,29 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
     states, pattern = broker.transactions.coordinator.states(), request.get("transactional_id_pattern")
     if pattern:
         try:
-            ids = matches(pattern, (each.transactional_id for each in states))
+            ids = matches(pattern, (state.transactional_id for state in states))
         except ValueError:
             code, ids = ErrorCode.invalid_regular_expression, frozenset()
-        states = [each for each in states if each.transactional_id in ids]
-    body, names = request.body, {each.kafka_name for each in TransactionStatus}
-    wanted, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
-    begun_before_ms = broker.clock() - request.get("duration_filter", _ANY)
+        states = [state for state in states if state.transactional_id in ids]
+    body, names = request.body, {status.kafka_name for status in TransactionStatus}
+    state_names, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
+    started_before_ms = broker.clock() - request.get("duration_filter", _ANY)
     is_by_duration = request.get("duration_filter", _ANY) != _ANY
     return {
         "throttle_time": 0,
         "error_code": code,
-        "unknown_state_filters": tuple(each for each in dict.fromkeys(body.state_filters) if each not in names),
+        "unknown_state_filters": tuple(name for name in dict.fromkeys(body.state_filters) if name not in names),
         "transaction_states": [
             {
-                "transactional_id": each.transactional_id,
-                "producer_id": each.producer.id,
-                "transaction_state": each.status.kafka_name,
+                "transactional_id": state.transactional_id,
+                "producer_id": state.producer.id,
+                "transaction_state": state.status.kafka_name,
             }
-            for each in states
-            if request.rights.might(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id)
-            and (not wanted or each.status.kafka_name in wanted)
-            and (not producers or each.producer.id in producers)
-            and (not is_by_duration or 0 <= each.started_ms < begun_before_ms)
+            for state in states
+            if request.rights.might(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, state.transactional_id)
+            and (not state_names or state.status.kafka_name in state_names)
+            and (not producers or state.producer.id in producers)
+            and (not is_by_duration or 0 <= state.started_ms < started_before_ms)
         ],
     }
 
@@ -137,28 +137,32 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
 def describe_transactions(request: Request, broker: Broker) -> Fields:
     """The requested transactions; an unknown id gets an error."""
     ids, rights = list(dict.fromkeys(request.body.transactional_ids)), request.rights
-    denied = {each: rights.denied(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each) for each in ids}
-    known, allowed = dict[str, TransactionState](), [each for each in ids if not denied[each]]
+    denied = {id_: rights.denied(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, id_) for id_ in ids}
+    states_by_id, allowed = dict[str, TransactionState](), [id_ for id_ in ids if not denied[id_]]
 
-    def look() -> None:
-        known.update({each.transactional_id: each for each in broker.transactions.coordinator.states(allowed)})
+    def read_states() -> None:
+        states_by_id.update(
+            {state.transactional_id: state for state in broker.transactions.coordinator.states(allowed)}
+        )
 
-    code = code_of(look, fenced=ErrorCode.producer_fenced)
+    code = code_of(read_states, fenced=ErrorCode.producer_fenced)
     missing = ErrorCode.transactional_id_not_found if code is ErrorCode.none else code
     states = [
-        _transaction_fields(request, known[each])
-        if each in known
-        else {"transactional_id": each, "error_code": denied[each]}
-        if denied[each]
-        else {"transaction_start_time": -1, "transactional_id": each, "error_code": missing}
-        for each in ids
+        _transaction_fields(request, states_by_id[id_])
+        if id_ in states_by_id
+        else {"transactional_id": id_, "error_code": denied[id_]}
+        if denied[id_]
+        else {"transaction_start_time": -1, "transactional_id": id_, "error_code": missing}
+        for id_ in ids
     ]
     return {"throttle_time": 0, "transaction_states": states}
 
 
 def _transaction_fields(request: Request, state: TransactionState) -> Fields:
     topics: dict[str, list[int]] = {}
-    for topic, number in sorted(place for place in state.partitions if request.rights.describes(place[0])):
+    for topic, number in sorted(
+        partition for partition in state.partitions if request.rights.describes(partition[0])
+    ):
         topics.setdefault(topic, []).append(number)
     return {
         "error_code": ErrorCode.none,
@@ -185,10 +189,10 @@ _NAMES = {
 
 def describe_producers(request: Request, broker: Broker) -> Fields:
     """The producers that each partition knows."""
-    wanted = dict[str, dict[int, None]]()
+    requested = dict[str, dict[int, None]]()
     for topic in request.body.topics:
         # each once: a partition may have many producers
-        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
 
     def described(name: str, number: int) -> Fields:
         work = partial(_producers, request, broker, name, number)
@@ -196,7 +200,7 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
 
     topics = [
         {"name": name, "partitions": [described(name, number) for number in numbers]}
-        for name, numbers in wanted.items()
+        for name, numbers in requested.items()
     ]
     return {"throttle_time": 0, "topics": topics}
 
@@ -204,17 +208,17 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
 def _producers(request: Request, broker: Broker, topic: str, number: int) -> Fields:
     request.rights.check(Operation.READ, ResourceType.TOPIC, topic)
     entries = broker.metadata.fresh_topic(topic).partition(number).producers()
-    return {"active_producers": [{field: int(each[name]) for name, field in _NAMES.items()} for each in entries]}
+    return {"active_producers": [{field: int(entry[name]) for name, field in _NAMES.items()} for entry in entries]}
 
 
 def elect_leaders(request: Request, broker: Broker) -> Fields:
-    """No requested partition needs an election; without a list, Kafka leaves such partitions out."""
+    """No requested partition needs an election; without a list, Kafka omits these partitions."""
     if code := request.rights.denied(Operation.ALTER, ResourceType.CLUSTER):
         return {"throttle_time": 0, "error_code": code, "replica_election_results": ()}
     topics = request.body.topic_partitions or ()
-    places = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
+    partitions = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
     results = by_topic(
-        ((name, _elected(broker, name, number)) for name, number in places), "partition_result", "topic"
+        ((name, _elected(broker, name, number)) for name, number in partitions), "partition_result", "topic"
     )
     return {"throttle_time": 0, "error_code": ErrorCode.none, "replica_election_results": results}
 

@@ -69,7 +69,9 @@ def by_topic(parts: Iterable[tuple[Topic, Fields]], field: str = "partitions", n
     topics: dict[Topic, list[Fields]] = {}
     for topic, part in parts:
         topics.setdefault(topic, []).append(part)
-    return [{name if isinstance(topic, str) else "topic_id": topic, field: each} for topic, each in topics.items()]
+    return [
+        {name if isinstance(topic, str) else "topic_id": topic, field: fields} for topic, fields in topics.items()
+    ]
 
 
 def only_once(work: Callable[[Any], Fields | None], items: Sequence[Any]) -> Fields | None:
@@ -82,8 +84,8 @@ def only_once(work: Callable[[Any], Fields | None], items: Sequence[Any]) -> Fie
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
     """The items of a request by their names."""
     groups: dict[Any, list[Any]] = {}
-    for each in items:
-        groups.setdefault(key(each), []).append(each)
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
 
 
@@ -140,17 +142,17 @@ def _cluster_operations(request: Request) -> Fields:
 
 
 def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
-    wanted = request.body.topics
+    topics = request.body.topics
     # in version 0, an empty list means all
-    if wanted is None or (request.api_version == 0 and not wanted):
-        for name, facts_or_error in broker.metadata.facts_or_errors().items():
+    if topics is None or (request.api_version == 0 and not topics):
+        for name, summary_or_error in broker.metadata.summaries_or_errors().items():
             if not request.rights.describes(name):
                 continue
-            if isinstance(facts_or_error, TopicSummary):
-                yield _topic_fields(facts_or_error, request, broker)
+            if isinstance(summary_or_error, TopicSummary):
+                yield _topic_fields(summary_or_error, request, broker)
             else:
                 yield {
-                    "error_code": error_code(facts_or_error),
+                    "error_code": error_code(summary_or_error),
                     "name": name,
                     "is_internal": name in OWN_TOPICS,
                     "partitions": (),
@@ -159,11 +161,11 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
     # each once: a small request for one large topic, again and again, would have a response of gigabytes
     ids = TopicIds(broker)
-    for topic in {_key(each): each for each in wanted}.values():
-        topic_id, asked = getattr(topic, "topic_id", None), requested_name(topic)
-        work = partial(_requested_topic, request, broker, ids, asked, topic_id, may_create=may_create)
+    for topic in {_key(topic): topic for topic in topics}.values():
+        topic_id, requested = getattr(topic, "topic_id", None), requested_name(topic)
+        work = partial(_requested_topic, request, broker, ids, requested, topic_id, may_create=may_create)
         # before version 12 a response has no place for an unknown name
-        shown = asked if request.api_version >= _NULL_NAME else asked or ""
+        shown = requested if request.api_version >= _NULL_NAME else requested or ""
         yield attempted(work, name=shown, topic_id=topic_id, partitions=())
 
 
@@ -174,7 +176,7 @@ def _key(topic: Any) -> object:
 
 
 def requested_name(topic: Any) -> str | None:
-    """The name of a topic in Metadata, or None where its id stands: beside it the Java client has an empty name."""
+    """The name of a topic in Metadata, or None if it has an id: with an id the Java client sends an empty name."""
     return topic.name or None if getattr(topic, "topic_id", None) else topic.name
 
 
@@ -184,14 +186,14 @@ def _requested_topic(
     is_by_name, name, rights = name is not None, ids.name_of(name, topic_id), request.rights
     rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     try:
-        return _topic_fields(broker.metadata.fresh_topic(name).facts, request, broker)
+        return _topic_fields(broker.metadata.fresh_topic(name).summary, request, broker)
     except TopicNotFoundError:
         if not (may_create and is_by_name):
             raise
     check_create(request, name)
     with suppress(TopicExistsError):
         broker.metadata.create(name, broker.config.num_partitions, TopicConfig())
-    return _topic_fields(broker.metadata.fresh_topic(name).facts, request, broker)
+    return _topic_fields(broker.metadata.fresh_topic(name).summary, request, broker)
 
 
 def check_create(request: Request, name: str) -> None:
@@ -212,29 +214,33 @@ class TopicIds:
         if name is not None:
             return name
         if self._names is None and topic_id is not None:
-            facts = self._broker.metadata.facts_or_errors().values()
-            self._names = {uuid.UUID(each.topic_id): each.name for each in facts if isinstance(each, TopicSummary)}
+            summaries = self._broker.metadata.summaries_or_errors().values()
+            self._names = {
+                uuid.UUID(summary.topic_id): summary.name
+                for summary in summaries
+                if isinstance(summary, TopicSummary)
+            }
         if topic_id is None or self._names is None or topic_id not in self._names:
             raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
         return self._names[topic_id]
 
 
-def _topic_fields(facts: TopicSummary, request: Request, broker: Broker) -> Fields:
+def _topic_fields(summary: TopicSummary, request: Request, broker: Broker) -> Fields:
     operations = NO_OPERATIONS
     if request.get("include_topic_authorized_operations", False):
-        operations = request.rights.operations(ResourceType.TOPIC, facts.name)
+        operations = request.rights.operations(ResourceType.TOPIC, summary.name)
     return {
         "error_code": ErrorCode.none,
-        "name": facts.name,
-        "topic_id": uuid.UUID(facts.topic_id),
-        "is_internal": facts.name in OWN_TOPICS,
+        "name": summary.name,
+        "topic_id": uuid.UUID(summary.topic_id),
+        "is_internal": summary.name in OWN_TOPICS,
         "topic_authorized_operations": operations,
-        "partitions": _partition_fields(facts, range(facts.partitions), broker),
+        "partitions": _partition_fields(summary, range(summary.partitions), broker),
     }
 
 
-def _partition_fields(facts: TopicSummary, numbers: range, broker: Broker) -> list[Fields]:
-    leaders = broker.cluster.leaders(facts.topic_id, facts.partitions)
+def _partition_fields(summary: TopicSummary, numbers: range, broker: Broker) -> list[Fields]:
+    leaders = broker.cluster.leaders(summary.topic_id, summary.partitions)
     return [
         {
             "error_code": ErrorCode.none,
@@ -255,42 +261,43 @@ _MOST_PARTITIONS = 2000
 
 def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
     """The requested topics, or all, from a cursor on; the response has the cursor of the rest."""
-    body, left = request.body, _MOST_PARTITIONS
+    body, remaining = request.body, _MOST_PARTITIONS
     cursor = ("", 0) if body.cursor is None else (body.cursor.topic_name, max(0, body.cursor.partition_index))
-    if 0 < body.response_partition_limit < left:
-        left = body.response_partition_limit
-    topics, rest = list[Fields](), None
+    if 0 < body.response_partition_limit < remaining:
+        remaining = body.response_partition_limit
+    topics, next_cursor = list[Fields](), None
     names = sorted(
-        {topic.name for topic in body.topics} or filter(request.rights.describes, broker.metadata.facts_or_errors())
+        {topic.name for topic in body.topics}
+        or filter(request.rights.describes, broker.metadata.summaries_or_errors())
     )
-    for name in (each for each in names if each >= cursor[0]):
-        if not left:
-            rest = {"topic_name": name, "partition_index": 0}
+    for name in (name for name in names if name >= cursor[0]):
+        if not remaining:
+            next_cursor = {"topic_name": name, "partition_index": 0}
             break
         first = cursor[1] if name == cursor[0] else 0
-        work = partial(_partitions_from, request, broker, name, first, left)
-        each = dict(
+        work = partial(_partitions_from, request, broker, name, first, remaining)
+        fields = dict(
             attempted(work, name=name, topic_id=None, partitions=(), topic_authorized_operations=NO_OPERATIONS)
         )
-        is_whole = each.pop("is_whole", True)
-        topics.append(each)
-        left -= len(each["partitions"])
+        is_whole = fields.pop("is_whole", True)
+        topics.append(fields)
+        remaining -= len(fields["partitions"])
         if not is_whole:
-            rest = {"topic_name": name, "partition_index": first + len(each["partitions"])}
+            next_cursor = {"topic_name": name, "partition_index": first + len(fields["partitions"])}
             break
-    return {"throttle_time": 0, "topics": topics, "next_cursor": rest}
+    return {"throttle_time": 0, "topics": topics, "next_cursor": next_cursor}
 
 
 def _partitions_from(request: Request, broker: Broker, name: str, first: int, most: int) -> Fields:
-    """A topic with at most so many partitions, and whether there are no more."""
+    """A topic with at most `most` partitions, and whether these are all."""
     request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
-    facts = broker.metadata.fresh_topic(name).facts
-    end = min(facts.partitions, first + most)
+    summary = broker.metadata.fresh_topic(name).summary
+    end = min(summary.partitions, first + most)
     # an empty list, as a broker has it: the Java client takes no null, though the protocol has one
     no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
-    partitions = [{**each, **no_elr} for each in _partition_fields(facts, range(first, end), broker)]
-    fields = _topic_fields(facts._replace(partitions=0), request, broker)
-    return {**fields, "partitions": partitions, "is_whole": end >= facts.partitions}
+    partitions = [{**partition, **no_elr} for partition in _partition_fields(summary, range(first, end), broker)]
+    fields = _topic_fields(summary._replace(partitions=0), request, broker)
+    return {**fields, "partitions": partitions, "is_whole": end >= summary.partitions}
 
 
 def describe_cluster(request: Request, broker: Broker) -> Fields:
@@ -325,8 +332,8 @@ def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:
         for hosted in broker.metadata.all_topics().values():
             yield _sizes(hosted, range(len(hosted.snapshot.partitions)))
         return
-    places = dict.fromkeys((topic.topic, number) for topic in request.body.topics for number in topic.partitions)
-    for name, wanted in grouped(places, itemgetter(0)).items():
+    partitions = dict.fromkeys((topic.topic, number) for topic in request.body.topics for number in topic.partitions)
+    for name, requested in grouped(partitions, itemgetter(0)).items():
         # as Kafka does: missing topics are left out, and so are topics that cannot be read
         try:
             hosted = broker.metadata.fresh_topic(name)
@@ -335,7 +342,7 @@ def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:
         except Exception as error:
             error_code(error, f"topic {name}")
             continue
-        yield _sizes(hosted, [number for _, number in wanted])
+        yield _sizes(hosted, [number for _, number in requested])
 
 
 def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
@@ -356,7 +363,7 @@ def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
 
 APIS = (
     Api(KEY, "ApiVersions", 0, 4, api_versions, ""),
-    Api(3, "Metadata", 0, 12, metadata, "DESCRIBE of the topic; to create it, CREATE of it or of the cluster"),
+    Api(3, "Metadata", 0, 12, metadata, "DESCRIBE of the topic; to create it, CREATE of the topic or the cluster"),
     Api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions, "DESCRIBE of the topic"),
     Api(60, "DescribeCluster", 0, 1, describe_cluster, ""),
     Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs, "DESCRIBE of the cluster"),

@@ -35,13 +35,13 @@ _TYPES = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE, str: _STRING}
 _LISTS = frozenset({"cleanup.policy"})
 
 
-def without_ignored(given: Mapping[str, str | None]) -> dict[str, str | None]:
+def without_ignored(settings: Mapping[str, str | None]) -> dict[str, str | None]:
     """The settings without the ones of Kafka that have no effect here."""
-    return {name: value for name, value in given.items() if name not in _IGNORED}
+    return {name: value for name, value in settings.items() if name not in _IGNORED}
 
 
 def _setting_fields(
-    one: ShownSetting,
+    setting: ShownSetting,
     source: int,
     kind: int,
     *,
@@ -50,14 +50,14 @@ def _setting_fields(
     synonyms: bool = False,
 ) -> Fields:
     return {
-        "name": one.name,
-        "value": one.value,
+        "name": setting.name,
+        "value": setting.value,
         "read_only": read_only,
         "config_source": source,
         "is_sensitive": False,
-        "synonyms": [{"name": one.name, "value": one.value, "source": source}] if synonyms else [],
+        "synonyms": [{"name": setting.name, "value": setting.value, "source": source}] if synonyms else [],
         "config_type": kind,
-        "documentation": one.meaning if documentation else None,
+        "documentation": setting.meaning if documentation else None,
     }
 
 
@@ -65,43 +65,46 @@ def _setting_fields(
 _MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: the storage replicates, or not")
 
 
-def described(config: TopicConfig, **wanted: bool) -> Iterator[Fields]:
+def described(config: TopicConfig, **options: bool) -> Iterator[Fields]:
     """The fields of each setting, for DescribeConfigs and CreateTopics; with one that Kafka's tools need."""
-    own, values, inherited = config.overrides(), config.all(), dict(config.defaults)
+    overrides, values, inherited = config.overrides(), config.all(), dict(config.defaults)
     for setting in settings():
-        source = _OF_TOPIC if setting.name in own else _OF_BROKER if setting.name in inherited else _DEFAULT
-        one = ShownSetting(setting.name, _shown(values[setting.name]), source == _DEFAULT, setting.meaning)
+        source = _OF_TOPIC if setting.name in overrides else _OF_BROKER if setting.name in inherited else _DEFAULT
+        shown = ShownSetting(setting.name, _shown(values[setting.name]), source == _DEFAULT, setting.meaning)
         kind = _LIST if setting.name in _LISTS else _TYPES[type(setting.default)]
-        yield _setting_fields(one, source, kind, **wanted)
-    yield _setting_fields(_MIN_ISR, _DEFAULT, _INT, **wanted)
+        yield _setting_fields(shown, source, kind, **options)
+    yield _setting_fields(_MIN_ISR, _DEFAULT, _INT, **options)
 
 
-def _described_broker(broker: Broker, request: Request, **wanted: bool) -> Iterator[Fields]:
+def _described_broker(broker: Broker, request: Request, **options: bool) -> Iterator[Fields]:
     """Each setting of the gateway, and the defaults of topics; none can be altered while it runs."""
-    own, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
+    settings, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
     # the id that it has, rather than the -1 that asks for one
-    own = [each._replace(value=str(broker.cluster.node.id)) if each.name == "node.id" else each for each in own]
-    # the listener as this client is told to find it; Kafka's tools look for it among the settings
+    settings = [
+        setting._replace(value=str(broker.cluster.node.id)) if setting.name == "node.id" else setting
+        for setting in settings
+    ]
+    # the listener as advertised to this client; Kafka's tools expect it among the settings
     host, port = broker.address(request, broker.cluster.node)
     value = f"{broker.security_protocol}://{f'[{host}]' if ':' in host else host}:{port}"
     meaning = "where clients find this gateway; set by `--advertised`"
     advertised = ShownSetting("advertised.listeners", value, broker.config.advertised is None, meaning)
-    for one in (advertised, *own, *defaults):
-        source = _DEFAULT if one.is_default else _OF_BROKER
-        is_number = one.value.lstrip("-").isdigit()
-        kind = _BOOLEAN if one.value in ("true", "false") else _LONG if is_number else _STRING
-        yield _setting_fields(one, source, kind, read_only=True, **wanted)
+    for setting in (advertised, *settings, *defaults):
+        source = _DEFAULT if setting.is_default else _OF_BROKER
+        is_number = setting.value.lstrip("-").isdigit()
+        kind = _BOOLEAN if setting.value in ("true", "false") else _LONG if is_number else _STRING
+        yield _setting_fields(setting, source, kind, read_only=True, **options)
 
 
-def _described_group(broker: Broker, group: str, **wanted: bool) -> Iterator[Fields]:
+def _described_group(broker: Broker, group: str, **options: bool) -> Iterator[Fields]:
     """Each setting of a group, which need not exist."""
     if not group:
         raise UnsupportedRequestError("Group name must not be empty")
-    broker.configs.look()
-    for each in broker.configs.groups.described(group):
-        source = _OF_GROUP if each.is_override else _DEFAULT if each.is_default else _OF_BROKER
-        one = ShownSetting(each.name, str(each.value), each.is_default, each.meaning)
-        yield _setting_fields(one, source, _INT, **wanted)
+    broker.configs.refresh()
+    for setting in broker.configs.groups.described(group):
+        source = _OF_GROUP if setting.is_override else _DEFAULT if setting.is_default else _OF_BROKER
+        shown = ShownSetting(setting.name, str(setting.value), setting.is_default, setting.meaning)
+        yield _setting_fields(shown, source, _INT, **options)
 
 
 def _shown(value: object) -> str:
@@ -110,7 +113,7 @@ def _shown(value: object) -> str:
 
 #: ConfigResource.Type of Kafka's admin client.
 TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-#: Why the resources of these types have no settings that could be altered.
+#: The reason why these resources cannot be altered.
 _NO_SETTINGS = {
     BROKER: "The settings of a gateway are read-only: change its server.properties or --config, and start it again",
     _LOGGER: "A gateway has no levels of loggers",
@@ -142,8 +145,8 @@ def _check_rights(request: Request, operation: Operation, resource: Any) -> None
 
 def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fields:
     """The fields of one resource, with the settings that a request wants in all its places."""
-    asked = [each.configuration_keys for each in resources]
-    wanted = None if None in asked else frozenset().union(*asked)
+    key_lists = [resource.configuration_keys for resource in resources]
+    keys = None if None in key_lists else frozenset().union(*key_lists)
     all_settings = _all_settings(
         broker,
         request,
@@ -151,7 +154,7 @@ def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fi
         documentation=request.get("include_documentation", False),
         synonyms=request.get("include_synonyms", False),
     )
-    return {"configs": [each for each in all_settings if wanted is None or each["name"] in wanted]}
+    return {"configs": [fields for fields in all_settings if keys is None or fields["name"] in keys]}
 
 
 def _all_settings(broker: Broker, request: Request, resource: Any, **details: bool) -> Iterable[Fields]:
@@ -181,7 +184,7 @@ _LISTED = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
 
 
 def list_config_resources(request: Request, broker: Broker) -> Fields:
-    """The topics, the live gateways and the groups with settings of their own, or those of some types."""
+    """The topics, the live gateways and the groups with their own settings, or only some types."""
     if code := request.rights.denied(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return {"throttle_time": 0, "error_code": code, "config_resources": ()}
     types = set(request.get("resource_types", ()))
@@ -191,27 +194,29 @@ def list_config_resources(request: Request, broker: Broker) -> Fields:
     if request.api_version > _METRICS_ALONE:
         types = types or {*_LISTED}
         if TOPIC in types:
-            names[TOPIC] = broker.metadata.facts_or_errors()
+            names[TOPIC] = broker.metadata.summaries_or_errors()
         if BROKER in types:
             names[BROKER] = [str(node.id) for node in broker.cluster.nodes]
         if GROUP in types:
-            broker.configs.look()
+            broker.configs.refresh()
             names[GROUP] = broker.configs.groups.groups
-    resources = [{"resource_name": name, "resource_type": kind} for kind, each in names.items() for name in each]
+    resources = [
+        {"resource_name": name, "resource_type": kind} for kind, of_kind in names.items() for name in of_kind
+    ]
     return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": resources}
 
 
 # IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics and groups (KIP-339).
-# AlterConfigs, which Kafka has deprecated, replaces all of them (KIP-133).
+# AlterConfigs, which Kafka has deprecated, replaces all settings (KIP-133).
 
 #: AlterConfigOp.OpType of Kafka's admin client.
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 class _Present(NamedTuple):
-    """The settings that a resource has of its own, and the items of those of its settings that are lists."""
+    """The overrides of a resource, and the items of its list settings."""
 
-    own: Iterable[str]
+    overrides: Iterable[str]
     lists: Mapping[str, Sequence[str]] = {}
 
 
@@ -244,15 +249,15 @@ def _alter_each(request: Request, broker: Broker, changes: _Changes) -> Fields:
 
 def _alter(request: Request, broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
     _check_rights(request, Operation.ALTER_CONFIGS, resource)
-    if len({each.name for each in resource.configs}) < len(resource.configs):
+    if len({config.name for config in resource.configs}) < len(resource.configs):
         raise UnsupportedRequestError("Error due to duplicate config keys")
     if resource.resource_type == TOPIC:
         _alter_topic(broker, changes_of, resource, validate_only=validate_only)
     elif resource.resource_type == GROUP:
         _alter_group(broker, changes_of, resource, validate_only=validate_only)
     else:
-        why = f"Unknown resource type {resource.resource_type}"
-        raise UnsupportedRequestError(_NO_SETTINGS.get(resource.resource_type, why))
+        unknown = f"Unknown resource type {resource.resource_type}"
+        raise UnsupportedRequestError(_NO_SETTINGS.get(resource.resource_type, unknown))
 
 
 def _alter_topic(broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
@@ -270,14 +275,14 @@ def _alter_group(broker: Broker, changes_of: _Changes, resource: Any, *, validat
     group, configs = resource.resource_name, broker.configs
     if not group:
         raise UnsupportedRequestError("Default group resources are not allowed.")
-    configs.look()
+    configs.refresh()
     changes = configs.groups.checked(group, changes_of(_Present(configs.groups.overrides(group)), resource))
     if not validate_only:
         configs.alter_group(group, changes)
 
 
 def _changed(present: _Present, resource: Any) -> dict[str, str | None]:
-    return {each.name: _value(present, each) for each in resource.configs}
+    return {change.name: _value(present, change) for change in resource.configs}
 
 
 def _value(present: _Present, change: Any) -> str | None:
@@ -293,17 +298,17 @@ def _value(present: _Present, change: Any) -> str | None:
         word = "APPEND to" if operation == _APPEND else "SUBTRACT from"
         raise InvalidConfigError(f"Can't {word} key {change.name} because its type is not LIST.")
     changed = str(change.value).split(",")
-    kept = [item for item in present.lists[change.name] if item not in changed]
-    return ",".join([*kept, *changed] if operation == _APPEND else kept)
+    remaining = [item for item in present.lists[change.name] if item not in changed]
+    return ",".join([*remaining, *changed] if operation == _APPEND else remaining)
 
 
 def _replaced(present: _Present, resource: Any) -> dict[str, str | None]:
     _check_values(resource.configs)
-    return {**dict.fromkeys(present.own), **{each.name: each.value for each in resource.configs}}
+    return {**dict.fromkeys(present.overrides), **{config.name: config.value for config in resource.configs}}
 
 
 def _check_values(changes: Iterable[Any]) -> None:
-    if empty := [each.name for each in changes if each.value is None]:
+    if empty := [change.name for change in changes if change.value is None]:
         raise UnsupportedRequestError(f"Null value not supported for : {','.join(empty)}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.assignors import Place
+from distlog.gateway.groups.assignors import TopicIdPartition
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatReply
 from distlog.gateway.groups.consumer_records import by_topic
@@ -36,7 +36,7 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
         topics=None if names is None else tuple(names),
         pattern=request.get("subscribed_topic_regex"),
         assignor=body.server_assignor,
-        owned=None if owned is None else frozenset((one.topic_id, each) for one in owned for each in one.partitions),
+        owned=None if owned is None else frozenset((topic.topic_id, n) for topic in owned for n in topic.partitions),
     )
     interval_ms = broker.groups.configs.of(body.group_id).consumer_heartbeat_interval_ms
 
@@ -76,8 +76,8 @@ def _check_rights(request: Request, broker: Broker) -> None:
         rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
-def _topics(places: Iterable[Place]) -> list[Fields]:
-    return [{"topic_id": topic, "partitions": numbers} for topic, numbers in by_topic(places).items()]
+def _topics(partitions: Iterable[TopicIdPartition]) -> list[Fields]:
+    return [{"topic_id": topic, "partitions": numbers} for topic, numbers in by_topic(partitions).items()]
 
 
 CONSUMER_GROUP_HEARTBEAT = Api(
@@ -111,49 +111,55 @@ def _described(request: Request, broker: Broker, group: str, names: dict[UUID, s
     rights = request.rights
     try:
         rights.check(Operation.DESCRIBE, ResourceType.GROUP, group)
-        found = broker.groups.consumers.describe(group)
+        group_state = broker.groups.consumers.describe(group)
     except AccessDeniedError as error:
         return {**fields, "error_code": error_code(error), "error_message": error.message}
     except GroupRefusedError as refused:
         return {**fields, "error_code": refused.code, "group_state": "Dead"}
-    if any(current.assigned or target for _, _, current, target in found.members) and not names:
-        facts = broker.metadata.facts_or_errors().values()
-        names.update({UUID(each.topic_id): each.name for each in facts if isinstance(each, TopicSummary)})
+    if any(current.assigned or target for _, _, current, target in group_state.members) and not names:
+        summaries = broker.metadata.summaries_or_errors().values()
+        names.update(
+            {UUID(summary.topic_id): summary.name for summary in summaries if isinstance(summary, TopicSummary)}
+        )
     members: list[Fields] = [
         {
             "member_id": id,
-            "instance_id": facts.instance_id,
-            "rack_id": facts.rack_id,
+            "instance_id": metadata.instance_id,
+            "rack_id": metadata.rack_id,
             "member_epoch": current.epoch,
-            "client_id": facts.client_id,
-            "client_host": facts.client_host,
-            "subscribed_topic_names": facts.topics,
-            "subscribed_topic_regex": facts.pattern,
+            "client_id": metadata.client_id,
+            "client_host": metadata.client_host,
+            "subscribed_topic_names": metadata.topics,
+            "subscribed_topic_regex": metadata.pattern,
             "assignment": {"topic_partitions": _named(current.assigned, names)},
             "target_assignment": {"topic_partitions": _named(target, names)},
             "member_type": _CONSUMER,
         }
-        for id, facts, current, target in found.members
+        for id, metadata, current, target in group_state.members
     ]
-    places = (each[key] for each in members for key in ("assignment", "target_assignment"))
-    topics = {topic["topic_name"] for each in places for topic in each["topic_partitions"]}
-    topics.update(name for each in members for name in each["subscribed_topic_names"])
+    assignments = (member[key] for member in members for key in ("assignment", "target_assignment"))
+    topics = {topic["topic_name"] for assignment in assignments for topic in assignment["topic_partitions"]}
+    topics.update(name for member in members for name in member["subscribed_topic_names"])
     if not all(map(rights.describes, topics)):
         denial = AccessDeniedError("Topic authorization failed.")
         return {**fields, "error_code": error_code(denial), "error_message": denial.message}
     return {
         **fields,
-        "group_state": found.phase.value,
-        "group_epoch": found.epoch,
-        "assignment_epoch": found.target_epoch,
-        "assignor_name": found.assignor,
+        "group_state": group_state.phase.value,
+        "group_epoch": group_state.epoch,
+        "assignment_epoch": group_state.target_epoch,
+        "assignor_name": group_state.assignor,
         "members": members,
     }
 
 
-def _named(places: Iterable[Place], names: Mapping[UUID, str]) -> list[Fields]:
+def _named(partitions: Iterable[TopicIdPartition], names: Mapping[UUID, str]) -> list[Fields]:
     # a topic that was dropped a moment ago has no name any more
-    return [{**each, "topic_name": names[each["topic_id"]]} for each in _topics(places) if each["topic_id"] in names]
+    return [
+        {**topic, "topic_name": names[topic["topic_id"]]}
+        for topic in _topics(partitions)
+        if topic["topic_id"] in names
+    ]
 
 
 APIS = (

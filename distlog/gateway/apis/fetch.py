@@ -12,7 +12,7 @@ from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway.apis.cluster import by_topic, check_topic, topic_error_code, topic_key
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.protocol.frames import Fields, ResponsePiece, error_code
+from distlog.gateway.protocol.frames import Fields, ResponseChunk, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation
 from distlog.gateway.server.delayed_operations import DelayedFetch
@@ -51,7 +51,9 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         if delayed.is_over or broker.fetches.is_stopped:
             break
         delayed.missing = missing
-        delayed.seen = {read.partition: read.data.visible_end for read in reads if read.partition and read.data}
+        delayed.visible_ends = {
+            read.partition: read.data.visible_end for read in reads if read.partition and read.data
+        }
         broker.fetch_memory.give_back(sum(read.size for read in reads))
         if broker.fetches.wait(delayed):
             return None
@@ -77,7 +79,9 @@ def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_
     """Read the partitions in order; the memory of their records is taken."""
     partitions, committed = delayed.partitions, delayed.committed
     requested = sum(max(partition.partition_max_bytes, 0) for partition in partitions.values())
-    memory = broker.fetch_memory.take(min(requested, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes))
+    memory = broker.fetch_memory.reserve(
+        min(requested, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes)
+    )
     room, reads = memory, list[_FetchedPartition]()
     for (topic, _), partition in partitions.items():
         reads.append(_read(request, broker, topic, partition, room, committed, is_first=room == memory))
@@ -143,7 +147,7 @@ def _fetched_fields(read: _FetchedPartition, committed: bool) -> Fields:
     }
 
 
-def _records(read: _FetchedPartition) -> ResponsePiece:
+def _records(read: _FetchedPartition) -> ResponseChunk:
     batches = read.data.batches if read.data else None
     if batches is None or isinstance(batches, StoredBatches):
         return batches or b""

@@ -107,7 +107,7 @@ def sync_group(request: Request, broker: Broker) -> None:
         generation=body.generation_id,
         protocol_type=request.get("protocol_type"),
         protocol=request.get("protocol_name"),
-        assignments={each.member_id: each.assignment for each in body.assignments},
+        assignments={assignment.member_id: assignment.assignment for assignment in body.assignments},
     )
     broker.groups.members.sync(body.group_id, sync, lambda reply: _respond_to_sync(request, reply))
 
@@ -132,7 +132,7 @@ def heartbeat(request: Request, broker: Broker) -> Fields:
     members = broker.groups.members
     code = _denied(request) or members.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
     if code is ErrorCode.coordinator_load_in_progress:
-        # as in Kafka: members go on while their group is loaded
+        # as in Kafka: members stay while their group is loaded
         code = ErrorCode.none
     return {"throttle_time": 0, "error_code": code}
 
@@ -148,18 +148,20 @@ def leave_group(request: Request, broker: Broker) -> Fields:
         return {"throttle_time": 0, "error_code": denied, "members": ()}
     if request.get("members") is None:
         return {"throttle_time": 0, "error_code": members.leave(group, request.body.member_id)}
-    left = [
+    results = [
         {
-            "member_id": each.member_id,
-            "group_instance_id": each.group_instance_id,
-            "error_code": members.leave(group, each.member_id, each.group_instance_id),
+            "member_id": member.member_id,
+            "group_instance_id": member.group_instance_id,
+            "error_code": members.leave(group, member.member_id, member.group_instance_id),
         }
-        for each in {(each.member_id, each.group_instance_id): each for each in request.body.members}.values()
+        for member in {
+            (member.member_id, member.group_instance_id): member for member in request.body.members
+        }.values()
     ]
-    refused = next((each["error_code"] for each in left if each["error_code"] in _OF_GROUP), None)
+    refused = next((result["error_code"] for result in results if result["error_code"] in _OF_GROUP), None)
     if refused is not None:
         return {"throttle_time": 0, "error_code": refused, "members": ()}
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "members": left}
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "members": results}
 
 
 APIS = (

@@ -87,14 +87,14 @@ def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> _Lis
         return _ListedOffset(end, _NONE, partition.leader_epochs(state).latest)
     if time in (EARLIEST, _EARLIEST_LOCAL):
         start = state.log_start_offset
-        return _ListedOffset(start, _NONE, partition.leader_epochs(state).at(state, start))
+        return _ListedOffset(start, _NONE, partition.leader_epochs(state).epoch_of(state, start))
     if time == _LATEST_TIERED or (time < 0 and time != MAX_TIMESTAMP):
         return _NO_LISTED_OFFSET
     offset_and_time = offset_for_time(hosted.topic.reader, state, time)
     # a reader of committed records gets no offset that is not stable yet
     if offset_and_time is None or offset_and_time[0] >= end:
         return _NO_LISTED_OFFSET
-    return _ListedOffset(*offset_and_time, partition.leader_epochs(state).at(state, offset_and_time[0]))
+    return _ListedOffset(*offset_and_time, partition.leader_epochs(state).epoch_of(state, offset_and_time[0]))
 
 
 # There is one leader forever, and acknowledged records are never cut. An imported log has its broker's epochs: one

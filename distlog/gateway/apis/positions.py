@@ -32,23 +32,29 @@ class RequestedPositions:
     def __init__(self, request: Request, broker: Broker, refused: ErrorCode) -> None:
         now_ms = broker.clock()
         positions = {
-            (topic.name, each.partition_index): Position(
-                each.committed_offset,
-                getattr(each, "committed_leader_epoch", _NO_EPOCH),
-                each.committed_metadata or "",
+            (topic.name, requested.partition_index): Position(
+                requested.committed_offset,
+                getattr(requested, "committed_leader_epoch", _NO_EPOCH),
+                requested.committed_metadata or "",
                 commit_ms,
             )
             for topic in request.body.topics
-            # by a clock that is behind, it would be one in the topic that was there before
+            # with a slow clock, the time would belong to the former topic of this name
             for commit_ms in [max(now_ms, _replaced_ms(broker, topic.name))]
-            for each in topic.partitions
+            for requested in topic.partitions
         }
         find = broker.metadata.topic
-        self._codes = {place: refused or place_code(request, find, Operation.READ, *place) for place in positions}
-        self.positions = {place: each for place, each in positions.items() if self._codes[place] is ErrorCode.none}
+        self._codes = {
+            partition: refused or partition_code(request, find, Operation.READ, *partition) for partition in positions
+        }
+        self.positions = {
+            partition: position
+            for partition, position in positions.items()
+            if self._codes[partition] is ErrorCode.none
+        }
 
     def topics(self, code: ErrorCode) -> list[Fields]:
-        """The fields of the response; `code` is that of all partitions which were not refused before."""
+        """The fields of the response; `code` applies to all partitions that were not refused before."""
         return by_topic(
             (name, {"partition_index": number, "error_code": own_code or code})
             for (name, number), own_code in self._codes.items()
@@ -62,7 +68,7 @@ def _replaced_ms(broker: Broker, topic: str) -> int:
     return 0
 
 
-def place_code(
+def partition_code(
     request: Request, find: Callable[[str], HostedTopic], operation: Operation, topic: str, number: int
 ) -> ErrorCode:
     """The code of a coordinator for a partition of a topic that `find` gives, if the client may do this with it."""
@@ -71,7 +77,7 @@ def place_code(
         find(topic).partition(number)
     except StorageError as error:
         # Kafka's coordinators answer with no storage code: with this one clients retry
-        FAILURES.note("a look at a topic", error)
+        FAILURES.note("reading a topic", error)
         return ErrorCode.coordinator_not_available
     except DistlogError as error:
         return error_code(error)
@@ -110,7 +116,7 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
         return {"throttle_time": 0, **_group(request, broker, request.body.group_id, [request.body.topics], stable)}
     # each once: a group may have many positions
     answers = [
-        {"group_id": name, **_group(request, broker, name, [each.topics for each in several], stable, several[-1])}
+        {"group_id": name, **_group(request, broker, name, [group.topics for group in several], stable, several[-1])}
         for name, several in grouped(groups, attrgetter("group_id")).items()
     ]
     return {"throttle_time": 0, "groups": answers}
@@ -121,26 +127,32 @@ def _group(
 ) -> Fields:
     rights = request.rights
     # without a list of topics, all positions of the group are wanted
-    wanted = None if None in lists else dict.fromkeys(place for topics in lists for place in _places(topics))
-    topics = dict.fromkeys(topic for topic, _ in wanted or ())
+    requested = (
+        None if None in lists else dict.fromkeys(partition for topics in lists for partition in _partitions(topics))
+    )
+    topics = dict.fromkeys(topic for topic, _ in requested or ())
     # from version 9 on
     member_id, epoch = getattr(asker, "member_id", None), getattr(asker, "member_epoch", -1)
     try:
         if code := rights.denied(Operation.DESCRIBE, ResourceType.GROUP, group):
             raise GroupRefusedError(code)
         codes = {topic: rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, topic) for topic in topics}
-        allowed = None if wanted is None else [place for place in wanted if not codes[place[0]]]
+        allowed = None if requested is None else [partition for partition in requested if not codes[partition[0]]]
         positions: Mapping[TopicPartition, PositionOrCode] = broker.groups.offsets.fetch(
             group, allowed, stable=stable, member_id=member_id, epoch=epoch
         )
     except GroupRefusedError as refused:
-        # version 1 has a place for the code only at the partitions; without it, a client would begin anew
-        return {"error_code": refused.code, "topics": _topics(dict.fromkeys(wanted or (), refused.code))}
-    if wanted is None:
-        positions = {place: each for place, each in positions.items() if rights.describes(place[0])}
+        # version 1 has the code only per partition; without it, a client would start again
+        return {"error_code": refused.code, "topics": _topics(dict.fromkeys(requested or (), refused.code))}
+    if requested is None:
+        positions = {
+            partition: position for partition, position in positions.items() if rights.describes(partition[0])
+        }
     else:
-        denied = {place: codes[place[0]] for place in wanted if codes[place[0]]}
-        positions = {place: _of_this_topic(broker, place[0], each) for place, each in positions.items()} | denied
+        denied = {partition: codes[partition[0]] for partition in requested if codes[partition[0]]}
+        positions = {
+            partition: _of_this_topic(broker, partition[0], position) for partition, position in positions.items()
+        } | denied
     return {"error_code": ErrorCode.none, "topics": _topics(positions)}
 
 
@@ -150,22 +162,22 @@ def _of_this_topic(broker: Broker, topic: str, position: PositionOrCode) -> Posi
     return None if is_old else position
 
 
-def _places(topics: Any) -> list[TopicPartition]:
+def _partitions(topics: Any) -> list[TopicPartition]:
     return [(topic.name, number) for topic in topics for number in topic.partition_indexes]
 
 
 def _topics(positions: Mapping[TopicPartition, PositionOrCode]) -> list[Fields]:
-    return by_topic((topic, _position_fields(number, each)) for (topic, number), each in positions.items())
+    return by_topic((topic, _position_fields(number, position)) for (topic, number), position in positions.items())
 
 
-def _position_fields(number: int, each: PositionOrCode) -> Fields:
-    position = each if isinstance(each, Position) else _NONE
+def _position_fields(number: int, position_or_code: PositionOrCode) -> Fields:
+    position = position_or_code if isinstance(position_or_code, Position) else _NONE
     return {
         "partition_index": number,
         "committed_offset": position.offset,
         "committed_leader_epoch": position.leader_epoch,
         "metadata": position.metadata,
-        "error_code": each if isinstance(each, ErrorCode) else ErrorCode.none,
+        "error_code": position_or_code if isinstance(position_or_code, ErrorCode) else ErrorCode.none,
     }
 
 
@@ -174,17 +186,19 @@ OFFSET_FETCH = Api(9, "OffsetFetch", 1, 9, offset_fetch, "DESCRIBE of the group 
 
 def offset_delete(request: Request, broker: Broker) -> None:
     """Respond when the deletion of the positions is durable."""
-    places = dict.fromkeys(
-        (topic.name, each.partition_index) for topic in request.body.topics for each in topic.partitions
+    partitions = dict.fromkeys(
+        (topic.name, partition.partition_index) for topic in request.body.topics for partition in topic.partitions
     )
     rights, group = request.rights, request.body.group_id
-    topics = dict.fromkeys(topic for topic, _ in places)
+    topics = dict.fromkeys(topic for topic, _ in partitions)
     try:
         if code := rights.denied(Operation.DELETE, ResourceType.GROUP, group):
             raise GroupRefusedError(code)
         codes = {topic: rights.denied(Operation.READ, ResourceType.TOPIC, topic) for topic in topics}
-        results: dict[TopicPartition, ErrorCode] = {place: codes[place[0]] for place in places if codes[place[0]]}
-        allowed = [place for place in places if not codes[place[0]]]
+        results: dict[TopicPartition, ErrorCode] = {
+            partition: codes[partition[0]] for partition in partitions if codes[partition[0]]
+        }
+        allowed = [partition for partition in partitions if not codes[partition[0]]]
         if results and not allowed:
             _respond(request, results, ErrorCode.none)
         else:

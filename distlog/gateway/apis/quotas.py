@@ -39,9 +39,12 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
             "error_message": client_text(error),
             "entries": None,
         }
-    broker.configs.look()
+    broker.configs.refresh()
     entries = [
-        {"entity": _entity_fields(entity), "values": [{"key": name, "value": each} for name, each in values.items()]}
+        {
+            "entity": _entity_fields(entity),
+            "values": [{"key": name, "value": quota} for name, quota in values.items()],
+        }
         for entity, values in broker.configs.limits.items()
         if _matches(entity, request.body.components, request.body.strict)
     ]
@@ -50,17 +53,17 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
 
 def _check_filter(components: Sequence[Any]) -> None:
     """Raise UnsupportedRequestError as Kafka would refuse the filter, or an unknown type of entity."""
-    types = [each.entity_type for each in components]
-    for each in components:
-        if each.entity_type not in (USER, CLIENT_ID, _IP):
-            raise UnsupportedRequestError(f"Unsupported entity type {each.entity_type}")
-        if types.count(each.entity_type) > 1:
+    types = [component.entity_type for component in components]
+    for component in components:
+        if component.entity_type not in (USER, CLIENT_ID, _IP):
+            raise UnsupportedRequestError(f"Unsupported entity type {component.entity_type}")
+        if types.count(component.entity_type) > 1:
             raise UnsupportedRequestError(
-                f"Entity type {each.entity_type} cannot appear more than once in the filter."
+                f"Entity type {component.entity_type} cannot appear more than once in the filter."
             )
-        if each.match_type not in (_EXACT, _DEFAULT, _ANY):
-            raise UnsupportedRequestError(f"Unknown match type {each.match_type}")
-        if each.match_type == _EXACT and each.match is None:
+        if component.match_type not in (_EXACT, _DEFAULT, _ANY):
+            raise UnsupportedRequestError(f"Unknown match type {component.match_type}")
+        if component.match_type == _EXACT and component.match is None:
             raise UnsupportedRequestError("Request specified MATCH_TYPE_EXACT, but set match string to null.")
     if _IP in types and len(types) > 1:
         raise UnsupportedRequestError("An IP filter component cannot be combined with others.")
@@ -70,7 +73,10 @@ def _matches(entity: Entity, components: Sequence[Any], strict: bool) -> bool:
     parts = dict(entity.parts)
     if strict and len(parts) > len(components):
         return False
-    return all(each.entity_type in parts and _has_name(each, parts[each.entity_type]) for each in components)
+    return all(
+        component.entity_type in parts and _has_name(component, parts[component.entity_type])
+        for component in components
+    )
 
 
 def _has_name(component: Any, name: str | None) -> bool:
@@ -78,7 +84,7 @@ def _has_name(component: Any, name: str | None) -> bool:
 
 
 def _entity_fields(entity: Entity) -> list[Fields]:
-    return [{"entity_type": each, "entity_name": name} for each, name in entity.parts]
+    return [{"entity_type": kind, "entity_name": name} for kind, name in entity.parts]
 
 
 def alter_client_quotas(request: Request, broker: Broker) -> Fields:
@@ -92,7 +98,7 @@ def alter_client_quotas(request: Request, broker: Broker) -> Fields:
         )
         for entity, several in grouped(
             request.body.entries,
-            lambda entry: Entity.of({one.entity_type: one.entity_name for one in entry.entity}),
+            lambda entry: Entity.of({part.entity_type: part.entity_name for part in entry.entity}),
         ).items()
     ]
     return {"throttle_time": 0, "entries": entries}
@@ -100,13 +106,13 @@ def alter_client_quotas(request: Request, broker: Broker) -> Fields:
 
 def _alter(request: Request, broker: Broker, entity: Entity, entry: Any, *, validate_only: bool) -> None:
     request.rights.check_cluster(Operation.ALTER_CONFIGS)
-    changes = {each.key: None if each.remove else each.value for each in entry.ops}
+    changes = {op.key: None if op.remove else op.value for op in entry.ops}
     try:
         if len(changes) < len(entry.ops):
             raise UnsupportedRequestError("a request has a quota twice")
         check_change(entity, changes)
     except ValueError as error:
-        # as in Kafka, whose code for a wrong setting is that of a wrong request here
+        # as in Kafka, which returns INVALID_REQUEST for a wrong setting here
         raise UnsupportedRequestError(str(error)) from None
     if not validate_only:
         broker.configs.alter_quotas(entity, changes)

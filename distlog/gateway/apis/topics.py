@@ -46,15 +46,15 @@ def create_topics(request: Request, broker: Broker) -> Fields:
 
 def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> Fields:
     check_create(request, topic.name)
-    if empty := [each.name for each in topic.configs if each.value is None]:
+    if empty := [config.name for config in topic.configs if config.value is None]:
         raise InvalidConfigError(f"Null value not supported for topic configs: {','.join(empty)}")
-    config = TopicConfig.parse(without_ignored({each.name: each.value for each in topic.configs}))
+    config = TopicConfig.parse(without_ignored({config.name: config.value for config in topic.configs}))
     if (count := _count(topic)) == _DEFAULT_COUNT:
         count = broker.config.num_partitions
     fields: dict[str, Any] = {
         "num_partitions": count,
         "replication_factor": 1,
-        "configs": [{name: each[name] for name in _OF_SETTING} for each in described(config)],
+        "configs": [{name: fields[name] for name in _OF_SETTING} for fields in described(config)],
     }
     if not request.rights.might(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
         # the settings are secret (KIP-525)
@@ -77,15 +77,15 @@ def _count(topic: Any) -> int:
             raise UnsupportedRequestError(
                 f"A manual partition assignment was specified, but {field} was not set to -1."
             )
-    if {each.partition_index for each in topic.assignments} != {*range(len(topic.assignments))}:
+    if {assignment.partition_index for assignment in topic.assignments} != {*range(len(topic.assignments))}:
         raise InvalidAssignmentError("partitions should be a consecutive 0-based integer sequence")
     _check_replicas(topic.assignments)
     return len(topic.assignments)
 
 
 def _check_replicas(assignments: Sequence[Any]) -> None:
-    """Raise InvalidAssignmentError for a partition without brokers, or with one of them twice."""
-    for brokers in (each.broker_ids for each in assignments):
+    """Raise InvalidAssignmentError for a partition without brokers, or with the same broker twice."""
+    for brokers in (assignment.broker_ids for assignment in assignments):
         if not brokers:
             raise InvalidAssignmentError("The manual partition assignment includes an empty replica list.")
         if len({*brokers}) < len(brokers):
@@ -139,8 +139,8 @@ def create_partitions(request: Request, broker: Broker) -> Fields:
 def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> None:
     request.rights.check(Operation.ALTER, ResourceType.TOPIC, topic.name)
     check_partition_count(topic.count)
-    opened = broker.metadata.clients_topic(topic.name).topic
-    snapshot = opened.current.refresh()
+    handle = broker.metadata.clients_topic(topic.name).topic
+    snapshot = handle.current.refresh()
     check_grows(snapshot, topic.count)
     added = topic.count - len(snapshot.partitions)
     # null leaves the brokers to the gateways; an empty list has none for the new partitions
@@ -152,7 +152,7 @@ def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only:
             )
         _check_replicas(topic.assignments)
     if not validate_only:
-        opened.create_partitions(topic.count)
+        handle.create_partitions(topic.count)
 
 
 APIS = (

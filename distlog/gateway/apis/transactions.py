@@ -12,7 +12,7 @@ from distlog.core.kafka.transaction_state import ProducerId
 from distlog.core.log.end_marker import marker
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, encode_position
 from distlog.gateway.apis.cluster import by_topic, grouped
-from distlog.gateway.apis.positions import RequestedPositions, place_code
+from distlog.gateway.apis.positions import RequestedPositions, partition_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.committed_offsets import GroupChanges
@@ -97,24 +97,26 @@ _FENCED_SINCE = 2
 
 
 def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
-    """Add the partitions to the transaction; if one of them is missing, the others are not attempted."""
+    """Add the partitions to the transaction; if one partition is missing, none is added."""
     body = request.body
-    places = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
+    partitions = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
     denied = _denied(request, body.v3_and_below_transactional_id)
     find = broker.metadata.clients_topic
-    codes = {place: denied or place_code(request, find, Operation.WRITE, *place) for place in places}
+    codes = {
+        partition: denied or partition_code(request, find, Operation.WRITE, *partition) for partition in partitions
+    }
     if any(code is not ErrorCode.none for code in codes.values()):
-        rest = ErrorCode.operation_not_attempted
+        attempted_code = ErrorCode.operation_not_attempted
     else:
         producer = ProducerId(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
-        rest = code_of(
+        attempted_code = code_of(
             lambda: broker.transactions.coordinator.add_partitions(
                 body.v3_and_below_transactional_id, producer, codes.keys()
             ),
             fenced=fenced_code(request.api_version, _FENCED_SINCE),
         )
     parts = (
-        (name, {"partition_index": number, "partition_error_code": code or rest})
+        (name, {"partition_index": number, "partition_error_code": code or attempted_code})
         for (name, number), code in codes.items()
     )
     return {"throttle_time": 0, "results_by_topic_v3_and_below": by_topic(parts, "results_by_partition")}
@@ -126,8 +128,10 @@ def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
 
     def add() -> None:
         coordinator = broker.transactions.coordinator
-        place = OFFSETS_TOPIC, broker.groups.partition_of(body.group_id)
-        coordinator.add_partitions(body.transactional_id, ProducerId(body.producer_id, body.producer_epoch), [place])
+        partition = OFFSETS_TOPIC, broker.groups.partition_of(body.group_id)
+        coordinator.add_partitions(
+            body.transactional_id, ProducerId(body.producer_id, body.producer_epoch), [partition]
+        )
 
     denied = _denied(request, body.transactional_id, body.group_id)
     fenced = fenced_code(request.api_version, _FENCED_SINCE)
@@ -135,7 +139,7 @@ def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
 
 
 def txn_offset_commit(request: Request, broker: Broker) -> Fields:
-    """Keep the positions, on the device, until the transaction ends."""
+    """Store the offsets durably until the transaction ends."""
     denied, code = _denied(request, request.body.transactional_id, request.body.group_id), ErrorCode.none
     requested = RequestedPositions(request, broker, denied)
     if requested.positions:
@@ -156,7 +160,7 @@ def _keep(request: Request, broker: Broker, requested: RequestedPositions) -> No
         check_open(snapshot)
 
     def append(changes: GroupChanges) -> None:
-        records = [(encode_key(key), encode_position(each) if each else None) for key, each in changes]
+        records = [(encode_key(key), encode_position(position) if position else None) for key, position in changes]
         hosted.append_run(number, own_batch(records, broker.clock(), producer), fence)
 
     groups.offsets.commit_in_transaction(
@@ -171,7 +175,7 @@ def _keep(request: Request, broker: Broker, requested: RequestedPositions) -> No
 
 
 def end_txn(request: Request, broker: Broker) -> Fields:
-    """Respond when the decision is on the device; by then it is visible, unless a partition's storage fails."""
+    """Respond when the decision is durable; it is visible then, unless a partition's storage fails."""
     body = request.body
     producer = ProducerId(body.producer_id, body.producer_epoch)
     code = _denied(request, body.transactional_id) or code_of(
@@ -199,12 +203,12 @@ def write_txn_markers(request: Request, broker: Broker) -> Fields:
 
 def _written(request: Request, broker: Broker, markers: Sequence[Any]) -> list[Fields]:
     """Write one marker in all places where a request has it."""
-    places = dict.fromkeys(
-        (topic.name, number) for each in markers for topic in each.topics for number in topic.partition_indexes
+    partitions = dict.fromkeys(
+        (topic.name, number) for marker in markers for topic in marker.topics for number in topic.partition_indexes
     )
     return by_topic(
         (name, {"partition_index": number, "error_code": _marker_code(request, broker, markers[0], name, number)})
-        for name, number in places
+        for name, number in partitions
     )
 
 
@@ -221,13 +225,13 @@ def _marker_code(request: Request, broker: Broker, requested: Any, topic: str, n
 def _write(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode:
     hosted = broker.metadata.fresh_topic(topic)
     partition = hosted.partition(number)
-    known = next((each for each in partition.producers() if each["producer_id"] == requested.producer_id), None)
-    if known is None or known["transaction_first_offset"] < 0:
+    producer = next((entry for entry in partition.producers() if entry["producer_id"] == requested.producer_id), None)
+    if producer is None or producer["transaction_first_offset"] < 0:
         # nothing is open: it may be a repeated request
         return ErrorCode.none
-    if requested.producer_epoch < known["producer_epoch"]:
+    if requested.producer_epoch < producer["producer_epoch"]:
         return ErrorCode.invalid_producer_epoch
-    if requested.coordinator_epoch < known["coordinator_epoch"]:
+    if requested.coordinator_epoch < producer["coordinator_epoch"]:
         return ErrorCode.transaction_coordinator_fenced
     run = marker(
         requested.producer_id,

@@ -50,7 +50,7 @@ def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
         reason = "SaslAuthenticate without SaslHandshake, or after authentication"
         return {"error_code": ErrorCode.illegal_sasl_state, "error_message": reason, "auth_bytes": b""}
     token, sasl = request.body.auth_bytes, session.sasl
-    if broker.check_password is not None and request.delayed is None and sasl.takes_time(token):
+    if broker.check_password is not None and request.delayed is None and sasl.is_slow(token):
         request.delayed = sasl.claimed(token)
         broker.check_password(request)
         return None
@@ -69,11 +69,11 @@ def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
     return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
 
 
-def _refuse(request: Request, broker: Broker, fields: Fields, user: str, why: str) -> None:
+def _refuse(request: Request, broker: Broker, fields: Fields, user: str, reason: str) -> None:
     session, shortest_s = request.session, broker.config.failed_authentication_delay_ms / 1000
     assert session.sasl is not None
     failures, host = session.sasl.failures, session.address[0]
-    failures.log.note(f"{user or 'a client'} at {host}", why)
+    failures.log.note(f"{user or 'a client'} at {host}", reason)
     request.refuse(fields, failures.delay_s(owner_of(None, host), shortest_s))
 
 
@@ -96,24 +96,24 @@ _DISABLED = {
 class _RefusedError(Exception):
     """A request that Kafka refuses with this code."""
 
-    def __init__(self, code: ErrorCode, why: str) -> None:
-        super().__init__(why)
-        self.fields: Fields = {"error_code": code, "error_message": why}
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.fields: Fields = {"error_code": code, "error_message": reason}
 
 
 def describe_users(request: Request, broker: Broker) -> Fields:
     """The requested users of the root, or all."""
-    users, wanted = broker.users, request.body.users
+    users, requested = broker.users, request.body.users
 
     def described() -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE)
-        # without ACLs there are none: an error would end kafka-configs, which asks for users beside their quotas
+        # without ACLs there are none: an error would end kafka-configs, which also requests the users
         secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
         if users is not None:
-            users.look()
+            users.refresh()
             secrets = users.secrets
         # an empty list means all, as null does: it is what the Java client sends
-        names = (each.name for each in wanted) if wanted else secrets
+        names = (user.name for user in requested) if requested else secrets
         return {"results": [_user_fields(name, several, secrets) for name, several in grouped(names, str).items()]}
 
     return {"throttle_time": 0, **attempted(described, results=())}
@@ -125,28 +125,35 @@ def _user_fields(name: str, several: list[str], all: Mapping[str, Mapping[str, S
     if len(several) > 1:
         return {**fields, "error_code": ErrorCode.duplicate_resource, "error_message": "a request has a user twice"}
     if secrets is None:
-        return {**fields, "error_code": ErrorCode.resource_not_found, "error_message": "the root has no such user"}
-    infos = [{"mechanism": _CODES[each], "iterations": secret.iterations} for each, secret in sorted(secrets.items())]
+        return {
+            **fields,
+            "error_code": ErrorCode.resource_not_found,
+            "error_message": "the root does not have this user",
+        }
+    infos = [
+        {"mechanism": _CODES[mechanism], "iterations": secret.iterations}
+        for mechanism, secret in sorted(secrets.items())
+    ]
     return {**fields, "error_code": ErrorCode.none, "error_message": None, "credential_infos": infos}
 
 
 def alter_users(request: Request, broker: Broker) -> Fields:
     """Respond when the credentials are durable."""
     body, users = request.body, broker.users
-    changes = grouped([*body.deletions, *body.upsertions], lambda each: each.name)
+    changes = grouped([*body.deletions, *body.upsertions], lambda change: change.name)
     if users is None:
         return {"throttle_time": 0, "results": [{"user": name, **_DISABLED} for name in changes]}
     outcome = attempted(partial(request.rights.check_cluster, Operation.ALTER))
     if outcome["error_code"]:
         return {"throttle_time": 0, "results": [{"user": name, **outcome} for name in changes]}
-    outcome = attempted(users.look)
+    outcome = attempted(users.refresh)
     results, good = dict[str, Fields](), list[tuple[Credential, ScramSecret | None]]()
     sasl = request.session.sasl
     for name, several in changes.items():
         is_local = sasl is not None and sasl.is_of_file(name)
         try:
-            change, *others = (_change(each, users, is_local=is_local) for each in several)
-            if others:
+            change, *duplicates = (_change(request_change, users, is_local=is_local) for request_change in several)
+            if duplicates:
                 raise _RefusedError(
                     ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request"
                 )
@@ -158,29 +165,29 @@ def alter_users(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "results": [{"user": name, **results.get(name, outcome)} for name in changes]}
 
 
-def _change(each: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential, ScramSecret | None]:
-    mechanism = _MECHANISMS.get(each.mechanism)
+def _change(requested: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential, ScramSecret | None]:
+    mechanism = _MECHANISMS.get(requested.mechanism)
     if mechanism is None:
         raise _RefusedError(ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism")
-    name = Credential(each.name, mechanism)
-    if not hasattr(each, "salted_password"):
-        if mechanism not in users.secrets.get(each.name, {}):
+    name = Credential(requested.name, mechanism)
+    if not hasattr(requested, "salted_password"):
+        if mechanism not in users.secrets.get(requested.name, {}):
             raise _RefusedError(
                 ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist"
             )
         return name, None
     try:
-        check_name(each.name)
+        check_name(requested.name)
         if is_local:
             raise InvalidConfigError("the gateway's file of users has this user, and comes first")
-        if not MIN_ITERATIONS <= each.iterations <= ITERATIONS:
+        if not MIN_ITERATIONS <= requested.iterations <= ITERATIONS:
             raise InvalidConfigError(f"iterations are {MIN_ITERATIONS} to {ITERATIONS}")
-        is_whole = len(each.salted_password) == hashlib.new(HASHES[mechanism]).digest_size
-        if not is_whole or not 0 < len(each.salt) <= _MOST_SALT_BYTES:
+        is_whole = len(requested.salted_password) == hashlib.new(HASHES[mechanism]).digest_size
+        if not is_whole or not 0 < len(requested.salt) <= _MOST_SALT_BYTES:
             raise InvalidConfigError("a salt or a salted password has another length than it can have")
     except InvalidConfigError as error:
         raise _RefusedError(ErrorCode.unacceptable_credential, error.message) from None
-    return name, secret_of_salted(mechanism, each.salted_password, each.salt, each.iterations)
+    return name, secret_of_salted(mechanism, requested.salted_password, requested.salt, requested.iterations)
 
 
 APIS = (

@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 
 #: A partition: the id of its topic, and its number.
-Place = tuple[uuid.UUID, int]
+TopicIdPartition = tuple[uuid.UUID, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,34 +19,36 @@ class Subscriber:
 
     name: str
     topics: frozenset[uuid.UUID]
-    before: frozenset[Place] = frozenset()
+    previous: frozenset[TopicIdPartition] = frozenset()
 
 
 #: The partitions of each member, by the members' ids, from the members and the numbers of partitions.
-Assignor = Callable[[Mapping[str, Subscriber], Mapping[uuid.UUID, int]], dict[str, frozenset[Place]]]
+Assignor = Callable[[Mapping[str, Subscriber], Mapping[uuid.UUID, int]], dict[str, frozenset[TopicIdPartition]]]
 
 
-def assign_ranges(members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]) -> dict[str, frozenset[Place]]:
-    """Give each subscriber of a topic a range of it, so that topics with as many partitions are shared alike."""
-    places_of: dict[str, set[Place]] = {each: set() for each in members}
-    ordered = sorted(members, key=lambda each: (members[each].name, each))
+def assign_ranges(
+    members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]
+) -> dict[str, frozenset[TopicIdPartition]]:
+    """Give each subscriber a range of each topic, so that topics of equal size are divided alike."""
+    partitions_of: dict[str, set[TopicIdPartition]] = {member: set() for member in members}
+    ordered = sorted(members, key=lambda member: (members[member].name, member))
     for topic, count in topics.items():
-        readers = [each for each in ordered if topic in members[each].topics]
-        for at, reader in enumerate(readers):
-            start, end = (count * edge // len(readers) for edge in (at, at + 1))
-            places_of[reader].update((topic, number) for number in range(start, end))
-    return {each: frozenset(places) for each, places in places_of.items()}
+        readers = [member for member in ordered if topic in members[member].topics]
+        for index, reader in enumerate(readers):
+            start, end = (count * edge // len(readers) for edge in (index, index + 1))
+            partitions_of[reader].update((topic, number) for number in range(start, end))
+    return {member: frozenset(partitions) for member, partitions in partitions_of.items()}
 
 
 def assign_uniformly(
     members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]
-) -> dict[str, frozenset[Place]]:
+) -> dict[str, frozenset[TopicIdPartition]]:
     """Give members numbers of partitions as equal as their topics allow, and let them keep what they had."""
     sharing = _Sharing(members, topics)
     sharing.keep()
     sharing.give_rest()
     sharing.balance()
-    return {each: frozenset(places) for each, places in sharing.places.items()}
+    return {member: frozenset(partitions) for member, partitions in sharing.partitions.items()}
 
 
 class _Sharing:
@@ -54,34 +56,40 @@ class _Sharing:
 
     def __init__(self, members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]) -> None:
         self._members, self._topics = members, topics
-        self.places: dict[str, set[Place]] = {each: set() for each in sorted(members)}
-        self._readers = {topic: [each for each in self.places if topic in members[each].topics] for topic in topics}
-        self._left = {(topic, number) for topic, count in topics.items() for number in range(count)}
+        self.partitions: dict[str, set[TopicIdPartition]] = {member: set() for member in sorted(members)}
+        self._readers = {
+            topic: [member for member in self.partitions if topic in members[member].topics] for topic in topics
+        }
+        self._unassigned = {(topic, number) for topic, count in topics.items() for number in range(count)}
 
     def keep(self) -> None:
         """Let each member keep what it had, up to an equal part, the larger ones for members that had most."""
         total = sum(count for topic, count in self._topics.items() if self._readers[topic])
-        least, more = divmod(total, len(self.places) or 1)
+        least, more = divmod(total, len(self.partitions) or 1)
         had = {
-            each: {place for place in member.before if place in self._left and place[0] in member.topics}
-            for each, member in self._members.items()
+            name: {
+                partition
+                for partition in member.previous
+                if partition in self._unassigned and partition[0] in member.topics
+            }
+            for name, member in self._members.items()
         }
-        for each in sorted(self.places, key=lambda name: -len(had[name])):
+        for name in sorted(self.partitions, key=lambda name: -len(had[name])):
             size = least + (more > 0)
-            kept = sorted(had[each] & self._left)[:size]
-            more -= len(kept) > least
-            self.places[each].update(kept)
-            self._left.difference_update(kept)
+            retained = sorted(had[name] & self._unassigned)[:size]
+            more -= len(retained) > least
+            self.partitions[name].update(retained)
+            self._unassigned.difference_update(retained)
 
     def give_rest(self) -> None:
         """Give each partition that is left to the reader of its topic with the fewest."""
-        for topic, places in groupby(sorted(self._left), itemgetter(0)):
-            heap = [(len(self.places[each]), each) for each in self._readers[topic]]
+        for topic, partitions in groupby(sorted(self._unassigned), itemgetter(0)):
+            heap = [(len(self.partitions[member]), member) for member in self._readers[topic]]
             heapq.heapify(heap)
-            for place in places if heap else ():
-                count, each = heap[0]
-                self.places[each].add(place)
-                heapq.heapreplace(heap, (count + 1, each))
+            for partition in partitions if heap else ():
+                count, member = heap[0]
+                self.partitions[member].add(partition)
+                heapq.heapreplace(heap, (count + 1, member))
 
     def balance(self) -> None:
         """Move partitions from readers with two more than another reader of the topic, until there is none."""
@@ -90,14 +98,14 @@ class _Sharing:
             moves -= 1
 
     def _has_moved(self) -> bool:
-        order = sorted(self.places, key=lambda each: -len(self.places[each]))
+        order = sorted(self.partitions, key=lambda member: -len(self.partitions[member]))
         for giver in order:
-            for topic in {topic for topic, _ in self.places[giver]}:
-                taker = min(self._readers[topic], key=lambda each: len(self.places[each]))
-                if len(self.places[giver]) >= len(self.places[taker]) + 2:
-                    place = max(place for place in self.places[giver] if place[0] == topic)
-                    self.places[giver].remove(place)
-                    self.places[taker].add(place)
+            for topic in {topic for topic, _ in self.partitions[giver]}:
+                taker = min(self._readers[topic], key=lambda member: len(self.partitions[member]))
+                if len(self.partitions[giver]) >= len(self.partitions[taker]) + 2:
+                    partition = max(partition for partition in self.partitions[giver] if partition[0] == topic)
+                    self.partitions[giver].remove(partition)
+                    self.partitions[taker].add(partition)
                     return True
         return False
 

@@ -94,7 +94,7 @@ AnswerSync = Callable[[SyncReply], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
-    """A member as it is stored: with its subscription under the chosen protocol only. Times are in ms."""
+    """A member's stored form: with its subscription under the chosen protocol only. Times are in ms."""
 
     id: str
     instance_id: str | None
@@ -121,7 +121,7 @@ class GroupRecord:
 
 @dataclass(slots=True, kw_only=True)
 class ClassicMember:
-    """A member of a group. While a join or a sync of it waits for the others, its session does not expire.
+    """A member of a group. While its join or sync waits for other members, its session does not expire.
 
     `expires_at` is by the coordinator's clock, in ms. A new member may wait for its first generation until then.
     """
@@ -251,7 +251,7 @@ class Members:
         return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
 
     def chosen_protocol(self) -> str:
-        """The protocol that most members prefer, of the ones that all of them have."""
+        """The protocol that most members prefer, among the protocols that every member has."""
         common = self._common()
         votes = Counter(next(name for name, _ in member.protocols if name in common) for member in self)
         return votes.most_common(1)[0][0]
@@ -269,7 +269,7 @@ class Members:
         return True
 
     def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        """All of them, as the leader sees them."""
+        """All members, as the leader gets them."""
         return tuple(
             JoinedMember(id=member.id, instance_id=member.instance_id, subscription=member.subscription(protocol))
             for member in self
@@ -281,7 +281,7 @@ class Members:
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
 
-#: The least time for members to join, in ms: with none at all, a missing member would keep the timer busy for ever.
+#: The least time for members to join, in ms: with none at all, a missing member would keep the timer busy forever.
 SHORTEST_MS = 100
 
 
@@ -289,8 +289,8 @@ SHORTEST_MS = 100
 class Rebalance:
     """Members join until `deadline`, by the coordinator's clock, in ms.
 
-    The first one of an empty group (Kafka's InitialDelayedJoin, KIP-134) always takes its delay. If a member came
-    meanwhile it waits as long again, up to `left_ms` more, so that members that start together are one generation.
+    The first one of an empty group (Kafka's InitialDelayedJoin, KIP-134) always waits its delay. If a member joined
+    during it, it waits as long again, up to `left_ms` more, so that members that start together are one generation.
     """
 
     deadline: float
@@ -306,11 +306,11 @@ class Rebalance:
 
     @classmethod
     def again(cls, now: float, timeout_ms: int) -> Rebalance:
-        """The rebalance of a group that had members: it is over when all of them have joined."""
+        """The rebalance of a group that had members: it is over when all members have joined."""
         return cls(now + max(timeout_ms, SHORTEST_MS))
 
     def is_due(self, now: float) -> bool:
-        """True if the group goes on with the members that joined; a first one with newcomers waits longer instead."""
+        """True if the group continues with the members that joined; a first one with new members waits longer."""
         if now < self.deadline:
             return False
         if self.has_newcomers and self.left_ms > 0:
@@ -459,8 +459,8 @@ class ClassicGroup:
         kind = self.members.protocol_type
         return SyncReply(protocol_type=kind, protocol=self.protocol, assignment=member.assignment)
 
-    def save(self, done: Stored, assignments: Mapping[str, bytes] | None = None) -> None:
-        """Store the group as it is, or with these assignments; `done` is called when that is durable, or fails."""
+    def save(self, on_stored: Stored, assignments: Mapping[str, bytes] | None = None) -> None:
+        """Store the group, or with `assignments`; `on_stored` is called when it is durable, or on failure."""
         members = (member.record(self.protocol) for member in self.members)
         if assignments is not None:
             members = (replace(member, assignment=assignments.get(member.id, b"")) for member in members)
@@ -473,7 +473,7 @@ class ClassicGroup:
             since_ms=self.since_ms,
             members=tuple(members),
         )
-        self._save(record, done)
+        self._save(record, on_stored)
 
     def member_of(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
         """The member with these ids, if it is of this generation; raises GroupRefusedError if not."""
@@ -483,7 +483,7 @@ class ClassicGroup:
         return member
 
     def renew(self, member: ClassicMember) -> None:
-        """Begin a member's session anew."""
+        """Restart a member's session."""
         if not member.is_new:
             member.expires_at = self.clock() + member.session_timeout_ms
 
@@ -513,7 +513,7 @@ class ClassicGroup:
             yield self.rebalance.deadline
 
     def expire(self) -> None:
-        """End sessions, forget promised ids, and go on without late members, by their deadlines."""
+        """End sessions, forget promised ids, and continue without late members, by their deadlines."""
         now = self.clock()
         self.promised = {id: until for id, until in self.promised.items() if until > now}
         late_ids = set(self._late_syncs) if self._sync_deadline <= now else set()
@@ -569,7 +569,7 @@ def _join_known(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
         _add(group, request.member_id, request, answer)
         return
     member = group.members.check(request.member_id, request.instance_id)
-    # the first answer was lost; but a leader that joins a stable group again wants to assign anew
+    # the first answer was lost; but a leader that joins a stable group again wants to assign again
     is_leader = member.id == group.members.leader
     is_repeated = group.phase is GroupPhase.COMPLETING or (group.phase is GroupPhase.STABLE and not is_leader)
     if is_repeated and member.protocols == request.protocols:
@@ -597,18 +597,18 @@ def _add(group: ClassicGroup, member_id: str, request: Join, answer: AnswerJoin)
 
 
 def _replace(group: ClassicGroup, member: ClassicMember, new_id: str, request: Join, answer: AnswerJoin) -> None:
-    """An instance of a static member restarted: the others go on as they are, if its subscription is the same."""
+    """An instance of a static member restarted: without a rebalance if its subscription is the same."""
     old_id, was_leader = member.id, group.members.leader == member.id
     group.replace(member, new_id)
-    before = member.subscription(group.protocol)
+    former_subscription = member.subscription(group.protocol)
     member.learn(request)
     is_same = group.phase is GroupPhase.STABLE and group.members.chosen_protocol() == group.protocol
-    if not is_same or member.subscription(group.protocol) != before:
+    if not is_same or member.subscription(group.protocol) != former_subscription:
         _wait(group, member, request, answer)
         return
     group.renew(member)
     if was_leader and not request.may_skip_assignment:
-        # an old client would assign anew if it knew that it leads (KIP-814)
+        # an old client would assign again if it knew that it leads (KIP-814)
         reply = group.join_reply(member, leader=old_id, members=())
     else:
         reply = group.join_reply(member, skip_assignment=was_leader)
@@ -616,7 +616,7 @@ def _replace(group: ClassicGroup, member: ClassicMember, new_id: str, request: J
     def stored(code: ErrorCode) -> None:
         answer(reply if code is ErrorCode.none else JoinReply(error=code, member_id=request.member_id))
 
-    group.save(stored, {each.id: each.assignment for each in group.members})
+    group.save(stored, {other.id: other.assignment for other in group.members})
 
 
 def _wait(group: ClassicGroup, member: ClassicMember, request: Join, answer: AnswerJoin) -> None:
@@ -631,8 +631,8 @@ def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
     """Answer with the member's assignment, when the leader has brought it and it is stored."""
     try:
         member = group.member_of(request.member_id, request.instance_id, request.generation)
-        given = (request.protocol_type, group.members.protocol_type), (request.protocol, group.protocol)
-        if any(name is not None and name != expected for name, expected in given):
+        pairs = (request.protocol_type, group.members.protocol_type), (request.protocol, group.protocol)
+        if any(name is not None and name != expected for name, expected in pairs):
             raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
         if group.phase is GroupPhase.PREPARING:
             raise GroupRefusedError(ErrorCode.rebalance_in_progress)
@@ -652,7 +652,7 @@ def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
 
 
 def _assign(group: ClassicGroup, request: SyncRequest) -> None:
-    """Store the leader's assignments, then send them. A rebalance that begins meanwhile makes them void."""
+    """Store the leader's assignments, then send them. A rebalance that starts concurrently makes them void."""
     generation = group.generation
     assignments = {member.id: request.assignments.get(member.id, b"") for member in group.members}
 
@@ -669,7 +669,7 @@ def _assign(group: ClassicGroup, request: SyncRequest) -> None:
 
 
 def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-    """Renew a member's session; the answer tells whether it should join again. Raises GroupRefusedError."""
+    """Renew a member's session; the returned code asks it to join again if it must. Raises GroupRefusedError."""
     group.renew(group.member_of(member_id, instance_id, generation))
     return ErrorCode.rebalance_in_progress if group.phase is GroupPhase.PREPARING else ErrorCode.none
 

@@ -39,12 +39,12 @@ class EndedPositions:
         with self._locks[number]:
             try:
                 for ended in self._markers.ended(number):
-                    # groups that are not loaded yet would never learn of it
+                    # groups that are not loaded yet would miss the end
                     self._groups.check(group)
                     for name in self._groups.names_with_pending():
                         if self._markers.partition_of(name) == number:
-                            with suppress(GroupRefusedError), self._groups.opened(name) as opened:
-                                opened.positions.end_transaction(ended.producer_id, is_committed=ended.is_committed)
+                            with suppress(GroupRefusedError), self._groups.locked(name) as entry:
+                                entry.positions.end_transaction(ended.producer_id, is_committed=ended.is_committed)
             except DistlogError as error:
                 FAILURES.note("to read ends of transactions", error)
                 # at other codes librdkafka reads the partitions no more
@@ -68,7 +68,7 @@ class CommittedOffsets:
         self,
         group: str,
         positions: Mapping[TopicPartition, Position],
-        done: Stored,
+        on_stored: Stored,
         *,
         member_id: str = "",
         instance_id: str | None = None,
@@ -81,14 +81,14 @@ class CommittedOffsets:
         try:
             _check_metadata(positions)
             missing = ErrorCode.illegal_generation
-            with self._groups.opened(group, make=generation < 0, missing=missing) as opened:
-                if isinstance(opened.membership, ConsumerGroup):
-                    opened.membership.check(member_id, generation)
+            with self._groups.locked(group, make=generation < 0, missing=missing) as entry:
+                if isinstance(entry.membership, ConsumerGroup):
+                    entry.membership.check(member_id, generation)
                 else:
-                    check_commit(opened.membership, member_id, instance_id, generation)
-                self._store(opened, positions, done)
+                    check_commit(entry.membership, member_id, instance_id, generation)
+                self._store(entry, positions, on_stored)
         except GroupRefusedError as refused:
-            done(refused.code)
+            on_stored(refused.code)
 
     def commit_in_transaction(
         self,
@@ -106,29 +106,29 @@ class CommittedOffsets:
         # an earlier transaction of the same producer must not be taken for this one
         self._ended.learn(group)
         missing = ErrorCode.illegal_generation
-        with self._groups.opened(group, make=generation < 0, missing=missing) as opened:
+        with self._groups.locked(group, make=generation < 0, missing=missing) as entry:
             if generation >= 0 or member_id or instance_id is not None:
-                if isinstance(opened.membership, ConsumerGroup):
-                    opened.membership.check(member_id, generation, ErrorCode.illegal_generation)
+                if isinstance(entry.membership, ConsumerGroup):
+                    entry.membership.check(member_id, generation, ErrorCode.illegal_generation)
                 else:
-                    opened.membership.renew(opened.membership.member_of(member_id, instance_id, generation))
-            if not opened.positions.storing.isdisjoint(positions):
+                    entry.membership.renew(entry.membership.member_of(member_id, instance_id, generation))
+            if not entry.positions.storing.isdisjoint(positions):
                 # the order of both in the log decides, and is not known yet
                 raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
-            first_end = opened.positions.begin_joining(positions)
+            first_end = entry.positions.begin_joining(positions)
         # heartbeats need the group's lock, and an append may take long
         try:
-            append(opened.positions.keys(positions))
-            with opened.lock:
-                opened.positions.joined(producer_id, positions, first_end)
+            append(entry.positions.keys(positions))
+            with entry.lock:
+                entry.positions.joined(producer_id, positions, first_end)
         finally:
-            with opened.lock:
-                opened.positions.end_joining(positions)
+            with entry.lock:
+                entry.positions.end_joining(positions)
 
     def fetch(
         self,
         group: str,
-        wanted: Iterable[TopicPartition] | None,
+        partitions: Iterable[TopicPartition] | None,
         *,
         stable: bool = False,
         member_id: str | None = None,
@@ -137,37 +137,43 @@ class CommittedOffsets:
         """The positions in the `wanted` partitions, or all; a group may be unknown.
 
         With `stable`, a position that an open transaction may replace is a code: the client asks again (KIP-447). A
-        member of the newer protocol tells its epoch. Raises GroupRefusedError.
+        member of the newer protocol sends its epoch. Raises GroupRefusedError.
         """
         try:
             if self._groups.has_pending(group):
                 self._ended.learn(group)
-            with self._groups.opened(group, missing=ErrorCode.group_id_not_found) as opened:
-                if isinstance(opened.membership, ConsumerGroup) and (member_id or epoch >= 0):
-                    opened.membership.check(member_id or "", epoch)
-                positions = opened.positions
+            with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
+                if isinstance(entry.membership, ConsumerGroup) and (member_id or epoch >= 0):
+                    entry.membership.check(member_id or "", epoch)
+                positions = entry.positions
                 pending = positions.pending if stable else frozenset()
-                places = {*positions, *pending} if wanted is None else wanted
+                partitions = {*positions, *pending} if partitions is None else partitions
                 return {
-                    place: ErrorCode.unstable_offset_commit if place in pending else positions.get(*place)
-                    for place in places
+                    partition: ErrorCode.unstable_offset_commit if partition in pending else positions.get(*partition)
+                    for partition in partitions
                 }
         except GroupRefusedError as refused:
             if refused.code is not ErrorCode.group_id_not_found:
                 raise
-        return dict.fromkeys(wanted or ())
+        return dict.fromkeys(partitions or ())
 
     def delete(
-        self, group: str, places: Iterable[TopicPartition], results: dict[TopicPartition, ErrorCode], done: Stored
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition],
+        results: dict[TopicPartition, ErrorCode],
+        on_stored: Stored,
     ) -> None:
         """Forget positions in topics that no member reads; `results` gets each partition's code, before `done`."""
-        with self._groups.opened(group, missing=ErrorCode.group_id_not_found) as opened:
-            topics = read_topics(opened.membership)
+        with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
+            topics = read_topics(entry.membership)
             if topics is None:
                 raise GroupRefusedError(ErrorCode.non_empty_group)
-            for place in places:
-                results[place] = ErrorCode.group_subscribed_to_topic if place[0] in topics else ErrorCode.none
-            self._store(opened, {place: None for place, code in results.items() if code is ErrorCode.none}, done)
+            for partition in partitions:
+                results[partition] = ErrorCode.group_subscribed_to_topic if partition[0] in topics else ErrorCode.none
+            self._store(
+                entry, {partition: None for partition, code in results.items() if code is ErrorCode.none}, on_stored
+            )
 
     def topics(self) -> set[str]:
         """The topics in which groups have positions."""
@@ -189,70 +195,72 @@ class CommittedOffsets:
 
         for name in self._groups.names():
             # another gateway coordinates a group that this one refuses
-            with suppress(GroupRefusedError), self._groups.opened(name) as group:
-                places = [place for place in group.positions.places if place[0] == topic]
-                self._store(group, dict.fromkeys(places), stored)
+            with suppress(GroupRefusedError), self._groups.locked(name) as group:
+                partitions = [partition for partition in group.positions.partitions if partition[0] == topic]
+                self._store(group, dict.fromkeys(partitions), stored)
 
     def forget_older(self, times_ms: Mapping[str, int]) -> None:
         """Forget the positions in these topics that were committed before their times: they are of dropped ones.
 
         Call it again: some may stay, and groups come from other gateways.
         """
-        for found in self._groups.all():
-            with found.lock:
-                is_older = bool(found.positions.older(times_ms))
+        for group in self._groups.all():
+            with group.lock:
+                is_older = bool(group.positions.older(times_ms))
             if is_older:
-                with suppress(GroupRefusedError), self._groups.opened(found.membership.id) as group:
+                with suppress(GroupRefusedError), self._groups.locked(group.membership.id) as group:
                     self._forget_old(group, group.positions.older(times_ms))
 
     def expire(self) -> None:
         """Forget positions that were not used for the retention time, and groups that have nothing left."""
         for name in self._groups.names():
-            with suppress(GroupRefusedError), self._groups.opened(name) as group:
+            with suppress(GroupRefusedError), self._groups.locked(name) as group:
                 membership = group.membership
                 expired = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
                 self._forget_old(group, expired)
                 is_promised = isinstance(membership, ClassicGroup) and membership.promised
-                is_unused = not group.positions.places and not is_promised
+                is_unused = not group.positions.partitions and not is_promised
                 if membership.phase is GroupPhase.EMPTY and is_unused and not group.positions.has_pending:
                     self._groups.forget(group, lambda code: None)
 
-    def _forget_old(self, group: Group, places: Iterable[TopicPartition]) -> None:
-        # a deletion behind a newer position that is on its way would take that along
+    def _forget_old(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
+        # a deletion stored after a newer offset in flight would delete that offset
         newer = group.positions.pending | group.positions.storing
-        self._store(group, dict.fromkeys(place for place in places if place not in newer), lambda code: None)
+        self._store(
+            group, dict.fromkeys(partition for partition in partitions if partition not in newer), lambda code: None
+        )
 
-    def _store(self, group: Group, changes: Mapping[TopicPartition, Position | None], done: Stored) -> None:
+    def _store(self, group: Group, changes: Mapping[TopicPartition, Position | None], on_stored: Stored) -> None:
         def stored(code: ErrorCode) -> None:
             with group.lock:
                 group.positions.end_storing(changes)
                 if code is ErrorCode.none:
                     group.positions.apply(changes)
-            done(code)
+            on_stored(code)
 
         if group.positions.is_joining(changes):
             # the order of both in the log decides, and is not known yet
-            done(ErrorCode.coordinator_load_in_progress)
+            on_stored(ErrorCode.coordinator_load_in_progress)
         elif changes:
             group.positions.begin_storing(changes)
             self._groups.store.store(group.membership.id, group.positions.keys(changes), stored)
         else:
-            done(ErrorCode.none)
+            on_stored(ErrorCode.none)
 
 
 def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
-    if any(len(each.metadata.encode("utf-8", "replace")) > MAX_METADATA_BYTES for each in positions.values()):
+    if any(len(position.metadata.encode("utf-8", "replace")) > MAX_METADATA_BYTES for position in positions.values()):
         raise GroupRefusedError(ErrorCode.offset_metadata_too_large)
 
 
 def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:
     """Commit a group's positions in `topic`, by partition, all or none; they are durable when this returns.
 
-    Their time is `since_ms` at least: one from before would be of a topic that was dropped.
+    Their time is at least `since_ms`: an earlier one would belong to a dropped topic.
 
-    This process leads the group's partition of `__consumer_offsets` meanwhile. So a gateway that starts now loads
-    these positions, or nothing was committed. Raises CommitConflictError if a gateway runs, or the group has members;
-    DistlogError.
+    This process leads the group's partition of `__consumer_offsets` during the commit. So a gateway that starts now
+    loads these offsets, or nothing was committed. Raises CommitConflictError if a gateway runs or the group has
+    members; DistlogError.
     """
     if topic.sibling(OFFSETS_TOPIC) is None:
         raise InvalidConfigError("the topic is in no folder that a gateway could serve", url=topic.url)
@@ -278,9 +286,9 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
         groups.load(store.load([number]))
         codes = queue.SimpleQueue[ErrorCode]()
         now_ms = max(groups.wall_clock(), since_ms)
-        changes = {(name, each): Position(offset, commit_ms=now_ms) for each, offset in positions.items()}
+        changes = {(name, partition): Position(offset, commit_ms=now_ms) for partition, offset in positions.items()}
         CommittedOffsets(groups, EndedPositions(groups, store), retention_ms=0).commit(group, changes, codes.put)
-        store.settle()
+        store.drain()
         _check(codes.get(), group)
     finally:
         store.close()
@@ -294,6 +302,6 @@ def _check(code: ErrorCode, group: str) -> None:
             group=group,
         )
     if code is ErrorCode.invalid_group_id:
-        raise InvalidConfigError("no group of Kafka's clients can have this name", group=group)
+        raise InvalidConfigError("Kafka clients cannot use this group name", group=group)
     if code is not ErrorCode.none:
         raise CommitStateUnknownError(f"the positions may not be committed ({code.name}): retry", group=group)

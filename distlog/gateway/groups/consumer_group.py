@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from math import inf
 
 from distlog.gateway.config import GroupSettings
-from distlog.gateway.groups.assignors import ASSIGNORS, Place, Subscriber
+from distlog.gateway.groups.assignors import ASSIGNORS, Subscriber, TopicIdPartition
 from distlog.gateway.groups.classic_group import GroupPhase, GroupRefusedError, Stored
 from distlog.gateway.groups.consumer_records import (
     OF_MEMBERS,
     ConsumerKey,
     ConsumerValue,
     CurrentAssignment,
-    MemberFacts,
+    MemberMetadata,
     MemberState,
     RecordKind,
 )
@@ -44,11 +44,11 @@ class ConsumerHeartbeat:
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     assignor: str | None = None
-    owned: frozenset[Place] | None = None
+    owned: frozenset[TopicIdPartition] | None = None
 
     @property
     def is_full(self) -> bool:
-        """True if it tells everything, so that it wants the assignment, too."""
+        """True if it has all fields, which also asks for the assignment."""
         return self.epoch == JOINS or (None not in (self.topics, self.owned) and self.rebalance_timeout_ms != -1)
 
 
@@ -60,7 +60,7 @@ class HeartbeatReply:
     message: str | None = None
     member_id: str | None = None
     epoch: int = 0
-    assigned: frozenset[Place] | None = None
+    assigned: frozenset[TopicIdPartition] | None = None
 
 
 AnswerHeartbeat = Callable[[HeartbeatReply], None]
@@ -71,7 +71,7 @@ class ConsumerMember:
     """A member; deadlines are by the coordinator's clock, in ms."""
 
     id: str
-    facts: MemberFacts
+    metadata: MemberMetadata
     current: CurrentAssignment
     expires_at: float = inf
     revoke_by: float = inf
@@ -79,11 +79,11 @@ class ConsumerMember:
     @property
     def order(self) -> str:
         """The name that assignors order it by: a static member keeps its place."""
-        return self.facts.instance_id or self.id
+        return self.metadata.instance_id or self.id
 
     def names(self, topics: SubscribedTopics) -> set[str]:
         """The topics that it subscribes to."""
-        return {*self.facts.topics, *(topics.matching(self.facts.pattern) if self.facts.pattern else ())}
+        return {*self.metadata.topics, *(topics.matching(self.metadata.pattern) if self.metadata.pattern else ())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,14 @@ class Subscriptions:
 
     @classmethod
     def of(cls, members: Iterable[ConsumerMember]) -> Subscriptions:
-        """The subscriptions of these members."""
-        facts = [each.facts for each in members]
-        names = frozenset(name for each in facts for name in each.topics)
-        return cls(names, frozenset(each.pattern for each in facts if each.pattern))
+        """Return the members' subscriptions."""
+        metadata = [member.metadata for member in members]
+        names = frozenset(name for subscribed in metadata for name in subscribed.topics)
+        return cls(names, frozenset(subscribed.pattern for subscribed in metadata if subscribed.pattern))
 
     def topics(self, topics: SubscribedTopics) -> set[str]:
         """The names of all of its topics."""
-        return {*self.names, *(name for each in self.patterns for name in topics.matching(each))}
+        return {*self.names, *(name for pattern in self.patterns for name in topics.matching(pattern))}
 
 
 _NOTHING = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
@@ -117,8 +117,8 @@ SaveConsumers = Callable[[str, ConsumerChanges, Stored], None]
 # member comes, goes or changes its subscription, or when a subscribed topic changes. Then an assignor gives each
 # member a target. A member that must give partitions back does that first, in its own time; then it gets the next
 # epoch, and those partitions of its target that no other member has any more. Nothing here waits, reads a clock or
-# does I/O. The state goes on at once, and each answer is given when the records before it are durable. Not for
-# several threads: the coordinator holds the group's lock.
+# does I/O. The state changes immediately, and each response is sent when the records before it are durable. Not
+# thread-safe: the coordinator holds the group's lock.
 
 
 class ConsumerGroup:
@@ -137,7 +137,7 @@ class ConsumerGroup:
         self.id, self._configs, self.clock, self._new_id = id, configs, clock, new_id
         self._wall_clock, self._save = wall_clock, save
         self.members: dict[str, ConsumerMember] = {}
-        self.target: dict[str, frozenset[Place]] = {}
+        self.target: dict[str, frozenset[TopicIdPartition]] = {}
         self.epoch = self.target_epoch = 0
         self.since_ms = wall_clock()
         self.is_dead = False
@@ -145,10 +145,10 @@ class ConsumerGroup:
         self._topics: dict[str, TopicSummary] | None = {}
         self._subscriptions: Subscriptions | None = None
         self._changes: dict[ConsumerKey, ConsumerValue | None] = {}
-        #: Records were not stored: the log may be behind, so all is written anew.
-        self._is_behind = False
-        #: The answers behind the last store that is under way; None if there is none.
-        self._behind: list[Stored] | None = None
+        #: Records were not stored: the log may lack changes, so all are written again.
+        self._rewrites_all = False
+        #: The callbacks of the last store in flight; None if there is none.
+        self._in_flight: list[Stored] | None = None
 
     @property
     def settings(self) -> GroupSettings:
@@ -164,14 +164,14 @@ class ConsumerGroup:
             return GroupPhase.EMPTY
         if self.epoch > self.target_epoch:
             return GroupPhase.ASSIGNING
-        done = MemberState.STABLE, self.target_epoch
-        is_done = all((each.current.state, each.current.epoch) == done for each in self.members.values())
+        target = MemberState.STABLE, self.target_epoch
+        is_done = all((member.current.state, member.current.epoch) == target for member in self.members.values())
         return GroupPhase.STABLE if is_done else GroupPhase.RECONCILING
 
     @property
     def assignor(self) -> str:
         """The assignor that most members want."""
-        votes = Counter(each.facts.assignor for each in self.members.values() if each.facts.assignor)
+        votes = Counter(member.metadata.assignor for member in self.members.values() if member.metadata.assignor)
         return votes.most_common(1)[0][0] if votes else next(iter(ASSIGNORS))
 
     @property
@@ -186,12 +186,14 @@ class ConsumerGroup:
         """The existing topics that members subscribe to, as of the last assignment; None if they are unknown yet."""
         if self._topics is None and self.subscriptions.patterns:
             return None
-        return frozenset(self._topics or {each for one in self.members.values() for each in one.facts.topics})
+        return frozenset(
+            self._topics or {topic for member in self.members.values() for topic in member.metadata.topics}
+        )
 
     def static(self, instance_id: str | None) -> ConsumerMember | None:
         """The static member of this instance."""
-        each = (one for one in self.members.values() if one.facts.instance_id == instance_id)
-        return None if instance_id is None else next(each, None)
+        members = (member for member in self.members.values() if member.metadata.instance_id == instance_id)
+        return None if instance_id is None else next(members, None)
 
     def check(self, member_id: str, epoch: int, stale: ErrorCode = ErrorCode.stale_member_epoch) -> None:
         """Raise GroupRefusedError unless a member has this epoch; without members, any client may use positions."""
@@ -217,21 +219,24 @@ class ConsumerGroup:
 
     def _member_goes_on(self, request: ConsumerHeartbeat, topics: SubscribedTopics) -> HeartbeatReply:
         tells = request.epoch == JOINS or (request.topics, request.pattern) != (None, None)
-        if tells and not topics.know(request.topics or (), (request.pattern,) if request.pattern else ()):
+        if tells and not topics.has_read(request.topics or (), (request.pattern,) if request.pattern else ()):
             # the storage does not answer: the client asks again
             raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
         member, is_new = self._member(request)
-        before, facts = member.current.assigned, _told(member.facts, request)
-        has_changed = is_new or (facts.topics, facts.pattern) != (member.facts.topics, member.facts.pattern)
-        if is_new or facts != member.facts:
-            member.facts, self._subscriptions = facts, None
-            self._change(RecordKind.MEMBER, facts, member.id)
+        previous, metadata = member.current.assigned, _updated(member.metadata, request)
+        has_changed = is_new or (metadata.topics, metadata.pattern) != (
+            member.metadata.topics,
+            member.metadata.pattern,
+        )
+        if is_new or metadata != member.metadata:
+            member.metadata, self._subscriptions = metadata, None
+            self._change(RecordKind.MEMBER, metadata, member.id)
         if has_changed:
             self._begin_epoch()
-        if topics.know(self.subscriptions.names, self.subscriptions.patterns):
-            # assigned anew if members, their subscriptions or their topics have changed
+        if topics.has_read(self.subscriptions.names, self.subscriptions.patterns):
+            # assigned again if members, their subscriptions or their topics have changed
             names = self.subscriptions.topics(topics)
-            followed = {name: one for name in names if (one := topics.facts(name)) is not None}
+            followed = {name: summary for name in names if (summary := topics.summary(name)) is not None}
             if self.epoch == self.target_epoch and not self._is_assigned(followed):
                 self._begin_epoch()
             self._topics = followed
@@ -239,36 +244,36 @@ class ConsumerGroup:
                 self._assign(topics)
         self._reconcile(member, request.owned)
         member.expires_at = self.clock() + self.settings.consumer_session_timeout_ms
-        shows = request.is_full or member.current.assigned != before
+        shows = request.is_full or member.current.assigned != previous
         assigned = member.current.assigned if shows else None
         return HeartbeatReply(member_id=member.id, epoch=member.current.epoch, assigned=assigned)
 
     def _member(self, request: ConsumerHeartbeat) -> tuple[ConsumerMember, bool]:
         """The member that a heartbeat is of, and whether it is new; raises GroupRefusedError."""
         joins = request.epoch == JOINS
-        known = self.members.get(request.member_id)
+        member = self.members.get(request.member_id)
         static = self.static(request.instance_id)
         if joins and static is not None and static.id != request.member_id:
             if static.current.epoch != LEAVES_FOR_A_WHILE:
                 raise GroupRefusedError(ErrorCode.unreleased_instance_id)
             return self._replaced(static, request.member_id or self._new_id()), False
-        if joins and known is None:
+        if joins and member is None:
             if len(self.members) >= self.settings.max_size:
                 raise GroupRefusedError(ErrorCode.group_max_size_reached)
-            member = ConsumerMember(request.member_id or self._new_id(), MemberFacts(), _NOTHING)
+            member = ConsumerMember(request.member_id or self._new_id(), MemberMetadata(), _NOTHING)
             self.members[member.id] = member
             return member, True
         if not joins and request.instance_id is not None:
-            known = self._checked(static, request.member_id)
-        if known is None:
+            member = self._checked(static, request.member_id)
+        if member is None:
             raise GroupRefusedError(ErrorCode.unknown_member_id)
-        current, owned = known.current, request.owned
+        current, owned = member.current, request.owned
         if not joins and request.epoch != current.epoch:
             # the answer with the newest epoch may have been lost
             is_repeated = request.epoch == current.previous_epoch and owned is not None and owned <= current.assigned
             if request.epoch > current.epoch or not is_repeated:
                 raise GroupRefusedError(ErrorCode.fenced_member_epoch)
-        return known, False
+        return member, False
 
     def _checked(self, static: ConsumerMember | None, member_id: str) -> ConsumerMember:
         if static is None:
@@ -283,7 +288,7 @@ class ConsumerGroup:
         self._forget(old)
         member = dataclasses.replace(old, id=new_id)
         self.members[new_id], self.target[new_id] = member, target
-        self._change(RecordKind.MEMBER, member.facts, new_id)
+        self._change(RecordKind.MEMBER, member.metadata, new_id)
         self._change(RecordKind.TARGET, target, new_id)
         self._change(RecordKind.CURRENT, member.current, new_id)
         return member
@@ -319,31 +324,35 @@ class ConsumerGroup:
         self._change(RecordKind.EPOCH, self.epoch)
 
     def _is_assigned(self, topics: Mapping[str, TopicSummary]) -> bool:
-        """True if the target is of these topics, with all of their partitions."""
+        """Return whether the target has all partitions of exactly these topics."""
         if self._topics is not None:
             return topics == self._topics
-        given = set[Place]().union(*self.target.values())
-        return given == {(topic_uuid(each), number) for each in topics.values() for number in range(each.partitions)}
+        assigned = set[TopicIdPartition]().union(*self.target.values())
+        return assigned == {
+            (topic_uuid(summary), number) for summary in topics.values() for number in range(summary.partitions)
+        }
 
     def _assign(self, topics: SubscribedTopics) -> None:
         """Give each member its target."""
-        known = self._topics or {}
+        summaries = self._topics or {}
         members = {
-            each.id: Subscriber(
-                each.order,
-                frozenset(topic_uuid(known[name]) for name in each.names(topics) if name in known),
-                self.target.get(each.id, frozenset()),
+            member.id: Subscriber(
+                member.order,
+                frozenset(topic_uuid(summaries[name]) for name in member.names(topics) if name in summaries),
+                self.target.get(member.id, frozenset()),
             )
-            for each in self.members.values()
+            for member in self.members.values()
         }
-        target = ASSIGNORS[self.assignor](members, {topic_uuid(each): each.partitions for each in known.values()})
-        for id, places in target.items():
-            if places != self.target.get(id):
-                self._change(RecordKind.TARGET, places, id)
+        target = ASSIGNORS[self.assignor](
+            members, {topic_uuid(summary): summary.partitions for summary in summaries.values()}
+        )
+        for id, partitions in target.items():
+            if partitions != self.target.get(id):
+                self._change(RecordKind.TARGET, partitions, id)
         self.target, self.target_epoch = target, self.epoch
         self._change(RecordKind.TARGET_EPOCH, self.epoch)
 
-    def _reconcile(self, member: ConsumerMember, owned: frozenset[Place] | None) -> None:
+    def _reconcile(self, member: ConsumerMember, owned: frozenset[TopicIdPartition] | None) -> None:
         """Bring a member nearer to its target; `owned` are the partitions that it says it has."""
         current = member.current
         if current.state is MemberState.STABLE and current.epoch == self.target_epoch:
@@ -351,60 +360,60 @@ class ConsumerGroup:
         if current.state is MemberState.UNREVOKED_PARTITIONS and (owned is None or owned & current.revoking):
             return
         target = self.target.get(member.id, frozenset())
-        kept, returned = current.assigned & target, current.assigned - target
+        retained, returned = current.assigned & target, current.assigned - target
         if returned and (owned is None or owned & returned):
             unrevoked = MemberState.UNREVOKED_PARTITIONS
-            after = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, kept, returned)
+            after = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, retained, returned)
         else:
-            free = self._free(member, target - kept)
-            state = MemberState.STABLE if free == target - kept else MemberState.UNRELEASED_PARTITIONS
+            free = self._free(member, target - retained)
+            state = MemberState.STABLE if free == target - retained else MemberState.UNRELEASED_PARTITIONS
             previous = current.epoch if current.epoch != self.target_epoch else current.previous_epoch
-            after = CurrentAssignment(self.target_epoch, previous, state, kept | free, frozenset())
+            after = CurrentAssignment(self.target_epoch, previous, state, retained | free, frozenset())
         self._move(member, after)
 
-    def _free(self, member: ConsumerMember, wanted: frozenset[Place]) -> frozenset[Place]:
+    def _free(self, member: ConsumerMember, partitions: frozenset[TopicIdPartition]) -> frozenset[TopicIdPartition]:
         """The wanted partitions that no other member has."""
-        if not wanted:
-            return wanted
-        others = (each.current for each in self.members.values() if each is not member)
-        return wanted.difference(*(one for each in others for one in (each.assigned, each.revoking)))
+        if not partitions:
+            return partitions
+        assignments = (other.current for other in self.members.values() if other is not member)
+        return partitions.difference(*(owned for other in assignments for owned in (other.assigned, other.revoking)))
 
     def _move(self, member: ConsumerMember, after: CurrentAssignment) -> None:
         if after == member.current:
             return
         waits = after.state is MemberState.UNREVOKED_PARTITIONS
-        member.revoke_by = self.clock() + member.facts.rebalance_timeout_ms if waits else inf
+        member.revoke_by = self.clock() + member.metadata.rebalance_timeout_ms if waits else inf
         member.current = after
         self._change(RecordKind.CURRENT, after, member.id)
 
     def _change(self, kind: RecordKind, value: ConsumerValue | None, member: str = "") -> None:
         self._changes[ConsumerKey(self.id, kind, member)] = value
 
-    def _store(self, done: Stored = lambda code: None) -> None:
+    def _store(self, on_stored: Stored = lambda code: None) -> None:
         """Store the changes since the last call; or everything, if an earlier store has failed."""
         changes, self._changes = self._changes, {}
-        if self._is_behind:
+        if self._rewrites_all:
             changes.update(self._records())
         if not changes:
-            if self._behind is None:
-                done(ErrorCode.none)
+            if self._in_flight is None:
+                on_stored(ErrorCode.none)
             else:
-                # what it tells is not durable yet
-                self._behind.append(done)
+                # the state that it reports is not durable yet
+                self._in_flight.append(on_stored)
             return
-        self._is_behind = False
-        behind = self._behind = [done]
+        self._rewrites_all = False
+        callbacks = self._in_flight = [on_stored]
 
         def stored(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
-                self._is_behind = True
-                # what is gone is in no record that is written anew, and would come back with the next gateway
-                gone = {key: value for key, value in changes.items() if value is None}
-                self._changes = {**gone, **self._changes}
-            if self._behind is behind:
-                self._behind = None
-            for each in behind:
-                each(code)
+                self._rewrites_all = True
+                # a tombstone of a failed store is not rebuilt from the state, and its key would come back on a reload
+                tombstones = {key: value for key, value in changes.items() if value is None}
+                self._changes = {**tombstones, **self._changes}
+            if self._in_flight is callbacks:
+                self._in_flight = None
+            for on_stored in callbacks:
+                on_stored(code)
 
         self._save(self.id, list(changes.items()), stored)
 
@@ -412,13 +421,13 @@ class ConsumerGroup:
         """All of its records."""
         yield ConsumerKey(self.id, RecordKind.EPOCH), self.epoch
         yield ConsumerKey(self.id, RecordKind.TARGET_EPOCH), self.target_epoch
-        for each in self.members.values():
-            yield ConsumerKey(self.id, RecordKind.MEMBER, each.id), each.facts
-            yield ConsumerKey(self.id, RecordKind.TARGET, each.id), self.target.get(each.id, frozenset())
-            yield ConsumerKey(self.id, RecordKind.CURRENT, each.id), each.current
+        for member in self.members.values():
+            yield ConsumerKey(self.id, RecordKind.MEMBER, member.id), member.metadata
+            yield ConsumerKey(self.id, RecordKind.TARGET, member.id), self.target.get(member.id, frozenset())
+            yield ConsumerKey(self.id, RecordKind.CURRENT, member.id), member.current
 
     def restore(self, records: Mapping[ConsumerKey, ConsumerValue]) -> None:
-        """Take stored records; sessions begin now. A member of which records are missing begins anew."""
+        """Restore stored records; sessions begin now. A member without all its records starts again."""
         self.since_ms, self._topics = -1, None
         for key, value in records.items():
             if key.kind is RecordKind.EPOCH and isinstance(value, int):
@@ -427,7 +436,7 @@ class ConsumerGroup:
                 self.target_epoch = value
             elif key.kind is RecordKind.TARGET and isinstance(value, frozenset):
                 self.target[key.member] = value
-            elif isinstance(value, MemberFacts):
+            elif isinstance(value, MemberMetadata):
                 current = records.get(ConsumerKey(self.id, RecordKind.CURRENT, key.member))
                 stands = current if isinstance(current, CurrentAssignment) else _NOTHING
                 member = self.members[key.member] = ConsumerMember(key.member, value, stands)
@@ -437,14 +446,14 @@ class ConsumerGroup:
 
     def records_to_delete(self) -> ConsumerChanges:
         """The changes that delete a group without members."""
-        gone = (key for key, value in self._changes.items() if value is None)
+        tombstones = (key for key, value in self._changes.items() if value is None)
         epochs = (ConsumerKey(self.id, kind) for kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH))
-        return [(key, None) for key in (*gone, *epochs)]
+        return [(key, None) for key in (*tombstones, *epochs)]
 
     @property
     def next_deadline(self) -> float:
         """The time of the next `expire`, by the clock; `inf` if there is none."""
-        return min((min(each.expires_at, each.revoke_by) for each in self.members.values()), default=inf)
+        return min((min(member.expires_at, member.revoke_by) for member in self.members.values()), default=inf)
 
     def expire(self) -> None:
         """Remove members without a heartbeat, and those that keep partitions for longer than they may."""
@@ -455,24 +464,24 @@ class ConsumerGroup:
         self._store()
 
 
-def topic_uuid(facts: TopicSummary) -> uuid.UUID:
+def topic_uuid(summary: TopicSummary) -> uuid.UUID:
     """The topic's id as assignments have it."""
-    return uuid.UUID(facts.topic_id)
+    return uuid.UUID(summary.topic_id)
 
 
-def _told(before: MemberFacts, request: ConsumerHeartbeat) -> MemberFacts:
+def _updated(previous: MemberMetadata, request: ConsumerHeartbeat) -> MemberMetadata:
     """The facts of a member after its heartbeat; a field that is left out is as before."""
-    return MemberFacts(
-        instance_id=before.instance_id if request.instance_id is None else request.instance_id,
-        rack_id=before.rack_id if request.rack_id is None else request.rack_id,
+    return MemberMetadata(
+        instance_id=previous.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=previous.rack_id if request.rack_id is None else request.rack_id,
         client_id=request.client_id,
         client_host=request.client_host,
-        topics=before.topics if request.topics is None else tuple(sorted(set(request.topics))),
-        pattern=before.pattern if request.pattern is None else request.pattern or None,
+        topics=previous.topics if request.topics is None else tuple(sorted(set(request.topics))),
+        pattern=previous.pattern if request.pattern is None else request.pattern or None,
         rebalance_timeout_ms=(
-            before.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
+            previous.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
         ),
-        assignor=before.assignor if request.assignor is None else request.assignor,
+        assignor=previous.assignor if request.assignor is None else request.assignor,
     )
 
 

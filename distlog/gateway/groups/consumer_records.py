@@ -1,8 +1,8 @@
 """The records of groups of the newer protocol (KIP-848) in `__consumer_offsets`, byte for byte Kafka's.
 
 Source: Kafka's messages ConsumerGroupMetadata, ConsumerGroupMemberMetadata, ConsumerGroupTargetAssignmentMetadata,
-ConsumerGroupTargetAssignmentMember and ConsumerGroupCurrentMemberAssignment, all in version 0. Those of partitions
-and of regular expressions, which a broker derives from others, are neither written nor read.
+ConsumerGroupTargetAssignmentMember and ConsumerGroupCurrentMemberAssignment, all in version 0. The messages of
+partitions and of regular expressions, which a broker derives from these, are not written or read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from distlog.core.errors import CorruptRecordError
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, FieldReader, text_field
-from distlog.gateway.groups.assignors import Place
+from distlog.gateway.groups.assignors import TopicIdPartition
 from distlog.gateway.protocol.messages import uvarint
 
 
@@ -45,8 +45,8 @@ class ConsumerKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberFacts:
-    """A member as its client has told it."""
+class MemberMetadata:
+    """A member as its client described it."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -73,12 +73,12 @@ class CurrentAssignment:
     epoch: int
     previous_epoch: int
     state: MemberState
-    assigned: frozenset[Place]
-    revoking: frozenset[Place]
+    assigned: frozenset[TopicIdPartition]
+    revoking: frozenset[TopicIdPartition]
 
 
 #: An epoch, facts of a member, its target, or its current assignment.
-ConsumerValue = int | MemberFacts | frozenset[Place] | CurrentAssignment
+ConsumerValue = int | MemberMetadata | frozenset[TopicIdPartition] | CurrentAssignment
 
 
 def encode_consumer_key(key: ConsumerKey) -> bytes:
@@ -105,10 +105,10 @@ def encode_consumer_value(value: ConsumerValue) -> bytes:
     if isinstance(value, int):
         return _VERSION + struct.pack(">i", value) + _NO_TAGS
     if isinstance(value, frozenset):
-        return _VERSION + _places(value) + _NO_TAGS
+        return _VERSION + _encode_partitions(value) + _NO_TAGS
     if isinstance(value, CurrentAssignment):
         head = struct.pack(">iib", value.epoch, value.previous_epoch, value.state)
-        return _VERSION + head + _places(value.assigned) + _places(value.revoking) + _NO_TAGS
+        return _VERSION + head + _encode_partitions(value.assigned) + _encode_partitions(value.revoking) + _NO_TAGS
     names = value.instance_id, value.rack_id, value.client_id, value.client_host
     topics = _size(len(value.topics)) + b"".join(map(_text, value.topics))
     end = struct.pack(">i", value.rebalance_timeout_ms) + _text(value.assignor) + _NO_TAGS
@@ -124,13 +124,15 @@ def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None
     if kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH):
         return reader.number(">i")
     if kind is RecordKind.TARGET:
-        return _read_places(reader)
+        return _read_partitions(reader)
     if kind is RecordKind.CURRENT:
         epoch, previous, state = reader.number(">i"), reader.number(">i"), reader.number(">b")
         if state not in set(MemberState):
             return None
-        return CurrentAssignment(epoch, previous, MemberState(state), _read_places(reader), _read_places(reader))
-    return MemberFacts(
+        return CurrentAssignment(
+            epoch, previous, MemberState(state), _read_partitions(reader), _read_partitions(reader)
+        )
+    return MemberMetadata(
         instance_id=reader.nullable_text(),
         rack_id=reader.nullable_text(),
         client_id=reader.text(),
@@ -152,27 +154,27 @@ def _text(value: str | None) -> bytes:
     return _size(-1) if value is None else _size(len(data)) + data
 
 
-def by_topic(places: Iterable[Place]) -> dict[uuid.UUID, list[int]]:
+def by_topic(partitions: Iterable[TopicIdPartition]) -> dict[uuid.UUID, list[int]]:
     """The numbers of partitions of each topic, ascending."""
-    by_id = groupby(sorted(places), itemgetter(0))
+    by_id = groupby(sorted(partitions), itemgetter(0))
     return {topic: [number for _, number in of_topic] for topic, of_topic in by_id}
 
 
-def _places(places: frozenset[Place]) -> bytes:
-    topics = by_topic(places)
+def _encode_partitions(partitions: frozenset[TopicIdPartition]) -> bytes:
+    topics = by_topic(partitions)
     parts = [_size(len(topics))]
     for topic, numbers in topics.items():
         parts += topic.bytes, _size(len(numbers)), struct.pack(f">{len(numbers)}i", *numbers), _NO_TAGS
     return b"".join(parts)
 
 
-def _read_places(reader: FieldReader) -> frozenset[Place]:
-    places = set[Place]()
+def _read_partitions(reader: FieldReader) -> frozenset[TopicIdPartition]:
+    partitions = set[TopicIdPartition]()
     for _ in range(reader.count()):
         topic = uuid.UUID(bytes=reader.taken(16))
         count = reader.count()
         if count < 0:
             raise CorruptRecordError(f"not a group of {OFFSETS_TOPIC}: partitions are missing")
-        places.update((topic, number) for number in struct.unpack(f">{count}i", reader.taken(4 * count)))
+        partitions.update((topic, number) for number in struct.unpack(f">{count}i", reader.taken(4 * count)))
         reader.skip_tags()
-    return frozenset(places)
+    return frozenset(partitions)

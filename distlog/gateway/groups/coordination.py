@@ -1,8 +1,8 @@
 """The groups, or transactions, that a gateway coordinates: its lease holds their partitions, which it has loaded.
 
-A partition is loaded after a new epoch has begun, so no other gateway stores anything in it behind the load. When the
-lease does not hold the partition any more, or did not for a while, its contents are forgotten, and waiting members
-look for the new coordinator. The partition is given up when all that was on its way is stored.
+A partition is loaded after a new epoch has started, so no other gateway stores anything in it after the load. When
+the lease does not hold the partition any more, or did not for a while, its contents are forgotten, and waiting
+members find the new coordinator. The partition is given up when all changes in flight are stored.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class LeaderStore(Protocol[Loaded_co]):
         """Stop leading them."""
         ...
 
-    def lost(self) -> Collection[int]:
-        """After a failure, the partitions to begin anew."""
+    def lost_partitions(self) -> Collection[int]:
+        """After a failure, the partitions to load again."""
         ...
 
-    def settle(self) -> None:
-        """Return when nothing is on its way."""
+    def drain(self) -> None:
+        """Return when no change is in flight."""
         ...
 
     def load(self, partitions: Collection[int]) -> Iterable[Loaded_co]:
@@ -63,7 +63,7 @@ class Registry(Protocol[Loaded_contra]):
         ...
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget the groups or transactions of these names."""
+        """Forget the groups or transactions whose names `is_of` matches."""
         ...
 
 
@@ -100,21 +100,25 @@ class Coordination(Generic[Loaded]):
     def step(self, registry: Registry[Loaded]) -> None:
         """Unload lost partitions, and load new ones. Raises DistlogError; then step again later."""
         held, term = self._held, self._lease.term
-        lost = self._store.lost() if self._loaded else ()
-        old = {number for number, of in self._loaded.items() if number not in held or of != term or number in lost}
+        lost_partitions = self._store.lost_partitions() if self._loaded else ()
+        old = {
+            number
+            for number, of in self._loaded.items()
+            if number not in held or of != term or number in lost_partitions
+        }
         if old:
             self._unload(old, registry)
         if new := held - self._loaded.keys():
             self._load(new, term, registry)
 
     def _unload(self, partitions: set[int], registry: Registry[Loaded]) -> None:
-        kept = {number: term for number, term in self._loaded.items() if number not in partitions}
-        # they count as loaded until nothing of them is on its way
-        self._loaded = {**kept, **dict.fromkeys(partitions, _UNLOADING)}
+        remaining = {number: term for number, term in self._loaded.items() if number not in partitions}
+        # they count as loaded until none of their changes is in flight
+        self._loaded = {**remaining, **dict.fromkeys(partitions, _UNLOADING)}
         registry.unload(lambda key: self._store.partition_of(key) in partitions)
-        self._store.settle()
+        self._store.drain()
         self._store.end(partitions)
-        self._loaded = kept
+        self._loaded = remaining
 
     def _load(self, partitions: frozenset[int], term: int, registry: Registry[Loaded]) -> None:
         try:
@@ -122,7 +126,7 @@ class Coordination(Generic[Loaded]):
         except LockHeldError:
             if len(partitions) == 1:
                 raise
-            # a stopped process holds the lock of one of them, which must not keep the others waiting
+            # a stopped process holds the lock of one partition, which must not block the rest
             errors = list[LockHeldError]()
             for number in sorted(partitions):
                 try:

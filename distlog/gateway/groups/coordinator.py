@@ -15,7 +15,7 @@ from distlog.core.errors import DistlogError, StorageRefusedError, TopicNotFound
 from distlog.core.storage.parallel import begin
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
-from distlog.gateway.groups.assignors import Place
+from distlog.gateway.groups.assignors import TopicIdPartition
 from distlog.gateway.groups.classic_group import (
     AnswerJoin,
     AnswerSync,
@@ -42,7 +42,7 @@ from distlog.gateway.groups.consumer_group import (
     Subscriptions,
     check_heartbeat,
 )
-from distlog.gateway.groups.consumer_records import CurrentAssignment, MemberFacts
+from distlog.gateway.groups.consumer_records import CurrentAssignment, MemberMetadata
 from distlog.gateway.groups.coordination import Coordination
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES, Group, GroupRegistry
@@ -68,32 +68,32 @@ class GroupCoordinator:
             if _longest(parts) > MAX_TEXT_BYTES - _OWN_ID_BYTES or _longest(texts) > MAX_TEXT_BYTES:
                 raise GroupRefusedError(ErrorCode.invalid_request)
             # a member with an id has it from an existing group
-            with self._groups.opened(group, make=not request.member_id) as opened:
-                join(self._groups.classic(opened, joins=True), request, answer)
+            with self._groups.locked(group, make=not request.member_id) as entry:
+                join(self._groups.classic(entry, joins=True), request, answer)
         except GroupRefusedError as refused:
             answer(JoinReply(error=refused.code, member_id=request.member_id))
 
     def sync(self, group: str, request: SyncRequest, answer: AnswerSync) -> None:
         """Answer with the member's assignment when there is one, or at once with an error."""
         try:
-            with self._groups.opened(group) as opened:
-                sync(self._groups.classic(opened), request, answer)
+            with self._groups.locked(group) as entry:
+                sync(self._groups.classic(entry), request, answer)
         except GroupRefusedError as refused:
             answer(SyncReply(error=refused.code))
 
     def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Renew a member's session; the answer tells whether it should join again."""
+        """Renew a member's session; the returned code asks it to join again if it must."""
         try:
-            with self._groups.opened(group) as opened:
-                return heartbeat(self._groups.classic(opened), member_id, instance_id, generation)
+            with self._groups.locked(group) as entry:
+                return heartbeat(self._groups.classic(entry), member_id, instance_id, generation)
         except GroupRefusedError as refused:
             return refused.code
 
     def leave(self, group: str, member_id: str, instance_id: str | None = None) -> ErrorCode:
         """Remove a member."""
         try:
-            with self._groups.opened(group) as opened:
-                return leave(self._groups.classic(opened), member_id, instance_id)
+            with self._groups.locked(group) as entry:
+                return leave(self._groups.classic(entry), member_id, instance_id)
         except GroupRefusedError as refused:
             return refused.code
 
@@ -130,58 +130,60 @@ class ConsumerCoordinator:
 
     def _subscribed(self, group: str) -> Subscriptions:
         """The subscriptions of a group, as far as it has any."""
-        with suppress(GroupRefusedError), self._groups.opened(group) as opened:
-            if isinstance(opened.membership, ConsumerGroup):
-                return opened.membership.subscriptions
+        with suppress(GroupRefusedError), self._groups.locked(group) as entry:
+            if isinstance(entry.membership, ConsumerGroup):
+                return entry.membership.subscriptions
         return Subscriptions()
 
     def _heartbeat(self, group: str, request: ConsumerHeartbeat, answer: AnswerHeartbeat) -> None:
         joins = request.epoch == JOINS
         try:
-            with self._groups.opened(group, make=joins) as opened:
-                self._groups.consumers(opened, joins=joins).heartbeat(request, self._topics, answer)
+            with self._groups.locked(group, make=joins) as entry:
+                self._groups.consumers(entry, joins=joins).heartbeat(request, self._topics, answer)
         except GroupRefusedError as refused:
             answer(HeartbeatReply(error=refused.code))
 
     def describe(self, group: str) -> ConsumerDescription:
         """A group. Raises GroupRefusedError if there is none of the newer protocol, or it is not loaded."""
-        with self._groups.opened(group, missing=ErrorCode.group_id_not_found) as opened:
-            membership = opened.membership
+        with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
+            membership = entry.membership
             if not isinstance(membership, ConsumerGroup):
                 raise GroupRefusedError(ErrorCode.group_id_not_found)
             members = tuple(
-                (each.id, each.facts, each.current, membership.target.get(each.id, frozenset()))
-                for each in membership.members.values()
+                (member.id, member.metadata, member.current, membership.target.get(member.id, frozenset()))
+                for member in membership.members.values()
             )
             return ConsumerDescription(
                 membership.phase, membership.epoch, membership.target_epoch, membership.assignor, members
             )
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Have the topics of all groups looked at; changes count with the next heartbeats."""
         subscriptions = list[Subscriptions]()
         for group in self._groups.all():
             with group.lock:
                 if isinstance(group.membership, ConsumerGroup):
                     subscriptions.append(group.membership.subscriptions)
-        names = frozenset[str]().union(*(each.names for each in subscriptions))
-        self._topics.look(names, frozenset[str]().union(*(each.patterns for each in subscriptions)))
+        names = frozenset[str]().union(*(subscription.names for subscription in subscriptions))
+        self._topics.refresh(
+            names, frozenset[str]().union(*(subscription.patterns for subscription in subscriptions))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerDescription:
-    """A group of the newer protocol as it is now: each member's id, facts, current assignment and target."""
+    """A group of the newer protocol: each member's id, metadata, current assignment and target."""
 
     phase: GroupPhase
     epoch: int
     target_epoch: int
     assignor: str
-    members: tuple[tuple[str, MemberFacts, CurrentAssignment, frozenset[Place]], ...]
+    members: tuple[tuple[str, MemberMetadata, CurrentAssignment, frozenset[TopicIdPartition]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as it is now; subscriptions and assignments are shown only while it is stable, as in Kafka."""
+    """A group; subscriptions and assignments are shown only while it is stable, as in Kafka."""
 
     group: str
     phase: GroupPhase
@@ -202,33 +204,33 @@ class GroupAdmin:
     def list(self) -> Iterator[GroupDescription]:
         """All groups, by name."""
         for name in self._groups.names():
-            with suppress(GroupRefusedError), self._groups.opened(name) as opened:
-                if opened.membership.phase is not GroupPhase.DEAD:
-                    yield _description(opened)
+            with suppress(GroupRefusedError), self._groups.locked(name) as entry:
+                if entry.membership.phase is not GroupPhase.DEAD:
+                    yield _description(entry)
 
     def describe(self, group: str) -> GroupDescription:
         """A classic group; a missing one is dead, and one of the newer protocol, as in Kafka."""
         try:
-            with self._groups.opened(group, missing=ErrorCode.none) as opened:
-                if isinstance(opened.membership, ConsumerGroup):
+            with self._groups.locked(group, missing=ErrorCode.none) as entry:
+                if isinstance(entry.membership, ConsumerGroup):
                     raise GroupRefusedError(ErrorCode.none)
-                return _description(opened)
+                return _description(entry)
         except GroupRefusedError as refused:
             code = ErrorCode.none if refused.code is ErrorCode.invalid_group_id else refused.code
             return GroupDescription(group, GroupPhase.DEAD, "", "", (), code)
 
-    def delete(self, group: str, done: Stored) -> None:
+    def delete(self, group: str, on_stored: Stored) -> None:
         """Delete a group that has no members, with its positions; `done` is called when that is durable, or fails."""
         try:
-            with self._groups.opened(group, missing=ErrorCode.group_id_not_found) as opened:
-                if opened.membership.phase is not GroupPhase.EMPTY:
+            with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
+                if entry.membership.phase is not GroupPhase.EMPTY:
                     raise GroupRefusedError(ErrorCode.non_empty_group)
-                if opened.positions.is_joining():
-                    # the positions would come behind their deletion
+                if entry.positions.is_joining():
+                    # the offsets would be stored after their deletion
                     raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
-                self._groups.forget(opened, done)
+                self._groups.forget(entry, on_stored)
         except GroupRefusedError as refused:
-            done(refused.code)
+            on_stored(refused.code)
 
 
 def _description(group: Group) -> GroupDescription:
@@ -251,7 +253,7 @@ _log = logging.getLogger("distlog.gateway")
 class DroppedTopics:
     """Checks the topics in which groups have positions; `find` gives a topic, or raises TopicNotFoundError.
 
-    A topic that is not there counts as dropped only if an earlier look has seen it: a restored topic may come later
+    A missing topic is regarded as dropped only if an earlier check found it: a restored topic may come later
     than its groups.
     """
 
@@ -261,27 +263,27 @@ class DroppedTopics:
         #: Topics of which not all positions could be forgotten.
         self._unfinished = set[str]()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look once; failures are looked at again the next time."""
         topics = self._offsets.topics()
         self._unfinished.intersection_update(topics)
-        before, self._ids = self._ids, {name: id for name, id in self._ids.items() if name in topics}
+        previous_ids, self._ids = self._ids, {name: id for name, id in self._ids.items() if name in topics}
         replaced = dict[str, int]()
         for name in sorted(topics):
             try:
-                found = self._find(name)
-                ids, replaced_ms = (found.topic_id, *found.former_ids), found.replaced_ms
+                snapshot = self._find(name)
+                ids, replaced_ms = (snapshot.topic_id, *snapshot.former_ids), snapshot.replaced_ms
             except TopicNotFoundError:
                 ids, replaced_ms = (), 0
             except Exception as error:
-                # whatever it is, it must not be the last look
-                _log.debug("cannot look whether %s was dropped: %s", name, error)
+                # no error may end the checks
+                _log.debug("cannot check whether %s was dropped: %s", name, error)
                 continue
             if replaced_ms:
                 # groups may have positions in the new topic already
                 self._unfinished.discard(name)
                 replaced[name] = replaced_ms
-            elif name in self._unfinished or (name in before and before[name] not in ids):
+            elif name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids):
                 self._unfinished.discard(name)
                 self._offsets.forget_topic(name, partial(self._unfinished.add, name))
             if ids:
@@ -292,7 +294,7 @@ class DroppedTopics:
             self._offsets.forget_older(replaced)
 
 
-#: The pause after an error, and between the loader's checks for partitions that other gateways lead by now.
+#: The pause after an error, and between the loader's checks for partitions that other gateways lead now.
 _PAUSE_S = 1.0
 #: The longest wait for a session's end: no time is too long for the system's call.
 _LONGEST_WAIT_S = 600.0
@@ -324,8 +326,8 @@ class GroupServices:
         self._registry = GroupRegistry(
             store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
         )
-        #: Tells waiting members to look for another coordinator.
-        self.hurry = self._registry.end
+        #: Has waiting members find another coordinator.
+        self.release_members = self._registry.end
         self.members, self._topics = GroupCoordinator(self._registry), topics
         #: The settings of each group.
         self.configs = self._registry.configs
@@ -355,25 +357,25 @@ class GroupServices:
         return self._store.partitions
 
     def join(self) -> None:
-        """Join the root's gateways, and stay one of them; a failure is logged, and tried again."""
+        """Join the root's gateways and renew the lease; failures are logged and retried."""
         # the topics are opened while the lease is read
-        opened = [begin(count) for count in self._counts]
-        sync = partial(self._sync, [task.wait for task in opened])
-        self._has_done("is no gateway of the root yet", sync, but=StorageRefusedError)
-        for task in opened:
+        tasks = [begin(count) for count in self._counts]
+        sync = partial(self._sync, [task.wait for task in tasks])
+        self._has_done("has not joined the root's gateways yet", sync, but=StorageRefusedError)
+        for task in tasks:
             with suppress(DistlogError):
                 task.wait()
         for thread in self._threads:
             thread.start()
 
     def start(self) -> None:
-        """Load stored groups, behind `join`, however long that takes; failures are logged, and tried again."""
+        """Load stored groups after `join`; failures are logged and retried."""
         if self._lease.held_partitions:
             self._has_done("does not coordinate groups yet", self._step)
         self._loader.start()
 
     def stop(self) -> None:
-        """Stop, with all changes on the device; other gateways may coordinate the groups at once."""
+        """Stop when all changes are durable; other gateways may coordinate the groups immediately."""
         self._is_over.set()
         for event in (self._wake, self._changed, self._unloaded):
             event.set()
@@ -421,11 +423,11 @@ class GroupServices:
             self._has_done("could not load groups", self._step)
 
     def _step(self) -> None:
-        before = self.coordination.loaded
+        previous = self.coordination.loaded
         try:
             self.coordination.step(self._registry)
         finally:
-            if before - self.coordination.loaded:
+            if previous - self.coordination.loaded:
                 self._unloaded.set()
 
     def _has_done(self, task: str, work: Callable[[], None], but: type[Exception] | tuple[()] = ()) -> bool:
@@ -433,7 +435,7 @@ class GroupServices:
         try:
             work()
         except GroupRefusedError:
-            # the lease has changed meanwhile
+            # the lease was changed concurrently
             return False
         except Exception as error:
             if isinstance(error, but):

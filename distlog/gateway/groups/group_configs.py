@@ -24,7 +24,7 @@ _OTHER_KINDS = ("share.", "streams.")
 
 
 class GroupSetting(NamedTuple):
-    """A setting of a group as it is now."""
+    """A setting of a group with its current value."""
 
     name: str
     value: int
@@ -56,18 +56,18 @@ class GroupConfigs:
 
     def described(self, group: str) -> Iterator[GroupSetting]:
         """All settings of a group."""
-        values, own, defaults = self.of(group), self.overrides(group), GroupSettings()
+        values, overrides, defaults = self.of(group), self.overrides(group), GroupSettings()
         for name, (field, _, _) in _FIELDS.items():
             value = getattr(values, field)
             is_default = value == getattr(defaults, field)
-            yield GroupSetting(name, value, name in own, is_default, _BROKER[field].meaning)
+            yield GroupSetting(name, value, name in overrides, is_default, _BROKER[field].meaning)
 
     def set(self, values: Mapping[tuple[str, str], int]) -> None:
         """Take the settings of all groups, by the group and the name."""
         overrides: dict[str, dict[str, int]] = {}
         for (group, name), value in values.items():
             overrides.setdefault(group, {})[name] = value
-        self._of = {group: self._with(own) for group, own in overrides.items()}
+        self._of = {group: self._with(group_overrides) for group, group_overrides in overrides.items()}
         self._overrides = overrides
 
     def checked(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:
@@ -86,8 +86,8 @@ class GroupConfigs:
             raise InvalidConfigError(f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}")
         return numbers
 
-    def _with(self, own: Mapping[str, int]) -> GroupSettings:
-        return dataclasses.replace(self.settings, **{_FIELDS[name][0]: value for name, value in own.items()})
+    def _with(self, overrides: Mapping[str, int]) -> GroupSettings:
+        return dataclasses.replace(self.settings, **{_FIELDS[name][0]: value for name, value in overrides.items()})
 
 
 def _number(name: str, value: str) -> int:

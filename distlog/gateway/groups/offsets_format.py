@@ -33,17 +33,17 @@ from distlog.gateway.topics.partition import PartitionTail
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """The topics; None if the bytes, which only clients interpret, are no such subscription."""
-    topics, at = [], 6
+    """The topics; None if the bytes, which only clients interpret, are not a subscription."""
+    topics, position = [], 6
     try:
         (count,) = struct.unpack_from(">i", subscription, 2)
         for _ in range(count):
-            (size,) = struct.unpack_from(">h", subscription, at)
-            name = subscription[at + 2 : at + 2 + size]
+            (size,) = struct.unpack_from(">h", subscription, position)
+            name = subscription[position + 2 : position + 2 + size]
             if len(name) != size:
                 return None
             topics.append(name.decode("utf-8"))
-            at += 2 + size
+            position += 2 + size
     except (struct.error, UnicodeDecodeError):
         return None
     return frozenset(topics)
@@ -191,59 +191,61 @@ class Positions:
 
     def apply(self, changes: Mapping[TopicPartition, Position | None]) -> None:
         """Take stored changes; None deletes. They supersede earlier positions of transactions, however these end."""
-        for place, position in changes.items():
-            self._waiting.supersede(place)
+        for partition, position in changes.items():
+            self._waiting.supersede(partition)
             if position is None:
-                self._by_partition.pop(place, None)
+                self._by_partition.pop(partition, None)
                 self._topics = None
             else:
-                self._add({place: position})
+                self._add({partition: position})
 
     def _add(self, positions: Mapping[TopicPartition, Position]) -> None:
         if not positions.keys() <= self._by_partition.keys():
             self._topics = None
         self._by_partition.update(positions)
 
-    def begin_storing(self, places: Iterable[TopicPartition]) -> None:
+    def begin_storing(self, partitions: Iterable[TopicPartition]) -> None:
         """Changes are on their way into the log."""
-        self._storing += Counter(iter(places))
+        self._storing += Counter(iter(partitions))
 
-    def end_storing(self, places: Iterable[TopicPartition]) -> None:
+    def end_storing(self, partitions: Iterable[TopicPartition]) -> None:
         """Changes are in the log, or failed."""
-        self._storing -= Counter(iter(places))
+        self._storing -= Counter(iter(partitions))
 
     @property
     def storing(self) -> frozenset[TopicPartition]:
-        """The partitions whose changes are on their way into the log, but those of transactions."""
+        """The partitions whose changes are in flight, without those in transactions."""
         return frozenset(self._storing)
 
     @property
-    def places(self) -> frozenset[TopicPartition]:
-        """The partitions that have a position, or may get one by what is in the log, or on its way into it."""
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that have an offset, or may get one from a pending or in-flight change."""
         return frozenset(self._by_partition) | self.pending | self.storing
 
-    def begin_joining(self, places: Iterable[TopicPartition]) -> int:
-        """Positions of a transaction are on their way into the log; returns the `first_end` for `joined`."""
-        self._joining += Counter(iter(places))
+    def begin_joining(self, partitions: Iterable[TopicPartition]) -> int:
+        """Note that offsets of a transaction are in flight; returns the `first_end` for `joined`."""
+        self._joining += Counter(iter(partitions))
         return len(self._ended)
 
     def joined(self, producer_id: int, positions: Mapping[TopicPartition, Position], first_end: int) -> None:
-        """Positions of the producer's transaction are in the log; it may have ended already, behind them."""
-        outcome = next((committed for each, committed in self._ended[first_end:] if each == producer_id), None)
+        """Note that offsets of the producer's transaction are in the log; it may have ended already, after them."""
+        outcome = next(
+            (committed for ended_id, committed in self._ended[first_end:] if ended_id == producer_id), None
+        )
         if outcome is None:
             self.wait_for(producer_id, positions)
         elif outcome:
             self._add(positions)
 
-    def end_joining(self, places: Iterable[TopicPartition]) -> None:
-        """Positions of a transaction are in the log, or failed."""
-        self._joining -= Counter(iter(places))
+    def end_joining(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that offsets of a transaction are in the log, or failed."""
+        self._joining -= Counter(iter(partitions))
         if not self._joining:
             self._ended.clear()
 
-    def is_joining(self, places: Iterable[TopicPartition] | None = None) -> bool:
-        """True if any position, or any of these, is on its way into the log as part of a transaction."""
-        return any(self._joining[place] for place in (self._joining if places is None else places))
+    def is_joining(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
+        """True if offsets of any partition, or of `partitions`, are in flight as part of a transaction."""
+        return any(self._joining[partition] for partition in (self._joining if partitions is None else partitions))
 
     @property
     def has_pending(self) -> bool:
@@ -256,9 +258,9 @@ class Positions:
         return self._waiting.keys
 
     def wait_for(self, producer_id: int, positions: Mapping[TopicPartition, Position]) -> None:
-        """Take positions that count when the transaction of this producer is committed."""
-        for place, position in positions.items():
-            self._waiting.add(producer_id, place, position)
+        """Add offsets that apply when the transaction of this producer is committed."""
+        for partition, position in positions.items():
+            self._waiting.add(producer_id, partition, position)
 
     def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
         """Take, or forget, the positions of a transaction that ended."""
@@ -268,13 +270,17 @@ class Positions:
 
     def keys(self, changes: Mapping[TopicPartition, Position | None]) -> list[tuple[OffsetKey, Position | None]]:
         """The changes as they are stored."""
-        return [(OffsetKey(self._group, *place), position) for place, position in changes.items()]
+        return [(OffsetKey(self._group, *partition), position) for partition, position in changes.items()]
 
     def older(self, times_ms: Mapping[str, int]) -> list[TopicPartition]:
-        """The partitions of these topics whose positions were committed before the topic's time."""
+        """The partitions whose offsets were committed before their topic's time."""
         if times_ms.keys().isdisjoint(self.topics):
             return []
-        return [place for place, each in self._by_partition.items() if each.commit_ms < times_ms.get(place[0], 0)]
+        return [
+            partition
+            for partition, committed in self._by_partition.items()
+            if committed.commit_ms < times_ms.get(partition[0], 0)
+        ]
 
     def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
         """The partitions whose positions expire after `retention_ms`, since the group is empty, or since the commit.
@@ -305,5 +311,5 @@ def read_topics(group: ClassicGroup | ConsumerGroup) -> frozenset[str] | None:
     if group.members.protocol_type != "consumer":
         return None
     topics = [subscribed_topics(member.subscription(group.protocol)) for member in group.members]
-    known = [each for each in topics if each is not None]
-    return frozenset[str]().union(*known) if len(known) == len(topics) else None
+    subscriptions = [topics_of_member for topics_of_member in topics if topics_of_member is not None]
+    return frozenset[str]().union(*subscriptions) if len(subscriptions) == len(topics) else None

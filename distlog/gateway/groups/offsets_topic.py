@@ -70,8 +70,8 @@ _MAX_WAITING_BYTES = 8 << 20
 class Call:
     """Records of one group that are stored together, and their callback; `left` records are still on their way."""
 
-    done: Stored
-    left: int
+    on_stored: Stored
+    remaining: int
     size: int
     code: ErrorCode = ErrorCode.none
 
@@ -92,14 +92,14 @@ class OffsetsBatching:
         self._writer = Writer(sender, linger_ms=linger_ms, on_delivery=self._delivered)
 
     def append(
-        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], done: Stored, too_large: ErrorCode
+        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], on_stored: Stored, too_large: ErrorCode
     ) -> None:
         """Put records on their way; never waits, since the writer has room for all that may be on its way.
 
         `too_large` is the answer if they would never fit, so that a retry is of no use.
         """
         size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
-        call = Call(done, len(records), size)
+        call = Call(on_stored, len(records), size)
         with self._order:
             if not self._has_queued(partition, call, too_large):
                 self._answer([call])
@@ -116,7 +116,7 @@ class OffsetsBatching:
     def _has_refused(
         self, partition: int, call: Call, records: Sequence[tuple[bytes, bytes | None]], too_large: ErrorCode
     ) -> bool:
-        """Refuse a call whose only record does not fit, after which the writer goes on; False if it has more."""
+        """Refuse a call whose only record does not fit; returns False if the call has more."""
         with self._lock:
             if len(records) != 1 or self.has_failed:
                 return False
@@ -145,13 +145,13 @@ class OffsetsBatching:
             return
         with self._lock:
             calls = self._calls.get(delivery.partition or 0, deque())
-            left = delivery.record_count
+            remaining = delivery.record_count
             over = []
-            while left and calls:
-                count = min(left, calls[0].left)
-                calls[0].left -= count
-                left -= count
-                if calls[0].left == 0:
+            while remaining and calls:
+                count = min(remaining, calls[0].remaining)
+                calls[0].remaining -= count
+                remaining -= count
+                if calls[0].remaining == 0:
                     self._waiting_bytes -= calls[0].size
                     over.append(calls.popleft())
         self._answer(over)
@@ -169,7 +169,7 @@ class OffsetsBatching:
                 call.code = ErrorCode.not_coordinator if is_fenced else ErrorCode.coordinator_not_available
         self._answer(over)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait until all records on their way are delivered, or failed."""
         with suppress(DistlogError):
             self._writer.flush()
@@ -193,8 +193,8 @@ _LOCK_WAIT_S = 5.0
 class OffsetsTopic:
     """The groups of a root. It stores the groups of the partitions that this gateway leads.
 
-    `linger_ms`: how long changes are gathered. A change is durable when `done` is called with no error. Safe to share
-    between threads, but for `begin`, `settle` and `end`, which one thread calls.
+    `linger_ms`: how long changes are gathered. A change is durable when `on_stored` is called with no error.
+    Thread-safe, except `begin`, `drain` and `end`, which one thread calls.
 
     On a disk of this machine each partition has a writer of its own, so that a stopped process that holds the lock of
     one partition holds up no group of another. Elsewhere one writer puts all into common commits.
@@ -220,7 +220,7 @@ class OffsetsTopic:
 
     def open(self) -> int:
         """Open or create the topic; returns its number of partitions. Raises DistlogError."""
-        return self._opened()[0].partitions
+        return self._topic_and_leadership()[0].partitions
 
     @property
     def partitions(self) -> int:
@@ -233,11 +233,11 @@ class OffsetsTopic:
 
     def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
         """Lead partitions; an earlier leader stores nothing more. Raises the errors of `Leadership.begin`."""
-        self._opened()[1].begin(partitions, may_lead)
+        self._topic_and_leadership()[1].begin(partitions, may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
         """Store nothing more in these partitions, and close their files: else these would keep deleted segments."""
-        self._opened()[1].end(partitions)
+        self._topic_and_leadership()[1].end(partitions)
         with self._lock:
             ended = [self._batchings.pop(number) for number in partitions if number in self._batchings]
         in_parallel(OffsetsBatching.close, ended)
@@ -248,14 +248,14 @@ class OffsetsTopic:
         if led is not None:
             self._compaction.step(led[0], led[1].partitions)
 
-    def lost(self) -> Collection[int]:
-        """After a failure, the partitions to begin anew: another gateway leads them, or the topic was dropped."""
+    def lost_partitions(self) -> Collection[int]:
+        """After a failure, the partitions to load again: another gateway leads them, or the topic was dropped."""
         with self._lock:
-            led, has_failed = self._topic_led, any(each.has_failed for each in self._batchings.values())
+            led, has_failed = self._topic_led, any(batching.has_failed for batching in self._batchings.values())
         if led is None or not has_failed:
             return ()
         try:
-            return led[1].lost()
+            return led[1].lost_partitions()
         except TopicNotFoundError:
             with self._lock:
                 self._topic_led = None
@@ -263,14 +263,14 @@ class OffsetsTopic:
 
     def fence(self, partition: int) -> Callable[[Snapshot], None]:
         """A fence that refuses appends to a partition when this gateway does not lead it any more."""
-        leadership = self._opened()[1]
+        leadership = self._topic_and_leadership()[1]
         return lambda snapshot: leadership.check(snapshot, (partition,))
 
-    def settle(self) -> None:
-        """Return when nothing is on its way any more: all is stored, or was refused."""
+    def drain(self) -> None:
+        """Return when no change is in flight: all are stored or were refused."""
         with self._lock:
             batchings = list(self._batchings.values())
-        in_parallel(OffsetsBatching.settle, batchings)
+        in_parallel(OffsetsBatching.drain, batchings)
 
     def load(self, partitions: Collection[int]) -> Iterator[GroupChange | PendingPosition]:
         """The changes in these partitions, older ones first; raises DistlogError.
@@ -279,10 +279,10 @@ class OffsetsTopic:
         """
         if not partitions:
             return
-        topic = self._opened()[0].refresh()
+        topic = self._topic_and_leadership()[0].refresh()
         snapshot = topic.live_snapshot
         for number in partitions:
-            # behind the load, `ended` gives the end markers of transactions
+            # after the load, `ended` returns the end markers of transactions
             def fetched(offset: int, number: int = number) -> FetchedBatches:
                 return topic.refresh().read(number, offset, READ_BYTES)
 
@@ -303,22 +303,22 @@ class OffsetsTopic:
         tail = self._tails.get(partition)
         return iter(()) if tail is None else ended_transactions(tail)
 
-    def store(self, group: str, changes: Sequence[GroupChange], done: Stored) -> None:
+    def store(self, group: str, changes: Sequence[GroupChange], on_stored: Stored) -> None:
         """Keep changes in the order of a group's calls; when too much is on its way, the answer is to retry later."""
         number = self.partition_of(group)
         try:
             batching = self._batching_of(number)
         except DistlogError as error:
             FAILURES.note("to store groups", error)
-            done(ErrorCode.coordinator_not_available)
+            on_stored(ErrorCode.coordinator_not_available)
             return
         records = [(encode_key(key), _encoded(value)) for key, value in changes]
         # Kafka's codes for changes that are larger than a batch may be: of positions, or of a group.
         is_group = not all(isinstance(key, OffsetKey) for key, _ in changes)
         too_large = ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
-        batching.append(number, records, done, too_large)
+        batching.append(number, records, on_stored, too_large)
 
-    def _opened(self) -> tuple[Topic, Leadership]:
+    def _topic_and_leadership(self) -> tuple[Topic, Leadership]:
         with self._lock:
             if self._topic_led is None:
                 topic = _open_or_create(self._url, self._partitions, self._options)
@@ -327,10 +327,10 @@ class OffsetsTopic:
             return self._topic_led
 
     def _batching_of(self, partition: int) -> OffsetsBatching:
-        topic, leadership = self._opened()
-        place = partition if topic.storage.is_local_disk else None
+        topic, leadership = self._topic_and_leadership()
+        key = partition if topic.storage.is_local_disk else None
         with self._lock:
-            batching = self._batchings.get(place)
+            batching = self._batchings.get(key)
             if batching is not None and batching.has_failed:
                 # closing may wait for the lock that made it fail
                 threading.Thread(target=batching.close, name="groups-closed", daemon=True).start()
@@ -338,7 +338,7 @@ class OffsetsTopic:
             if batching is None:
                 engine = engine_of(topic.handle, topic.current, topic.live.look_again, _LOCK_WAIT_S)
                 sender = RecordSender(topic.handle, topic.current, engine, fence=leadership)
-                batching = self._batchings[place] = OffsetsBatching(sender, self._linger_ms, self._over.put)
+                batching = self._batchings[key] = OffsetsBatching(sender, self._linger_ms, self._over.put)
             if self._answerer is None:
                 self._answerer = threading.Thread(target=self._answer_calls, name="groups-stored", daemon=True)
                 self._answerer.start()
@@ -349,7 +349,7 @@ class OffsetsTopic:
         while (calls := self._over.get()) is not None:
             for call in calls:
                 try:
-                    call.done(call.code)
+                    call.on_stored(call.code)
                 except Exception:  # noqa: PERF203 - the next call gets its answer, too
                     _log.exception("a group was stored, but its answer failed")
 

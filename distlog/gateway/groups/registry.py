@@ -1,4 +1,4 @@
-"""The groups of a gateway: each behind its lock, with a timer, and stored when it must survive."""
+"""The groups of a gateway: each with a lock and a timer, stored when it must survive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from distlog.gateway.protocol.messages import ErrorCode
 
 @dataclass(slots=True)
 class Group:
-    """A group with its positions. `is_gone`: it was forgotten, and a thread that waited for its lock looks anew."""
+    """A group with its offsets. `is_gone`: it was forgotten, and a thread waiting for its lock must find it again."""
 
     membership: ClassicGroup | ConsumerGroup
     positions: Positions
@@ -78,7 +78,7 @@ class GroupRegistry:
         self._is_over = False
 
     def load(self, changes: Iterable[GroupChange | PendingPosition]) -> None:
-        """Load the stored groups, before the first call. Members go on: their sessions begin now."""
+        """Load the stored groups before the first call. Members stay: their sessions begin now."""
         values: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
         consumers: dict[str, dict[ConsumerKey, ConsumerValue]] = {}
         pending = list[PendingPosition]()
@@ -87,31 +87,33 @@ class GroupRegistry:
                 pending.append(change)
                 continue
             key, value = change
-            place: dict[Any, Any] = consumers.setdefault(key.group, {}) if isinstance(key, ConsumerKey) else values
+            records: dict[Any, Any] = consumers.setdefault(key.group, {}) if isinstance(key, ConsumerKey) else values
             if value is None:
-                place.pop(key, None)
+                records.pop(key, None)
             else:
-                place[key] = value
+                records[key] = value
         for key, value in values.items():
             # Kafka has a group without a name, which no client can ask for here
-            with suppress(GroupRefusedError), self._opened(key.group, make=True) as group:
+            with suppress(GroupRefusedError), self._locked(key.group, make=True) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.positions.apply({(key.topic, key.partition): value})
                 elif isinstance(value, GroupRecord) and isinstance(group.membership, ClassicGroup):
                     _restore(group.membership, value)
         for name, records in consumers.items():
             has_members = any(key.kind is RecordKind.MEMBER for key in records)
-            with suppress(GroupRefusedError), self._opened(name, make=bool(records)) as group:
+            with suppress(GroupRefusedError), self._locked(name, make=bool(records)) as group:
                 # a group that became a classic one, while the deletion of the other records failed, has members
                 if records and (has_members or group.membership.phase is GroupPhase.EMPTY):
                     group.membership = self._new_consumers(name)
                     group.membership.restore(records)
-        for each in pending:
-            with suppress(GroupRefusedError), self._opened(each.key.group, make=True) as group:
-                group.positions.wait_for(each.producer_id, {(each.key.topic, each.key.partition): each.position})
+        for position in pending:
+            with suppress(GroupRefusedError), self._locked(position.key.group, make=True) as group:
+                group.positions.wait_for(
+                    position.producer_id, {(position.key.topic, position.key.partition): position.position}
+                )
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget the groups of these names, which `check` refuses by now: another gateway coordinates them."""
+        """Forget these groups, which another gateway coordinates now; `check` already refuses them."""
         with self._lock:
             self._unloads += 1
             groups = [group for name, group in self._groups.items() if is_of(name)]
@@ -123,22 +125,22 @@ class GroupRegistry:
                 _send_away(group)
 
     @contextmanager
-    def opened(
+    def locked(
         self, name: str, *, make: bool = False, missing: ErrorCode = ErrorCode.unknown_member_id
     ) -> Iterator[Group]:
         """The group, with its lock held; a missing one is made, or GroupRefusedError has the code `missing`.
 
-        A group that is unloaded meanwhile is not missing: a member that was told so would give up its partitions.
+        A group that is being unloaded is not missing: if it were, its members would give up their partitions.
         """
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
             raise GroupRefusedError(ErrorCode.invalid_group_id)
-        with self._opened(name, make, missing, self.check) as group:
+        with self._locked(name, make, missing, self.check) as group:
             # it may have been made while `unload` was running
             self.check(name)
             yield group
 
     @contextmanager
-    def _opened(
+    def _locked(
         self,
         name: str,
         make: bool,
@@ -168,7 +170,7 @@ class GroupRegistry:
                 return
 
     def all(self) -> list[Group]:
-        """All groups, of which some may be forgotten meanwhile."""
+        """All groups, some of which may be forgotten concurrently."""
         with self._lock:
             return list(self._groups.values())
 
@@ -183,7 +185,7 @@ class GroupRegistry:
             return name in self._groups and self._groups[name].positions.has_pending
 
     def names_with_pending(self) -> list[str]:
-        """The groups with such positions."""
+        """Return the groups with pending offsets."""
         with self._lock:
             return [name for name, group in self._groups.items() if group.positions.has_pending]
 
@@ -194,7 +196,7 @@ class GroupRegistry:
             clock=self.clock,
             wall_clock=self.wall_clock,
             new_id=self._new_id,
-            save=lambda record, done: self._store(name, [(GroupKey(name), record)], done),
+            save=lambda record, on_stored: self._store(name, [(GroupKey(name), record)], on_stored),
         )
 
     def _new_consumers(self, name: str) -> ConsumerGroup:
@@ -212,8 +214,8 @@ class GroupRegistry:
         if membership.members:
             raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
         self.store.store(membership.id, membership.records_to_delete(), lambda code: None)
-        made = group.membership = self._new_classic(membership.id)
-        return made
+        classic = group.membership = self._new_classic(membership.id)
+        return classic
 
     def consumers(self, group: Group, *, joins: bool = False) -> ConsumerGroup:
         """The group by the newer protocol; one without members becomes one if a member `joins`."""
@@ -225,30 +227,30 @@ class GroupRegistry:
         if not joins:
             raise GroupRefusedError(ErrorCode.unknown_member_id)
         self.store.store(membership.id, [(GroupKey(membership.id), None)], lambda code: None)
-        made = group.membership = self._new_consumers(membership.id)
-        return made
+        consumers = group.membership = self._new_consumers(membership.id)
+        return consumers
 
-    def forget(self, group: Group, done: Stored) -> None:
+    def forget(self, group: Group, on_stored: Stored) -> None:
         """Delete a group that has no members, and its positions; the caller holds its lock."""
         membership = group.membership
-        positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(group.positions.places))]
+        positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(group.positions.partitions))]
         of_group: Sequence[GroupChange]
         if isinstance(membership, ConsumerGroup):
             membership.is_dead, of_group = True, membership.records_to_delete()
         else:
             membership.phase, of_group = GroupPhase.DEAD, [(GroupKey(membership.id), None)]
         group.is_gone = True
-        # first: a client that makes the group anew stores behind this
-        self.store.store(membership.id, [*positions, *of_group], done)
+        # first: a client that creates the group again must store after this
+        self.store.store(membership.id, [*positions, *of_group], on_stored)
         with self._lock:
             del self._groups[membership.id]
 
-    def _store(self, name: str, changes: Sequence[GroupChange], done: Stored) -> None:
+    def _store(self, name: str, changes: Sequence[GroupChange], on_stored: Stored) -> None:
         group = self._groups[name]
 
         def locked(code: ErrorCode) -> None:
             with group.lock:
-                done(code)
+                on_stored(code)
                 self._queue_up(name, group)
 
         self.store.store(name, changes, locked)
@@ -276,8 +278,8 @@ class GroupRegistry:
         while (due := self._due()) is not None:
             deadline, name = due
             try:
-                with self.opened(name) as group:
-                    # behind an earlier deadline the group was queued anew: each later one would be, too, for ever
+                with self.locked(name) as group:
+                    # an earlier deadline queued the group again already; queuing each later one, too, would never end
                     if deadline == group.wakes_at:
                         group.wakes_at = inf
                         group.membership.expire()
@@ -299,7 +301,7 @@ class GroupRegistry:
                 heapq.heappush(self._queue, (group.wakes_at, name))
 
     def _queue_up(self, name: str, group: Group) -> None:
-        """Queue a group's next deadline for the timer, unless the queue has an earlier one of it."""
+        """Queue a group's next deadline for the timer, unless the queue has an earlier one."""
         deadline = group.membership.next_deadline
         if deadline >= group.wakes_at:
             return

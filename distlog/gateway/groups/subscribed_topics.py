@@ -20,12 +20,12 @@ _log = logging.getLogger("distlog.gateway")
 def matches(pattern: str, names: Iterable[str]) -> frozenset[str]:
     """The names that a regular expression of RE2 matches as a whole; ValueError if it is none.
 
-    RE2 takes linear time, whatever a client asks for, and is Kafka's choice, too.
+    RE2 takes linear time for any expression of a client, and is Kafka's choice, too.
     """
     # without any value the expression would not be looked at
     listed = pa.array(["", *names], pa.string())
-    found = listed.filter(pc.match_substring_regex(listed, pattern=f"^(?:{pattern})$"))
-    return frozenset(found.to_pylist()) - {""}
+    matching = listed.filter(pc.match_substring_regex(listed, pattern=f"^(?:{pattern})$"))
+    return frozenset(matching.to_pylist()) - {""}
 
 
 class SubscribedTopics:
@@ -33,82 +33,82 @@ class SubscribedTopics:
 
     def __init__(self, find: Callable[[str], TopicSummary], names: Callable[[], Iterable[str]]) -> None:
         self._find, self._names = find, names
-        self._facts: dict[str, TopicSummary | None] = {}
+        self._summaries: dict[str, TopicSummary | None] = {}
         self._matching: dict[str, frozenset[str]] = {}
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._looks_again = False
+        self._is_refreshing = False
 
-    def facts(self, name: str) -> TopicSummary | None:
+    def summary(self, name: str) -> TopicSummary | None:
         """The topic; None if there is none, or it is not known yet."""
-        return self._facts.get(name)
+        return self._summaries.get(name)
 
     def matching(self, pattern: str) -> Iterable[str]:
         """The names of the topics that a regular expression matches."""
         return self._matching.get(pattern, ())
 
-    def know(self, names: Collection[str], patterns: Collection[str]) -> bool:
-        """True if all of these were looked at, also topics that are not there."""
-        found, matching = self._facts, self._matching
-        if not all(each in matching for each in patterns):
+    def has_read(self, names: Collection[str], patterns: Collection[str]) -> bool:
+        """Return whether all names and patterns were read, including missing topics."""
+        summaries, matching = self._summaries, self._matching
+        if not all(pattern in matching for pattern in patterns):
             return False
-        return all(each in found for each in names) and all(
-            each in found for one in patterns for each in matching[one]
+        return all(name in summaries for name in names) and all(
+            name in summaries for pattern in patterns for name in matching[pattern]
         )
 
     def when_known(self, names: Collection[str], patterns: Collection[str], work: Callable[[], None]) -> None:
-        """Do `work` when these topics are known: now, or in another thread behind a look at the storage.
+        """Do `work` when these topics are known: now, or in another thread after they were read from the storage.
 
-        It is done also if the look fails, and they are not known.
+        It is done also if reading fails, when they stay unknown.
         """
-        if self.know(names, patterns):
+        if self.has_read(names, patterns):
             work()
             return
 
         def later() -> None:
-            self._look([*names], [*patterns], is_new=True)
+            self._read([*names], [*patterns], is_new=True)
             work()
 
         self._begin(later)
 
-    def look(self, names: Collection[str], patterns: Collection[str]) -> None:
-        """Look again at these topics, and forget all others. Returns at once; nothing is done if a look waits."""
+    def refresh(self, names: Collection[str], patterns: Collection[str]) -> None:
+        """Read these topics again in a thread, and forget other topics; does nothing if a refresh is queued."""
 
         def again() -> None:
-            self._looks_again = False
-            self._look([*names], [*patterns], is_new=False)
-            used = {*names, *(name for each in patterns for name in self.matching(each))}
-            self._facts = {name: each for name, each in self._facts.items() if name in used}
-            self._matching = {each: self._matching[each] for each in patterns if each in self._matching}
+            self._is_refreshing = False
+            self._read([*names], [*patterns], is_new=False)
+            used = {*names, *(name for pattern in patterns for name in self.matching(pattern))}
+            self._summaries = {name: summary for name, summary in self._summaries.items() if name in used}
+            self._matching = {pattern: self._matching[pattern] for pattern in patterns if pattern in self._matching}
 
-        if (names or patterns or self._facts or self._matching) and not self._looks_again:
-            self._looks_again = True
+        if (names or patterns or self._summaries or self._matching) and not self._is_refreshing:
+            self._is_refreshing = True
             self._begin(again)
 
-    def _look(self, names: Collection[str], patterns: Collection[str], *, is_new: bool) -> None:
-        """Look at topics; one that cannot be looked at stays as it was."""
-        wanted = set(names)
+    def _read(self, names: Collection[str], patterns: Collection[str], *, is_new: bool) -> None:
+        """Read topics; one that cannot be read keeps its former summary."""
+        topics = set(names)
         try:
             if not (is_new and self._matching.keys() >= set(patterns)):
                 listed = sorted(self._names()) if patterns else []
-                self._matching.update({each: matches(each, listed) for each in patterns})
+                self._matching.update({pattern: matches(pattern, listed) for pattern in patterns})
         except Exception as error:
-            # whatever it is, it must not be the last look
+            # no error may end the refreshes
             _log.warning("the topics of groups cannot be listed: %s", error)
-        wanted.update(name for each in patterns for name in self.matching(each))
-        in_parallel(self._look_at, sorted(wanted - self._facts.keys() if is_new else wanted))
+        topics.update(name for pattern in patterns for name in self.matching(pattern))
+        in_parallel(self._read_topic, sorted(topics - self._summaries.keys() if is_new else topics))
 
-    def _look_at(self, name: str) -> None:
+    def _read_topic(self, name: str) -> None:
         try:
-            self._facts[name] = self._find(name)
+            self._summaries[name] = self._find(name)
         except (InvalidTopicError, TopicNotFoundError):
-            self._facts[name] = None
+            self._summaries[name] = None
         except Exception as error:
-            _log.debug("cannot look at topic %s of a group: %s", name, error)
+            _log.debug("cannot read topic %s of a group: %s", name, error)
 
     def stop(self) -> None:
-        """End the thread, behind all looks that were asked for."""
+        """End the thread after all queued refreshes."""
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -126,5 +126,5 @@ class SubscribedTopics:
         while (work := self._waiting.get()) is not None:
             try:
                 work()
-            except Exception:  # noqa: PERF203 - the next look is made, too
-                _log.exception("a look at the topics of groups failed")
+            except Exception:  # noqa: PERF203 - the next read runs, too
+                _log.exception("reading the topics of groups failed")

@@ -17,12 +17,12 @@ from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.segment_recovery import DamagedLogError
 from distlog.gateway.protocol.messages import (
     MAX_ITEMS,
+    ChunkWriter,
     ErrorCode,
     InvalidRequestError,
     Items,
     MessageReader,
     MessageWriter,
-    Pieces,
     message_reader,
     message_writer,
     read_text,
@@ -32,7 +32,7 @@ from distlog.gateway.protocol.messages import (
     skip_tags,
 )
 from distlog.gateway.protocol.messages import Fields as Fields
-from distlog.gateway.protocol.messages import ResponsePiece as ResponsePiece
+from distlog.gateway.protocol.messages import ResponseChunk as ResponseChunk
 
 
 class UnknownTopicIdError(errors.TopicNotFoundError):
@@ -167,7 +167,7 @@ def client_text(error: BaseException) -> str:
         return _HIDDEN_TEXT
     # the library's words are about an address
     message = _NO_TOPIC if type(error) is errors.TopicNotFoundError else error.message
-    return str(type(error)(message, **{n: each for n, each in error.details.items() if n not in _LOCATIONS}))
+    return str(type(error)(message, **{n: detail for n, detail in error.details.items() if n not in _LOCATIONS}))
 
 
 def _is_for_clients(error: BaseException) -> bool:
@@ -184,7 +184,7 @@ def _is_for_clients(error: BaseException) -> bool:
 _LENGTH = 4
 #: The first request for memory; later ones double the frame's.
 _STEP = 64 << 10
-#: What else begins with these bytes, where a length is due: the usual faults of a client's settings.
+#: Other protocols that begin with these bytes instead of a length: the usual faults of a client's settings.
 _OTHER_PROTOCOLS = {
     b"\x16\x03": ": it is TLS, and this listener has none",
     b"GE": ": it is HTTP",
@@ -199,12 +199,12 @@ class FrameReader:
     def __init__(self, shared: memoryview, largest: int) -> None:
         self._shared, self.largest = shared, largest
         # received bytes, from a position on without a frame yet: to take a frame out copies nothing else
-        self._rest, self._at = b"", 0
+        self._unread, self._position = b"", 0
         self._frame: memoryview | None = None
         self._filled = self._granted = 0
 
     @property
-    def wanted(self) -> int:
+    def wanted_bytes(self) -> int:
         """The bytes of memory that the present frame needs now; 0 if it needs none."""
         if self._frame is None or self._filled < self._granted:
             return 0
@@ -216,44 +216,44 @@ class FrameReader:
         return 0 if self._frame is None else len(self._frame) - self._filled
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """True if a part of a frame is there, and the rest is missing."""
         return self._frame is not None or self.unframed > 0
 
     @property
     def unframed(self) -> int:
         """The received bytes that belong to no frame yet."""
-        return len(self._rest) - self._at
+        return len(self._unread) - self._position
 
     def room(self) -> memoryview:
         """The buffer for the next received bytes."""
         return self._shared if self._frame is None else self._frame[self._filled : self._granted]
 
     def grant(self, size: int) -> None:
-        """Take memory for so many bytes more."""
+        """Reserve memory for `size` more bytes."""
         self._granted += size
 
     def received(self, count: int) -> None:
         """Take `count` bytes that were received into the buffer."""
         if self._frame is None:
-            self._rest, self._at = self._rest[self._at :] + self._shared[:count], 0
+            self._unread, self._position = self._unread[self._position :] + self._shared[:count], 0
         else:
             self._filled += count
 
     def begin(self) -> int:
-        """Begin the next frame if its length is there; returns the length, or 0 if no frame was begun."""
-        start = self._at + _LENGTH
-        if self._frame is not None or len(self._rest) < start:
+        """Start the next frame if its length was received; return the length, or 0 if none was started."""
+        start = self._position + _LENGTH
+        if self._frame is not None or len(self._unread) < start:
             return 0
-        length = int.from_bytes(self._rest[self._at : start], "big", signed=True)
+        length = int.from_bytes(self._unread[self._position : start], "big", signed=True)
         if not 0 < length <= self.largest:
-            hint = _OTHER_PROTOCOLS.get(self._rest[self._at : self._at + 2], "")
+            hint = _OTHER_PROTOCOLS.get(self._unread[self._position : self._position + 2], "")
             raise InvalidRequestError(
                 f"a request has an impossible length{hint}", length=length, largest=self.largest
             )
-        part, self._at = self._rest[start : start + length], start + length
+        part, self._position = self._unread[start : start + length], start + length
         if self.unframed < _LENGTH:
-            self._rest, self._at = self._rest[self._at :], 0
+            self._unread, self._position = self._unread[self._position :], 0
         self._filled, self._granted = len(part), 0
         if self._filled == length:
             self._frame = memoryview(part)
@@ -263,7 +263,7 @@ class FrameReader:
         return length
 
     def next(self) -> memoryview | None:
-        """The frame that was begun, without its length, if all of it is there."""
+        """Return the started frame, without its length, if it was received completely."""
         if self._frame is None or self._filled < len(self._frame):
             return None
         frame, self._frame, self._filled = self._frame.toreadonly(), None, 0
@@ -306,17 +306,17 @@ def read_client_id(frame: memoryview) -> str:
 def read_request(frame: memoryview, head: RequestHead, most_items: int = MAX_ITEMS) -> ParsedRequest:
     """All of a request of a known API and version. Raises InvalidRequestError, also for more items in its arrays.
 
-    Bytes behind its end are passed over, as in Kafka: librdkafka sends some when it asks for all topics.
+    Bytes after its end are ignored, as in Kafka: librdkafka sends some when it asks for all topics.
     """
     if len(frame) > LARGEST_OTHER_BYTES and head.api_key != _PRODUCE:
         raise InvalidRequestError("a request without records is too large", api_key=head.api_key, size=len(frame))
     is_head_flexible, read_body = _reader(head.api_key, head.api_version)
     items = Items(most_items)
     try:
-        client_id, at = read_text(frame, _HEAD.size)
+        client_id, position = read_text(frame, _HEAD.size)
         if is_head_flexible:
-            at = skip_tags(frame, at, items)
-        body, _ = read_body(frame, at, items)
+            position = skip_tags(frame, position, items)
+        body, _ = read_body(frame, position, items)
     except InvalidRequestError as error:
         error.details.update(api_key=head.api_key, version=head.api_version)
         raise
@@ -336,24 +336,24 @@ _RESPONSE_HEAD = struct.Struct(">ii")
 _CORRELATION_ID = struct.Struct(">i")
 
 
-def write_response(api_key: int, version: int, correlation_id: int, fields: Fields) -> list[ResponsePiece]:
+def write_response(api_key: int, version: int, correlation_id: int, fields: Fields) -> list[ResponseChunk]:
     """The frame of a response, with its length in front, as pieces that are sent one after the other."""
     header, write = _writer(api_key, version)
-    pieces = Pieces()
-    pieces.small += bytes(_RESPONSE_HEAD.size) + header
-    write(pieces, fields)
-    pieces.end()
-    size = sum(map(len, pieces.done))
+    writer = ChunkWriter()
+    writer.small += bytes(_RESPONSE_HEAD.size) + header
+    write(writer, fields)
+    writer.end()
+    size = sum(map(len, writer.chunks))
     first = (
         _RESPONSE_HEAD.pack(size - _RESPONSE_HEAD.size + _CORRELATION_ID.size, correlation_id)
-        + bytes(pieces.done[0])[_RESPONSE_HEAD.size :]
+        + bytes(writer.chunks[0])[_RESPONSE_HEAD.size :]
     )
-    return [first, *pieces.done[1:]]
+    return [first, *writer.chunks[1:]]
 
 
 @cache
 def _writer(api_key: int, version: int) -> tuple[bytes, MessageWriter]:
-    """The response's header behind the correlation id, and the writer of the body."""
+    """The response's header after the correlation id, and the writer of the body."""
     schema = response_schema(api_key, version)
     # a response's header of version 1 ends with its tagged fields: none
     header = b"\0" if schema.is_head_flexible else b""

@@ -23,8 +23,8 @@ class InvalidRequestError(CorruptionError):
     """The bytes of a request do not follow Kafka's protocol: the connection must end."""
 
 
-# A file has all of them: to import kio's classes of a version takes ms, which a request would wait for. A message is
-# described by plain values, from which its reader and its writer are compiled.
+# One file has all schemas: importing a version's classes of kio takes ms, which a request would wait for. A
+# message is described by plain values, from which its reader and its writer are compiled.
 
 #: The kinds of fields that have a fixed size, by kio's names, as `struct` has them. Times are numbers of ms.
 FIXED = {
@@ -42,7 +42,7 @@ FIXED = {
     "datetime_i64": "q",
 }
 #: The other kinds of plain fields, and their values where Kafka's message files have no default.
-OTHERS: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
+EMPTY_VALUES: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
 _API_VERSIONS = 18
 
 
@@ -50,8 +50,8 @@ _API_VERSIONS = 18
 class SchemaField:
     """One field of a message, or of each message in an array.
 
-    `kind` is one of FIXED or OTHERS, or "" for a `message`. With `is_array` it has any number of values. A field with
-    a `tag` is present only if its value is not the `default` (KIP-482).
+    `kind` is one of FIXED or EMPTY_VALUES, or "" for a `message`. An array has any number of values. A field
+    with a `tag` is present only if its value is not the `default` (KIP-482).
     """
 
     name: str
@@ -73,27 +73,27 @@ class MessageSchema:
 
     def names(self) -> set[str]:
         """The names of its fields, at all depths."""
-        inner = (each.message.names() for each in self.fields if each.message is not None)
-        return {each.name for each in self.fields}.union(*inner)
+        inner = (field.message.names() for field in self.fields if field.message is not None)
+        return {field.name for field in self.fields}.union(*inner)
 
 
 @dataclass(frozen=True, slots=True)
 class BodySchema:
-    """A request's or a response's body, and whether the head in front of it has tagged fields."""
+    """A request's or a response's body, and whether its header has tagged fields."""
 
     body: MessageSchema
     is_head_flexible: bool
 
 
 def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
-    """The lines about each request and response: the head, and a line for a field, deeper ones behind their field."""
+    """The lines about each request and response: the head, and a line for a field, nested ones after their field."""
     text = files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
-    found = dict[tuple[str, int], tuple[str, ...]]()
+    blocks = dict[tuple[str, int], tuple[str, ...]]()
     for block in text.split("\n\n"):
         head, *lines = block.splitlines()
-        direction, key, facts = head.split(" ", 2)
-        found[direction, int(key)] = facts, *lines
-    return found
+        direction, key, versions = head.split(" ", 2)
+        blocks[direction, int(key)] = versions, *lines
+    return blocks
 
 
 #: Written by `tools/kafka_messages.py`; read with this module, since a gateway may have no file left to open later.
@@ -118,11 +118,11 @@ def response_fields(api_key: int) -> frozenset[str]:
 
 
 def _schema(direction: str, api_key: int, version: int) -> BodySchema:
-    facts, *lines = _BLOCKS.get((direction, api_key), ("- 0 -1 0",))
-    name, *numbers = facts.split()
+    versions, *lines = _BLOCKS.get((direction, api_key), ("- 0 -1 0",))
+    name, *numbers = versions.split()
     oldest, newest, flexible = map(int, numbers)
     if not oldest <= version <= newest:
-        raise InvalidRequestError("there is no such API", api_key=api_key, version=version)
+        raise InvalidRequestError("unsupported API version", api_key=api_key, version=version)
     body = _message(name, deque(lines), 0, version, version >= flexible)
     # a client that does not know the gateway's versions yet must be able to read this head (KIP-511)
     return BodySchema(body, body.is_flexible and (direction, api_key) != ("response", _API_VERSIONS))
@@ -133,20 +133,20 @@ def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible
     fields = list[SchemaField]()
     while lines and lines[0].startswith(" " * depth):
         field_name, kind, *words = lines.popleft().split()
-        facts = {fact: json.loads(value) for fact, _, value in (word.partition("=") for word in words)}
+        options = {fact: json.loads(value) for fact, _, value in (word.partition("=") for word in words)}
         is_array, kind, message = kind.endswith("[]"), kind.removesuffix("[]"), None
-        if kind not in FIXED and kind not in OTHERS:
+        if kind not in FIXED and kind not in EMPTY_VALUES:
             message, kind = _message(kind, lines, depth + 1, version, is_flexible), ""
-        if facts.get("since", 0) <= version <= facts.get("until", version):
-            is_nullable = version >= facts.get("null", version + 1)
-            default = facts.get("default", empty_value(kind, is_array=is_array))
-            fields.append(SchemaField(field_name, kind, message, is_array, is_nullable, facts.get("tag"), default))
+        if options.get("since", 0) <= version <= options.get("until", version):
+            is_nullable = version >= options.get("null", version + 1)
+            default = options.get("default", empty_value(kind, is_array=is_array))
+            fields.append(SchemaField(field_name, kind, message, is_array, is_nullable, options.get("tag"), default))
     return MessageSchema(name, is_flexible, tuple(fields))
 
 
 def empty_value(kind: str, *, is_array: bool) -> Any:
-    """The value of a missing field without a default; `kind` is that of FIXED or OTHERS, else of a message."""
-    return () if is_array else 0 if kind in FIXED else OTHERS.get(kind, {})
+    """The value of a missing field without a default; `kind` is a key of FIXED or EMPTY_VALUES, else a message's."""
+    return () if is_array else 0 if kind in FIXED else EMPTY_VALUES.get(kind, {})
 
 
 # Fields of fixed size that follow each other are one step, and an array of nothing else is read at once. A reader
@@ -156,9 +156,9 @@ def empty_value(kind: str, *, is_array: bool) -> Any:
 # No count and no length from a request is trusted. It is compared with the bytes that are left, and with the items
 # that a request may have, before any object is made: an object for each of millions of small fields costs minutes.
 
-#: The fields of a message by kio's names; an array is a sequence of these. Times are ints: ms.
+#: The fields of a message by kio's names; an array is a sequence of messages. Times are ints: ms.
 Fields = Mapping[str, Any]
-ResponsePiece = bytes | memoryview | StoredBatches
+ResponseChunk = bytes | memoryview | StoredBatches
 
 #: The most elements of arrays, and tagged fields, in a request: more than the partitions of any client.
 MAX_ITEMS = 50_000
@@ -174,21 +174,21 @@ _PRESENT, _ABSENT = b"\x01", b"\xff"
 class Items:
     """The number of items that a request may still have."""
 
-    def __init__(self, left: int = MAX_ITEMS) -> None:
-        self._left = left
+    def __init__(self, remaining: int = MAX_ITEMS) -> None:
+        self._remaining = remaining
 
-    def take(self, count: int, smallest: int, room: int) -> None:
-        """Count `count` items more; InvalidRequestError if they are too many, or `room` bytes cannot hold them."""
+    def reserve(self, count: int, smallest: int, room: int) -> None:
+        """Count items; raises InvalidRequestError for too many, or if `room` bytes cannot hold them."""
         if count * smallest > room:
             raise InvalidRequestError("a request claims more items than it has bytes for", items=count, bytes=room)
-        self._left -= count
-        if self._left < 0:
+        self._remaining -= count
+        if self._remaining < 0:
             raise InvalidRequestError("a request has too many items", most=MAX_ITEMS)
 
 
 #: Reads a message at a position; returns it, and its end.
 MessageReader = Callable[[memoryview, int, Items], tuple[Any, int]]
-#: Reads one field, or several, and puts their values behind those of the message so far.
+#: Reads one field, or several, and appends their values to the message's.
 _StepReader = Callable[[list[Any], memoryview, int, Items], int]
 _LengthReader = Callable[[memoryview, int], tuple[int, int]]
 
@@ -200,69 +200,71 @@ def message_reader(message: MessageSchema) -> MessageReader:
     """
     steps, make = _read_steps(message), _maker(message)
 
-    def read(data: memoryview, at: int, items: Items) -> tuple[Any, int]:
+    def read(data: memoryview, position: int, items: Items) -> tuple[Any, int]:
         values: list[Any] = []
         try:
             for step in steps:
-                at = step(values, data, at, items)
+                position = step(values, data, position, items)
         except (IndexError, struct.error):
             raise InvalidRequestError("a request ends too early", part=message.name, size=len(data)) from None
         except UnicodeDecodeError:
             raise InvalidRequestError("a text of a request is not UTF-8", part=message.name) from None
-        return make(values), at
+        return make(values), position
 
     return read
 
 
-def read_text(data: memoryview, at: int) -> tuple[str | None, int]:
+def read_text(data: memoryview, position: int) -> tuple[str | None, int]:
     """A text that may be null, as a request's head has it: with a length of two bytes in all versions."""
     values: list[Any] = []
     try:
-        at = _read_client_id(values, data, at, Items())
+        position = _read_client_id(values, data, position, Items())
     except (struct.error, UnicodeDecodeError):
         raise InvalidRequestError("a request has a malformed head", size=len(data)) from None
-    return values[0], at
+    return values[0], position
 
 
-def skip_tags(data: memoryview, at: int, items: Items) -> int:
+def skip_tags(data: memoryview, position: int, items: Items) -> int:
     """Pass over tagged fields."""
     try:
-        return _read_tags((), ())([], data, at, items)
+        return _read_tags((), ())([], data, position, items)
     except IndexError:
         raise InvalidRequestError("a request ends too early", size=len(data)) from None
 
 
 def _in_order(message: MessageSchema) -> list[SchemaField]:
     """The fields as they are read: tagged ones last."""
-    return sorted(message.fields, key=lambda each: each.tag is not None)
+    return sorted(message.fields, key=lambda field: field.tag is not None)
 
 
 def _maker(message: MessageSchema) -> Callable[[Sequence[Any]], Any]:
     """Makes a message of the values of its fields, in their order."""
-    kind: Any = namedtuple(message.name, [each.name for each in _in_order(message)])  # type: ignore[misc]
+    kind: Any = namedtuple(message.name, [field.name for field in _in_order(message)])  # type: ignore[misc]
     new = tuple.__new__
     return lambda values: new(kind, values)
 
 
 def _read_steps(message: MessageSchema) -> list[_StepReader]:
     steps, run = list[_StepReader](), ""
-    for each in message.fields:
-        if each.tag is not None:
+    for field in message.fields:
+        if field.tag is not None:
             continue
-        if each.kind in FIXED and not each.is_array:
-            run += FIXED[each.kind]
+        if field.kind in FIXED and not field.is_array:
+            run += FIXED[field.kind]
             continue
         steps += (
-            [_read_fixed(run), _read_field(each, message.is_flexible)]
+            [_read_fixed(run), _read_field(field, message.is_flexible)]
             if run
-            else [_read_field(each, message.is_flexible)]
+            else [_read_field(field, message.is_flexible)]
         )
         run = ""
     steps += [_read_fixed(run)] if run else []
     if message.is_flexible:
-        tagged = [each for each in message.fields if each.tag is not None]
+        tagged = [field for field in message.fields if field.tag is not None]
         steps.append(
-            _read_tags([_empty(each) for each in tagged], [(each.tag, _read_field(each, True)) for each in tagged])
+            _read_tags(
+                [_empty(field) for field in tagged], [(field.tag, _read_field(field, True)) for field in tagged]
+            )
         )
     return steps
 
@@ -271,16 +273,16 @@ def _empty(field: SchemaField) -> Any:
     """The value of a missing tagged field."""
     if field.message is None or field.is_array or field.default is None:
         return field.default
-    return _maker(field.message)([_empty(each) for each in _in_order(field.message)])
+    return _maker(field.message)([_empty(inner) for inner in _in_order(field.message)])
 
 
 def _read_fixed(formats: str) -> _StepReader:
     form = struct.Struct(">" + formats)
     unpack, size = form.unpack_from, form.size
 
-    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
-        values += unpack(data, at)
-        return at + size
+    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
+        values += unpack(data, position)
+        return position + size
 
     return step
 
@@ -313,25 +315,25 @@ def _text(data: memoryview) -> str:
 def _read_sized(
     make: Callable[[memoryview], Any], length: struct.Struct | None, name: str, *, is_nullable: bool
 ) -> _StepReader:
-    """Reads a text, or bytes, behind a `length`; without one, behind a compact one, of which most have one byte."""
+    """Read a text, or bytes, after a `length`; without one, after a compact length, which mostly has one byte."""
     unpack, length_size = (None, 0) if length is None else (length.unpack_from, length.size)
 
-    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
-        # there are many of them, so that a call is saved
+    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
+        # saves a call for each of many fields
         size: int
         if unpack is not None:
-            (size,), at = unpack(data, at), at + length_size
+            (size,), position = unpack(data, position), position + length_size
         else:
-            size, at = data[at] - 1, at + 1
+            size, position = data[position] - 1, position + 1
             if size >= 0x7F:
-                size, at = _compact_length(data, at - 1)
-        end = at + size
+                size, position = _compact_length(data, position - 1)
+        end = position + size
         if size < 0:
             values.append(None if is_nullable else _refuse_null(name))
-            return at
+            return position
         if end > len(data):
             raise InvalidRequestError("a field claims more bytes than there are", field=name, size=size)
-        values.append(make(data[at:end]))
+        values.append(make(data[position:end]))
         return end
 
     return step
@@ -344,27 +346,27 @@ def _refuse_null(name: str) -> NoReturn:
     raise InvalidRequestError("a field is null that must not be", field=name)
 
 
-def _read_uuid(values: list[Any], data: memoryview, at: int, items: Items) -> int:
+def _read_uuid(values: list[Any], data: memoryview, position: int, items: Items) -> int:
     """All zeros stand for none."""
-    raw = bytes(data[at : at + _UUID_BYTES])
+    raw = bytes(data[position : position + _UUID_BYTES])
     if len(raw) < _UUID_BYTES:
         raise IndexError
     values.append(uuid.UUID(bytes=raw) if any(raw) else None)
-    return at + _UUID_BYTES
+    return position + _UUID_BYTES
 
 
 def _read_message(message: MessageSchema, *, is_nullable: bool) -> _StepReader:
     read = message_reader(message)
 
-    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
+    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
         if is_nullable:
-            at += 1
-            if data[at - 1] == _ABSENT[0]:
+            position += 1
+            if data[position - 1] == _ABSENT[0]:
                 values.append(None)
-                return at
-        value, at = read(data, at, items)
+                return position
+        value, position = read(data, position, items)
         values.append(value)
-        return at
+        return position
 
     return step
 
@@ -376,20 +378,20 @@ def _read_array(field: SchemaField, length: _LengthReader, is_flexible: bool) ->
         item = _read_plain(field.kind, is_flexible, field.name, is_nullable=False)
     smallest = struct.calcsize(">" + form) if form else _smallest(field, is_flexible)
 
-    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
-        count, at = length(data, at)
+    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
+        count, position = length(data, position)
         if count < 0:
             values.append(None if field.is_nullable else _refuse_null(field.name))
-            return at
-        items.take(count, smallest, len(data) - at)
+            return position
+        items.reserve(count, smallest, len(data) - position)
         if item is None:
-            values.append(struct.unpack_from(f">{count}{form}", data, at))
-            return at + count * smallest
+            values.append(struct.unpack_from(f">{count}{form}", data, position))
+            return position + count * smallest
         elements: list[Any] = []
         for _ in range(count):
-            at = item(elements, data, at, items)
+            position = item(elements, data, position, items)
         values.append(tuple(elements))
-        return at
+        return position
 
     return step
 
@@ -399,34 +401,34 @@ def _read_messages(message: MessageSchema, length: _LengthReader, field: SchemaF
     steps, make, smallest, name = _read_steps(message), _maker(message), _smallest_message(message), field.name
     at_once = _read_at_once(message)
 
-    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
-        count, at = length(data, at)
+    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
+        count, position = length(data, position)
         if count < 0:
             values.append(None if field.is_nullable else _refuse_null(name))
-            return at
-        items.take(count, smallest, len(data) - at)
+            return position
+        items.reserve(count, smallest, len(data) - position)
         if at_once is not None:
-            rows = at_once(data[at : at + count * smallest])
+            rows = at_once(data[position : position + count * smallest])
             if rows is not None:
                 values.append(tuple(map(make, rows)))
-                return at + count * smallest
+                return position + count * smallest
         messages: list[Any] = []
         for _ in range(count):
             fields: list[Any] = []
-            for each in steps:
-                at = each(fields, data, at, items)
+            for step in steps:
+                position = step(fields, data, position, items)
             messages.append(make(fields))
         values.append(tuple(messages))
-        return at
+        return position
 
     return step
 
 
 def _read_at_once(message: MessageSchema) -> Callable[[memoryview], Any] | None:
-    """Reads all messages of an array, if they have a fixed size; returns None if one of them has tagged fields."""
-    if any(each.kind not in FIXED or each.is_array or each.tag is not None for each in message.fields):
+    """Reads all messages of an array, if they have a fixed size; returns None if one has tagged fields."""
+    if any(field.kind not in FIXED or field.is_array or field.tag is not None for field in message.fields):
         return None
-    form = struct.Struct(">" + "".join(FIXED[each.kind] for each in message.fields) + "x" * message.is_flexible)
+    form = struct.Struct(">" + "".join(FIXED[field.kind] for field in message.fields) + "x" * message.is_flexible)
 
     def rows(data: memoryview) -> Any:
         if message.is_flexible and any(data[form.size - 1 :: form.size]):
@@ -449,41 +451,41 @@ def _smallest_message(message: MessageSchema) -> int:
     flexible = message.is_flexible
     sizes = [
         (1 if flexible else 4)
-        if each.is_array
+        if field.is_array
         else 1
-        if each.is_nullable and each.message
-        else _smallest(each, flexible)
-        for each in message.fields
-        if each.tag is None
+        if field.is_nullable and field.message
+        else _smallest(field, flexible)
+        for field in message.fields
+        if field.tag is None
     ]
     return max(sum(sizes) + flexible, 1)
 
 
 def _read_tags(defaults: Sequence[Any], readers: Collection[tuple[int | None, _StepReader]]) -> _StepReader:
     """Reads tagged fields; fields without a reader are passed over."""
-    known = {tag: (place - len(readers), step) for place, (tag, step) in enumerate(readers)}
+    tagged = {tag: (index - len(readers), step) for index, (tag, step) in enumerate(readers)}
 
-    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
+    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
         values += defaults
-        if not data[at]:
-            return at + 1
-        count, at = _uvarint(data, at)
+        if not data[position]:
+            return position + 1
+        count, position = _uvarint(data, position)
         # a tag, and a size
-        items.take(count, 2, len(data) - at)
+        items.reserve(count, 2, len(data) - position)
         for _ in range(count):
-            tag, at = _uvarint(data, at)
-            size, at = _uvarint(data, at)
-            end = at + size
+            tag, position = _uvarint(data, position)
+            size, position = _uvarint(data, position)
+            end = position + size
             if end > len(data):
                 raise InvalidRequestError("a tagged field claims more bytes than there are", tag=tag, size=size)
-            if tag in known:
-                place, read = known[tag]
+            if tag in tagged:
+                index, read = tagged[tag]
                 value: list[Any] = []
-                if read(value, data[:end], at, items) != end:
+                if read(value, data[:end], position, items) != end:
                     raise InvalidRequestError("a tagged field has another size than it claims", tag=tag, size=size)
-                values[place] = value[0]
-            at = end
-        return at
+                values[index] = value[0]
+            position = end
+        return position
 
     return step
 
@@ -491,112 +493,114 @@ def _read_tags(defaults: Sequence[Any], readers: Collection[tuple[int | None, _S
 def _plain_length(form: struct.Struct) -> _LengthReader:
     unpack, size = form.unpack_from, form.size
 
-    def length(data: memoryview, at: int) -> tuple[int, int]:
-        return unpack(data, at)[0], at + size
+    def length(data: memoryview, position: int) -> tuple[int, int]:
+        return unpack(data, position)[0], position + size
 
     return length
 
 
-def _compact_length(data: memoryview, at: int) -> tuple[int, int]:
+def _compact_length(data: memoryview, position: int) -> tuple[int, int]:
     """A length, or -1 for null; the stored number is larger by one."""
-    first = data[at]
+    first = data[position]
     if first < 0x80:
-        return first - 1, at + 1
-    length, at = _uvarint(data, at)
-    return length - 1, at
+        return first - 1, position + 1
+    length, position = _uvarint(data, position)
+    return length - 1, position
 
 
-def _uvarint(data: memoryview, at: int) -> tuple[int, int]:
+def _uvarint(data: memoryview, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 7 * _UVARINT_BYTES, 7):
-        byte = data[at]
-        at += 1
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
-    raise InvalidRequestError("a number of a request has too many bytes", position=at)
+            return value, position
+    raise InvalidRequestError("a number of a request has too many bytes", position=position)
 
 
-class Pieces:
+class ChunkWriter:
     """The written bytes: small pieces together, large ones as they are, not copied."""
 
     def __init__(self) -> None:
-        self.done = list[ResponsePiece]()
+        self.chunks = list[ResponseChunk]()
         self.small = bytearray()
 
-    def put(self, data: ResponsePiece) -> None:
+    def put(self, data: ResponseChunk) -> None:
         """Add bytes, which may be many."""
         if len(data) < COPIED_BYTES:
             self.small += bytes(data)
             return
         self.end()
-        self.done.append(data)
+        self.chunks.append(data)
 
     def end(self) -> None:
         """Move all written bytes to `done`."""
         if self.small:
-            self.done.append(bytes(self.small))
+            self.chunks.append(bytes(self.small))
             self.small = bytearray()
 
     def joined(self) -> bytes:
         """All written bytes, in one piece."""
         self.end()
-        return b"".join(map(bytes, self.done))
+        return b"".join(map(bytes, self.chunks))
 
 
-MessageWriter = Callable[[Pieces, Fields], None]
-_ValueWriter = Callable[[Pieces, Any], None]
+MessageWriter = Callable[[ChunkWriter, Fields], None]
+_ValueWriter = Callable[[ChunkWriter, Any], None]
 
 
-def message_writer(message: MessageSchema, known: Set[str]) -> MessageWriter:
+def message_writer(message: MessageSchema, field_names: Set[str]) -> MessageWriter:
     """A function that writes the message from fields; a missing one has its default.
 
-    The function raises ValueError for a field that is not `known`; a field that this version lacks is left out.
+    The function raises ValueError for a field outside `field_names`, and omits a field that this version lacks.
     """
     steps, run = list[MessageWriter](), list[SchemaField]()
-    for each in message.fields:
-        if each.tag is not None:
+    for field in message.fields:
+        if field.tag is not None:
             continue
-        if each.kind in FIXED and not each.is_array:
-            run.append(each)
+        if field.kind in FIXED and not field.is_array:
+            run.append(field)
             continue
         steps += [_write_fixed(run)] if run else []
-        steps.append(_write_field(each, _put(each, message.is_flexible, known)))
+        steps.append(_write_field(field, _put(field, message.is_flexible, field_names)))
         run = []
     steps += [_write_fixed(run)] if run else []
     if message.is_flexible:
-        tagged = [(each.tag, each, _put(each, True, known)) for each in message.fields if each.tag is not None]
+        tagged = [
+            (field.tag, field, _put(field, True, field_names)) for field in message.fields if field.tag is not None
+        ]
         steps.append(_write_tags(sorted(tagged, key=itemgetter(0))))
 
-    def write(pieces: Pieces, fields: Fields) -> None:
-        if not fields.keys() <= known:
-            raise ValueError(f"no version of {message.name} has {sorted(fields.keys() - known)}")
+    def write(writer: ChunkWriter, fields: Fields) -> None:
+        if not fields.keys() <= field_names:
+            raise ValueError(f"no version of {message.name} has {sorted(fields.keys() - field_names)}")
         for step in steps:
-            step(pieces, fields)
+            step(writer, fields)
 
     return write
 
 
 def _write_fixed(run: Sequence[SchemaField]) -> MessageWriter:
-    pack = struct.Struct(">" + "".join(FIXED[each.kind] for each in run)).pack
-    names, defaults = [each.name for each in run], [each.default for each in run]
+    pack = struct.Struct(">" + "".join(FIXED[field.kind] for field in run)).pack
+    names, defaults = [field.name for field in run], [field.default for field in run]
 
-    def step(pieces: Pieces, fields: Fields) -> None:
-        pieces.small += pack(*map(fields.get, names, defaults))
+    def step(writer: ChunkWriter, fields: Fields) -> None:
+        writer.small += pack(*map(fields.get, names, defaults))
 
     return step
 
 
 def _write_field(field: SchemaField, put: _ValueWriter) -> MessageWriter:
-    name, absent = field.name, Pieces()
+    name, absent = field.name, ChunkWriter()
     put(absent, field.default)
     default = absent.joined()
 
-    def step(pieces: Pieces, fields: Fields) -> None:
+    def step(writer: ChunkWriter, fields: Fields) -> None:
         if name in fields:
-            put(pieces, fields[name])
+            put(writer, fields[name])
         else:
-            pieces.small += default
+            writer.small += default
 
     return step
 
@@ -605,30 +609,30 @@ def _write_tags(tagged: Sequence[tuple[Any, SchemaField, _ValueWriter]]) -> Mess
     """Writes the given tagged fields that differ from their defaults."""
     names = frozenset(field.name for _, field, _ in tagged)
 
-    def step(pieces: Pieces, fields: Fields) -> None:
+    def step(writer: ChunkWriter, fields: Fields) -> None:
         if names.isdisjoint(fields):
-            pieces.small += b"\0"
+            writer.small += b"\0"
             return
         present = [
             (tag, put, fields[field.name])
             for tag, field, put in tagged
             if fields.get(field.name, field.default) != field.default
         ]
-        pieces.small += uvarint(len(present))
+        writer.small += uvarint(len(present))
         for tag, put, value in present:
-            content = Pieces()
+            content = ChunkWriter()
             put(content, value)
             data = content.joined()
-            pieces.small += uvarint(tag) + uvarint(len(data))
-            pieces.put(data)
+            writer.small += uvarint(tag) + uvarint(len(data))
+            writer.put(data)
 
     return step
 
 
-def _put(field: SchemaField, is_flexible: bool, known: Set[str]) -> _ValueWriter:
+def _put(field: SchemaField, is_flexible: bool, field_names: Set[str]) -> _ValueWriter:
     """Writes the value of a field; null where Kafka allows it."""
     is_nullable = field.is_nullable and field.tag is None
-    put = _put_plain(field.kind, is_flexible) if field.message is None else message_writer(field.message, known)
+    put = _put_plain(field.kind, is_flexible) if field.message is None else message_writer(field.message, field_names)
     if field.is_array:
         length = _length(_INT32, is_flexible)
         return _nullable(_put_array(put, length), length(-1)) if is_nullable else _put_array(put, length)
@@ -643,38 +647,38 @@ def _put_plain(kind: str, is_flexible: bool) -> _ValueWriter:
     """Writes a plain value: a number, text, bytes or an id."""
     if kind in FIXED:
         pack = struct.Struct(">" + FIXED[kind]).pack
-        return lambda pieces, value: pieces.put(pack(value))
+        return lambda writer, value: writer.put(pack(value))
     if kind == "uuid":
-        return lambda pieces, value: pieces.put(bytes(_UUID_BYTES) if value is None else value.bytes)
+        return lambda writer, value: writer.put(bytes(_UUID_BYTES) if value is None else value.bytes)
     length = _length(_INT16 if kind == "string" else _INT32, is_flexible)
 
-    def put(pieces: Pieces, value: Any) -> None:
+    def put(writer: ChunkWriter, value: Any) -> None:
         data = value.encode() if kind == "string" else value
-        pieces.small += length(len(data))
-        pieces.put(data)
+        writer.small += length(len(data))
+        writer.put(data)
 
     return put
 
 
 def _put_array(item: _ValueWriter, length: Callable[[int], bytes]) -> _ValueWriter:
-    def put(pieces: Pieces, items: Sequence[Any]) -> None:
-        pieces.small += length(len(items))
-        for each in items:
-            item(pieces, each)
+    def put(writer: ChunkWriter, items: Sequence[Any]) -> None:
+        writer.small += length(len(items))
+        for element in items:
+            item(writer, element)
 
     return put
 
 
 def _put_present(put: _ValueWriter) -> _ValueWriter:
-    def put_marked(pieces: Pieces, value: Any) -> None:
-        pieces.small += _PRESENT
-        put(pieces, value)
+    def put_marked(writer: ChunkWriter, value: Any) -> None:
+        writer.small += _PRESENT
+        put(writer, value)
 
     return put_marked
 
 
 def _nullable(put: _ValueWriter, null: bytes) -> _ValueWriter:
-    return lambda pieces, value: pieces.put(null) if value is None else put(pieces, value)
+    return lambda writer, value: writer.put(null) if value is None else put(writer, value)
 
 
 def _length(plain: struct.Struct, is_flexible: bool) -> Callable[[int], bytes]:

@@ -1,1 +1,1 @@
-"""What all gateways of a root share, as records of its topics: users, ACLs, quotas, settings."""
+"""The records that all gateways of a root share in its topics: users, ACLs, quotas, settings."""

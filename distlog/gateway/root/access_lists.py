@@ -43,20 +43,20 @@ def encode_acl(acl: Acl) -> tuple[bytes, bytes]:
 def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
     """The key and the ACL of a record, None if it is removed. Raises ValueError for another one, without its content.
 
-    A denial of an operation that is not known here is one of all: passed over, it would allow that.
+    Denying an unknown operation denies all operations: ignoring the ACL would allow that operation.
     """
     if value is None:
         return key, None
     try:
         fields: Any = json.loads(key)
         permission = Permission[fields["permission"]]
-        name, principal, host = (fields[each] for each in ("name", "principal", "host"))
-        if not all(isinstance(each, str) for each in (name, principal, host)):
-            raise ValueError("a field is no text")
+        name, principal, host = (fields[field] for field in ("name", "principal", "host"))
+        if not all(isinstance(field_value, str) for field_value in (name, principal, host)):
+            raise ValueError("a field is not a text")
         operation = Operation.__members__.get(fields["operation"])
         if operation is None and permission is Permission.DENY:
             operation = Operation.ALL
-            _log.error("a denial of an operation that is not known here denies all: upgrade this gateway")
+            _log.error("an ACL that denies an unknown operation denies all operations: upgrade this gateway")
         if operation is None:
             raise ValueError("an unknown operation")
         kind, pattern = ResourceType[fields["resource"]], PatternType[fields["pattern"]]
@@ -64,13 +64,13 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
     except InvalidConfigError as error:
         raise ValueError(error.message) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError("this is no ACL") from None
+        raise ValueError("this is not an ACL") from None
 
 
 class RootAcls:
-    """The ACLs in a root, for many threads; `clock` tells the ms.
+    """The ACLs in a root, for many threads; `clock` returns ms.
 
-    Before the first look only super users may do anything. See `AccessLists` about the settings.
+    Before the first refresh only super users may do anything. See `AccessLists` about the settings.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class RootAcls:
         self._keys: Mapping[Acl, Sequence[bytes]] = {}
         self._records = RootRecords(metadata, ACLS_TOPIC, clock, decode_acl, self._set)
         #: Reads what was changed, by any gateway. Raises DistlogError.
-        self.look = self._records.look
+        self.refresh = self._records.refresh
         self.denials = EventLog("requests that no ACL allows")
 
     @property
     def acls(self) -> list[Acl]:
-        """All ACLs as of the last look."""
+        """All ACLs as of the last refresh."""
         return self._lists.acls
 
     def rights(self, user: str, host: str) -> Rights:
@@ -101,13 +101,13 @@ class RootAcls:
 
     def create(self, acls: Iterable[Acl]) -> None:
         """Keep more ACLs; they are durable, and count here, when this returns. Raises DistlogError."""
-        self._records.append([encode_acl(check_acl(each)) for each in dict.fromkeys(acls)])
+        self._records.append([encode_acl(check_acl(acl)) for acl in dict.fromkeys(acls)])
 
     def delete(self, acls: Iterable[Acl]) -> None:
         """Remove ACLs, as `create` adds them."""
         keys = self._keys
-        gone = [key for each in dict.fromkeys(acls) for key in keys.get(each, (encode_acl(each)[0],))]
-        self._records.append([(key, None) for key in gone])
+        deleted_keys = [key for acl in dict.fromkeys(acls) for key in keys.get(acl, (encode_acl(acl)[0],))]
+        self._records.append([(key, None) for key in deleted_keys])
 
     def _set(self, acls: Mapping[bytes, Acl]) -> None:
         keys: dict[Acl, list[bytes]] = {}

@@ -21,7 +21,7 @@ Changes = Mapping[str, float | None]
 
 def check_change(entity: Entity, changes: Changes) -> None:
     """Raise InvalidConfigError for an entity or a quota that cannot be."""
-    types = [each for each, _ in entity.parts]
+    types = [kind for kind, _ in entity.parts]
     if "ip" in types:
         raise InvalidConfigError("there are no quotas of addresses: max.connections.per.ip bounds their connections")
     if not types or not {USER, CLIENT_ID}.issuperset(types):

@@ -27,12 +27,12 @@ class DynamicConfigs:
 
     @property
     def limits(self) -> Limits:
-        """The quotas as of the last look."""
+        """The quotas as of the last refresh."""
         return self._quotas.limits
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read what was changed, by any gateway. Raises DistlogError."""
-        self._records.look()
+        self._records.refresh()
 
     def alter_quotas(self, entity: Entity, changes: Changes) -> None:
         """Keep new values; they are durable, and count here, when this returns. Raises DistlogError."""
@@ -61,4 +61,4 @@ def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
         fields: Any = json.loads(key)
         return decode_setting(fields, value) if "group" in fields else decode_change(fields, value)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError("this is neither a quota nor a setting") from error
+        raise ValueError("this is not a quota or a setting") from error

@@ -29,13 +29,13 @@ Value = TypeVar("Value")
 class UnknownValueError(ValueError):
     """The value of a record's `key` is not understood."""
 
-    def __init__(self, key: Hashable, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, key: Hashable, reason: str) -> None:
+        super().__init__(reason)
         self.key = key
 
 
 class RootRecords(Generic[Key, Value]):
-    """The records of the topic `name` of a root, for many threads; `clock` tells the ms.
+    """The records of the topic `name` of a root, for many threads; `clock` returns ms.
 
     `parse` gives the key of a record and its value, None for a record that removes the key; it raises ValueError or
     DistlogError for a record that is none, which is logged without its content, and passed over; UnknownValueError
@@ -57,10 +57,10 @@ class RootRecords(Generic[Key, Value]):
         self._hosted: HostedTopic | None = None
         self._tail = PartitionTail(lambda offset: None)
         self._values: dict[Key, Value] = {}
-        # nobody knows the values before the first look
+        # the values are unknown before the first refresh
         self._is_told = False
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read what was changed, by any gateway. Raises DistlogError."""
         with self._lock:
             try:
@@ -68,7 +68,7 @@ class RootRecords(Generic[Key, Value]):
                 hosted.refresh()
             except TopicNotFoundError:
                 if self._hosted is not None:
-                    self._begin_anew(None)
+                    self._reset(None)
             else:
                 self._read(hosted)
             if not self._is_told:
@@ -80,20 +80,20 @@ class RootRecords(Generic[Key, Value]):
         if records:
             hosted = self._metadata.own_topic(self._name, 1, _CONFIG)
             hosted.append_run(0, own_batch(records, self._clock()), lambda snapshot: None)
-            self.look()
+            self.refresh()
 
-    def _begin_anew(self, hosted: HostedTopic | None) -> None:
+    def _reset(self, hosted: HostedTopic | None) -> None:
         self._hosted, self._values, self._is_told = hosted, {}, False
 
     def _read(self, hosted: HostedTopic) -> None:
         partition = hosted.partition(0)
         if hosted is not self._hosted:
-            self._begin_anew(hosted)
+            self._reset(hosted)
             self._tail = PartitionTail(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
         state = partition.fresh.snapshot.partitions[0]
         if max(first_dirty_offset(state), state.log_start_offset) > self._tail.offset:
             # the part that is not read yet was cleaned, and may have had the end of a value
-            self._begin_anew(hosted)
+            self._reset(hosted)
             self._tail.offset = state.log_start_offset
         for batches in self._tail.batches():
             rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
@@ -102,8 +102,8 @@ class RootRecords(Generic[Key, Value]):
                 try:
                     key, value = self._parse(row["key"] or b"", row["value"])
                 except (ValueError, DistlogError) as error:
-                    why = text(str(error))[:_MOST_TEXT]
-                    _log.error("a record of %s is unknown: %s (offset=%s)", self._name, why, row["offset"])
+                    reason = text(str(error))[:_MOST_TEXT]
+                    _log.error("a record of %s is unknown: %s (offset=%s)", self._name, reason, row["offset"])
                     if isinstance(error, UnknownValueError):
                         self._values.pop(cast("Key", error.key), None)
                     continue

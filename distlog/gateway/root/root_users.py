@@ -33,7 +33,7 @@ def encode_credential(name: Credential, secret: ScramSecret | None) -> tuple[byt
 def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, ScramSecret | None]:
     """The credential of a record. Raises InvalidConfigError, ValueError for another record, without its content.
 
-    UnknownValueError for a secret that is not understood: the one before must not go on, it was replaced.
+    UnknownValueError for an unreadable secret: the former one was replaced, and must not stay valid.
     """
     try:
         fields: Any = json.loads(key)
@@ -43,22 +43,22 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
     except InvalidConfigError:
         raise
     except _MALFORMED:
-        raise ValueError("this is no credential") from None
+        raise ValueError("this is not a credential") from None
     try:
         return name, None if value is None else parsed_secret(name.mechanism, json.loads(value))
     except _MALFORMED:
-        raise UnknownValueError(name, "this is no credential") from None
+        raise UnknownValueError(name, "this is not a credential") from None
 
 
 class RootUsers:
-    """The credentials in a root, for many threads; `clock` tells the ms."""
+    """The credentials in a root, for many threads; `clock` returns ms."""
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
-        #: The secrets of each user by their mechanisms, as of the last look; another object after a change.
+        #: The secrets of each user by their mechanisms, as of the last refresh; another object after a change.
         self.secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
         self._records = RootRecords(metadata, CREDENTIALS_TOPIC, clock, decode_credential, self._set)
         #: Reads what was changed, by any gateway. Raises DistlogError.
-        self.look = self._records.look
+        self.refresh = self._records.refresh
 
     def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
         """Set credentials, None removes one; they are durable, and count here, when this returns."""

@@ -74,7 +74,7 @@ OPERATIONS = {
     ),
     ResourceType.TRANSACTIONAL_ID: (_O.WRITE, _O.DESCRIBE),
 }
-#: The operations whose permission is also that of another one (`AuthorizerData` of Kafka). Denials imply nothing.
+#: The operations whose permission implies another one (Kafka's `AuthorizerData`). Denials imply nothing.
 _IMPLIED_BY = {
     _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
     _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
@@ -147,7 +147,7 @@ def check_host(host: str) -> str:
 
 
 def client_host(address: str) -> str:
-    """The address of a client, as the kernel tells it, as ACLs have it: without a scope, IPv4 where it is that."""
+    """The kernel's address of a client as ACLs have it: without a scope, and IPv4 if it is a mapped one."""
     host = address.partition("%")[0]
     return host.removeprefix(_MAPPED) if "." in host else host
 
@@ -192,7 +192,7 @@ class AclFilter(NamedTuple):
         return is_match and self.pattern_type is PatternType.MATCH
 
 
-#: So many decisions are kept, with names of so many characters: they come from clients, so there is no end of them.
+#: The most cached decisions, and characters of their names: names come from clients, so they are unbounded.
 _MOST_DECISIONS, _MOST_KEPT_TEXT = 20_000, 512
 
 
@@ -219,8 +219,8 @@ class AccessLists:
 
     @property
     def acls(self) -> list[Acl]:
-        """All ACLs, those of a resource together."""
-        return [acl for each in self._of.values() for acl in each]
+        """All ACLs, grouped by resource."""
+        return [acl for acls in self._of.values() for acl in acls]
 
     def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
         """True if the principal, as in `User:alice`, may do this with a resource from this address."""
@@ -237,7 +237,7 @@ class AccessLists:
     def may_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
         """True if there may be a resource of this kind with which the principal may do this.
 
-        Kafka's `authorizeByResourceType` (KIP-679): an allowed pattern counts unless a denied one has all of it.
+        Kafka's `authorizeByResourceType` (KIP-679): an allowed pattern counts unless a denied one covers it.
         """
         if principal in self._super_users:
             return True
@@ -270,7 +270,7 @@ class AccessLists:
             yield from self._of.get((kind, PatternType.PREFIXED, name[:length]), ())
 
     def _of_kind(self, kind: ResourceType) -> Iterator[Acl]:
-        return (acl for (each, *_), acls in self._of.items() if each is kind for acl in acls)
+        return (acl for (resource_type, *_), acls in self._of.items() if resource_type is kind for acl in acls)
 
 
 def _is_of(acl: Acl, principal: str, host: str) -> bool:

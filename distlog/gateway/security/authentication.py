@@ -1,4 +1,4 @@
-"""SASL as Kafka's clients speak it: PLAIN (RFC 4616) and SCRAM (RFC 5802), by the users of a file."""
+"""SASL for Kafka clients: PLAIN (RFC 4616) and SCRAM (RFC 5802), by the users of a file."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
     """The user of a login. Raises AuthenticationFailedError, as late for unknown users as for others."""
     mechanism = users.plain_mechanism(login.name)
     secret, exists = users.secret(login.name, mechanism)
-    given = secret_of(mechanism, login.password, secret.salt, secret.iterations)
-    if not hmac.compare_digest(given.stored_key, secret.stored_key) or not exists or not login.password:
+    computed = secret_of(mechanism, login.password, secret.salt, secret.iterations)
+    if not hmac.compare_digest(computed.stored_key, secret.stored_key) or not exists or not login.password:
         raise AuthenticationFailedError("unknown user, or wrong password")
     return AuthenticatedUser(login.name, secret)
 
@@ -84,11 +84,11 @@ class KnownPasswords:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._key, self._lock = clock_s, os.urandom(_NONCE_BYTES), threading.Lock()
-        self._known: dict[bytes, tuple[float, ScramSecret]] = {}
+        self._cached: dict[bytes, tuple[float, ScramSecret]] = {}
 
     def user(self, login: PlainLogin, users: Users) -> AuthenticatedUser | None:
         """The user of a login whose password is known to be right; None if it must be checked."""
-        known_s, secret = self._known.get(self._hash(login), (float("-inf"), None))
+        known_s, secret = self._cached.get(self._hash(login), (float("-inf"), None))
         if secret is None or self._clock_s() - known_s > _KNOWN_S:
             return None
         is_current = users.secret(login.name, users.plain_mechanism(login.name)) == (secret, True)
@@ -97,16 +97,16 @@ class KnownPasswords:
     def add(self, login: PlainLogin, secret: ScramSecret) -> None:
         """Know a password that was right."""
         with self._lock:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[self._hash(login)] = self._clock_s(), secret
+            if len(self._cached) >= _MOST_KNOWN:
+                self._cached.clear()
+            self._cached[self._hash(login)] = self._clock_s(), secret
 
     def _hash(self, login: PlainLogin) -> bytes:
         return hmac.digest(self._key, f"{login.name}\0{login.password}".encode(errors="surrogateescape"), "sha256")
 
 
 class ScramExchange:
-    """The server's side of one SCRAM exchange: `first`, then `last`. Kafka's clients have no channel binding."""
+    """The server's side of one SCRAM exchange: `first`, then `last`. Kafka clients have no channel binding."""
 
     def __init__(self, mechanism: str, users: Users, nonce: Callable[[], str]) -> None:
         self._mechanism, self._users, self._new_nonce = mechanism, users, nonce
@@ -153,7 +153,7 @@ def _text(token: bytes) -> str:
     try:
         return bytes(token).decode()
     except UnicodeDecodeError:
-        raise AuthenticationFailedError("a SASL message is no UTF-8") from None
+        raise AuthenticationFailedError("a SASL message is not UTF-8") from None
 
 
 def _known_name(name: str, acts_as: str) -> str:
@@ -176,7 +176,7 @@ def _decoded(text: str) -> bytes:
 
 #: In this time half of the failures are forgotten.
 _HALF_LIFE_S = 30.0
-#: So many failures double, triple, ... the delay of the next answer, up to this one.
+#: Each further multiple of this many failures adds the shortest delay, up to the longest.
 _PATIENCE, _LONGEST_DELAY_S = 10, 20.0
 _MOST_ADDRESSES = 10_000
 
@@ -191,11 +191,11 @@ class FailedLogins:
         self.log = EventLog("failed authentications", clock_s)
 
     def delay_s(self, address: str, shortest_s: float) -> float:
-        """Count a failure of a client at an address, or in its network; the seconds until it may be told."""
+        """Count a failure at a client's address or network; return the seconds until the response may be sent."""
         with self._lock:
             now_s = self._clock_s()
-            before, noted_s = self._failures.pop(address, (0.0, now_s))
-            count: float = before * 0.5 ** ((now_s - noted_s) / _HALF_LIFE_S) + 1
+            failures, noted_s = self._failures.pop(address, (0.0, now_s))
+            count: float = failures * 0.5 ** ((now_s - noted_s) / _HALF_LIFE_S) + 1
             if len(self._failures) >= _MOST_ADDRESSES:
                 # the address without a failure for the longest time
                 del self._failures[next(iter(self._failures))]
@@ -214,19 +214,19 @@ class Authentication:
         self.users, self.mechanisms = users, tuple(mechanisms)
         self.known, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
         #: More users, by name and mechanism: the same object as long as they are the same.
-        self.others: Callable[[], _Secrets] = lambda: _NO_SECRETS
-        self._known = users.current(), _NO_SECRETS, users.current()
+        self.root_secrets: Callable[[], _Secrets] = lambda: _NO_SECRETS
+        self._cached = users.current(), _NO_SECRETS, users.current()
         self._lock = threading.Lock()
         self._count = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
 
     def current(self) -> Users:
         """The users as they are now: the users of the file, and others with other names."""
-        of_file, others = self.users.current(), self.others()
-        known_of_file, known_others, users = self._known
-        if known_of_file is not of_file or known_others is not others:
-            users = of_file.with_others(others)
+        of_file, root_secrets = self.users.current(), self.root_secrets()
+        known_of_file, known_others, users = self._cached
+        if known_of_file is not of_file or known_others is not root_secrets:
+            users = of_file.with_others(root_secrets)
             # a tuple is set at once, for all threads
-            self._known = of_file, others, users
+            self._cached = of_file, root_secrets, users
         return users
 
     def note(self, mechanism: str, result: str) -> None:
@@ -238,7 +238,9 @@ class Authentication:
         """The counters as they are now."""
         with self._lock:
             count = sorted(self._count.items())
-        values: list[Value] = [({"mechanism": each[0], "result": each[1]}, float(value)) for each, value in count]
+        values: list[Value] = [
+            ({"mechanism": labels[0], "result": labels[1]}, float(value)) for labels, value in count
+        ]
         return [Metric("distlog_gateway_authentications", "counter", "exchanges of SASL: ok, or failed", values)]
 
 
@@ -270,7 +272,7 @@ class SaslExchange:
         except AuthenticationFailedError:
             return ""
 
-    def takes_time(self, token: bytes) -> bool:
+    def is_slow(self, token: bytes) -> bool:
         """True if the check of a token takes some ms of CPU time: it is a password that is not known."""
         if self.mechanism != PLAIN:
             return False

@@ -14,7 +14,7 @@ _log = logging.getLogger("distlog.gateway")
 _PERIOD_S = 60.0
 _MOST_SOURCES, _MOST_SHOWN, _MOST_TEXT = 1000, 5, 200
 #: The source of events when there are too many sources.
-_OTHERS = "others"
+_OTHER_SOURCES = "others"
 
 
 class EventLog:
@@ -37,9 +37,9 @@ class EventLog:
         source, detail = source[:_MOST_TEXT], detail[:_MOST_TEXT]
         with self._lock:
             self.total += 1
-            known = source if source in self._counts or len(self._counts) < _MOST_SOURCES else _OTHERS
-            self._counts[known] += 1
-            self._examples[known] = detail
+            name = source if source in self._counts or len(self._counts) < _MOST_SOURCES else _OTHER_SOURCES
+            self._counts[name] += 1
+            self._examples[name] = detail
         self.log()
 
     def log(self, *, is_last: bool = False) -> None:
@@ -49,8 +49,8 @@ class EventLog:
             if not self._counts or (now_s - self._logged_s < _PERIOD_S and not is_last):
                 return
             shown = self._counts.most_common(_MOST_SHOWN)
-            parts = [f"{text(each)} ({count}, last: {text(self._examples[each])})" for each, count in shown]
+            parts = [f"{text(name)} ({count}, last: {text(self._examples[name])})" for name, count in shown]
             count, more = self._counts.total(), len(self._counts) - len(shown)
             self._logged_s, self._counts, self._examples = now_s, Counter(), {}
-        others = f", and {more} more" if more else ""
-        _log.log(self._level, "%s: %d by %s%s", self._events, count, ", ".join(parts), others)
+        remainder = f", and {more} more" if more else ""
+        _log.log(self._level, "%s: %d by %s%s", self._events, count, ", ".join(parts), remainder)

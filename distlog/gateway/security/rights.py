@@ -27,9 +27,9 @@ _DENIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a client may do: everything without `lists`. `denials` logs and counts what was denied.
+    """The rights of a client: everything without `lists`. `denials` logs and counts what was denied.
 
-    A handler asks before it looks for the resource, so a client without rights does not learn what exists.
+    A handler checks them before it opens the resource, so a client without rights does not learn what exists.
     """
 
     lists: AccessLists | None = None
@@ -38,7 +38,7 @@ class Rights:
     denials: EventLog | None = None
 
     def might(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """True if the client may do this; a denial is not logged, since it did not ask for the resource by name."""
+        """Return whether the client may do this; nothing is logged, since it did not name the resource."""
         return self.lists is None or self.lists.may(self.principal, self.host, operation, kind, name)
 
     def might_with_any(self, operation: Operation, kind: ResourceType) -> bool:
@@ -57,8 +57,8 @@ class Rights:
             raise type(_DENIALS[kind])(_DENIALS[kind].message)
 
     def check_cluster(self, *operations: Operation) -> None:
-        """Raise AccessDeniedError unless the client may do one of these with the cluster."""
-        if not any(self.might(each, ResourceType.CLUSTER, CLUSTER_NAME) for each in operations):
+        """Raise AccessDeniedError unless the client may do one of the `operations` with the cluster."""
+        if not any(self.might(operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations):
             self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
 
     def denied(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode:
@@ -73,4 +73,4 @@ class Rights:
         """The operations that the client may do with a resource, as bits (KIP-430)."""
         if self.lists is None:
             return NO_OPERATIONS
-        return sum(1 << each for each in OPERATIONS[kind] if self.might(each, kind, name))
+        return sum(1 << operation for operation in OPERATIONS[kind] if self.might(operation, kind, name))

@@ -56,7 +56,7 @@ class TlsFiles:
             with _using("the certificates of clients' authorities", cafile=self.ca):
                 context.load_verify_locations(self.ca)
         if self.crl is not None:
-            with _using("the list of revoked certificates", crlfile=self.crl):
+            with _using("the CRL", crlfile=self.crl):
                 context.load_verify_locations(self.crl)
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
         context.verify_mode = CLIENT_AUTH[self.client_auth]
@@ -65,7 +65,7 @@ class TlsFiles:
     def stamp(self) -> Sequence[object]:
         """A value that is another one when a file was changed or replaced."""
         paths = self.certificate, self.key, self.ca, self.crl, self.key_password_file
-        return [stamp_of(each) for each in paths if each is not None]
+        return [stamp_of(path) for path in paths if path is not None]
 
     def _password(self) -> bytes:
         """The key's password; OpenSSL asks for it only if there is one, and would ask a terminal otherwise."""
@@ -77,7 +77,7 @@ class TlsFiles:
 
 @contextmanager
 def _using(files: str, **names: str) -> Iterator[None]:
-    """The error of files that cannot be used tells why, without the text of a password."""
+    """Raise an error for unusable files with the reason, but without a password."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -93,12 +93,12 @@ class TlsContext:
         #: The context of new connections; the existing ones keep theirs.
         self.current = files.context()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the files again if they were changed."""
         stamp = self._files.stamp()
         if stamp == self._stamp:
             return
-        # before the files are read: a change meanwhile is seen by the next look
+        # before the files are read: the next refresh reads a concurrent change
         self._stamp = stamp
         try:
             self.current = self._files.context()
@@ -146,26 +146,26 @@ def _escaped(value: str) -> str:
 class PrincipalMapper:
     """Kafka's `ssl.principal.mapping.rules` (KIP-371): `RULE:pattern/replacement/[LU]`, or DEFAULT, parted by commas.
 
-    The first rule whose pattern is that of a whole name counts: $1 in its replacement is the pattern's first group, L
-    makes it lower and U upper case. DEFAULT takes the name as it is. Raises InvalidConfigError.
+    The first rule whose pattern matches the whole name applies: $1 in its replacement is the pattern's first group, L
+    makes it lower and U upper case. DEFAULT keeps the name. Raises InvalidConfigError.
     """
 
     def __init__(self, rules: str) -> None:
         self._rules: list[tuple[re.Pattern[str], str, str]] = []
-        at, text = 0, rules.strip() or "DEFAULT"
-        while at < len(text):
-            match = _RULE.match(text, at)
+        position, text = 0, rules.strip() or "DEFAULT"
+        while position < len(text):
+            match = _RULE.match(text, position)
             if match is None:
-                raise InvalidConfigError("a rule is RULE:pattern/replacement/[LU], or DEFAULT", rules=text[at:])
+                raise InvalidConfigError("a rule is RULE:pattern/replacement/[LU], or DEFAULT", rules=text[position:])
             pattern, replacement, case, default = match.groups(default="")
-            made = _rule(pattern.replace("\\/", "/"), replacement.replace("\\/", "/"), case)
-            self._rules.append(_DEFAULT if default else made)
-            at = match.end()
+            rule = _rule(pattern.replace("\\/", "/"), replacement.replace("\\/", "/"), case)
+            self._rules.append(_DEFAULT if default else rule)
+            position = match.end()
 
     def name(self, subject: str) -> str | None:
-        """The user's name of a subject; None if no rule is for it, or it is no name that a log could show.
+        """The user's name of a subject; None if no rule matches it, or a log could not show it.
 
-        The name of an empty subject is empty, unless a rule has another one: such a client is nobody.
+        The name of an empty subject is empty, unless a rule has another one: this client has no user.
         """
         if not subject.isprintable() or len(subject.encode()) > _MOST_NAME_BYTES:
             return None
@@ -180,9 +180,9 @@ class PrincipalMapper:
 
 def _rule(pattern: str, replacement: str, case: str) -> tuple[re.Pattern[str], str, str]:
     try:
-        made = re.compile(pattern, re.DOTALL)
+        compiled = re.compile(pattern, re.DOTALL)
     except re.error as error:
         raise InvalidConfigError(f"a rule has a wrong pattern: {error}", pattern=pattern) from None
-    if max(map(int, _GROUP.findall(replacement)), default=0) > made.groups:
+    if max(map(int, _GROUP.findall(replacement)), default=0) > compiled.groups:
         raise InvalidConfigError("a replacement has a group that its pattern does not", replacement=replacement)
-    return made, replacement, case
+    return compiled, replacement, case

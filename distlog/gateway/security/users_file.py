@@ -76,7 +76,7 @@ class Users:
     """All users by name, each with a secret for one mechanism or all.
 
     `decoy` is a key from which names without a user get salts of their own, always the same, so that they cannot be
-    told from users.
+    distinguished from users.
     """
 
     decoy: bytes = field(repr=False)
@@ -93,7 +93,7 @@ class Users:
         return ScramSecret(salt, ITERATIONS, key, key), False
 
     def plain_mechanism(self, name: str) -> str:
-        """The mechanism whose secret checks a plain password: the cheaper one of those that a user has."""
+        """The mechanism whose secret checks a plain password: the cheapest one that the user has."""
         return next(iter(sorted(self.secrets.get(name, ()))), PLAIN_BY)
 
     def with_others(self, secrets: Mapping[str, Mapping[str, ScramSecret]]) -> Users:
@@ -107,8 +107,10 @@ class Users:
     def without_user(self, name: str) -> Users:
         """The users without this one. Raises DistlogError if there is none with that name."""
         if name not in self.secrets:
-            raise DistlogError("there is no such user", user=name)
-        return replace(self, secrets={each: kept for each, kept in self.secrets.items() if each != name})
+            raise DistlogError("the user does not exist", user=name)
+        return replace(
+            self, secrets={user: user_secrets for user, user_secrets in self.secrets.items() if user != name}
+        )
 
     def to_json(self) -> str:
         """The file's text."""
@@ -129,11 +131,11 @@ def parse_users(text: str | bytes, path: str | None = None) -> Users:
                 "the file of users has a format that only a newer distlog may know", path=path
             )
         decoy = b64decode(document["decoy"], validate=True)
-        users = {check_name(name): _secrets(name, each) for name, each in document["users"].items()}
+        users = {check_name(name): _secrets(name, fields) for name, fields in document["users"].items()}
         if len(decoy) != _DECOY_BYTES:
             raise ValueError("the decoy has another length")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise StorageError("this is no file of users: make one with `distlog users`", path=path) from None
+        raise StorageError("this is not a file of users: make one with `distlog users`", path=path) from None
     return Users(decoy, users)
 
 
@@ -171,8 +173,8 @@ def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
 _log = logging.getLogger("distlog.gateway")
 _PRIVATE = 0o600
 #: A group may read it, as where a file is mounted for a process; other users have no access.
-_OTHERS = 0o037
-#: No file of users is larger: a million of them are about half of it.
+_OTHER_ACCESS = 0o037
+#: No file of users is larger: a million users need about half.
 _MAX_BYTES = 1 << 30
 #: How long to wait for another process that changes the users; that takes milliseconds.
 _WAIT_S = 10.0
@@ -198,7 +200,7 @@ def write_users(
             # the lock file is for the owner of the file of users, too
             with suppress(PermissionError):
                 os.fchmod(lock, _PRIVATE)
-            _as_before(target, lock, _PRIVATE)
+            _keep_owner(target, lock, _PRIVATE)
             users = read_users(path) if os.path.lexists(path) else Users(os.urandom(_DECOY_BYTES), {})
             _replace(target, change(users).to_json().encode())
             sync_folder(os.path.dirname(target))
@@ -236,25 +238,25 @@ class UsersFile:
 def _read(path: str) -> tuple[Users, _Stamp]:
     try:
         with open(path, "rb") as file:
-            facts = os.fstat(file.fileno())
-            if facts.st_mode & _OTHERS:
+            status = os.fstat(file.fileno())
+            if status.st_mode & _OTHER_ACCESS:
                 raise StorageError(
                     "other users than its owner have access to the file of users: chmod 600, or 640",
                     path=path,
-                    mode=oct(stat.S_IMODE(facts.st_mode)),
+                    mode=oct(stat.S_IMODE(status.st_mode)),
                 )
-            if 0 not in (os.geteuid(), facts.st_uid) and facts.st_uid != os.geteuid():
+            if 0 not in (os.geteuid(), status.st_uid) and status.st_uid != os.geteuid():
                 raise StorageError("the file of users belongs to another user: chown it", path=path)
             text = file.read(_MAX_BYTES)
     except OSError as error:
         if isinstance(error, DistlogError):
             raise
         raise StorageError(f"cannot read the file of users: {error.strerror or error}", path=path) from None
-    return parse_users(text, path), _stamp(facts)
+    return parse_users(text, path), _stamp(status)
 
 
-def _stamp(facts: os.stat_result) -> _Stamp:
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+def _stamp(status: os.stat_result) -> _Stamp:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def stamp_of(path: str) -> _Stamp:
@@ -273,7 +275,7 @@ def _replace(path: str, data: bytes) -> None:
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
     try:
         with open(descriptor, "wb") as file:
-            _as_before(path, descriptor, 0o777 & ~_OTHERS)
+            _keep_owner(path, descriptor, 0o777 & ~_OTHER_ACCESS)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -284,10 +286,10 @@ def _replace(path: str, data: bytes) -> None:
         raise
 
 
-def _as_before(path: str, descriptor: int, mode: int) -> None:
+def _keep_owner(path: str, descriptor: int, mode: int) -> None:
     """Give a file the owner of the file at `path`, and its mode within `mode`, for a gateway of another user."""
     # without permission for that, the file stays its owner's: its group is another one
     with suppress(FileNotFoundError, PermissionError):
-        facts = os.stat(path)
-        os.fchown(descriptor, facts.st_uid, facts.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(facts.st_mode) & mode)
+        status = os.stat(path)
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & mode)

@@ -32,25 +32,25 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
         for family, *_, address in dict.fromkeys(addresses):
             number = sockets[0].getsockname()[1] if sockets else port
             try:
-                place = address[0], number, *address[2:]
+                bind_address = address[0], number, *address[2:]
                 # an IPv6 socket of create_server takes no IPv4 by default
-                sockets.append(socket.create_server(place, family=family, backlog=_BACKLOG))
+                sockets.append(socket.create_server(bind_address, family=family, backlog=_BACKLOG))
             except OSError as error:
                 if error.errno not in _NOT_HERE:
                     raise
                 not_here = error
         if not_here is not None and not sockets:
             raise not_here
-        for each in sockets:
-            each.setblocking(False)
+        for listening in sockets:
+            listening.setblocking(False)
     except OSError as error:
-        for each in sockets:
-            each.close()
+        for listening in sockets:
+            listening.close()
         raise StorageError(f"cannot listen: {error.strerror or error}", host=host, port=port) from None
     return sockets
 
 
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 #: The pause in accepting when the system has no more sockets.
 _NO_SOCKETS_S = 0.5
 _NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -70,9 +70,9 @@ class Acceptor:
         self._sockets = listening_sockets(host, port)
         self._processor.open()
         self.port = self._sockets[0].getsockname()[1]
-        for each in self._sockets:
-            self._resume(each)
-        self._loop.call_later(_LOOK_S, self._look)
+        for listening in self._sockets:
+            self._resume(listening)
+        self._loop.call_later(_CHECK_S, self._check_clients)
 
     async def stop(self, timeout_s: float) -> bool:
         """Accept no more, answer the requests under way, and close all connections; whether all ended."""
@@ -96,14 +96,14 @@ class Acceptor:
         return finished
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept one connection; the loop calls again for the next one, behind what else is due."""
+        """Accept one connection; the loop calls again for the next one, after other due callbacks."""
         try:
             client, address = listening.accept()
         except BlockingIOError:
             return
         except OSError as error:
             _log.warning("cannot accept a connection: %s", error.strerror or error)
-            # a client that is gone already must not delay the others
+            # a client that has disconnected must not delay the next one
             if error.errno in _NO_SOCKETS:
                 self._loop.remove_reader(listening)
                 self._loop.call_later(_NO_SOCKETS_S, self._resume, listening)
@@ -142,7 +142,7 @@ class Acceptor:
             self._processor.tls_failed += 1
         finally:
             if not connection.is_made:
-                self._processor.left(session)
+                self._processor.disconnected(session)
                 client.close()
 
     def _begin(self, work: Any) -> None:
@@ -150,17 +150,17 @@ class Acceptor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _look(self) -> None:
-        """Check all connections, now and then."""
+    def _check_clients(self) -> None:
+        """Check all connections periodically."""
         if not self._processor.is_open:
             return
-        self._loop.call_later(_LOOK_S, self._look)
+        self._loop.call_later(_CHECK_S, self._check_clients)
         if self._tls is not None:
-            self._tls.look()
+            self._tls.refresh()
         authentication = self._processor.authentication
         users = authentication.current() if authentication else None
         for connection in list(self._processor.connections):
-            connection.look(users)
+            connection.check_client(users)
 
 
 def _address(name: Any) -> tuple[str, int]:

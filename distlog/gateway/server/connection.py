@@ -14,7 +14,7 @@ from distlog.core.display import text
 from distlog.core.errors import StorageError
 from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.protocol.frames import FrameReader, RequestHead, ResponsePiece, read_client_id, read_head
+from distlog.gateway.protocol.frames import FrameReader, RequestHead, ResponseChunk, read_client_id, read_head
 from distlog.gateway.protocol.messages import InvalidRequestError
 from distlog.gateway.security.authentication import Authentication, SaslExchange
 from distlog.gateway.security.event_log import EventLog
@@ -33,7 +33,7 @@ from distlog.gateway.server.request import (
 )
 from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
-#: A large request or response has a second more for each of these bytes.
+#: A large request or response has one more second for each BYTES_PER_S.
 BYTES_PER_S = 1 << 20
 _IDLE = "the client was idle for connections.max.idle.ms"
 
@@ -53,7 +53,7 @@ class ConnectionTimeouts:
         self._touched_s = self._clock_s()
 
     def receives(self, size: int) -> None:
-        """It is the client's turn to send the rest of a request of so many bytes; 0 if that began before."""
+        """Start the timeout for receiving a request of `size` bytes; 0 if it has started."""
         if size or self._received_s is None:
             self._received_s = self._end_s(size)
 
@@ -63,7 +63,7 @@ class ConnectionTimeouts:
         self.touched()
 
     def sends(self, size: int) -> None:
-        """It is the client's turn to take a response of so many bytes; or it was before."""
+        """Start the timeout for sending a response of `size` bytes, unless it has started."""
         if self._taken_s is None:
             self._taken_s = self._end_s(size)
 
@@ -79,7 +79,7 @@ class ConnectionTimeouts:
         """The reason to end the connection now; None if there is none."""
         now_s, config = self._clock_s(), self._config
         silent_ms = 1000 * (now_s - self._touched_s)
-        due_s = [each for each in (self._received_s, self._taken_s) if each is not None]
+        due_s = [timeout_s for timeout_s in (self._received_s, self._taken_s) if timeout_s is not None]
         if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
             return "the client stopped, or is too slow, in the middle of a request or a response"
         waits = is_idle or bool(due_s)
@@ -101,7 +101,7 @@ _TURN_S = 0.005
 class Processor:
     """The event loop `loop`, its connections, and `offer`, which gets their requests: True if it has handled one.
 
-    `supports` tells whether a request's body can be read: False for a version that is answered without it, and an
+    `supports` returns whether a request's body can be read: False for a version that is answered without it, and an
     InvalidRequestError for a request that this client may not send now. With `authentication`, clients must
     authenticate.
     """
@@ -188,7 +188,7 @@ class Processor:
         self._of[host] += 1
         return session
 
-    def left(self, session: ClientSession) -> None:
+    def disconnected(self, session: ClientSession) -> None:
         """Forget a connection that has ended."""
         if session in self._sessions:
             self._sessions.remove(session)
@@ -207,7 +207,7 @@ _WRITE_BUFFER_BYTES = 64 << 10
 _WRITTEN_BYTES = 256 << 10
 #: The most responses that go out together. A response wakes its client, which costs both sides more than a request.
 _MOST_TOGETHER = 4
-#: The most bytes that a client may send while no further request of it is taken.
+#: The most bytes that a client may send while no further request of the client is read.
 _UNFRAMED_BYTES = 64 << 10
 #: How long a client may take to receive the last bytes, and to say goodbye as TLS has it.
 _GOODBYE_S = 3.0
@@ -217,7 +217,7 @@ _WAITING_BYTES = 4 << 10
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The network's side of a client. All methods are of the event loop's thread, but for those of `Client`."""
+    """The network's side of a client. Methods run in the event loop's thread, except `ClientConnection`'s."""
 
     def __init__(self, processor: Processor, session: ClientSession) -> None:
         self._processor, self.session = processor, session
@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = self._is_stopping = False
         self._is_lost, self._reads, self._throttles = False, True, 0
         # responses that go out with the next one, which comes in the next turn
-        self._held, self._is_next_handled = list[ResponsePiece](), False
+        self._held, self._is_next_handled = list[ResponseChunk](), False
         self._frames = FrameReader(processor.shared_buffer, self._largest())
         self._timeouts = ConnectionTimeouts(processor.loop.time, processor.config)
 
@@ -253,18 +253,18 @@ class Connection(asyncio.BufferedProtocol):
                 shown = text(subject) or "an empty subject"
                 self.hang_up(f"no rule of ssl.principal.mapping.rules is for its certificate: {shown}")
 
-    def look(self, users: Users | None) -> None:
+    def check_client(self, users: Users | None) -> None:
         """End the connection of a client that takes too long, or whose user is not one of `users` any more."""
-        is_idle = not self._under_way and not self._frames.is_begun
-        why = self._timeouts.expiry(is_idle=is_idle, is_known=self.session.principal is not None)
-        if why is not None:
-            self.hang_up(why, is_routine=why is _IDLE)
+        is_idle = not self._under_way and not self._frames.is_started
+        reason = self._timeouts.expiry(is_idle=is_idle, is_known=self.session.principal is not None)
+        if reason is not None:
+            self.hang_up(reason, is_routine=reason is _IDLE)
         elif users is not None and self.session.sasl is not None and self.session.sasl.is_revoked(users):
             self.hang_up("the user was deleted, or has another password", is_routine=True)
 
     @property
     def is_made(self) -> bool:
-        """True if it was begun, after TLS's handshake; only then will it end by itself."""
+        """True after the TLS handshake; only then will it end by itself."""
         return self._transport is not None
 
     @property
@@ -285,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take received bytes; asyncio calls it."""
         self._timeouts.touched()
         self._frames.received(nbytes)
-        if self._takes_next:
+        if self._can_read_next:
             self._processor.in_turn(self._next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
             # until then it is read on, to learn of a client that goes away while it waits
@@ -294,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The client sends no more; asyncio calls it.
 
-        What a producer without acknowledgements has sent may wait behind its earlier records: that is taken first.
+        Requests that a producer without acknowledgements sent may wait for its earlier records: they are read first.
         """
         # asyncio has no connection of TLS that is closed on one side: it is lost now
         can_stay = self._transport.get_extra_info("ssl_object") is None
@@ -303,12 +303,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _has_rest(self) -> bool:
-        """True if something waits behind records."""
-        is_behind_records = bool(self._under_way) and self._under_way[-1].head.api_key == PRODUCE_KEY
-        return is_behind_records and (self._is_held or self._frames.is_begun)
+        """True if something waits for earlier records."""
+        waits_for_records = bool(self._under_way) and self._under_way[-1].head.api_key == PRODUCE_KEY
+        return waits_for_records and (self._is_held or self._frames.is_started)
 
     @property
-    def _takes_next(self) -> bool:
+    def _can_read_next(self) -> bool:
         """True if the next request may be taken now."""
         if self._is_stopping or self.is_throttled or self._waits_for_memory or self._is_held:
             return False
@@ -317,21 +317,21 @@ class Connection(asyncio.BufferedProtocol):
     def _next(self) -> None:
         """Take the next frame if it is complete; the connection ends if it is none."""
         try:
-            self._take_next()
+            self._read_next()
         except InvalidRequestError as error:
             self.hang_up(str(error))
 
-    def _take_next(self) -> None:
+    def _read_next(self) -> None:
         size = self._frames.begin()
-        if self._frames.is_begun:
+        if self._frames.is_started:
             self._timeouts.receives(size)
-        if wanted := self._frames.wanted:
-            if not self._memory.take(wanted, partial(self._has_memory, wanted)):
+        if size := self._frames.wanted_bytes:
+            if not self._memory.reserve(size, partial(self._has_memory, size)):
                 self._timeouts.has_received()
                 self._waits_for_memory = True
                 self._read_on(False)
                 return
-            self._grant(wanted)
+            self._grant(size)
         frame = self._frames.next()
         if frame is None:
             self._read_on(True)
@@ -352,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_bytes += size
 
     def _has_memory(self, size: int) -> None:
-        """Go on with a frame that has waited for memory."""
+        """Continue a frame that waited for memory."""
         self._waits_for_memory = False
         if self._is_stopping:
             self._memory.give_back(size)
@@ -370,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             size = _WAITING_BYTES + (len(request.frame or b"") if not request.memory else 0)
         size += parsed_size(request)
-        self._waits_for_memory = not self._memory.take(size, partial(self._offer, request, size))
+        self._waits_for_memory = not self._memory.reserve(size, partial(self._offer, request, size))
         if not self._waits_for_memory:
             self._offer(request, size)
 
@@ -406,17 +406,17 @@ class Connection(asyncio.BufferedProtocol):
             self._owned = principal, owner_of(name, self.session.address[0])
         return self._owned[1]
 
-    def send(self, request: Request, pieces: Sequence[ResponsePiece]) -> None:
-        """Send a response behind the earlier ones."""
-        self._processor.later(partial(self._answered, request, pieces))
+    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
+        """Send a response after the earlier responses."""
+        self._processor.later(partial(self._answered, request, chunks))
 
-    def send_last(self, request: Request, pieces: Sequence[ResponsePiece], after_s: float) -> None:
+    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
         """Send a response after some time, and close the connection then."""
-        self._processor.later(partial(self._answered_last, request, pieces, after_s))
+        self._processor.later(partial(self._answered_last, request, chunks, after_s))
 
-    def fail(self, request: Request, why: str) -> None:
+    def fail(self, request: Request, reason: str) -> None:
         """End the connection: the request gets no response."""
-        self._processor.later(partial(self._failed, request, why))
+        self._processor.later(partial(self._failed, request, reason))
 
     def let_next(self, request: Request) -> None:
         """Have a Produce request that follows this one handled already."""
@@ -428,11 +428,11 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.let_pass(request.memory)
             self._go_on()
 
-    def _answered(self, request: Request, pieces: Sequence[ResponsePiece]) -> None:
+    def _answered(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
         if request not in self._under_way:
             return
         self._frames.largest = self._largest()
-        request.unsent, size = list(pieces), sum(map(len, pieces))
+        request.unsent, size = list(chunks), sum(map(len, chunks))
         self._give_back(request)
         if self._is_lost:
             self._end(request)
@@ -447,13 +447,13 @@ class Connection(asyncio.BufferedProtocol):
             if request.has_passed:
                 self._memory.let_pass(size)
 
-    def _answered_last(self, request: Request, pieces: Sequence[ResponsePiece], after_s: float) -> None:
+    def _answered_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
         self._is_stopping = True
         wait_s = after_s if self._processor.is_open else 0
-        self._processor.loop.call_later(wait_s, self._answered, request, pieces)
+        self._processor.loop.call_later(wait_s, self._answered, request, chunks)
 
-    def _failed(self, request: Request, why: str) -> None:
-        self.hang_up(why)
+    def _failed(self, request: Request, reason: str) -> None:
+        self.hang_up(reason)
         if request in self._under_way:
             self._end(request)
 
@@ -470,16 +470,16 @@ class Connection(asyncio.BufferedProtocol):
                     self._write_first(unsent)
                 except (OSError, StorageError) as error:
                     if isinstance(error, StorageError):
-                        facts = dict(error.details)
-                        file = str(facts.pop("file", None))
-                        why = ", ".join([error.message, *(f"{name}={value}" for name, value in facts.items())])
-                        self._processor.unreadable.note(file, why)
-                    # a client may be gone, and what cannot be read was told of
+                        details = dict(error.details)
+                        file = str(details.pop("file", None))
+                        reason = ", ".join([error.message, *(f"{name}={value}" for name, value in details.items())])
+                        self._processor.unreadable.note(file, reason)
+                    # a client may have disconnected; unreadable records were logged already
                     self.hang_up(f"the response cannot be sent: {error}", is_routine=True)
                     return
             if self._is_paused:
                 if self._is_stopping:
-                    self._hurry()
+                    self._abort_soon()
                 return
             self._timeouts.has_sent()
             self._end(self._under_way[0])
@@ -488,8 +488,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_next_handled or len(self._held) >= _MOST_TOGETHER:
             self._write_held()
 
-    def _write_first(self, unsent: list[ResponsePiece]) -> None:
-        """Send the first piece, or a part of it."""
+    def _write_first(self, unsent: list[ResponseChunk]) -> None:
+        """Send the first chunk, or a part."""
         first, transport = unsent.pop(0), self._transport
         if isinstance(first, bytes):
             first = memoryview(first)
@@ -517,8 +517,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._memory.size:
             # since it has authenticated, a client may be known by its name
             self._memory.owner = self._owner
-        for each in request.on_sent:
-            each()
+        for on_sent in request.on_sent:
+            on_sent()
         if request.throttled_s and not self._is_stopping and not self._is_lost:
             # a client that has used its quota is read no further
             self._throttles += 1
@@ -544,7 +544,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._close()
         elif self._is_held and not self._waits_for_memory:
             self._begin()
-        elif self._takes_next:
+        elif self._can_read_next:
             # else each request that is answered would have more read than it takes away
             self._read_on(self._frames.unframed < _UNFRAMED_BYTES)
             self._next()
@@ -560,7 +560,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write()
 
     def connection_lost(self, error: BaseException | None) -> None:
-        """End; asyncio calls it. If a client of TLS has closed it, what waits behind its records is taken first."""
+        """End; asyncio calls it. If a TLS client closed it, requests that wait for its records are read first."""
         self._is_lost = True
         self._has_ended = error is None and not self._is_stopping and self._has_rest
         if not self._has_ended:
@@ -575,7 +575,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take nothing more, and answer nothing."""
         self._has_ended = False
         self._processor.connections.discard(self)
-        self._processor.left(self.session)
+        self._processor.disconnected(self.session)
         self._memory.give_up()
         self._memory.give_back(self._frame_bytes)
         self._frame_bytes = 0
@@ -590,26 +590,26 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection when the requests that are under way have their responses."""
         self._is_stopping = True
         if self._is_held and len(self._under_way) > 1:
-            # it was not begun
+            # it was not started
             self._memory.give_up()
             self._is_held = False
             self._end(self._under_way[-1])
         if not self._under_way:
             self._close()
             return
-        # what comes now is not taken, and a frame that has begun would have no room
+        # new data is not read, and a started frame would have no room
         self._read_on(False)
         if self.is_sending:
-            self._hurry()
+            self._abort_soon()
 
-    def hang_up(self, why: str, *, is_routine: bool = False) -> None:
-        """End the connection at once, without a wait for its client; the log tells of it unless it `is_routine`."""
+    def hang_up(self, reason: str, *, is_routine: bool = False) -> None:
+        """Close the connection without waiting for its client; logs it unless it `is_routine`."""
         if not self._is_lost or self._has_ended:
             host, port = self.session.address
             if is_routine:
-                _log.info("closing the connection of %s:%d: %s", host, port, why)
+                _log.info("closing the connection of %s:%d: %s", host, port, reason)
             else:
-                self._processor.failures.note(f"{self.session.principal or 'a client'} at {host}", why)
+                self._processor.failures.note(f"{self.session.principal or 'a client'} at {host}", reason)
             self._processor.hung_up += 1
         if self._is_lost:
             self._forget()
@@ -627,9 +627,9 @@ class Connection(asyncio.BufferedProtocol):
         # with asyncio's TLS, a connection that is closed twice cannot be aborted
         if not self._transport.is_closing():
             self._transport.close()
-        self._hurry()
+        self._abort_soon()
 
-    def _hurry(self) -> None:
+    def _abort_soon(self) -> None:
         self._processor.loop.call_later(_GOODBYE_S, self._transport.abort)
 
     def _largest(self) -> int:

@@ -29,11 +29,11 @@ class FetchMemory:
     def __init__(self, limit: int) -> None:
         self._limit, self.used, self._lock = limit, 0, threading.Lock()
 
-    def take(self, wanted: int) -> int:
-        """Take up to so many bytes before they are read; returns how many: 0 if slow clients have all."""
+    def reserve(self, size: int) -> int:
+        """Reserve up to `size` bytes before they are read; returns how many: 0 if slow clients have all."""
         with self._lock:
-            left = max(self._limit - self.used, 0)
-            size = min(wanted, max(left // _MEMORY_SHARE, min(left, _SMALLEST_BYTES)))
+            free = max(self._limit - self.used, 0)
+            size = min(size, max(free // _MEMORY_SHARE, min(free, _SMALLEST_BYTES)))
             self.used += size
             return size
 
@@ -44,7 +44,7 @@ class FetchMemory:
 
 
 _log = logging.getLogger("distlog.gateway")
-#: A look takes at most a tenth of the time, while pauses are not at their longest.
+#: A check takes at most a tenth of the time, while pauses are not at their longest.
 _SHARE = 10
 
 Delayed = TypeVar("Delayed")
@@ -61,7 +61,7 @@ class _Purgatory(ABC, Generic[Delayed]):
         self._lock = threading.Lock()
         self._waiting: dict[Delayed, None] = {}
         self._changed, self.is_stopped = threading.Event(), False
-        self._thread = threading.Thread(target=self._look_now_and_then, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._check_periodically, name=name, daemon=True)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -81,33 +81,33 @@ class _Purgatory(ABC, Generic[Delayed]):
         """Have all waiting requests handled again."""
 
     @abstractmethod
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Have requests handled again that need not wait any more."""
 
-    def _look_now_and_then(self) -> None:
+    def _check_periodically(self) -> None:
         while not self.is_stopped:
             if not self._waiting:
                 self._changed.wait()
                 self._changed.clear()
                 continue
-            begun_s = time.monotonic()
+            started_s = time.monotonic()
             try:
-                self._look()
+                self._check()
             except Exception:
-                _log.exception("a look of %s failed", self._name)
-            duration_s = time.monotonic() - begun_s
+                _log.exception("a check by %s failed", self._name)
+            duration_s = time.monotonic() - started_s
             time.sleep(min(max(self._shortest_s, _SHARE * duration_s), self._longest_s))
 
 
-# An append through this gateway wakes the fetches that it completes. Appends of other processes are found by a look
-# now and then.
+# An append through this gateway wakes the fetches that it completes. Appends of other processes are found by periodic
+# checks.
 
-#: How often the ends of local logs are read while fetches wait. Also after a look that took long, no fetch must wait
-#: much longer than it asked for.
-_LOOK_S, _LONGEST_PAUSE_S = 0.02, 1.0
+#: How often the ends of local logs are read while fetches wait. Even after a slow check, no fetch may wait much
+#: longer than its maximum wait time.
+_CHECK_S, _LONGEST_PAUSE_S = 0.02, 1.0
 #: The most partitions that are watched for fetches, each as often as fetches wait for it.
 _MOST_WATCHED = 200_000
-#: The most fetches of a client that an append looks at before its own client has the response.
+#: The most fetches of one client that an append checks before its own client has the response.
 _MOST_WOKEN = 16
 
 
@@ -130,15 +130,15 @@ class DelayedFetch(DelayedOperation):
     """A fetch that waits until `missing` bytes have come."""
 
     committed: bool
-    #: What the client wants of each partition, by the topic's name or id and the partition's number.
+    #: The requested partitions, by the topic's name or id and the partition's number.
     partitions: Mapping[tuple[str | uuid.UUID, int], Any]
     missing: int = 0
-    seen: dict[Partition, VisibleEnd] = field(default_factory=dict)
+    visible_ends: dict[Partition, VisibleEnd] = field(default_factory=dict)
     #: The partitions that it is registered for: none if too many are watched already.
     watched: tuple[Partition, ...] = ()
 
     def is_complete(self, ends: Ends) -> bool:
-        """True if enough has come since, or a partition cannot be read any more, which is an error to answer."""
+        """Return whether enough records arrived, or a partition became unreadable, which the response reports."""
         grown = 0
         for partition in self.watched:
             more = self._growth(partition, ends)
@@ -154,13 +154,13 @@ class DelayedFetch(DelayedOperation):
 
     def _growth(self, partition: Partition, ends: Ends) -> int | None:
         """The bytes of new records; None if the partition cannot be read any more."""
-        now, before = ends.end(partition, self.committed), self.seen.get(partition)
-        if before is None:
+        now, previous = ends.end(partition, self.committed), self.visible_ends.get(partition)
+        if previous is None:
             return 0
-        if now is None or now.offset < before.offset:
+        if now is None or now.offset < previous.offset:
             return None
         # a merge makes a log smaller: new records count as a byte at least
-        return max(now.log_bytes - before.log_bytes, 1) if now.offset > before.offset else 0
+        return max(now.log_bytes - previous.log_bytes, 1) if now.offset > previous.offset else 0
 
 
 class Ends:
@@ -187,7 +187,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
     """
 
     def __init__(self, again: Callable[[Request], None], refresh_ms: int) -> None:
-        super().__init__("delayed-fetches", again, _LOOK_S, _LONGEST_PAUSE_S)
+        super().__init__("delayed-fetches", again, _CHECK_S, _LONGEST_PAUSE_S)
         self._refresh_ms = refresh_ms
         self._of: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
         self._watched = Counter[CpuUse]()
@@ -196,7 +196,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         self._wake(list(self._waiting))
 
     def wait(self, delayed: DelayedFetch) -> bool:
-        """Have `delayed` wait; False if it must not, since enough has come meanwhile, or it is over."""
+        """Have `delayed` wait; returns False if enough records have arrived already, or its time is over."""
         with self._lock:
             if self.is_stopped or delayed.is_over:
                 return False
@@ -231,11 +231,11 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
             return
         ends, of_share, waiting = Ends(), Counter[CpuUse](), list[DelayedFetch]()
         with self._lock:
-            for each in self._of.get(partition, ()):
-                of_share[each.request.share] += 1
-                if each.is_waiting and of_share[each.request.share] <= _MOST_WOKEN:
-                    waiting.append(each)
-        self._wake([each for each in waiting if each.is_complete_by(partition, ends)])
+            for delayed in self._of.get(partition, ()):
+                of_share[delayed.request.share] += 1
+                if delayed.is_waiting and of_share[delayed.request.share] <= _MOST_WOKEN:
+                    waiting.append(delayed)
+        self._wake([delayed for delayed in waiting if delayed.is_complete_by(partition, ends)])
 
     def _wake(self, fetches: list[DelayedFetch]) -> None:
         for delayed in fetches:
@@ -252,17 +252,17 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
             return True
 
     def _watch(self, delayed: DelayedFetch) -> None:
-        left, owner = _MOST_WATCHED - self._watched.total(), _owner(delayed)
+        remaining, owner = _MOST_WATCHED - self._watched.total(), _owner(delayed)
         # each client has half of what others leave
-        if self._watched[owner] + len(delayed.seen) > (left + self._watched[owner]) // 2:
+        if self._watched[owner] + len(delayed.visible_ends) > (remaining + self._watched[owner]) // 2:
             return
-        delayed.watched = tuple(delayed.seen)
+        delayed.watched = tuple(delayed.visible_ends)
         self._watched[owner] += len(delayed.watched)
         for partition in delayed.watched:
             self._of[partition][delayed] = None
 
-    def _look(self) -> None:
-        """Wake fetches that are over, or completed by other processes, or whose client is gone."""
+    def _check(self) -> None:
+        """Wake fetches that are over, completed by other processes, or whose client has disconnected."""
         with self._lock:
             waiting, partitions = list(self._waiting), list(self._of)
         for topic in {partition.fresh for partition in partitions if not partition.fresh.is_local}:
@@ -272,9 +272,9 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         ends = Ends()
         self._wake(
             [
-                each
-                for each in waiting
-                if each.is_over or each.request.is_gone or (each.watched and each.is_complete(ends))
+                delayed
+                for delayed in waiting
+                if delayed.is_over or delayed.request.is_gone or (delayed.watched and delayed.is_complete(ends))
             ]
         )
 
@@ -286,8 +286,8 @@ def _owner(delayed: DelayedFetch) -> CpuUse:
 
 # No handler waits with them, so a partition whose lock is held for long holds up its own producers alone.
 
-#: How often locks are looked at while requests wait, also after a look that took long since the machine was busy.
-_APPEND_LOOK_S, _LONGEST_APPEND_PAUSE_S = 0.005, 0.1
+#: How often locks are checked while requests wait, also after a slow check on a busy machine.
+_APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S = 0.005, 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -299,7 +299,7 @@ class DelayedAppend(DelayedOperation):
 
     @property
     def is_dropped(self) -> bool:
-        """True if its client has left, so that nothing more of it need be appended."""
+        """True if its client has disconnected, so that no more of the request must be appended."""
         return self.request.is_gone and not self.is_needed
 
     @property
@@ -312,7 +312,7 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
     """All produce requests that wait for locks, for many threads; `again` has a request handled again."""
 
     def __init__(self, again: Callable[[Request], None]) -> None:
-        super().__init__("delayed-appends", again, _APPEND_LOOK_S, _LONGEST_APPEND_PAUSE_S)
+        super().__init__("delayed-appends", again, _APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S)
         self._of = Counter[Partition]()
 
     def _wake_all(self) -> None:
@@ -345,10 +345,10 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
         for delayed in due:
             self._again(delayed.request)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         with self._lock:
             waiting = list(self._waiting)
-        awaited = {each for delayed in waiting for each in delayed.waits_for.items()}
+        awaited = {partition_and_flush for delayed in waiting for partition_and_flush in delayed.waits_for.items()}
         free = {(partition, flush) for partition, flush in awaited if _is_free(partition, flush)}
         self._wake(lambda delayed: delayed.is_over or not free.isdisjoint(delayed.waits_for.items()))
 

@@ -1,4 +1,4 @@
-"""The turns of clients: handlers work for all of them, whatever one of them asks for."""
+"""Fair scheduling of clients: no client's requests can occupy all handlers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _IPV6_PREFIX = 64
 #: The time in which a use halves, and the CPUs of a client that has used one second in it without an end.
 _HALF_LIFE_S = 1.0
 _RATE_OF_USE = 0.6931 / _HALF_LIFE_S
-#: A client is active so long after each sign of it: others must leave it some room meanwhile.
+#: A client stays active this long after each request: the rest must leave it some room until then.
 _ACTIVE_S = 0.5
 #: The most that is counted, so that nobody waits for more than a second after having had everything for long.
 _MOST_S = 0.8 / _RATE_OF_USE
 #: A smaller use counts as none.
 _NO_USE_S = 1e-6
-#: Idle shares are forgotten when there are so many, or twice as many as the active ones.
+#: Idle shares are forgotten when this many exist, or twice as many as the active ones.
 _MANY = 1000
-#: Client ids with so many equal characters in front have one share: a client without a login may send 32 KiB in each.
+#: Client ids with this many equal leading characters have one share: each may have 32 KiB without a login.
 _MOST_NAME = 512
 
 
 @dataclass(slots=True, eq=False)
 class CpuUse:
-    """The use of a user or an address, or of a client id of it, which is a part of that."""
+    """The use of a user or an address, or of one of its client ids, which counts for both."""
 
     name: Hashable
     part_of: CpuUse | None
@@ -67,7 +67,7 @@ class CpuUse:
 
 
 def owner_of(principal: str | None, address: str) -> str:
-    """The name of the share of a client: its user's, or that of its address while it has no user."""
+    """The name of the share of a client: its user's, or its address's while it has no user."""
     if principal is not None:
         return f"user {principal}"
     try:
@@ -99,39 +99,39 @@ class CpuUses:
         """True if a client has used less than its part of the time, among those that are active."""
         now_s, part = self.clock_s(), 2 * _HEAVY_PART
         with self.lock:
-            for each in (share.part_of, share):
-                assert each is not None
-                assert each.part_of is not None
-                part /= max(each.part_of.active_parts(now_s) + (each not in each.part_of.active), 1)
-                if each.use(now_s) * _RATE_OF_USE > part:
+            for level in (share.part_of, share):
+                assert level is not None
+                assert level.part_of is not None
+                part /= max(level.part_of.active_parts(now_s) + (level not in level.part_of.active), 1)
+                if level.use(now_s) * _RATE_OF_USE > part:
                     return False
         return True
 
-    def _part(self, whole: CpuUse, name: Hashable) -> CpuUse:
-        share = whole.parts.get(name)
+    def _part(self, parent: CpuUse, name: Hashable) -> CpuUse:
+        share = parent.parts.get(name)
         if share is None:
-            share = whole.parts[name] = CpuUse(name, whole)
+            share = parent.parts[name] = CpuUse(name, parent)
             self._count += 1
         return share
 
     def _forget_idle(self) -> None:
         """Forget idle shares, of all owners: one that comes back begins with nothing."""
         now_s = self.clock_s()
-        # lists, since the thread of authentication may add a share meanwhile
+        # lists, since the thread of authentication may add a share concurrently
         owners = list(self.all.parts.values())
-        for whole in (*owners, self.all):
-            whole.parts = {
-                each.name: each
-                for each in list(whole.parts.values())
-                if each.parts or each.use(now_s) > _NO_USE_S or now_s - each.active_s <= _ACTIVE_S
+        for parent in (*owners, self.all):
+            parent.parts = {
+                part.name: part
+                for part in list(parent.parts.values())
+                if part.parts or part.use(now_s) > _NO_USE_S or now_s - part.active_s <= _ACTIVE_S
             }
-        self._count = len(self.all.parts) + sum(len(each.parts) for each in owners)
+        self._count = len(self.all.parts) + sum(len(owner.parts) for owner in owners)
         self._forget_at = max(_MANY, 2 * self._count)
 
 
-# The client with the least use is next: first among users and addresses, then among the client ids of that one, and
-# of these requests the first that came. That alone is not enough: the threads of Python take turns, so one that
-# computes all the time slows every step of another down. So while several clients are active, the ones that use more
+# The client with the least use is next: first among users and addresses, then among its client ids, and the
+# oldest of their requests. That alone is not enough: Python's threads share one interpreter, so one that computes
+# all the time slows every other down. So while several clients are active, the ones that use more
 # than their part have half of the time in all, and one handler each.
 
 #: The part of the time of all that use more than their part.
@@ -164,9 +164,9 @@ class FairQueue(Generic[Waiting]):
 
     def next(self, *, limited: bool = True) -> Waiting | None:
         """The next item, which runs now; None if there is none that may run now. Without a limit, all may."""
-        now_s, whole = self._shares.clock_s(), self._shares.all
-        part = 1 / max(whole.active_parts(now_s), len(self._waiting), 1)
-        for owner in self._in_turn(whole, self._waiting, 1.0, now_s, limited):
+        now_s, root = self._shares.clock_s(), self._shares.all
+        part = 1 / max(root.active_parts(now_s), len(self._waiting), 1)
+        for owner in self._in_turn(root, self._waiting, 1.0, now_s, limited):
             for share in self._in_turn(owner, self._waiting[owner], part, now_s, limited):
                 self._running[owner] += 1
                 self._running[share] += 1
@@ -182,35 +182,39 @@ class FairQueue(Generic[Waiting]):
         return None
 
     def end(self, share: CpuUse, used_s: float) -> None:
-        """An item has run, and used so much time."""
+        """Note that an item has run, and used `used_s`."""
         share.note(used_s, self._shares.clock_s())
         assert share.part_of is not None
-        for each in (share, share.part_of):
-            self._running[each] -= 1
-            if not self._running[each]:
-                del self._running[each]
+        for level in (share, share.part_of):
+            self._running[level] -= 1
+            if not self._running[level]:
+                del self._running[level]
 
     def _in_turn(
-        self, whole: CpuUse, waiting: Mapping[CpuUse, object], part: float, now_s: float, limited: bool
+        self, parent: CpuUse, waiting: Mapping[CpuUse, object], part: float, now_s: float, limited: bool
     ) -> list[CpuUse]:
-        """The shares that may run another item, the least use first. `part` of the time is the whole's."""
+        """The shares that may run another item, the least use first. `part` of the time is the parent's."""
         ordered = list(waiting)
         if len(ordered) > 1:
-            ordered.sort(key=lambda each: (each.use(now_s), each.served_s))
+            ordered.sort(key=lambda share: (share.use(now_s), share.served_s))
         if not limited or not ordered:
             return ordered
-        active = whole.active_parts(now_s) + sum(each not in whole.active for each in waiting)
+        active = parent.active_parts(now_s) + sum(share not in parent.active for share in waiting)
         if active == 1:
             # a handler is left to another client that comes: to one of the same address, and to one of another
-            left = 1 if whole.part_of is None else 2
-            return [each for each in ordered if self._running[each] < max(self._size - left, 1)]
-        own, most = 2 * _HEAVY_PART * part / active, max(self._size // active, 1)
-        heavy = {each for each in ordered if each.use(now_s) * _RATE_OF_USE > own and self._waits_of(each) > _FEW}
-        has_time = sum(each.use(now_s) for each in heavy) * _RATE_OF_USE < _HEAVY_PART * part
-        able = ordered if has_time else [each for each in ordered if each not in heavy]
+            reserved = 1 if parent.part_of is None else 2
+            return [share for share in ordered if self._running[share] < max(self._size - reserved, 1)]
+        allowance, most = 2 * _HEAVY_PART * part / active, max(self._size // active, 1)
+        heavy = {
+            share for share in ordered if share.use(now_s) * _RATE_OF_USE > allowance and self._waits_of(share) > _FEW
+        }
+        has_time = sum(share.use(now_s) for share in heavy) * _RATE_OF_USE < _HEAVY_PART * part
+        able = ordered if has_time else [share for share in ordered if share not in heavy]
         # one that has used its part, or will soon, does not get all at once
         return [
-            each for each in able if self._running[each] < (1 if each.use(now_s) * _RATE_OF_USE > own / 2 else most)
+            share
+            for share in able
+            if self._running[share] < (1 if share.use(now_s) * _RATE_OF_USE > allowance / 2 else most)
         ]
 
     def _waits_of(self, share: CpuUse) -> int:

@@ -43,7 +43,7 @@ def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, st
         yield Entity.of({CLIENT_ID: client}), ("", client_id)
 
 
-# A use is a debt that the quota pays off as time passes. One second of it may be open at any time, as in Kafka's
+# A use is a debt that the quota pays off as time passes. One second of debt may be open at any time, as in Kafka's
 # windows; for more the client waits before its next request is read, and its response says how long.
 
 _BURST_S = 1.0
@@ -86,7 +86,7 @@ class Quotas:
         now_s, a_second = self._clock_s(), limit / 100 if name == REQUEST_PERCENTAGE else limit
         with self._lock:
             if len(self._debts) > _MANY:
-                self._debts = {key: each for key, each in self._debts.items() if each.left_s(now_s)}
+                self._debts = {key: debt for key, debt in self._debts.items() if debt.left_s(now_s)}
             debt = self._debts.setdefault((name, sharing), _Debt())
             debt.seconds, debt.noted_s = debt.left_s(now_s) + amount / a_second, now_s
 

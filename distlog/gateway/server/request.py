@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from distlog.gateway.protocol.frames import Fields, RequestHead, ResponsePiece, read_request, write_response
+from distlog.gateway.protocol.frames import Fields, RequestHead, ResponseChunk, read_request, write_response
 from distlog.gateway.protocol.messages import MAX_ITEMS
 from distlog.gateway.security.authentication import SaslExchange
 from distlog.gateway.security.rights import Rights
@@ -37,13 +37,13 @@ class ClientSession:
 class ClientConnection(Protocol):
     """The connection of a request's client; its methods may be called from any thread."""
 
-    def send(self, request: Request, pieces: Sequence[ResponsePiece]) -> None:
-        """Send the response, none for no response; it goes out behind the responses to earlier requests."""
+    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
+        """Send the response, none for no response; it is sent after the responses to earlier requests."""
 
-    def send_last(self, request: Request, pieces: Sequence[ResponsePiece], after_s: float) -> None:
+    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
         """Send the response after some seconds, and then end the connection."""
 
-    def fail(self, request: Request, why: str) -> None:
+    def fail(self, request: Request, reason: str) -> None:
         """End the connection at once, without a response."""
 
     def let_next(self, request: Request) -> None:
@@ -67,10 +67,10 @@ class Request:
     client: ClientConnection
     client_id: str = ""
     body: Any = None
-    #: Called when the client has taken the response, or is gone.
+    #: Called when the client has received the response, or has disconnected.
     on_sent: list[Callable[[], None]] = field(default_factory=list)
 
-    #: Whether the client is gone, so that no response is needed.
+    #: Whether the client has disconnected, so that no response is needed.
     is_gone: bool = False
     #: How long its client's next request is not read, by the client's quotas.
     throttled_s: float = 0
@@ -78,9 +78,9 @@ class Request:
     delayed: Any = None
     #: The rights of its client; None before it is handled first.
     granted: Rights | None = None
-    #: Of the connection: the pieces of its response that were not sent yet, the memory that it has, and whether the
-    #: next request was let follow it.
-    unsent: list[ResponsePiece] | None = None
+    #: For the connection: the unsent chunks of its response, its memory, and whether the next request may be handled
+    #: concurrently.
+    unsent: list[ResponseChunk] | None = None
     memory: int = 0
     has_passed: bool = False
 
@@ -91,7 +91,7 @@ class Request:
 
     @property
     def rights(self) -> Rights:
-        """What its client may do."""
+        """The rights of its client."""
         assert self.granted is not None
         return self.granted
 
@@ -121,30 +121,30 @@ class Request:
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
         if self.throttled_s and "throttle_time" in fields:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
-        pieces = self._pieces_of(fields)
-        if pieces is not None:
-            self._send(pieces)
+        chunks = self._chunks_of(fields)
+        if chunks is not None:
+            self._send(chunks)
 
     def refuse(self, fields: Fields, after_s: float) -> None:
         """Send the response with these fields after some seconds, then end the connection."""
-        pieces = self._pieces_of(fields)
-        if pieces is not None:
-            self.client.send_last(self, pieces, after_s)
+        chunks = self._chunks_of(fields)
+        if chunks is not None:
+            self.client.send_last(self, chunks, after_s)
 
-    def _send(self, pieces: Sequence[ResponsePiece]) -> None:
+    def _send(self, chunks: Sequence[ResponseChunk]) -> None:
         # it has the request, too: without this circle there is next to nothing for the garbage collector to find
         self.delayed = None
-        self.client.send(self, pieces)
+        self.client.send(self, chunks)
 
-    def hang_up(self, why: str) -> None:
+    def hang_up(self, reason: str) -> None:
         """End the connection at once, without a response."""
-        self.client.fail(self, why)
+        self.client.fail(self, reason)
 
     def let_next(self) -> None:
         """Have its client's next request handled, if that may be before this one is answered."""
         self.client.let_next(self)
 
-    def _pieces_of(self, fields: Fields) -> Sequence[ResponsePiece] | None:
+    def _chunks_of(self, fields: Fields) -> Sequence[ResponseChunk] | None:
         # an unknown version is answered in version 0
         version = self.head.api_version if self.body is not None else 0
         try:
@@ -161,7 +161,7 @@ class Request:
         self._send(())
 
 
-#: The fields of a request as objects: so many times the bytes, up to this for the most items that a request may have.
+#: The fields of a request as objects: this factor times the bytes, up to a limit for the most items of a request.
 _OBJECTS, _MOST_OBJECT_BYTES = 16, 256 * MAX_ITEMS
 #: The API whose requests may follow each other before they are answered.
 PRODUCE_KEY = 0
@@ -187,7 +187,7 @@ TOKEN_HEAD = RequestHead(api_key=36, api_version=0, correlation_id=0)
 class TokenRequest(Request):
     """A SASL token that came without Kafka's head, as after SaslHandshake 0; its response is a token, too."""
 
-    def _pieces_of(self, fields: Fields) -> Sequence[ResponsePiece] | None:
+    def _chunks_of(self, fields: Fields) -> Sequence[ResponseChunk] | None:
         token: bytes = fields["auth_bytes"]
         # there is no place for an error: the connection ends without one
         return () if fields["error_code"] else (len(token).to_bytes(4, "big") + token,)
@@ -207,7 +207,7 @@ class RequestChannel:
         self._shares, self._handlers = shares, handlers
         self._queue = FairQueue[Request](shares, handlers)
         # each has a thread look for a request that may be handled now, or end
-        self._looks: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._is_watched = False
 
     def __len__(self) -> int:
@@ -217,33 +217,33 @@ class RequestChannel:
         """Queue a request, also one that was put off."""
         with self._shares.lock:
             self._queue.put(request.share, request)
-        self._have_looked(1)
+        self._wake(1)
 
     def receive(self) -> Request | None:
-        """The next request; waits for one. None tells a handler to end."""
+        """The next request; waits for one. None ends a handler."""
         waits_for_time = False
         while True:
-            goes_on = self._look_again() if waits_for_time else self._looks.get()
+            is_running = self._poll_again() if waits_for_time else self._wakeups.get()
             with self._shares.lock:
-                request = self._queue.next(limited=goes_on)
-                # one thread looks again after a pause, for all of them
+                request = self._queue.next(limited=is_running)
+                # one thread polls again after a pause, for all threads
                 if waits_for_time:
                     self._is_watched, waits_for_time = False, False
-                if request is None and goes_on and len(self._queue) and not self._is_watched:
+                if request is None and is_running and len(self._queue) and not self._is_watched:
                     self._is_watched = waits_for_time = True
                 is_left_alone = request is not None and len(self._queue) and not self._is_watched
-            if not goes_on and request is not None:
-                self._looks.put(False)
+            if not is_running and request is not None:
+                self._wakeups.put(False)
             elif is_left_alone:
-                self._have_looked(1)
-            if request is not None or not goes_on:
+                self._wake(1)
+            if request is not None or not is_running:
                 return request
 
-    def _look_again(self) -> bool:
-        # no `get` with a timeout: one was seen to wait for ever beside other threads that take items (CPython 3.11)
+    def _poll_again(self) -> bool:
+        # no `get` with a timeout: one waited forever while other threads removed items (CPython 3.11)
         time.sleep(_PAUSE_S)
         try:
-            return self._looks.get_nowait()
+            return self._wakeups.get_nowait()
         except queue.Empty:
             return True
 
@@ -252,23 +252,23 @@ class RequestChannel:
         with self._shares.lock:
             share.note(used_s, self._shares.clock_s())
 
-    def done(self, share: CpuUse, used_s: float) -> None:
-        """A request of this share that was received was handled, or put off, and took so much time."""
+    def finish(self, share: CpuUse, used_s: float) -> None:
+        """Note that a received request of this share was handled or delayed, which took `used_s`."""
         with self._shares.lock:
             self._queue.end(share, used_s)
             waiting = len(self._queue)
         # two, so that more threads work again when the other clients have ended
-        self._have_looked(min(waiting, 2))
+        self._wake(min(waiting, 2))
 
     def end(self) -> None:
-        """Tell all handlers to end, after the queued requests."""
+        """End all handlers after the queued requests."""
         for _ in range(self._handlers):
-            self._looks.put(False)
+            self._wakeups.put(False)
 
-    def _have_looked(self, times: int) -> None:
+    def _wake(self, times: int) -> None:
         for _ in range(times):
-            if self._looks.qsize() < self._handlers:
-                self._looks.put(True)
+            if self._wakeups.qsize() < self._handlers:
+                self._wakeups.put(True)
 
 
 Result = TypeVar("Result")
@@ -308,10 +308,10 @@ class KafkaRequestHandlerPool:
         """
         if len(self.channel) or not self._shares.leaves_room(request.share):
             return False
-        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
+        started_s, started_cpu_s = time.monotonic(), time.thread_time()
         is_handled = _guarded(work, request, failed=True)
-        # also of a look alone, which no client may have for nothing
-        cpu_s, duration_s = time.thread_time() - begun_cpu_s, time.monotonic() - begun_s
+        # also for an attempt alone, which must cost its client something
+        cpu_s, duration_s = time.thread_time() - started_cpu_s, time.monotonic() - started_s
         self.channel.used(request.share, min(_MOST_WAITING * cpu_s, duration_s) + _NETWORK_S * is_handled)
         request.counts(REQUEST_PERCENTAGE, duration_s)
         return is_handled
@@ -319,13 +319,13 @@ class KafkaRequestHandlerPool:
     def _run(self) -> None:
         while (request := self.channel.receive()) is not None:
             # a request that is put off may be of another share in the next line
-            share, begun_s, begun_cpu_s = request.share, time.monotonic(), time.thread_time()
+            share, started_s, started_cpu_s = request.share, time.monotonic(), time.thread_time()
             _guarded(self._handle, request, failed=None)
-            cpu_s = time.thread_time() - begun_cpu_s
+            cpu_s = time.thread_time() - started_cpu_s
             # a thread that waits for storage uses nothing; one that computes waits for the others that do
-            used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - begun_s)
-            self.channel.done(share, used_s + _NETWORK_S)
-            request.counts(REQUEST_PERCENTAGE, time.monotonic() - begun_s)
+            used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - started_s)
+            self.channel.finish(share, used_s + _NETWORK_S)
+            request.counts(REQUEST_PERCENTAGE, time.monotonic() - started_s)
 
 
 def _guarded(work: Callable[[Request], Result], request: Request, failed: Result) -> Result:

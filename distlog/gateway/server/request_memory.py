@@ -7,39 +7,39 @@ from collections.abc import Callable
 
 # Used by the network's thread alone.
 
-#: So much of a request is always taken, so that large ones that do not arrive do not block the others.
+#: A request may always use this much, so that large requests that do not arrive block no other request.
 _ALWAYS_TAKEN = 64 << 10
 
 
 class RequestMemory:
-    """`limit` bytes for requests and responses, of which one user or address has three quarters at the most."""
+    """`limit` bytes for requests and responses, of which one user or address has at most three quarters."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._most, self.used = limit, limit * 3 // 4, 0
-        # by owner, but for the part that is always taken; and the holders that will give back without any more
-        self._used_by, self._going_on = Counter[str](), Counter[str]()
-        #: By the share that waits: the bytes, and what goes on then.
+        # by owner, without the part that is always granted; and the holders that will release memory as they are
+        self._used_by, self._releasing = Counter[str](), Counter[str]()
+        #: By the waiting share: the bytes, and the callback for when they are granted.
         self.waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
 
     def next(self) -> MemoryShare | None:
-        """The waiting request that may go on; of several, the one whose owner has the least."""
+        """Return the waiting request that fits and whose owner has the least memory."""
         able = [share for share, (size, _) in self.waiting.items() if self._fits(share, size)]
-        return min(able, key=lambda each: self._used_by[each.owner], default=None)
+        return min(able, key=lambda share: self._used_by[share.owner], default=None)
 
     def has(self, share: MemoryShare, size: int) -> bool:
-        """True if a request may take so many bytes more: while its owner has less than its most, a small one may."""
+        """Return whether a request may use `size` more bytes; a small one may until its owner has its maximum."""
         is_small = share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
         return not size or is_small or self._fits(share, size)
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
-        # what it has itself comes back only after this
-        itself = share.goes_on and not share.passed
-        if self._used_by[share.owner] + size > self._most and self._going_on[share.owner] > itself:
+        # its own memory is released only after this
+        itself = share.will_release and not share.passed
+        if self._used_by[share.owner] + size > self._most and self._releasing[share.owner] > itself:
             return False
-        return self.used + size <= self._limit or self._going_on.total() <= itself
+        return self.used + size <= self._limit or self._releasing.total() <= itself
 
     def resize(self, share: MemoryShare, size: int) -> None:
-        """Note that a share has so many bytes from now on."""
+        """Set the bytes that a share has."""
         self.used += size - share.size
         if more := max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0):
             self._used_by[share.owner] += more
@@ -49,45 +49,45 @@ class RequestMemory:
         self.count(share)
 
     def count(self, share: MemoryShare) -> None:
-        """Note whether a holder goes on."""
-        goes_on = share.size > 0 and (share not in self.waiting or share.passed > 0)
-        if goes_on == share.goes_on:
+        """Note whether a holder will release its memory without getting more."""
+        will_release = share.size > 0 and (share not in self.waiting or share.passed > 0)
+        if will_release == share.will_release:
             return
-        share.goes_on = goes_on
-        self._going_on[share.owner] += 1 if goes_on else -1
-        if not self._going_on[share.owner]:
-            del self._going_on[share.owner]
+        share.will_release = will_release
+        self._releasing[share.owner] += 1 if will_release else -1
+        if not self._releasing[share.owner]:
+            del self._releasing[share.owner]
 
 
 class MemoryShare:
     """The memory of a connection's requests and responses; `owner` is the user or address that has it.
 
-    `passed` is the part of it that comes back without any more memory, while another request of the connection waits.
+    `passed` is the part that is released without more memory, while another request of the connection waits.
     """
 
     def __init__(self, memory: RequestMemory, owner: str) -> None:
         self._memory, self.owner, self.size, self.passed = memory, owner, 0, 0
-        #: Of RequestMemory: whether it will give back without any more.
-        self.goes_on = False
+        #: For RequestMemory: whether it will release its memory without getting more.
+        self.will_release = False
 
-    def take(self, size: int, go_on: Callable[[], None]) -> bool:
-        """Take so many bytes more for a request; False if it must wait: then `go_on` is called when it has them."""
+    def reserve(self, size: int, on_granted: Callable[[], None]) -> bool:
+        """Reserve more memory for a request; returns False if it must wait: then `on_granted` is called later."""
         if self._memory.has(self, size):
             self.give(size)
             return True
-        self._memory.waiting[self] = size, go_on
+        self._memory.waiting[self] = size, on_granted
         self._memory.count(self)
         return False
 
     def give_back(self, size: int) -> None:
-        """Give back so many bytes, and let other requests go on."""
+        """Release memory, and grant it to waiting requests."""
         if not size:
             return
         self._memory.resize(self, self.size - size)
         while first := self._memory.next():
-            wanted, go_on = self._memory.waiting.pop(first)
-            first.give(wanted)
-            go_on()
+            size, on_granted = self._memory.waiting.pop(first)
+            first.give(size)
+            on_granted()
 
     def give_up(self) -> None:
         """Wait for no more memory."""
@@ -95,11 +95,11 @@ class MemoryShare:
         self._memory.count(self)
 
     def give(self, size: int) -> None:
-        """Count bytes that are there, whether they fit or not."""
+        """Count bytes that are used already, whether they fit or not."""
         if size:
             self._memory.resize(self, self.size + size)
 
     def let_pass(self, size: int) -> None:
-        """Count so many bytes as of requests that go on by themselves; negative: as of none any more."""
+        """Add to the bytes that are released without more memory, or subtract negative ones."""
         self.passed += size
         self._memory.count(self)

@@ -287,7 +287,7 @@ class GatheredAppends:
             self._waiting.add(batches, sender)
             self._changed.notify()
 
-    def hurry(self) -> None:
+    def commit_now(self) -> None:
         """Commit the waiting batches, and later ones, at once."""
         with self._changed:
             self._linger_s, self._due_s = 0.0, _AT_ONCE

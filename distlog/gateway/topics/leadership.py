@@ -39,7 +39,7 @@ class Leadership:
         """Lead partitions, in one commit; when this returns, no other process appends to them as their leader.
 
         `may_lead` is called before each try, and may raise. Raises the errors of `CommitRace`; LockHeldError
-        if a stopped process holds a partition's lock, and then none of them is led.
+        if a stopped process holds a partition's lock, and then leads none.
         """
         if not partitions:
             return
@@ -57,13 +57,13 @@ class Leadership:
         """Append nothing more to these partitions."""
         self._epochs = {number: epoch for number, epoch in self._epochs.items() if number not in partitions}
 
-    def lost(self) -> set[int]:
-        """The partitions that other processes have begun to lead. Raises StorageError."""
+    def lost_partitions(self) -> set[int]:
+        """The partitions that other processes lead now. Raises StorageError."""
         snapshot = self._current.refresh()
         return {number for number, epoch in self._epochs.items() if _epoch(snapshot, number) != epoch}
 
     def check(self, head: Snapshot, partitions: Collection[int]) -> None:
-        """Raise LeaderFencedError unless this process leads all of these partitions at this head."""
+        """Raise LeaderFencedError unless this process leads all `partitions` at this head."""
         epochs = self._epochs
         for number in partitions:
             if epochs.get(number) != _epoch(head, number):
@@ -84,16 +84,16 @@ def _epoch(snapshot: Snapshot, partition: int) -> int:
     return -1 if newest is None else newest
 
 
-# A gateway that takes over a partition reads all of it. So its leader keeps the segments few, whether the root is
+# A gateway that takes over a partition reads it completely. So its leader keeps the segments few, whether the root is
 # maintained or not. A process that leads it no more, or a cleaner, may do the same at the same time.
 
-#: So many new segments are worth a compaction of a small partition.
+#: This many new segments are worth a compaction of a small partition.
 LEAST_SEGMENTS = 64
-#: A compaction rewrites the clean part: it waits for one more segment for each so many bytes of that.
+#: A compaction rewrites the clean part: it waits for one more segment for each CLEAN_BYTES_PER_SEGMENT.
 CLEAN_BYTES_PER_SEGMENT = 64 << 10
-#: How often a gateway looks, which takes no request.
+#: How often a gateway checks, which takes no request.
 PERIOD_MS = 5000
-#: Many segments are compacted whatever their share of the bytes is.
+#: Many segments are compacted regardless of their share of the bytes.
 _DEFAULTS = {"min.cleanable.dirty.ratio": 0.0}
 
 

@@ -58,7 +58,7 @@ class SharedLoads(Generic[T]):
     def get(self, name: str, load: Callable[[], T]) -> T:
         """The result of `load`, called here or in the thread that loads the same name now. Raises its errors.
 
-        A load that began before this call may have failed for a reason that is gone by now, so its error is not
+        A load that started before this call may have failed for a reason that no longer holds, so its error is not
         raised: then all waiting threads share another load.
         """
         result, is_own = self._join(name)
@@ -115,11 +115,11 @@ class HostedTopic(RefreshingTopic):
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
         #: Lets no append wait for others: the gateway is stopping.
-        self.hurry = self._gathered.hurry
+        self.commit_now = self._gathered.commit_now
 
     @property
-    def facts(self) -> TopicSummary:
-        """The facts that clients are told."""
+    def summary(self) -> TopicSummary:
+        """The topic's summary for clients."""
         return TopicSummary(self.name, str(self.id), len(self.snapshot.partitions))
 
     def partition(self, number: int) -> Partition:
@@ -127,7 +127,7 @@ class HostedTopic(RefreshingTopic):
         partition = self._partitions.get(number)
         if partition is None:
             if not 0 <= number < len(self.snapshot.partitions):
-                raise TopicNotFoundError("the topic has no such partition", topic=self.name, partition=number)
+                raise TopicNotFoundError("the partition does not exist", topic=self.name, partition=number)
             with self._partitions_lock:
                 new = Partition(self, number, self._logs, self._first(number))
                 partition = self._partitions.setdefault(number, new)
@@ -146,7 +146,7 @@ class HostedTopic(RefreshingTopic):
         return self._gathered.append(requested, connection)
 
     def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
-        """Append a batch of the gateway itself, unless `fence` refuses; on the device, if it `is_durable`."""
+        """Append a batch of the gateway itself, unless `fence` refuses; fsynced if it `is_durable`."""
         partition = self.partition(number)
         if not self.is_local:
             return self._gathered.append_runs({number: run}, fence)[number].result().appended
@@ -164,10 +164,10 @@ class HostedTopic(RefreshingTopic):
     ) -> dict[int, Future[Any]]:
         """Write and sync end markers of a producer's transaction in these partitions, unless `fence` refuses.
 
-        In place, there is none if nothing of the producer is open. In a commit there always is: so a batch that was
-        checked before it, and comes later, meets a conflict, and is checked again. There all are one commit. Each
-        future has the error of its partition, as of `append_run`; in place LockHeldError if a lock was not free in
-        `timeout_s`, and then the call may be repeated. Raises StorageError.
+        A direct append writes no marker if the producer has no open transaction. A commit always has one: a batch
+        that was checked before it, and comes later, meets a conflict and is checked again. One commit has all
+        markers. Each future has the error of its partition, as for `append_run`; a direct append raises LockHeldError
+        if a lock was not free in `timeout_s`, and then the call may be repeated. Raises StorageError.
         """
         if not self.is_local:
             return dict(self._gathered.append_runs(markers, fence))
@@ -177,7 +177,7 @@ class HostedTopic(RefreshingTopic):
             try:
                 partition = self.partition(number)
                 appended = partition.end_transaction(markers[number], fence, timeout_s=timeout_s)
-                # a marker that is there already may not be on the device: then all is flushed
+                # an existing marker may not be durable: then all is flushed
                 partition.sync(appended, timeout_s=timeout_s)
                 result.set_result(None)
             except Exception as error:
@@ -197,7 +197,7 @@ class HostedTopic(RefreshingTopic):
                 partition.close(timeout_s)
 
 
-#: After so many names without a topic a listing tells of the next ones.
+#: After this many names without a topic, the next ones are looked up by a listing.
 _MANY_MISSES = 10
 
 
@@ -230,7 +230,7 @@ class CollidingNames:
         self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
         self._names, self._listed_ms = defaultdict[str, set[str]](set), float("-inf")
 
-    def others(self, name: str) -> list[str]:
+    def collisions(self, name: str) -> list[str]:
         """The other folders whose names collide with this one. Raises StorageError."""
         if not {".", "_"} & {*name}:
             return []
@@ -281,7 +281,7 @@ class MetadataCache:
         self._loads, self._missing = SharedLoads[HostedTopic](), MissingNames(root.list_folders, self._max_age_ms)
         self._colliding = CollidingNames(root.list_folders, self._max_age_ms)
         self._logs, self._index = OpenPartitionLogs(), TopicIndex(root)
-        #: Flushes logs whose `flush.ms` has passed without an append. The next append raises an error of it.
+        #: Flushes logs whose `flush.ms` has passed without an append. The next append raises its error.
         self.flush_due = self._logs.flush_due
         #: Failed batches of producers, which their clients will send again.
         self.failed = FailedBatches()
@@ -320,8 +320,8 @@ class MetadataCache:
         if hosted is None:
             name = self._name_of_id(str(topic_id))
             with suppress(TopicNotFoundError):
-                if name is not None and (opened := self.fresh_topic(name)).id == topic_id:
-                    return opened
+                if name is not None and (topic := self.fresh_topic(name)).id == topic_id:
+                    return topic
             raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
         try:
             hosted.refresh(self._max_age_ms)
@@ -334,12 +334,14 @@ class MetadataCache:
         """The topic with this id in a list of all topics; one list serves all ids for `metadata_max_age_ms`."""
         with self._listing:
             if topic_id not in self._listed and monotonic_ms() - self._listed_ms >= self._max_age_ms:
-                listed_ms, facts = monotonic_ms(), self.facts_or_errors().values()
-                self._listed = {each.topic_id: each.name for each in facts if isinstance(each, TopicSummary)}
+                listed_ms, summaries = monotonic_ms(), self.summaries_or_errors().values()
+                self._listed = {
+                    summary.topic_id: summary.name for summary in summaries if isinstance(summary, TopicSummary)
+                }
                 self._listed_ms = listed_ms
             return self._listed.get(topic_id)
 
-    def found(self, topic: str | uuid.UUID) -> HostedTopic:
+    def resolve(self, topic: str | uuid.UUID) -> HostedTopic:
         """The topic that a request has by its name or by its id; raises as `fresh_topic` and `topic_of_id`."""
         return self.fresh_topic(topic) if isinstance(topic, str) else self.topic_of_id(topic)
 
@@ -347,14 +349,14 @@ class MetadataCache:
         """The topic, as `found` has it, if clients may write to it and change it; else InvalidTopicError."""
         if isinstance(topic, str):
             check_not_own(topic)
-        hosted = self.found(topic)
+        hosted = self.resolve(topic)
         check_not_own(hosted.name)
         return hosted
 
     def readable_topic(self, topic: str | uuid.UUID) -> HostedTopic:
-        """The topic, as `found` has it, if clients may read its records; else AccessDeniedError."""
-        # a name is secret whether there is such a topic or not
-        hosted = None if topic in _SECRET_TOPICS else self.found(topic)
+        """The topic, as `resolve` returns it, if clients may read its records; else AccessDeniedError."""
+        # a secret name is refused whether the topic exists or not
+        hosted = None if topic in _SECRET_TOPICS else self.resolve(topic)
         if hosted is None or hosted.name in _SECRET_TOPICS:
             raise AccessDeniedError("only the gateway reads this topic", topic=str(topic))
         return hosted
@@ -362,22 +364,26 @@ class MetadataCache:
     def all_topics(self) -> dict[str, HostedTopic]:
         """All topics that can be opened now, by name. Raises StorageError."""
         topics_or_errors = _or_errors(self.fresh_topic, self._names())
-        return {name: each for name, each in topics_or_errors.items() if isinstance(each, HostedTopic)}
+        return {name: topic for name, topic in topics_or_errors.items() if isinstance(topic, HostedTopic)}
 
-    def facts_or_errors(self) -> dict[str, TopicSummary | Exception]:
+    def summaries_or_errors(self) -> dict[str, TopicSummary | Exception]:
         """All topics, by name, and the error of one that cannot be opened, which is logged. Raises StorageError."""
         names = self._names()
         if self.root.is_local_disk:
-            return _or_errors(lambda name: self.fresh_topic(name).facts, names)
+            return _or_errors(lambda name: self.fresh_topic(name).summary, names)
         loaded, max_age_ms = self.loaded, max(self._max_age_ms, LOOK_MS * len(names))
-        hosted = _or_errors(lambda name: self._refreshed(max_age_ms, name).facts, [*filter(loaded.get, names)])
-        others = self._index.facts([name for name in names if name not in loaded], max_age_ms)
-        return dict(sorted({**hosted, **_logged(others)}.items()))
+        hosted = _or_errors(lambda name: self._refreshed(max_age_ms, name).summary, [*filter(loaded.get, names)])
+        indexed = self._index.summaries([name for name in names if name not in loaded], max_age_ms)
+        return dict(sorted({**hosted, **_logged(indexed)}.items()))
 
     def clients_topics(self) -> list[str]:
         """The names of all topics but the gateways' own. Raises StorageError."""
-        facts = self.facts_or_errors()
-        return [name for name, each in facts.items() if isinstance(each, TopicSummary) and name not in OWN_TOPICS]
+        summaries = self.summaries_or_errors()
+        return [
+            name
+            for name, summary in summaries.items()
+            if isinstance(summary, TopicSummary) and name not in OWN_TOPICS
+        ]
 
     def _names(self) -> list[str]:
         return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
@@ -427,8 +433,8 @@ class MetadataCache:
     def _check_name(self, name: str, partitions: int) -> None:
         check_partition_count(partitions)
         check_not_own(name)
-        # a topic that exists already is told as that, whatever else collides with it
-        for other in self._colliding.others(name):
+        # an existing topic is reported as existing, even if another name collides with it
+        for other in self._colliding.collisions(name):
             if self._exists(other) and not self._exists(name):
                 raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
 
@@ -473,10 +479,10 @@ class MetadataCache:
             with suppress(DistlogError, OSError):
                 self._refreshed(IDLE_MS, name)
 
-    def hurry(self) -> None:
+    def commit_now(self) -> None:
         """Let no append wait for others: the gateway is stopping."""
         for hosted in self.loaded.values():
-            hosted.hurry()
+            hosted.commit_now()
 
     def close(self) -> None:
         """Close all topics, each with a clean shutdown."""
@@ -485,7 +491,7 @@ class MetadataCache:
 
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
-        # a look takes a hundredth of an attempt, and a request may have thousands of names
+        # a check takes a hundredth of an attempt, and a request may have thousands of names
         is_disk = self.root.is_local_disk
         if not os.path.isdir(self.root.local_path(name)) if is_disk else name in self._missing:
             raise TopicNotFoundError("there is no topic here", url=storage.url)
@@ -520,13 +526,13 @@ class MetadataCache:
         with self._lock:
             # another thread may have added it first
             hosted = HostedTopic(name, topic, self._logs, *self._linger, self.failed)
-            kept = self._topics.setdefault(name, hosted)
-            self._by_id[kept.id] = kept
-            return kept
+            cached = self._topics.setdefault(name, hosted)
+            self._by_id[cached.id] = cached
+            return cached
 
 
 def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
-    """The defaults of topics in Kafka's broker settings. Raises InvalidConfigError."""
+    """The defaults of topics in the settings of a Kafka broker. Raises InvalidConfigError."""
     return BrokerConfig.parse(settings).topic_defaults
 
 
@@ -539,19 +545,19 @@ def check_not_own(name: str) -> None:
 def _or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | Exception]:
     """The result of `find` for each name, or its error: a topic that cannot be opened must not hide the others."""
 
-    def found(name: str) -> T | Exception:
+    def result_of(name: str) -> T | Exception:
         try:
             return find(name)
         except Exception as error:
             return error
 
-    return _logged(dict(zip(names, in_parallel(found, names), strict=True)))
+    return _logged(dict(zip(names, in_parallel(result_of, names), strict=True)))
 
 
 def _logged(topics: Mapping[str, T | Exception]) -> dict[str, T | Exception]:
     """The topics and errors, without folders that have no topic; the errors are logged."""
-    kept = {name: each for name, each in topics.items() if not isinstance(each, TopicNotFoundError)}
-    for name, each in kept.items():
-        if isinstance(each, Exception):
-            error_code(each, f"topic {name}")
-    return kept
+    results = {name: result for name, result in topics.items() if not isinstance(result, TopicNotFoundError)}
+    for name, result in results.items():
+        if isinstance(result, Exception):
+            error_code(result, f"topic {name}")
+    return results

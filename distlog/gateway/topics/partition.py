@@ -70,25 +70,25 @@ class FailedBatches:
         producer, epoch, sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
         if producer < 0 or sequence < 0:
             return
-        place = topic, partition, producer
+        key = topic, partition, producer
         with self._lock:
-            known_epoch, lowest = self._lowest.get(place, (epoch, sequence))
-            self._lowest[place] = epoch, min(lowest, sequence) if known_epoch == epoch else sequence
-            self._lowest.move_to_end(place)
+            known_epoch, lowest = self._lowest.get(key, (epoch, sequence))
+            self._lowest[key] = epoch, min(lowest, sequence) if known_epoch == epoch else sequence
+            self._lowest.move_to_end(key)
             if len(self._lowest) > REMEMBERED:
                 self._lowest.popitem(last=False)
 
     def appended(self, topic: Hashable, partition: int, records: bytes) -> None:
-        """Note a batch that was appended: the log knows its producer by now."""
+        """Note an appended batch: the log knows its producer now."""
         if self._lowest:
             producer, _, _ = _PRODUCER.unpack_from(records, _PRODUCER_AT)
             with self._lock:
                 self._lowest.pop((topic, partition, producer), None)
 
     def check(self, topic: Hashable, partition: int, batch: BatchFields) -> None:
-        """Raise OutOfOrderSequenceError for a batch behind one that failed.
+        """Raise OutOfOrderSequenceError for a batch after a failed one.
 
-        For batches of unknown producers: the log itself knows the next sequence number of the others.
+        For batches of unknown producers: the log has the next sequence number of known producers.
         """
         epoch, lowest = self._lowest.get((topic, partition, batch.producer_id), (-1, -1))
         if epoch == batch.producer_epoch and batch.base_sequence > lowest:
@@ -101,7 +101,7 @@ class FailedBatches:
             )
 
 
-#: How long work that may also be done later waits for a lock: other work must not wait behind it.
+#: How long work that may also be done later waits for a lock: it must not delay other work.
 SHORT_WAIT_S = 0.05
 #: How long the gateway's own appends, as end markers, wait for a lock. Then the client retries, or the marker is
 #: written a little later; so work on other partitions does not wait for a lock that a stopped process holds.
@@ -116,7 +116,7 @@ def _is_unflushed(log: PartitionLog) -> bool:
     try:
         return log.has_unflushed()
     except StorageError:
-        # nothing of a topic whose folder is gone can be flushed
+        # a topic whose folder was deleted cannot be flushed
         return False
 
 
@@ -128,13 +128,13 @@ def _has_closed(log: PartitionLog) -> bool:
         # users of another log must not get this one's error
         if not isinstance(error.__cause__, FileNotFoundError):
             return False
-        # the topic's folder is gone, so no unflushed records need to be noted
+        # the topic's folder was deleted, so no unflushed records must be noted
         log.close()
     return True
 
 
 class _Use:
-    """The use of a log in a `with` statement: each append has two, so it is no generator."""
+    """The use of a log in a `with` statement: each append has two, and a generator would be slower."""
 
     __slots__ = ("_logs", "_open_log", "_partition", "_stays_idle")
 
@@ -149,7 +149,7 @@ class _Use:
         self._logs, self._partition, self._open_log, self._stays_idle = logs, partition, open_log, stays_idle
 
     def __enter__(self) -> PartitionLog:
-        return self._logs._take(self._partition, self._open_log, stays_idle=self._stays_idle)
+        return self._logs._acquire(self._partition, self._open_log, stays_idle=self._stays_idle)
 
     def __exit__(self, *error: object) -> None:
         self._logs._close_all(self._logs._release(self._partition))
@@ -172,10 +172,12 @@ class OpenPartitionLogs:
         self._may_be_many = False
 
     def use(self, partition: Hashable, open_log: Callable[[], PartitionLog]) -> _Use:
-        """The partition's log, which stays open meanwhile, for a `with` statement."""
+        """The partition's log, which stays open during a `with` statement."""
         return _Use(self, partition, open_log)
 
-    def _take(self, partition: Hashable, open_log: Callable[[], PartitionLog], *, stays_idle: bool) -> PartitionLog:
+    def _acquire(
+        self, partition: Hashable, open_log: Callable[[], PartitionLog], *, stays_idle: bool
+    ) -> PartitionLog:
         with self._lock:
             log = self._logs.get(partition)
             if log is None:
@@ -197,25 +199,27 @@ class OpenPartitionLogs:
                     self._late.append((partition, log))
             elif is_unflushed:
                 with self._lock:
-                    # another one that is open by now takes care of its records
+                    # another log of the partition, open now, flushes its records
                     if partition not in self._logs:
                         self._unflushed[partition] = log
 
     def flush_due(self) -> None:
         """Flush the logs whose `flush.ms` is over, and close the ones that had to wait."""
         with self._lock:
-            partitions = [each for each, log in self._logs.items() if log.flushes_by_time]
+            partitions = [partition for partition, log in self._logs.items() if log.flushes_by_time]
             late, self._late = self._late, []
             self._may_be_many = True
-            by_time = {each: log for each, log in self._unflushed.items() if log.flushes_by_time}
-            self._unflushed = {each: log for each, log in self._unflushed.items() if each not in by_time}
+            by_time = {partition: log for partition, log in self._unflushed.items() if log.flushes_by_time}
+            self._unflushed = {
+                partition: log for partition, log in self._unflushed.items() if partition not in by_time
+            }
         self._close_all(late)
         for log in by_time.values():
             with suppress(DistlogError):
                 log.flush_if_due(timeout_s=SHORT_WAIT_S)
         self._close_all(by_time.items())
         for partition in partitions:
-            # a thread that waits for such records gets the error from the log itself
+            # a thread that waits for these records gets the error from the log itself
             use = _Use(self, partition, _not_open, stays_idle=True)
             with suppress(DistlogError, WouldWaitError), use as log:
                 log.flush_if_due(timeout_s=SHORT_WAIT_S)
@@ -223,8 +227,10 @@ class OpenPartitionLogs:
     def close_idle(self) -> None:
         """Close the logs that were not used since the last call."""
         with self._lock:
-            unused = [each for each in self._logs if each in self._idle and each not in self._users]
-            to_close = [(each, self._logs.pop(each)) for each in unused]
+            unused = [
+                partition for partition in self._logs if partition in self._idle and partition not in self._users
+            ]
+            to_close = [(partition, self._logs.pop(partition)) for partition in unused]
             self._idle = set(self._logs)
         for _, log in to_close:
             # what is unflushed when it is closed has to be written again
@@ -258,10 +264,10 @@ class OpenPartitionLogs:
             self._may_be_many = excess > 0
             if not excess and partition not in self._ending:
                 return []
-            unused = [each for each in self._logs if each not in self._users]
+            unused = [partition for partition in self._logs if partition not in self._users]
             to_close = set(unused[:excess]) | (self._ending & {partition})
             self._ending -= to_close
-            return [(each, self._logs.pop(each)) for each in unused if each in to_close]
+            return [(partition, self._logs.pop(partition)) for partition in unused if partition in to_close]
 
 
 #: The bytes of one read.
@@ -276,7 +282,7 @@ class TailBatches(NamedTuple):
 
 
 class PartitionTail:
-    """The batches behind `offset`; for one thread at a time. `read` fetches from an offset on, None at the end."""
+    """The batches from `offset` on; not thread-safe. `read` fetches from an offset on, None at the end."""
 
     def __init__(self, read: Callable[[int], FetchedBatches | StoredBatches | None], offset: int = 0) -> None:
         self._read, self.offset = read, offset
@@ -291,14 +297,14 @@ class PartitionTail:
             self.offset = batches.next_offset
 
 
-# A gateway gives its own batches none: records behind the adopted log are of no epoch, and the latest one goes on.
+# A gateway's own batches have no epoch: the latest epoch of the imported log also covers the records after it.
 
 #: Stands for no epoch, or no offset.
 NONE = -1
 
 
 class EpochEnd(NamedTuple):
-    """The largest epoch up to a requested one, and the offset behind its last record."""
+    """The largest epoch up to a requested one, and the offset after its last record."""
 
     epoch: int
     end_offset: int
@@ -315,22 +321,22 @@ class LeaderEpochs:
         """The newest epoch; NONE without any."""
         return self.entries[-1][0] if self.entries else NONE
 
-    def at(self, state: PartitionState, offset: int) -> int:
+    def epoch_of(self, state: PartitionState, offset: int) -> int:
         """The epoch of the batch at an offset; NONE for a batch that no broker wrote."""
         row = state.segments.find(offset)
         if row >= len(state.segments) or state.segments[row].leader_epoch < 0:
             return NONE
-        place = bisect_right([start for _, start in self.entries], offset)
-        return self.entries[place - 1][0] if place else NONE
+        index = bisect_right([start for _, start in self.entries], offset)
+        return self.entries[index - 1][0] if index else NONE
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
         """The end of an epoch that a consumer has met: the start of the next one, or the log end."""
         if not self.entries or epoch == self.latest:
             return EpochEnd(epoch, log_end_offset)
-        place = bisect_right([each for each, _ in self.entries], epoch)
-        if epoch < 0 or place == len(self.entries):
+        index = bisect_right([entry_epoch for entry_epoch, _ in self.entries], epoch)
+        if epoch < 0 or index == len(self.entries):
             return EpochEnd(NONE, NONE)
-        return EpochEnd(self.entries[place - 1][0] if place else epoch, self.entries[place][1])
+        return EpochEnd(self.entries[index - 1][0] if index else epoch, self.entries[index][1])
 
 
 def leader_epochs(storage: Storage, topic: str, partition: int) -> LeaderEpochs:
@@ -350,7 +356,7 @@ class LogOffsets(NamedTuple):
 
 
 class VisibleEnd(NamedTuple):
-    """The offset behind the last record that a consumer may see, and the size of the log."""
+    """The offset after the last record visible to consumers, and the size of the log."""
 
     offset: int
     log_bytes: int
@@ -388,28 +394,28 @@ class Partition:
         return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
 
     def is_free(self, *, flush: bool) -> bool:
-        """True if an append in place, or a flush, would not have had to wait for a lock a moment ago."""
+        """True if a direct append, or a flush, would not have waited for a lock a moment ago."""
         with self._log() as log:
             return log.is_free(flush=flush)
 
     def append_run(self, run: BatchRun, fence: Fence) -> Appended:
-        """Append batches of the gateway in place, unless `fence` refuses. Raises as `PartitionLog.append`."""
+        """Append batches of the gateway directly, unless `fence` refuses. Raises as `PartitionLog.append`."""
         with self._log() as log:
             (appended,) = log.append_runs([run], fence, timeout_s=OWN_WAIT_S)
             return appended
 
     def end_transaction(self, marker: BatchRun, fence: Fence, *, timeout_s: float | None = None) -> Appended | None:
-        """Append the end marker of a producer's transaction in place, if it is open here. Raises as `append_run`."""
+        """Append the end marker of a producer's transaction directly, if it is open here. Raises as `append_run`."""
         with self._log() as log:
             return log.end_transaction(marker, fence, timeout_s=timeout_s)
 
     def sync(self, appended: Appended | None, *, timeout_s: float | None = None) -> None:
-        """Return when the appended batches, or else the whole log, are on the device. Raises StorageError."""
+        """Return when the appended batches, or else the whole log, are durable. Raises StorageError."""
         with self._log() as log:
             log.flush(appended, timeout_s=timeout_s)
 
     def state(self) -> PartitionState:
-        """The partition as it is now: on a local disk with all appends, else as of the last refresh."""
+        """The current partition: on a local disk with all appends, else as of the last refresh."""
         snapshot = self.fresh.refresh() if self.fresh.is_local else self.fresh.snapshot
         try:
             return self._state(snapshot)

@@ -14,7 +14,7 @@ from distlog.core.topic import Topic
 class RefreshingTopic:
     """The topic in the folder `name`; safe between threads.
 
-    On a local disk a look for the next commit costs next to nothing, so each use is fresh. On an object store it is
+    On a local disk a check for the next commit costs next to nothing, so each use is fresh. On an object store it is
     a request.
     """
 
@@ -41,18 +41,18 @@ class RefreshingTopic:
         called_ms = monotonic_ms()
         if called_ms - self._refreshed_ms >= max_age_ms:
             with self._lock:
-                # another thread may have refreshed it meanwhile
+                # another thread may have refreshed it concurrently
                 if self._refreshed_ms <= called_ms:
-                    begun_ms = monotonic_ms()
+                    started_ms = monotonic_ms()
                     self.topic.current.refresh()
-                    self._refreshed_ms = begun_ms
+                    self._refreshed_ms = started_ms
         return self.snapshot
 
     def _has_changed(self) -> bool:
         """True if there is a next commit, or the folder was deleted, and the last one with it."""
-        known, newest, following = self._files
+        cached, newest, following = self._files
         snapshot = self.snapshot
-        if known is not snapshot:
+        if cached is not snapshot:
             newest, following = (
                 self.topic.storage.local_path(paths.commit_file(snapshot.version + more)) for more in (0, 1)
             )

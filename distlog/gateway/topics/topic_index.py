@@ -1,4 +1,4 @@
-"""The topics of a root on an object store, as a list of all of them shows them: most are looked at by nobody else."""
+"""The topics of a root on an object store, for listings of all topics: most are not used otherwise."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.gateway.topics.refreshing_topic import monotonic_ms
 
-#: The age of what is known of a topic, for each topic of the list: 33 looks a second, however many there are.
+#: The age of a topic's entry for each listed topic: 33 reads a second for any number of topics.
 LOOK_MS = 30
-#: So many looks are worth the index on storage: the looks of other gateways are read first, and new ones kept.
+#: From this many reads on, the index on storage is used: other gateways' results are read first, and new ones stored.
 MANY_LOOKS = 100
 #: How long the commit of a known version is taken to be there; one from the index is looked for at the first look.
 PROOF_MS = 3_600_000
-#: No topic has so many versions, nor any time so many ms.
+#: Larger than any topic's version and any time in ms.
 _MOST = 1 << 53
 #: The bytes of an index are at most these: about 200 for each topic.
 _MOST_BYTES = 256 << 20
@@ -37,7 +37,7 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class TopicSummary(NamedTuple):
-    """The facts of a topic that clients are told; its id is that of `client_id`."""
+    """A topic as clients see it; its id comes from `client_id`."""
 
     name: str
     topic_id: str
@@ -50,13 +50,13 @@ def client_id(name: str, snapshot: Snapshot) -> str:
     A copy of a folder has the id of the original. Clients fetch by ids, and would get the records of the one for the
     other. So a topic in a folder of another name than it was created with has an id that is made of both.
     """
-    own = snapshot.topic_id
-    return own if name == snapshot.name else str(uuid.uuid5(uuid.UUID(own), name))
+    topic_id = snapshot.topic_id
+    return topic_id if name == snapshot.name else str(uuid.uuid5(uuid.UUID(topic_id), name))
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A topic at a version, behind which there was none at `seen_ms` of the store's clock; or that there is no topic.
+class _IndexedTopic:
+    """A topic's version that was the newest at `seen_ms` of the store's clock; or a missing topic.
 
     For `kept_ms` after that, the next version shows whether anything has changed: no vacuum deletes it before. The
     version's own commit was there at `proven_ms`. Without it the folder is another one, which was made by hand.
@@ -71,8 +71,8 @@ class _Known:
     proven_ms: int = 0
 
     @classmethod
-    def of(cls, name: str, snapshot: Snapshot | None) -> _Known:
-        """The knowledge of a snapshot in the folder `name`; None for no topic, which no one request can tell."""
+    def of(cls, name: str, snapshot: Snapshot | None) -> _IndexedTopic:
+        """The entry for a snapshot in the folder `name`; None for no topic, which no single request can verify."""
         if snapshot is None:
             return cls("", "", 0, -1, 0, 0)
         partitions = 0 if snapshot.dropped else len(snapshot.partitions)
@@ -81,11 +81,11 @@ class _Known:
         return cls(*ids, partitions, snapshot.version, seen_ms, kept_ms, seen_ms)
 
     @classmethod
-    def parse(cls, fields: Any) -> _Known:
+    def parse(cls, fields: Any) -> _IndexedTopic:
         """A topic in the index. Raises ValueError, TypeError."""
         topic_id, commit_id, *numbers = fields
         partitions, version, seen_ms, kept_ms = numbers
-        if not all(type(each) is int and 0 <= each < _MOST for each in numbers) or partitions > MAX_PARTITIONS:
+        if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or partitions > MAX_PARTITIONS:
             raise ValueError("a number is out of its range")
         return cls(str(uuid.UUID(topic_id)), str(uuid.UUID(commit_id)), partitions, version, seen_ms, kept_ms)
 
@@ -93,8 +93,8 @@ class _Known:
         """Its place in the index."""
         return [self.topic_id, self.commit_id, self.partitions, self.version, self.seen_ms, self.kept_ms]
 
-    def is_told_at(self, time_ms: int) -> bool:
-        """True if the next version tells at this time of the store's clock whether anything has changed."""
+    def is_verifiable_at(self, time_ms: int) -> bool:
+        """True if the next version shows, at this time of the store's clock, whether the topic has changed."""
         return self.seen_ms > 0 and -CLOCKS_DIFFER_MS <= time_ms - self.seen_ms < self.kept_ms
 
     def is_proven_at(self, time_ms: int) -> bool:
@@ -113,57 +113,57 @@ class TopicIndex:
 
     def __init__(self, root: Storage, clock: Callable[[], int] = monotonic_ms) -> None:
         self._root, self._clock, self._lock = root, clock, threading.Lock()
-        self._known: dict[str, _Known] = {}
+        self._topics: dict[str, _IndexedTopic] = {}
         self._looked_ms: dict[str, int] = {}
         self._looks = 0
 
-    def facts(self, names: Collection[str], max_age_ms: int) -> dict[str, TopicSummary | Exception]:
+    def summaries(self, names: Collection[str], max_age_ms: int) -> dict[str, TopicSummary | Exception]:
         """The topics in these folders as they were at most `max_age_ms` ago, or the error of each one."""
         with self._lock:
-            self._forget(self._known.keys() - set(names))
+            self._forget(self._topics.keys() - set(names))
             due = self._due(names, max_age_ms)
             if len(due) >= MANY_LOOKS:
                 self._read(names)
                 due = self._due(names, max_age_ms)
-            errors = dict(zip(due, in_parallel(self._look, due), strict=True))
+            errors = dict(zip(due, in_parallel(self._read_topic, due), strict=True))
             self._looks += len(due)
             if self._looks >= MANY_LOOKS:
                 self._write()
-            facts_or_errors = dict[str, TopicSummary | Exception]()
+            summaries_or_errors = dict[str, TopicSummary | Exception]()
             for name in names:
                 if (error := errors.get(name)) is not None:
-                    facts_or_errors[name] = error
-                elif (known := self._known.get(name)) is not None and known.partitions:
-                    facts_or_errors[name] = TopicSummary(name, known.topic_id, known.partitions)
-            return facts_or_errors
+                    summaries_or_errors[name] = error
+                elif (indexed := self._topics.get(name)) is not None and indexed.partitions:
+                    summaries_or_errors[name] = TopicSummary(name, indexed.topic_id, indexed.partitions)
+            return summaries_or_errors
 
     def forget(self, name: str) -> None:
-        """Look at a topic anew: it was dropped, or is another one by now. It does not wait for looks under way."""
+        """Forget a topic that was dropped or replaced; does not wait for reads in flight."""
         self._forget([name])
 
     def _forget(self, names: Collection[str]) -> None:
         for name in names:
-            self._known.pop(name, None)
+            self._topics.pop(name, None)
             self._looked_ms.pop(name, None)
 
     def _due(self, names: Collection[str], max_age_ms: int) -> list[str]:
         oldest_ms = self._clock() - max_age_ms
-        return [name for name in names if self._looked_ms.get(name, -1) <= oldest_ms or name not in self._known]
+        return [name for name in names if self._looked_ms.get(name, -1) <= oldest_ms or name not in self._topics]
 
-    def _look(self, name: str) -> Exception | None:
+    def _read_topic(self, name: str) -> Exception | None:
         """Look whether a topic has changed, and read it if it has, or may have."""
         storage, looked_ms = self._root.child(name), self._clock()
         try:
-            known, asked_ms = self._known.get(name), storage.replied_ms()
-            if known is not None and known.is_told_at(asked_ms) and _is_newest(storage, known, asked_ms):
-                proven_ms = known.proven_ms if known.is_proven_at(asked_ms) else asked_ms
-                known = dataclasses.replace(known, seen_ms=asked_ms, proven_ms=proven_ms)
+            indexed, asked_ms = self._topics.get(name), storage.replied_ms()
+            if indexed is not None and indexed.is_verifiable_at(asked_ms) and _is_newest(storage, indexed, asked_ms):
+                proven_ms = indexed.proven_ms if indexed.is_proven_at(asked_ms) else asked_ms
+                indexed = dataclasses.replace(indexed, seen_ms=asked_ms, proven_ms=proven_ms)
             else:
-                known = _Known.of(name, SnapshotLoader(storage).load_few())
+                indexed = _IndexedTopic.of(name, SnapshotLoader(storage).load_few())
         except Exception as error:
             self._forget([name])
             return error
-        self._known[name], self._looked_ms[name] = known, looked_ms
+        self._topics[name], self._looked_ms[name] = indexed, looked_ms
         return None
 
     def _read(self, names: Collection[str]) -> None:
@@ -173,20 +173,20 @@ class TopicIndex:
             fields = index["topics"]
             if index["crc32c"] != crc32c(_encoded(fields)):
                 raise ValueError("its checksum is wrong")
-            stored = {name: _Known.parse(fields[name]) for name in names if name in fields}
+            stored = {name: _IndexedTopic.parse(fields[name]) for name in names if name in fields}
         except FileNotFoundError:
             return
         except (StorageError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            _log.warning("the index of topics is ignored, and will be written anew: %s", error)
+            _log.warning("the index of topics is ignored, and will be written again: %s", error)
             return
         now_ms, looked_ms = self._root.replied_ms(), self._clock()
-        for name, each in stored.items():
-            known = self._known.get(name)
-            if each.is_told_at(now_ms) and (known is None or known.seen_ms < each.seen_ms):
-                self._known[name], self._looked_ms[name] = each, looked_ms - max(0, now_ms - each.seen_ms)
+        for name, entry in stored.items():
+            indexed = self._topics.get(name)
+            if entry.is_verifiable_at(now_ms) and (indexed is None or indexed.seen_ms < entry.seen_ms):
+                self._topics[name], self._looked_ms[name] = entry, looked_ms - max(0, now_ms - entry.seen_ms)
 
     def _write(self) -> None:
-        topics = {name: each.fields() for name, each in self._known.items() if each.seen_ms and each.topic_id}
+        topics = {name: entry.fields() for name, entry in self._topics.items() if entry.seen_ms and entry.topic_id}
         try:
             self._root.put(paths.TOPIC_INDEX, _encoded({"topics": topics, "crc32c": crc32c(_encoded(topics))}))
         except StorageError as error:
@@ -199,14 +199,14 @@ def _encoded(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _is_newest(storage: Storage, known: _Known, asked_ms: int) -> bool:
-    """True if there is no later version, and that of `known` is the one that was seen."""
-    if not _is_missing(storage, known.version + 1):
+def _is_newest(storage: Storage, indexed: _IndexedTopic, asked_ms: int) -> bool:
+    """Return whether no later version exists, and the version of `indexed` is the one that was read."""
+    if not _is_missing(storage, indexed.version + 1):
         return False
-    if known.is_proven_at(asked_ms):
+    if indexed.is_proven_at(asked_ms):
         return True
-    commit = CommitFiles(storage).read(known.version)
-    return commit is not None and commit.id == known.commit_id
+    commit = CommitFiles(storage).read(indexed.version)
+    return commit is not None and commit.id == indexed.commit_id
 
 
 def _is_missing(storage: Storage, version: int) -> bool:

@@ -1,1 +1,1 @@
-"""Transactions of Kafka's clients: their producers, their partitions, and their ends."""
+"""Transactions of Kafka clients: their producers, their partitions, and their ends."""

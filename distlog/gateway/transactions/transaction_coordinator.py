@@ -1,4 +1,4 @@
-"""The transactions of Kafka's clients, over any topics of a root and the positions of groups: all or nothing."""
+"""The transactions of Kafka clients, over any topics of a root and the offsets of groups: all or nothing."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class TransactionEnds:
         for topic, number in sorted(decided.partitions):
             numbers[topic].append(number)
         for partitions in in_parallel(lambda topic: self._end(decided, topic, numbers[topic], timeout_s), numbers):
-            for each in partitions:
-                self._fetches.appended(each)
+            for partition in partitions:
+                self._fetches.appended(partition)
 
     def _end(
         self, decided: TransactionState, topic: str, numbers: Sequence[int], timeout_s: float
@@ -83,7 +83,7 @@ class TransactionEnds:
         results = hosted.end_transaction(markers, check, timeout_s=timeout_s) if markers else {}
         # all are awaited before any error is raised, so none is left on its way
         wait(results.values())
-        if any(isinstance(each.exception(), TopicNotFoundError) for each in results.values()):
+        if any(isinstance(result.exception(), TopicNotFoundError) for result in results.values()):
             # a new topic of the same name may have records of the transaction, too
             self._metadata.forget(hosted)
             return self._end(decided, topic, numbers, timeout_s)
@@ -110,15 +110,15 @@ def _is_ended(result: Future[Any]) -> bool:
 
 
 # After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
-# `__transaction_state`. A record is on the device before the step that it stands for:
+# `__transaction_state`. A record is durable before the step that it stands for:
 #
 #     init        Empty, of the producer's next epoch; an open transaction of the earlier producer is aborted first
 #     partitions  Ongoing, with all partitions so far; then batches may be appended to these, and to no others
-#     batches     by any gateway, if that record says so at the moment of the append; on the device when acknowledged
+#     batches     by any gateway, if that record allows it at the moment of the append; durable when acknowledged
 #     commit      PrepareCommit: this is the decision
 #     abort       PrepareAbort: the decision, too
 #     markers     in each partition the end marker
-#     complete    CompleteCommit, CompleteAbort: when all markers are on the device
+#     complete    CompleteCommit, CompleteAbort: when all markers are durable
 #
 # Each partition of `__transaction_state` has one gateway that coordinates its ids: the leader, which alone can write
 # there (distlog.gateway.topics.leadership). When it goes, the next leader reads the states that it left.
@@ -126,18 +126,18 @@ def _is_ended(result: Future[Any]) -> bool:
 # Each step is safe, wherever a gateway is killed, or stopped and continued:
 #
 # - A record is in a partition only if a durable state names that partition: so its transaction can be ended there.
-# - No record comes behind the marker. On a local disk, an append of a batch reads the state with the partition's lock
-#   held: either the decision is there, and the batch is refused, or it comes later, and then so does the marker,
+# - No record comes after the marker. On a local disk, an append of a batch reads the state with the partition's lock
+#   held: either the decision exists, and the batch is refused, or it comes later, and then so does the marker,
 #   with this lock held. On an object store, the commit of a batch reads the topic's newest commit, and then the
-#   state. If the decision is not there yet, then the commit of the marker comes later: either it comes behind the
+#   state. If the decision does not exist yet, then the commit of the marker comes later: either it follows the
 #   batch, or the batch meets it as a conflict, and reads the state again. So there a marker is written in each
-#   partition of the transaction, whether anything is open there or not.
+#   partition of the transaction, even where the transaction has no records.
 # - A marker ends no other transaction than its own: its append reads the state in the same way. A coordinator that
 #   was stopped finds another transaction there, and writes nothing.
-# - A decision is on the device before its first marker, and is never changed: it is finished by the next tick, or by
-#   the next coordinator, which has the states on the device before it reads them. Until then the id has no next
+# - A decision is durable before its first marker, and is never changed: it is finished by the next tick, or by
+#   the next coordinator, which syncs the states before it reads them. Until then the id has no next
 #   transaction. A former leader cannot write a decision.
-# - The records of a transaction are on the device before they are acknowledged, so before a producer commits them.
+# - The records of a transaction are durable before they are acknowledged, so before a producer commits them.
 #
 # Positions of groups are records of `__consumer_offsets`, one of its partitions as any other.
 
@@ -157,7 +157,7 @@ class CoordinatedTransaction:
 
 
 class TransactionCoordinator:
-    """The transactions by their ids, for many threads; `clock` tells the ms since 1970.
+    """The transactions by their ids, for many threads; `clock` returns ms since 1970.
 
     `check` raises TransactionRefusedError for an id that this gateway does not coordinate, or not yet. Methods raise
     that, and DistlogError when the storage fails: then the outcome is unknown, and the same call may be repeated.
@@ -183,10 +183,10 @@ class TransactionCoordinator:
             self._transactions.update(transactions)
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget these ids, which `check` refuses by now; no call is under way for them when this returns."""
+        """Forget these ids, which `check` already refuses; no call for them is running when this returns."""
         with self._lock:
             self._unloads += 1
-            unloaded = {id_: each for id_, each in self._transactions.items() if is_of(id_)}
+            unloaded = {id_: transaction for id_, transaction in self._transactions.items() if is_of(id_)}
         for id_, transaction in unloaded.items():
             with transaction.lock:
                 transaction.is_gone = True
@@ -194,21 +194,21 @@ class TransactionCoordinator:
                 self._transactions.pop(id_, None)
 
     def states(self, ids: Collection[str] | None = None) -> list[TransactionState]:
-        """The states of the known ones of these ids, or of all, by id."""
+        """The states of the known `ids`, or of all, by id."""
         for id_ in ids or ():
             self._check(id_)
         with self._lock:
-            wanted = sorted(self._transactions) if ids is None else ids
-            states = [self._transactions[id_].state for id_ in wanted if id_ in self._transactions]
+            sorted_ids = sorted(self._transactions) if ids is None else ids
+            states = [self._transactions[id_].state for id_ in sorted_ids if id_ in self._transactions]
         return [state for state in states if state is not None]
 
     def begin_producer(self, id_: str, timeout_ms: int, expected: ProducerId | None = None) -> ProducerId:
         """The next producer of an id: the one before is fenced, and its transaction aborted.
 
-        `expected` is the caller, if it was a producer of the id already: it goes on, unless another one has begun,
-        also after its transaction has timed out.
+        `expected` is the caller, if it was a producer of the id already: it continues, unless another one has
+        started, also after its transaction has timed out.
         """
-        with self._opened(id_) as transaction:
+        with self._locked(id_) as transaction:
             state, now_ms = transaction.state, self._clock()
             if state is None:
                 producer = ProducerId(self._new_id(), 0)
@@ -232,7 +232,7 @@ class TransactionCoordinator:
 
     def add_partitions(self, id_: str, producer: ProducerId, partitions: Collection[TopicPartition]) -> None:
         """Add the partitions to the producer's transaction; the first ones begin it."""
-        with self._opened_by(id_, producer) as transaction:
+        with self._locked_by(id_, producer) as transaction:
             state = self._finished(transaction)
             if state.status is TransactionStatus.ONGOING and state.partitions.issuperset(partitions):
                 return
@@ -243,7 +243,7 @@ class TransactionCoordinator:
     def end(self, id_: str, producer: ProducerId, *, is_committed: bool) -> None:
         """Commit or abort the producer's transaction; a repeated call is harmless."""
         status = TransactionStatus.COMPLETE_COMMIT if is_committed else TransactionStatus.COMPLETE_ABORT
-        with self._opened_by(id_, producer) as transaction:
+        with self._locked_by(id_, producer) as transaction:
             state = transaction.state
             if state is not None and state.status is TransactionStatus.ONGOING:
                 self._decide(transaction, state.decided(self._clock(), is_committed=is_committed))
@@ -258,8 +258,8 @@ class TransactionCoordinator:
         def attempt(id_: str) -> None:
             # after one has waited for a lock in vain, the others do not wait as long
             timeout_s = 0 if is_locked.is_set() else OWN_WAIT_S
-            try:  # an id that is gone meanwhile is done
-                with suppress(TransactionRefusedError), self._opened(id_, make=False) as transaction:
+            try:  # an id that was forgotten concurrently is done
+                with suppress(TransactionRefusedError), self._locked(id_, make=False) as transaction:
                     self._tick(id_, transaction, timeout_s)
             except DistlogError as error:
                 FAILURES.note(f"to end the transaction of {id_!r}, which is tried again,", error)
@@ -267,7 +267,10 @@ class TransactionCoordinator:
                     is_locked.set()
 
         # side by side: all producers of a job may have died at once, and each step may be a commit
-        in_parallel(attempt, [id_ for id_, each in list(self._transactions.items()) if _is_due(each.state, now_ms)])
+        in_parallel(
+            attempt,
+            [id_ for id_, transaction in list(self._transactions.items()) if _is_due(transaction.state, now_ms)],
+        )
 
     def _tick(self, id_: str, transaction: CoordinatedTransaction, timeout_s: float) -> None:
         state, now_ms = transaction.state, self._clock()
@@ -319,14 +322,14 @@ class TransactionCoordinator:
         return transaction.state
 
     @contextmanager
-    def _opened_by(self, id_: str, producer: ProducerId) -> Iterator[CoordinatedTransaction]:
-        """The transaction of this very producer, behind its lock."""
-        with self._opened(id_, make=False) as transaction:
+    def _locked_by(self, id_: str, producer: ProducerId) -> Iterator[CoordinatedTransaction]:
+        """The transaction of this very producer, with its lock held."""
+        with self._locked(id_, make=False) as transaction:
             check_producer(transaction.state, producer)
             yield transaction
 
     @contextmanager
-    def _opened(self, id_: str, *, make: bool = True) -> Iterator[CoordinatedTransaction]:
+    def _locked(self, id_: str, *, make: bool = True) -> Iterator[CoordinatedTransaction]:
         while True:
             unloads = self._unloads
             self._check(id_)
@@ -358,7 +361,7 @@ _PAUSE_S = 1.0
 
 
 class TransactionServices:
-    """The transactions whose ids this gateway coordinates by its lease, and fences for those of all ids."""
+    """The transactions that this gateway coordinates by its lease, and fences for all transactions."""
 
     def __init__(
         self,
@@ -376,7 +379,7 @@ class TransactionServices:
         #: The transactions that this gateway coordinates.
         self.coordinator = TransactionCoordinator(self._log, ends, clock, new_producer_id, self._check)
         self._changed, self._is_over, self._has_failed = threading.Event(), False, False
-        self._unloaded = groups.share(self.coordination, self._changed, self._log.look)
+        self._unloaded = groups.share(self.coordination, self._changed, self._log.read_partition_count)
         self._thread = threading.Thread(target=self._run, name="transactions", daemon=True)
 
     @property
@@ -389,29 +392,29 @@ class TransactionServices:
         self.tick()
         self._thread.start()
 
-    def fence(self, transactional_id: str, producer: ProducerId, place: TopicPartition) -> Fence:
+    def fence(self, transactional_id: str, producer: ProducerId, partition: TopicPartition) -> Fence:
         """A fence that refuses appends unless the producer's transaction is open, and has the partition `place`."""
-        return lambda snapshot: check_open(self._log.newest(transactional_id), producer, place)
+        return lambda snapshot: check_open(self._log.newest(transactional_id), producer, partition)
 
-    def check_hangs(self, producer_id: int, place: TopicPartition) -> None:
+    def check_hangs(self, producer_id: int, partition: TopicPartition) -> None:
         """Raise TransactionRefusedError if a transaction of the producer in a partition has a coordinator."""
         for state in self._log.of_producer(producer_id):
-            if place in state.partitions and not state.is_over:
+            if partition in state.partitions and not state.is_over:
                 raise TransactionRefusedError(ErrorCode.invalid_txn_state)
 
     def tick(self) -> None:
         """Load and unload by the lease, and run the timers of loaded transactions. Raises nothing."""
         try:
-            before = self.coordination.loaded
+            previous = self.coordination.loaded
             try:
                 self.coordination.step(self.coordinator)
             finally:
-                if before - self.coordination.loaded:
+                if previous - self.coordination.loaded:
                     self._unloaded.set()
             self.coordinator.tick()
             self._has_failed = False
         except GroupRefusedError:
-            # the lease has changed meanwhile
+            # the lease was changed concurrently
             return
         except Exception as error:
             if not self._has_failed:

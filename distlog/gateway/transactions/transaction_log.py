@@ -60,21 +60,21 @@ def check_producer(state: TransactionState | None, producer: ProducerId) -> None
         raise TransactionRefusedError(ErrorCode.producer_fenced)
 
 
-def check_open(state: TransactionState | None, producer: ProducerId, place: TopicPartition) -> None:
+def check_open(state: TransactionState | None, producer: ProducerId, partition: TopicPartition) -> None:
     """Raise TransactionRefusedError unless the producer's transaction is open, and has the partition `place`."""
     check_producer(state, producer)
-    if state is None or state.status is not TransactionStatus.ONGOING or place not in state.partitions:
+    if state is None or state.status is not TransactionStatus.ONGOING or partition not in state.partitions:
         raise TransactionRefusedError(ErrorCode.invalid_txn_state)
 
 
-#: `max.message.bytes` of the topics that hold them. Requests that lead to such batches are smaller.
+#: `max.message.bytes` of the topics that hold them. Requests that lead to large batches are smaller.
 MAX_BATCH_BYTES = 16 << 20
 
 
 def own_batch(
     records: Sequence[tuple[bytes, bytes | None]], now_ms: int, in_transaction_of: ProducerId | None = None
 ) -> BatchRun:
-    """One batch of these keys and values, of the time `now_ms`. Raises InvalidRecordError if it is too large."""
+    """One batch of keys and values, with the time `now_ms`. Raises InvalidRecordError if it is too large."""
     keys, values = zip(*records, strict=True)
     columns = {
         "timestamp": integers([now_ms] * len(records)),
@@ -146,7 +146,7 @@ class NewestStates:
             self._read_segments()
         for batches in self._tail.batches():
             rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
-            self._take(decode(batches.data, rows, columns=_COLUMNS))
+            self._add_records(decode(batches.data, rows, columns=_COLUMNS))
 
     def _read_segments(self) -> None:
         """Read several new segments at once; each was a commit, so most are small."""
@@ -158,10 +158,10 @@ class NewestStates:
             return
         for chunk in whole_logs(fresh.topic.reader, segments):
             for records in chunk.records(_COLUMNS, READ_UNCOMMITTED):
-                self._take(records)
+                self._add_records(records)
         self._tail.offset = state.log_end_offset
 
-    def _take(self, records: pa.RecordBatch) -> None:
+    def _add_records(self, records: pa.RecordBatch) -> None:
         for row in records.to_pylist():
             try:
                 apply_state(self._states, row["key"], row["value"])
@@ -186,8 +186,8 @@ class _StateTopic:
 class TransactionLog:
     """Keeps the newest state of each transactional id; for many threads, but for `begin` and `end`.
 
-    A missing topic is created with so many `partitions`; one that a broker left may have another number.
-    `clock` tells the ms.
+    A missing topic is created with `partitions`; one from a Kafka broker may have another number.
+    `clock` returns ms.
     """
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int], partitions: Callable[[], int]) -> None:
@@ -199,7 +199,7 @@ class TransactionLog:
         #: Appends on their way for which no call waits.
         self._later = set[Future[AppendInfo]]()
 
-    def look(self) -> int:
+    def read_partition_count(self) -> int:
         """Read the topic's number of partitions, if it exists; returns `partitions`. Raises DistlogError."""
         if self._partitions is None:
             with suppress(TopicNotFoundError):
@@ -217,7 +217,7 @@ class TransactionLog:
 
     def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
         """Lead partitions; an earlier leader writes nothing more. Raises the errors of `Leadership.begin`."""
-        self._opened().leadership.begin(partitions, may_lead)
+        self._open_topic().leadership.begin(partitions, may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
         """Write nothing more to these partitions."""
@@ -233,18 +233,18 @@ class TransactionLog:
         if state_topic is not None:
             self._compaction.step(state_topic.hosted.topic, state_topic.leadership.partitions)
 
-    def lost(self) -> Collection[int]:
-        """After a failure, the partitions to begin anew: another gateway leads them, or the topic was dropped."""
+    def lost_partitions(self) -> Collection[int]:
+        """After a failure, the partitions to load again: another gateway leads them, or the topic was dropped."""
         with self._lock:
             state_topic = self._state_topic
         if state_topic is None or not self._has_failed:
             return ()
-        is_new = self._opened() is not state_topic
-        lost = list(state_topic.leadership.partitions) if is_new else state_topic.leadership.lost()
+        is_new = self._open_topic() is not state_topic
+        partitions = list(state_topic.leadership.partitions) if is_new else state_topic.leadership.lost_partitions()
         self._has_failed = False
-        return lost
+        return partitions
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Return when all appends for which no call waits are stored, or were refused."""
         with self._lock:
             later = list(self._later)
@@ -257,58 +257,62 @@ class TransactionLog:
         """
         if not partitions:
             return
-        opened = self._opened()
-        if opened.hosted.is_local:
+        state_topic = self._open_topic()
+        if state_topic.hosted.is_local:
             # the gateway that wrote a state may have been killed before its sync, and loaded states are acted upon
-            ends = opened.hosted.topic.refresh().end_offsets()
+            ends = state_topic.hosted.topic.refresh().end_offsets()
             used = [number for number in partitions if ends[number]]
-            in_parallel(lambda number: opened.hosted.partition(number).sync(None), used)
-        # once for all of them
-        opened.hosted.refresh()
-        for states in in_parallel(lambda number: opened.newest[number].all(), sorted(partitions)):
+            in_parallel(lambda number: state_topic.hosted.partition(number).sync(None), used)
+        # once for all partitions
+        state_topic.hosted.refresh()
+        for states in in_parallel(lambda number: state_topic.newest[number].all(), sorted(partitions)):
             yield from states
 
     def newest(self, transactional_id: str) -> TransactionState | None:
         """The state of an id as the log has it now, from any leader. Raises DistlogError."""
-        return self._opened().newest[self.partition_of(transactional_id)].get(transactional_id)
+        return self._open_topic().newest[self.partition_of(transactional_id)].get(transactional_id)
 
     def of_producer(self, producer_id: int) -> list[TransactionState]:
         """The states of a producer as the log has them now; all partitions are read. Raises DistlogError."""
-        opened = self._opened()
-        opened.hosted.refresh()
-        return [state for newest in opened.newest for state in newest.all() if state.producer.id == producer_id]
+        state_topic = self._open_topic()
+        state_topic.hosted.refresh()
+        return [state for newest in state_topic.newest for state in newest.all() if state.producer.id == producer_id]
 
     def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
-        """Keep a state; on the device when this returns, if it `is_durable`. Raises DistlogError.
+        """Store a state; fsynced when this returns, if it `is_durable`. Raises DistlogError.
 
         On an object store, a state that is not has a commit of its own only if no other record comes soon.
         """
-        opened, id_, value = self._opened(), state.transactional_id, encode_state(state)
-        newest = opened.newest[self.partition_of(id_)]
-        if is_durable or opened.hosted.is_local:
-            newest.add(state, self._append(opened, id_, value, is_durable=is_durable))
+        state_topic, id_, value = self._open_topic(), state.transactional_id, encode_state(state)
+        newest = state_topic.newest[self.partition_of(id_)]
+        if is_durable or state_topic.hosted.is_local:
+            newest.add(state, self._append(state_topic, id_, value, is_durable=is_durable))
         else:
-            self._append_later(opened, id_, value).add_done_callback(partial(_add_written, newest, state))
+            self._append_later(state_topic, id_, value).add_done_callback(partial(_add_written, newest, state))
 
     def forget(self, transactional_id: str) -> None:
         """Delete the state of an id, as `write` keeps one that is not durable. Raises as `write`."""
-        opened = self._opened()
-        if opened.hosted.is_local:
-            self._append(opened, transactional_id, None, is_durable=False)
+        state_topic = self._open_topic()
+        if state_topic.hosted.is_local:
+            self._append(state_topic, transactional_id, None, is_durable=False)
         else:
             # many may be forgotten at a time, and share a commit
-            self._append_later(opened, transactional_id, None)
+            self._append_later(state_topic, transactional_id, None)
 
-    def _append(self, opened: _StateTopic, transactional_id: str, value: bytes | None, *, is_durable: bool) -> int:
-        number, run, fence = self._record(opened, transactional_id, value)
+    def _append(
+        self, state_topic: _StateTopic, transactional_id: str, value: bytes | None, *, is_durable: bool
+    ) -> int:
+        number, run, fence = self._record(state_topic, transactional_id, value)
         try:
-            return opened.hosted.append_run(number, run, fence, is_durable=is_durable).first_offset
+            return state_topic.hosted.append_run(number, run, fence, is_durable=is_durable).first_offset
         except (LeaderFencedError, TopicNotFoundError):
             self._has_failed = True
             raise
 
-    def _append_later(self, opened: _StateTopic, transactional_id: str, value: bytes | None) -> Future[AppendInfo]:
-        result = opened.hosted.append_run_later(*self._record(opened, transactional_id, value))
+    def _append_later(
+        self, state_topic: _StateTopic, transactional_id: str, value: bytes | None
+    ) -> Future[AppendInfo]:
+        result = state_topic.hosted.append_run_later(*self._record(state_topic, transactional_id, value))
         with self._lock:
             self._later.add(result)
         result.add_done_callback(self._end_later)
@@ -323,14 +327,16 @@ class TransactionLog:
         elif error is not None:
             FAILURES.note("to keep states of transactions, which their next coordinator ends again,", error)
 
-    def _record(self, opened: _StateTopic, transactional_id: str, value: bytes | None) -> tuple[int, BatchRun, Fence]:
+    def _record(
+        self, state_topic: _StateTopic, transactional_id: str, value: bytes | None
+    ) -> tuple[int, BatchRun, Fence]:
         number = self.partition_of(transactional_id)
         run = own_batch([(encode_key(transactional_id), value)], self._clock())
-        return number, run, partial(opened.leadership.check, partitions=(number,))
+        return number, run, partial(state_topic.leadership.check, partitions=(number,))
 
-    def _opened(self) -> _StateTopic:
+    def _open_topic(self) -> _StateTopic:
         """The topic; a new one if it was dropped. Raises DistlogError."""
-        hosted = self._metadata.own_topic(TRANSACTIONS_TOPIC, self.look(), _CONFIG)
+        hosted = self._metadata.own_topic(TRANSACTIONS_TOPIC, self.read_partition_count(), _CONFIG)
         self._partitions = hosted.topic.partitions
         with self._lock:
             if self._state_topic is None or self._state_topic.hosted is not hosted:

@@ -78,15 +78,17 @@ def test_a_look_whether_a_topic_could_be_created_creates_nothing(gateway: Gatewa
 def test_all_topics_are_listed_with_those_of_other_programs(gateway: GatewayServer, client: Any) -> None:
     create(client, "orders").result(30)
     distlog.create(f"{gateway.root}/by-a-program", partitions=4)
-    found = client.list_topics(timeout=30)
-    assert {name: len(topic.partitions) for name, topic in found.topics.items()} == {
+    actual = client.list_topics(timeout=30)
+    assert {name: len(topic.partitions) for name, topic in actual.topics.items()} == {
         "__consumer_offsets": 50,
         "__transaction_state": 50,
         "by-a-program": 4,
         "clicks": 2,
         "orders": 1,
     }
-    assert [(each.id, f"{each.host}:{each.port}") for each in found.brokers.values()] == [(0, gateway.address)]
+    assert [(broker.id, f"{broker.host}:{broker.port}") for broker in actual.brokers.values()] == [
+        (0, gateway.address)
+    ]
 
 
 def test_a_deleted_topic_is_gone_and_may_be_created_again(gateway: GatewayServer, client: Any) -> None:
@@ -110,8 +112,8 @@ def test_partitions_are_added_and_never_taken_away(gateway: GatewayServer, clien
 
 def test_settings_are_described_and_altered(gateway: GatewayServer, client: Any) -> None:
     resource = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, "clicks")
-    before = client.describe_configs([resource])[resource].result(30)
-    assert (before["retention.ms"].value, before["retention.ms"].is_default) == ("604800000", True)
+    previous = client.describe_configs([resource])[resource].result(30)
+    assert (previous["retention.ms"].value, previous["retention.ms"].is_default) == ("604800000", True)
     change = admin.AlterConfigOpType
     resource.add_incremental_config(admin.ConfigEntry("retention.ms", "5", incremental_operation=change.SET))
     resource.add_incremental_config(
@@ -139,15 +141,15 @@ def test_all_settings_are_replaced_as_older_programs_do(gateway: GatewayServer, 
         client.alter_configs([resource])[resource].result(30)
     assert topic.refresh().config.overrides() == {"retention.ms": "7"}
     with Wire(gateway) as wire:
-        for given, code in (
+        for value, code in (
             (None, ErrorCode.invalid_request),
             ("soon", ErrorCode.invalid_config),
             ("9", ErrorCode.none),
         ):
-            setting = sent.AlterableConfig(name="retention.ms", value=given)
+            setting = sent.AlterableConfig(name="retention.ms", value=value)
             resources = (sent.AlterConfigsResource(resource_type=2, resource_name="clicks", configs=(setting,)),)
-            (found,) = wire.ask(33, 2, resources=resources, validate_only=True).responses
-            assert found.error_code is code
+            (actual,) = wire.ask(33, 2, resources=resources, validate_only=True).responses
+            assert actual.error_code is code
     assert topic.refresh().config.overrides() == {"retention.ms": "7"}
 
 
@@ -182,11 +184,11 @@ def test_offsets_are_listed_by_the_admin_client(gateway: GatewayServer, client: 
     part = confluent_kafka.TopicPartition("clicks", 0)
     with Wire(gateway) as wire:
         producing(wire, DATA)
-    found = {
+    actual = {
         name: client.list_offsets({part: spec})[part].result(30).offset
         for name, spec in (("first", admin.OffsetSpec.earliest()), ("end", admin.OffsetSpec.latest()))
     }
-    assert found == {"first": 0, "end": 2}
+    assert actual == {"first": 0, "end": 2}
 
 
 def test_kafka_pythons_admin_client_works(gateway: GatewayServer) -> None:
@@ -208,14 +210,14 @@ def test_each_version_of_metadata_tells_of_unknown_topics(gateway: GatewayServer
     schema = import_module(f"kio.schema.metadata.v{version}.request")
     more = {"topic_id": None} if version >= 10 else {}
     topics = tuple(schema.MetadataRequestTopic(name=name, **more) for name in ("clicks", "none"))
-    asked: dict[str, Any] = {"topics": topics}
+    requested: dict[str, Any] = {"topics": topics}
     if version >= 8:
-        asked["include_topic_authorized_operations"] = False
+        requested["include_topic_authorized_operations"] = False
     if 8 <= version <= 10:
-        asked["include_cluster_authorized_operations"] = False
+        requested["include_cluster_authorized_operations"] = False
     with Wire(gateway) as wire:
-        told = wire.ask(METADATA, version, **asked)
-    assert {each.name: (each.error_code.value, len(each.partitions)) for each in told.topics} == {
+        response = wire.ask(METADATA, version, **requested)
+    assert {topic.name: (topic.error_code.value, len(topic.partitions)) for topic in response.topics} == {
         "clicks": (0, 2),
         "none": (3, 0),
     }
@@ -224,14 +226,14 @@ def test_each_version_of_metadata_tells_of_unknown_topics(gateway: GatewayServer
 @pytest.mark.parametrize("version", [10, 11, 12])
 def test_metadata_of_an_id_that_nobody_has_is_told_in_each_version(gateway: GatewayServer, version: int) -> None:
     schema = import_module(f"kio.schema.metadata.v{version}.request")
-    asked: dict[str, Any] = {
+    requested: dict[str, Any] = {
         "topics": (schema.MetadataRequestTopic(name=None, topic_id=uuid.UUID(int=7)),),
         "include_topic_authorized_operations": False,
     }
     if version == 10:
-        asked["include_cluster_authorized_operations"] = False
+        requested["include_cluster_authorized_operations"] = False
     with Wire(gateway) as wire:
-        (topic,) = wire.ask(METADATA, version, **asked).topics
+        (topic,) = wire.ask(METADATA, version, **requested).topics
     assert (topic.error_code, topic.name) == (ErrorCode.unknown_topic_id, None if version == 12 else "")
 
 
@@ -247,31 +249,31 @@ def test_the_gateway_tells_its_settings_and_which_of_them_were_given(tmp_path: P
     with GatewayServer(str(tmp_path), port=0, settings=settings) as gateway:
         client = admin.AdminClient({"bootstrap.servers": gateway.address})
         resource = admin.ConfigResource(admin.ConfigResource.Type.BROKER, "0")
-        found = client.describe_configs([resource])[resource].result(30)
+        actual = client.describe_configs([resource])[resource].result(30)
         with Wire(gateway) as wire:
             (refused,) = wire.ask(32, 4, **_describing("1")).results
             (changed,) = wire.ask(32, 4, **_describing("")).results
-    told = {name: (one.value, one.is_default, one.is_read_only) for name, one in found.items()}
-    assert told["max.connections.per.ip"] == ("500", False, True)
-    assert told["log.retention.ms"] == ("7200000", False, True)
-    assert told["message.max.bytes"] == ("1048588", True, True)
-    assert told["group.max.size"] == (str(2**31 - 1), True, True)
+    reply = {name: (setting.value, setting.is_default, setting.is_read_only) for name, setting in actual.items()}
+    assert reply["max.connections.per.ip"] == ("500", False, True)
+    assert reply["log.retention.ms"] == ("7200000", False, True)
+    assert reply["message.max.bytes"] == ("1048588", True, True)
+    assert reply["group.max.size"] == (str(2**31 - 1), True, True)
     assert refused.error_code is ErrorCode.invalid_request
     assert (changed.error_code, changed.configs) == (ErrorCode.none, ())
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_the_listener_is_a_setting_too_as_this_client_is_told_to_find_it(tmp_path: Path, version: int) -> None:
-    asked = _describing("0", version, ("advertised.listeners",)) | {"include_synonyms": True}
-    told = []
+    requested = _describing("0", version, ("advertised.listeners",)) | {"include_synonyms": True}
+    codes = []
     for advertised in (None, ("log.example.org", 9092), ("fd00::7", 9092)):
         with serving(tmp_path, advertised=advertised) as gateway, Wire(gateway) as wire:
-            (result,) = wire.ask(32, version, **asked).results
-            (one,) = result.configs
-            assert (result.error_code, one.name, one.read_only) == (ErrorCode.none, "advertised.listeners", True)
-            assert [(each.name, each.value) for each in one.synonyms] == [(one.name, one.value)]
-            told.append((one.value.replace(str(gateway.port), "PORT"), int(one.config_source)))
-    assert told == [
+            (result,) = wire.ask(32, version, **requested).results
+            (first,) = result.configs
+            assert (result.error_code, first.name, first.read_only) == (ErrorCode.none, "advertised.listeners", True)
+            assert [(synonym.name, synonym.value) for synonym in first.synonyms] == [(first.name, first.value)]
+            codes.append((first.value.replace(str(gateway.port), "PORT"), int(first.config_source)))
+    assert codes == [
         ("PLAINTEXT://127.0.0.1:PORT", 5),
         ("PLAINTEXT://log.example.org:9092", 4),
         ("PLAINTEXT://[fd00::7]:9092", 4),
@@ -297,12 +299,12 @@ def test_what_is_asked_for_again_and_again_is_told_once(gateway: GatewayServer) 
     partitions = again("describe_producers.v0", "TopicRequest", name="clicks", partition_indexes=(0, 0, 1))
     groups = again("offset_fetch.v8", "OffsetFetchRequestGroup", group_id="g", topics=None)
     with Wire(gateway) as wire:
-        told = wire.ask(METADATA, 12, topics=named + other, include_topic_authorized_operations=False)
-        assert [each.name for each in told.topics] == ["clicks"]
-        asked = {"include_synonyms": False, "include_documentation": False}
-        assert len(wire.ask(32, 4, resources=resources, **asked).results) == 1
+        response = wire.ask(METADATA, 12, topics=named + other, include_topic_authorized_operations=False)
+        assert [topic.name for topic in response.topics] == ["clicks"]
+        requested = {"include_synonyms": False, "include_documentation": False}
+        assert len(wire.ask(32, 4, resources=resources, **requested).results) == 1
         described = wire.ask(15, 5, groups=("g", "g", "h"), include_authorized_operations=False)
         assert len(described.groups) == 2
         (of_topic,) = wire.ask(61, 0, topics=partitions).topics
-        assert [each.partition_index for each in of_topic.partitions] == [0, 1]
+        assert [partition.partition_index for partition in of_topic.partitions] == [0, 1]
         assert len(wire.ask(9, 8, groups=groups, require_stable=False).groups) == 1

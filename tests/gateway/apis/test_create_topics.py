@@ -23,29 +23,33 @@ CREATE_TOPICS, CREATE_PARTITIONS = APIS[19], APIS[37]
 def test_a_topic_is_created_and_told_of_in_each_version(gateway: GatewayServer, version: int) -> None:
     schema = import_module(f"kio.schema.create_topics.v{version}.request")
     setting = schema.CreatableTopicConfig(name="retention.ms", value="1000")
-    asked = schema.CreatableTopic(
+    requested = schema.CreatableTopic(
         name="orders", num_partitions=3, replication_factor=-1, assignments=(), configs=(setting,)
     )
     with Wire(gateway) as wire:
         body = wire.ask(
-            CREATE_TOPICS.key, version, topics=(asked,), timeout=datetime.timedelta(seconds=1), validate_only=False
+            CREATE_TOPICS.key,
+            version,
+            topics=(requested,),
+            timeout=datetime.timedelta(seconds=1),
+            validate_only=False,
         )
-    (told,) = body.topics
-    assert (told.name, told.error_code) == ("orders", ErrorCode.none)
+    (reply,) = body.topics
+    assert (reply.name, reply.error_code) == ("orders", ErrorCode.none)
     topic = opened(gateway, "orders")
     assert (topic.partitions, topic.config.overrides()) == (3, {"retention.ms": "1000"})
     if version >= 5:
-        found = {each.name: (each.value, each.config_source) for each in told.configs}
-        assert (told.num_partitions, found["retention.ms"], found["flush.messages"]) == (3, ("1000", 1), ("1", 5))
+        actual = {config.name: (config.value, config.config_source) for config in reply.configs}
+        assert (reply.num_partitions, actual["retention.ms"], actual["flush.messages"]) == (3, ("1000", 1), ("1", 5))
     if version >= 7:
-        assert str(told.topic_id) == topic.snapshot.topic_id
+        assert str(reply.topic_id) == topic.snapshot.topic_id
 
 
 def created(wire: Wire, *names: str, validate_only: bool = False, **fields: Any) -> list[tuple[str, str | None]]:
     """The code and the text of each topic that a client wants to create."""
     topics = [{"name": name, "num_partitions": 1, "replication_factor": 1, **fields} for name in names]
-    told = wire.plain(CREATE_TOPICS.key, 5, topics=topics, validate_only=validate_only)
-    return [(each.error_code.name, each.error_message) for each in told.topics]
+    response = wire.plain(CREATE_TOPICS.key, 5, topics=topics, validate_only=validate_only)
+    return [(topic.error_code.name, topic.error_message) for topic in response.topics]
 
 
 def test_a_topic_whose_metrics_would_have_the_name_of_another_one_is_refused(gateway: GatewayServer) -> None:
@@ -54,13 +58,13 @@ def test_a_topic_whose_metrics_would_have_the_name_of_another_one_is_refused(gat
     with Wire(gateway) as wire:
         assert created(wire, "a_b") == collides
         assert created(wire, "a_b", validate_only=True) == collides
-        # a topic that is there is told as that
+        # an existing topic is reported as existing
         assert created(wire, "a.b") == [("topic_already_exists", "Topic 'a.b' already exists.")]
         assert created(wire, "a-b", "ab") == [("none", None)] * 2
-        # also beside one that the gateway has just created
+        # also with one that the gateway has just created
         assert created(wire, "c_d.e") == [("none", None)]
         assert created(wire, "c.d_e")[0][0] == "invalid_topic_exception"
-        # a library has no metrics: what it makes beside another topic is there for clients
+        # a library has no metrics: a topic that it creates next to another one exists for clients
         distlog.create(f"{gateway.root}/a_b")
         assert created(wire, "a_b") == [("topic_already_exists", "Topic 'a_b' already exists.")]
 
@@ -74,10 +78,10 @@ def test_a_topic_may_have_the_name_that_a_dropped_one_had_with_a_period(gateway:
 def test_no_topic_is_created_by_its_use_beside_one_whose_metrics_have_its_name(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "a.b"))
     with serving(tmp_path, auto_create_topics=True) as gateway, Wire(gateway) as wire:
-        wanted = [{"name": name} for name in ("a_b", "a-b")]
-        told = wire.plain(METADATA, 9, topics=wanted, allow_auto_topic_creation=True)
-    assert [each.error_code.name for each in told.topics] == ["invalid_topic_exception", "none"]
-    assert sorted(each.name for each in tmp_path.glob("a*")) == ["a-b", "a.b"]
+        requested = [{"name": name} for name in ("a_b", "a-b")]
+        response = wire.plain(METADATA, 9, topics=requested, allow_auto_topic_creation=True)
+    assert [topic.error_code.name for topic in response.topics] == ["invalid_topic_exception", "none"]
+    assert sorted(folder.name for folder in tmp_path.glob("a*")) == ["a-b", "a.b"]
 
 
 @pytest.mark.parametrize(
@@ -93,11 +97,11 @@ def test_a_topic_that_a_broker_refuses_is_refused(
     gateway: GatewayServer, fields: dict[str, Any], code: str, text: str
 ) -> None:
     with Wire(gateway) as wire:
-        ((found, why),) = created(wire, "orders", **fields)
-    assert (found, text in (why or "")) == (code, True)
+        ((actual, reason),) = created(wire, "orders", **fields)
+    assert (actual, text in (reason or "")) == (code, True)
 
 
-#: The brokers of partitions, by the numbers of these: what is wrong with them in Kafka's words, or None.
+#: The brokers of partitions: Kafka's error message for them, or None.
 ASSIGNMENTS = [
     ([(0, [0]), (1, [1, 2])], None),
     ([(0, [])], "The manual partition assignment includes an empty replica list."),
@@ -113,8 +117,8 @@ def test_brokers_that_are_assigned_by_hand_are_checked(
 ) -> None:
     assignments = [{"partition_index": number, "broker_ids": brokers} for number, brokers in assigned]
     with Wire(gateway) as wire:
-        told = created(wire, "orders", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    assert told == [("none" if text is None else "invalid_replica_assignment", text)]
+        reply = created(wire, "orders", num_partitions=-1, replication_factor=-1, assignments=assignments)
+    assert reply == [("none" if text is None else "invalid_replica_assignment", text)]
     if text is None:
         assert opened(gateway, "orders").partitions == len(assigned)
 
@@ -133,19 +137,19 @@ def test_brokers_that_are_assigned_by_hand_are_checked(
 def test_partitions_are_added_only_with_as_many_assignments(
     gateway: GatewayServer, brokers: list[list[int]] | None, text: str | None
 ) -> None:
-    assignments = None if brokers is None else [{"broker_ids": each} for each in brokers]
+    assignments = None if brokers is None else [{"broker_ids": broker} for broker in brokers]
     topics = [{"name": "clicks", "count": 3, "assignments": assignments}]
     with Wire(gateway) as wire:
-        (told,) = wire.plain(CREATE_PARTITIONS.key, 3, topics=topics).results
+        (response,) = wire.plain(CREATE_PARTITIONS.key, 3, topics=topics).results
     code = ErrorCode.none if text is None else ErrorCode.invalid_replica_assignment
-    assert (told.error_code, told.error_message) == (code, text)
+    assert (response.error_code, response.error_message) == (code, text)
     assert opened(gateway).partitions == (3 if text is None else 2)
 
 
 def test_a_topic_that_is_not_there_is_told_in_the_words_of_a_broker(gateway: GatewayServer) -> None:
     topics = [{"name": "nosuch", "count": 3, "assignments": None}]
     with Wire(gateway) as wire:
-        (told,) = wire.plain(CREATE_PARTITIONS.key, 3, topics=topics).results
-    # the library's own words are about an address, which clients are not told
+        (response,) = wire.plain(CREATE_PARTITIONS.key, 3, topics=topics).results
+    # the library's own message has an address, which clients must not get
     text = "This server does not host this topic-partition."
-    assert (told.error_code, told.error_message) == (ErrorCode.unknown_topic_or_partition, text)
+    assert (response.error_code, response.error_message) == (ErrorCode.unknown_topic_or_partition, text)

@@ -30,25 +30,25 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def described(wire: Wire, *numbers: int, topic: str = "clicks") -> dict[int, Any]:
-    """What is told of each partition."""
-    told = wire.ask(61, 0, topics=(TopicRequest(name=topic, partition_indexes=numbers),))
-    ((name, partitions),) = [(each.name, each.partitions) for each in told.topics]
+    """Describe the producers of each partition."""
+    response = wire.ask(61, 0, topics=(TopicRequest(name=topic, partition_indexes=numbers),))
+    ((name, partitions),) = [(topic.name, topic.partitions) for topic in response.topics]
     assert name == topic
-    return {each.partition_index: each for each in partitions}
+    return {partition.partition_index: partition for partition in partitions}
 
 
-def rows(told: Any) -> list[tuple[int, ...]]:
+def rows(partition: Any) -> list[tuple[int, ...]]:
     """(id, epoch, last sequence, coordinator's epoch, begin of the open transaction) of each producer."""
-    assert told.error_code is NONE
+    assert partition.error_code is NONE
     return [
         (
-            each.producer_id,
-            each.producer_epoch,
-            each.last_sequence,
-            each.coordinator_epoch,
-            each.current_txn_start_offset,
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.coordinator_epoch,
+            producer.current_txn_start_offset,
         )
-        for each in told.active_producers
+        for producer in partition.active_producers
     ]
 
 
@@ -61,11 +61,11 @@ def test_how_long_a_silent_producer_is_known_is_a_setting(root: str) -> None:
     """`producer.id.expiration.ms`; who is not known any more may begin with any number."""
     times, config = [now_ms()], GatewayConfig(linger_ms=1, producer_id_expiration_ms=1000)
     with GatewayServer(root, port=0, config=config, clock=lambda: times[0]) as gateway, Wire(gateway) as wire:
-        told = list[ErrorCode]()
+        codes = list[ErrorCode]()
         for later_ms, sequence in ((0, 0), (999, 5), (10, 5)):
             times[0] += later_ms
-            told.append(producing(wire, numbered(sequence, times[0] - later_ms)).error_code)
-    assert told == [NONE, ErrorCode.out_of_order_sequence_number, NONE]
+            codes.append(producing(wire, numbered(sequence, times[0] - later_ms)).error_code)
+    assert codes == [NONE, ErrorCode.out_of_order_sequence_number, NONE]
 
 
 def test_a_numbered_producer_is_named_with_its_last_sequence_and_time(root: str) -> None:
@@ -73,13 +73,13 @@ def test_a_numbered_producer_is_named_with_its_last_sequence_and_time(root: str)
         assert rows(described(wire, 0)[0]) == []
         for sequence in range(3):
             assert producing(wire, numbered(sequence)).error_code is NONE
-        found = described(wire, 0, 1)
-        assert rows(found[0]) == [(7, 3, 2, -1, -1)]
-        assert rows(found[1]) == []
+        actual = described(wire, 0, 1)
+        assert rows(actual[0]) == [(7, 3, 2, -1, -1)]
+        assert rows(actual[1]) == []
     with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
-        told = described(wire, 0)[0]
-        assert rows(told) == [(7, 3, 2, -1, -1)]
-        assert [each.last_timestamp for each in told.active_producers] == [1000]
+        response = described(wire, 0)[0]
+        assert rows(response) == [(7, 3, 2, -1, -1)]
+        assert [producer.last_timestamp for producer in response.active_producers] == [1000]
 
 
 def test_an_open_transaction_is_told_with_its_first_offset_and_not_after_its_end(root: str) -> None:
@@ -89,10 +89,10 @@ def test_an_open_transaction_is_told_with_its_first_offset_and_not_after_its_end
         assert producer.init() is NONE
         assert producer.add(("clicks", 0)) == [NONE]
         assert producer.send(b"v") is NONE
-        who = (producer.producer_id, producer.epoch)
-        assert (*who, 0, -1, 1) in rows(described(wire, 0)[0])
+        identity = (producer.producer_id, producer.epoch)
+        assert (*identity, 0, -1, 1) in rows(described(wire, 0)[0])
         assert producer.end() is NONE
-        (ended,) = [each for each in rows(described(wire, 0)[0]) if each[0] == who[0]]
+        (ended,) = [row for row in rows(described(wire, 0)[0]) if row[0] == identity[0]]
         assert ended[-1] == -1
 
 
@@ -101,7 +101,7 @@ def test_a_sealed_partition_tells_of_its_producers_and_gets_no_active_segment(tm
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         # of records that are older than a day nobody knows the producer
         assert producing(wire, numbered(0, now_ms())).error_code is NONE
-        # an append by commit seals what is in place
+        # an append by commit seals the active segment
         distlog.open(f"{tmp_path}/clicks").append([{"value": b"v"}])
         version = distlog.open(f"{tmp_path}/clicks").version
         assert rows(described(wire, 0)[0]) == [(7, 3, 0, -1, -1)]
@@ -118,7 +118,7 @@ def test_what_there_is_not_gets_kafkas_code(root: str) -> None:
 def test_it_writes_nothing(root: str) -> None:
     with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
         described(wire, 0, 1)
-        before = sorted(each.name for each in Storage(f"{root}/clicks").list("_commits"))
+        previous = sorted(file.name for file in Storage(f"{root}/clicks").list("_commits"))
         described(wire, 0, 1)
-        assert sorted(each.name for each in Storage(f"{root}/clicks").list("_commits")) == before
-        assert [name for name in before if name.endswith(".json")] == [paths.commit_file(0)]
+        assert sorted(file.name for file in Storage(f"{root}/clicks").list("_commits")) == previous
+        assert [name for name in previous if name.endswith(".json")] == [paths.commit_file(0)]

@@ -29,22 +29,22 @@ def filled(wire: Wire, count: int) -> None:
 
 def offsets_in(records: bytes) -> list[int]:
     """The base offsets of the batches in a response."""
-    found, position = [], 0
+    actual, position = [], 0
     while position < len(records):
-        found.append(int.from_bytes(records[position : position + 8], "big"))
+        actual.append(int.from_bytes(records[position : position + 8], "big"))
         position += 12 + int.from_bytes(records[position + 8 : position + 12], "big")
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("version", range(4, 13))
 def test_each_version_gets_the_batches_as_they_were_sent(gateway: GatewayServer, version: int) -> None:
     with Wire(gateway) as wire:
         filled(wire, 3)
-        told = fetching(wire, 1, version=version)
-    assert (told.error_code, told.high_watermark, told.last_stable_offset) == (ErrorCode.none, 3, 3)
-    assert offsets_in(told.records) == [1, 2]
+        response = fetching(wire, 1, version=version)
+    assert (response.error_code, response.high_watermark, response.last_stable_offset) == (ErrorCode.none, 3, 3)
+    assert offsets_in(response.records) == [1, 2]
     # but for the offset and the leader epoch, which are the log's to set
-    assert told.records[16 : len(told.records) // 2] == data(b"1")[16:]
+    assert response.records[16 : len(response.records) // 2] == data(b"1")[16:]
 
 
 def test_batches_of_a_commit_have_the_offsets_that_the_commit_gave(gateway: GatewayServer) -> None:
@@ -67,48 +67,48 @@ def test_only_the_first_batch_of_a_response_may_be_too_large(gateway: GatewaySer
         producing(wire, data(), partition=1)
         fields = fetch_fields(12, [("clicks", 0, 0), ("clicks", 1, 0)], max_bytes=len(data()) + 10)
         (topic,) = wire.ask(FETCH, 12, **fields).responses
-        assert [offsets_in(each.records) for each in topic.partitions] == [[0], []]
+        assert [offsets_in(partition.records) for partition in topic.partitions] == [[0], []]
 
 
 @pytest.mark.parametrize("offset", [-1, 2, 1 << 40])
 def test_an_offset_outside_of_the_log_is_told_at_once(gateway: GatewayServer, offset: int) -> None:
     with Wire(gateway) as wire:
         filled(wire, 1)
-        told = fetching(wire, offset, max_wait_ms=30_000)
-        assert told.error_code is ErrorCode.offset_out_of_range
+        response = fetching(wire, offset, max_wait_ms=30_000)
+        assert response.error_code is ErrorCode.offset_out_of_range
 
 
 def test_an_unknown_partition_is_told_at_once(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         for topic, partition in (("clicks", 2), ("none", 0), ("not/a/name", 0)):
-            told = fetching(wire, 0, partition, topic=topic, max_wait_ms=30_000)
-            assert told.error_code in (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
+            response = fetching(wire, 0, partition, topic=topic, max_wait_ms=30_000)
+            assert response.error_code in (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
 
 
 def test_a_fetch_waits_until_a_client_appends(gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch) -> None:
     # the append itself wakes it
-    monkeypatch.setattr(DelayedFetches, "_look", lambda self: None)
+    monkeypatch.setattr(DelayedFetches, "_check", lambda self: None)
     with Wire(gateway) as consumer, Wire(gateway) as producer:
         fields = fetch_fields(12, [("clicks", 0, 0), ("clicks", 1, 0)], max_wait_ms=30_000)
-        asked = consumer.send(FETCH, 12, **fields)
+        correlation_id = consumer.send(FETCH, 12, **fields)
         until(lambda: len(gateway.broker.fetches) == 1)
         producing(producer, data(), partition=1)
-        (topic,) = consumer.answer(FETCH, 12, asked).responses
-    assert [offsets_in(each.records) for each in topic.partitions] == [[], [0]]
+        (topic,) = consumer.answer(FETCH, 12, correlation_id).responses
+    assert [offsets_in(partition.records) for partition in topic.partitions] == [[], [0]]
 
 
 def test_a_fetch_waits_until_another_process_appends(gateway: GatewayServer) -> None:
     topic = opened(gateway)
     with Wire(gateway) as consumer:
-        for offset, append in enumerate((_in_place, _by_commit, _in_place)):
-            asked = consumer.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, offset)], max_wait_ms=30_000))
+        for offset, append in enumerate((_directly, _by_commit, _directly)):
+            correlation_id = consumer.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, offset)], max_wait_ms=30_000))
             until(lambda: len(gateway.broker.fetches) == 1)
             append(topic)
-            (told,) = consumer.answer(FETCH, 12, asked).responses[0].partitions
-            assert offsets_in(told.records) == [offset]
+            (response,) = consumer.answer(FETCH, 12, correlation_id).responses[0].partitions
+            assert offsets_in(response.records) == [offset]
 
 
-def _in_place(topic: distlog.Topic) -> None:
+def _directly(topic: distlog.Topic) -> None:
     with topic.writer() as writer:
         writer.append(b"v", partition=0)
 
@@ -121,21 +121,21 @@ def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for(gateway: GatewayServer) 
     with Wire(gateway) as consumer, Wire(gateway) as producer:
         size = len(data())
         fields = fetch_fields(12, [("clicks", 0, 0)], max_wait_ms=30_000, min_bytes=3 * size)
-        asked = consumer.send(FETCH, 12, **fields)
+        correlation_id = consumer.send(FETCH, 12, **fields)
         for _ in range(3):
             until(lambda: len(gateway.broker.fetches) == 1)
             producing(producer, data())
-        (told,) = consumer.answer(FETCH, 12, asked).responses[0].partitions
-    assert offsets_in(told.records) == [0, 1, 2]
+        (response,) = consumer.answer(FETCH, 12, correlation_id).responses[0].partitions
+    assert offsets_in(response.records) == [0, 1, 2]
 
 
 def test_a_fetch_is_answered_with_what_there_is_when_it_waited_long_enough(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         filled(wire, 1)
-        begun = time.monotonic()
-        told = fetching(wire, 0, max_wait_ms=100, min_bytes=1 << 20)
-        assert time.monotonic() - begun >= 0.1
-        assert offsets_in(told.records) == [0]
+        started_s = time.monotonic()
+        response = fetching(wire, 0, max_wait_ms=100, min_bytes=1 << 20)
+        assert time.monotonic() - started_s >= 0.1
+        assert offsets_in(response.records) == [0]
         assert fetching(wire, 1, max_wait_ms=10).records == b""
 
 
@@ -148,11 +148,11 @@ def test_a_client_that_went_away_is_not_waited_for(gateway: GatewayServer) -> No
 
 def test_the_end_of_the_gateway_answers_those_that_wait(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
-        asked = wire.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], max_wait_ms=30_000))
+        correlation_id = wire.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], max_wait_ms=30_000))
         until(lambda: len(gateway.broker.fetches) == 1)
         assert gateway.stop()
-        (told,) = wire.answer(FETCH, 12, asked).responses[0].partitions
-        assert (told.error_code, told.records) == (ErrorCode.none, b"")
+        (response,) = wire.answer(FETCH, 12, correlation_id).responses[0].partitions
+        assert (response.error_code, response.records) == (ErrorCode.none, b"")
         assert wire.is_closed
 
 
@@ -167,7 +167,7 @@ def test_records_that_slow_clients_do_not_take_are_bounded(tmp_path: Path) -> No
         for wire in slow:
             wire.send(FETCH, 12, **fields)
         until(lambda: counted(gateway, "requests", api="Fetch") == len(slow))
-        # the more they have, the less one more of them gets: there is something left for others
+        # the more they have, the less the next one gets: some memory is left for other clients
         assert len(fetching(producer, 0).records) > 900_000
         assert gateway.broker.fetch_memory.used <= 8 * len(large)
         for wire in slow:
@@ -201,24 +201,24 @@ def listed(wire: Wire, version: int, timestamp: int, partition: int = 0) -> tupl
     from importlib import import_module
 
     schema = import_module(f"kio.schema.list_offsets.v{version}.request")
-    asked = schema.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-    topic = schema.ListOffsetsTopic(name="clicks", partitions=(asked,))
+    requested = schema.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+    topic = schema.ListOffsetsTopic(name="clicks", partitions=(requested,))
     fields = {"isolation_level": 0} if version >= 2 else {}
-    (told,) = wire.ask(LIST_OFFSETS, version, replica_id=-1, topics=(topic,), **fields).topics[0].partitions
-    assert told.error_code is ErrorCode.none
-    return told.offset, told.timestamp
+    (response,) = wire.ask(LIST_OFFSETS, version, replica_id=-1, topics=(topic,), **fields).topics[0].partitions
+    assert response.error_code is ErrorCode.none
+    return response.offset, response.timestamp
 
 
 def test_many_consumers_of_one_partition_get_each_record_once(gateway: GatewayServer) -> None:
-    found: list[list[int]] = []
+    actual: list[list[int]] = []
 
     def consume() -> None:
         with Wire(gateway) as wire:
             offsets: list[int] = []
             while len(offsets) < 50:
-                told = fetching(wire, len(offsets), max_wait_ms=10_000)
-                offsets += offsets_in(told.records)
-            found.append(offsets)
+                response = fetching(wire, len(offsets), max_wait_ms=10_000)
+                offsets += offsets_in(response.records)
+            actual.append(offsets)
 
     threads = [threading.Thread(target=consume) for _ in range(4)]
     for thread in threads:
@@ -227,16 +227,16 @@ def test_many_consumers_of_one_partition_get_each_record_once(gateway: GatewaySe
         filled(wire, 50)
     for thread in threads:
         thread.join()
-    assert found == [list(range(50))] * 4
+    assert actual == [list(range(50))] * 4
 
 
 @pytest.mark.parametrize("version", [12, 17])
 def test_a_gateway_offers_no_fetch_session(gateway: GatewayServer, version: int) -> None:
     topic = opened(gateway)
     topic.append([{"partition": 0, "value": b"v"}])
-    place = (uuid.UUID(topic.snapshot.topic_id) if version > 12 else "clicks", 0, 0)
+    partition = (uuid.UUID(topic.snapshot.topic_id) if version > 12 else "clicks", 0, 0)
     with Wire(gateway) as wire:
-        opening = wire.ask(FETCH, version, **fetch_fields(version, [place], session_id=0, session_epoch=0))
+        opening = wire.ask(FETCH, version, **fetch_fields(version, [partition], session_id=0, session_epoch=0))
         assert opening.session_id == 0
         assert opening.responses[0].partitions[0].records
         next_fetch = wire.ask(FETCH, version, **fetch_fields(version, [], session_id=7, session_epoch=1))

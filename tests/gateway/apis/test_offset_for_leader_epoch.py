@@ -20,29 +20,29 @@ from distlog.gateway.gateway_server import GatewayServer
 OFFSET_FOR_LEADER_EPOCH = 23
 
 
-def asked(wire: Wire, version: int, partition: int, epoch: int = 0, topic: str = "clicks") -> Any:
-    """What a consumer is told that has read records of the epoch."""
+def epoch_end(wire: Wire, version: int, partition: int, epoch: int = 0, topic: str = "clicks") -> Any:
+    """Request the end of an epoch as a consumer that has read its records."""
     schema = import_module(f"kio.schema.offset_for_leader_epoch.v{version}.request")
-    one = schema.OffsetForLeaderPartition(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
-    topics = (schema.OffsetForLeaderTopic(topic=topic, partitions=(one,)),)
+    first = schema.OffsetForLeaderPartition(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
+    topics = (schema.OffsetForLeaderTopic(topic=topic, partitions=(first,)),)
     fields = {"replica_id": -1} if version >= 3 else {}
-    (told,) = wire.ask(OFFSET_FOR_LEADER_EPOCH, version, topics=topics, **fields).topics[0].partitions
-    return told
+    (response,) = wire.ask(OFFSET_FOR_LEADER_EPOCH, version, topics=topics, **fields).topics[0].partitions
+    return response
 
 
 @pytest.mark.parametrize("version", range(2, 5))
 def test_an_epoch_ends_where_the_log_ends(gateway: GatewayServer, version: int) -> None:
     with Wire(gateway) as wire:
         for end, epoch in ((0, 0), (2, 0), (4, 3)):
-            told = asked(wire, version, 0, epoch)
-            assert (told.error_code, told.leader_epoch, told.end_offset) == (ErrorCode.none, epoch, end)
+            reply = epoch_end(wire, version, 0, epoch)
+            assert (reply.error_code, reply.leader_epoch, reply.end_offset) == (ErrorCode.none, epoch, end)
             producing(wire, batch([record(0), record(1)]))
 
 
 def test_what_is_not_there_is_unknown(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         for partition, topic in ((2, "clicks"), (0, "none")):
-            assert asked(wire, 4, partition, topic=topic).error_code is ErrorCode.unknown_topic_or_partition
+            assert epoch_end(wire, 4, partition, topic=topic).error_code is ErrorCode.unknown_topic_or_partition
 
 
 LIST_OFFSETS = 2
@@ -68,8 +68,8 @@ def test_an_adopted_epoch_ends_where_the_next_one_begins(root: str) -> None:
     """LeaderEpochFileCacheTest: endOffsetFor."""
     with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
         assert producing(wire, batch([record(0)])).error_code is ErrorCode.none
-        found = {epoch: asked(wire, 4, 0, epoch) for epoch in (-1, 0, 1, 4, 5, 7, 8)}
-        ends = {epoch: (told.leader_epoch, told.end_offset) for epoch, told in found.items()}
+        actual = {epoch: epoch_end(wire, 4, 0, epoch) for epoch in (-1, 0, 1, 4, 5, 7, 8)}
+        ends = {epoch: (reply.leader_epoch, reply.end_offset) for epoch, reply in actual.items()}
         assert ends == {-1: (-1, -1), 0: (0, 2), 1: (0, 2), 4: (4, 7), 5: (4, 7), 7: (7, 10), 8: (-1, -1)}
 
 
@@ -78,18 +78,18 @@ def test_an_offset_comes_with_the_epoch_of_its_batch(root: str) -> None:
     schema = import_module("kio.schema.list_offsets.v7.request")
 
     def listed(wire: Wire, time: int) -> tuple[int, int]:
-        one = schema.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=time)
-        topics = (schema.ListOffsetsTopic(name="clicks", partitions=(one,)),)
-        told = wire.ask(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
-        found = told.topics[0].partitions[0]
-        assert found.error_code is ErrorCode.none
-        return found.offset, found.leader_epoch
+        first = schema.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=time)
+        topics = (schema.ListOffsetsTopic(name="clicks", partitions=(first,)),)
+        reply = wire.ask(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+        actual = reply.topics[0].partitions[0]
+        assert actual.error_code is ErrorCode.none
+        return actual.offset, actual.leader_epoch
 
     with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
         late = {"base_timestamp": 5000, "max_timestamp": 5000}
         assert producing(wire, batch([record(0)], **late)).error_code is ErrorCode.none
-        told = {time: listed(wire, time) for time in (1001, 1002, 1007, 2000, 9000, -1, -2, -3, -4)}
-    assert told == {
+        reply = {time: listed(wire, time) for time in (1001, 1002, 1007, 2000, 9000, -1, -2, -3, -4)}
+    assert reply == {
         1001: (1, 0),
         1002: (2, 4),
         1007: (7, 7),

@@ -31,8 +31,12 @@ def values(gateway: GatewayServer) -> list[bytes]:
 def test_each_version_is_told_the_offset(gateway: GatewayServer, version: int) -> None:
     with Wire(gateway) as wire:
         for first in (0, 2):
-            told = producing(wire, data(b"a", b"b"), version=version)
-            assert (told.error_code, told.base_offset, told.log_append_time) == (ErrorCode.none, first, None)
+            response = producing(wire, data(b"a", b"b"), version=version)
+            assert (response.error_code, response.base_offset, response.log_append_time) == (
+                ErrorCode.none,
+                first,
+                None,
+            )
 
 
 def test_seconds_that_are_sent_as_milliseconds_give_one_warning_for_each_topic(gateway: GatewayServer) -> None:
@@ -41,8 +45,8 @@ def test_seconds_that_are_sent_as_milliseconds_give_one_warning_for_each_topic(g
     def produce() -> None:
         with Wire(gateway) as wire:
             for time in (ms, seconds, seconds):
-                told = producing(wire, data(b"a", base_timestamp=time, max_timestamp=time))
-                assert told.error_code is ErrorCode.none
+                response = producing(wire, data(b"a", base_timestamp=time, max_timestamp=time))
+                assert response.error_code is ErrorCode.none
 
     with pytest.warns(TimestampWarning) as warned:
         produce()
@@ -72,12 +76,21 @@ def test_other_acks_are_refused(gateway: GatewayServer) -> None:
 
 
 def test_partitions_succeed_and_fail_by_themselves(gateway: GatewayServer) -> None:
-    asked = [("clicks", 0, data(b"a")), ("clicks", 5, data(b"b")), ("none", 0, data(b"c")), ("clicks", 1, data(b"d"))]
+    requested = [
+        ("clicks", 0, data(b"a")),
+        ("clicks", 5, data(b"b")),
+        ("none", 0, data(b"c")),
+        ("clicks", 1, data(b"d")),
+    ]
     with Wire(gateway) as wire:
-        body = wire.ask(PRODUCE, 9, **produce_fields(9, asked))
-    told = {(each.name, one.index): one.error_code for each in body.responses for one in each.partition_responses}
+        body = wire.ask(PRODUCE, 9, **produce_fields(9, requested))
+    reply = {
+        (response.name, partition.index): partition.error_code
+        for response in body.responses
+        for partition in response.partition_responses
+    }
     unknown = ErrorCode.unknown_topic_or_partition
-    assert told == {
+    assert reply == {
         ("clicks", 0): ErrorCode.none,
         ("clicks", 5): unknown,
         ("none", 0): unknown,
@@ -112,18 +125,18 @@ def test_a_bad_batch_gets_kafkas_code_and_appends_nothing(
     gateway: GatewayServer, records: bytes, code: ErrorCode
 ) -> None:
     with Wire(gateway) as wire:
-        told = producing(wire, records)
-        assert (told.error_code, told.base_offset) == (code, -1)
-        assert told.error_message
+        response = producing(wire, records)
+        assert (response.error_code, response.base_offset) == (code, -1)
+        assert response.error_message
         assert producing(wire, data(b"good")).base_offset == 0
 
 
 def test_the_records_that_a_topic_does_not_take_are_named(gateway: GatewayServer) -> None:
     opened(gateway).alter_config({"cleanup.policy": "compact"})
     with Wire(gateway) as wire:
-        told = producing(wire, batch([record(0, key=b"k"), record(1, key=None)]))
-    assert told.error_code is ErrorCode.invalid_record
-    assert [each.batch_index for each in told.record_errors] == [1]
+        response = producing(wire, batch([record(0, key=b"k"), record(1, key=None)]))
+    assert response.error_code is ErrorCode.invalid_record
+    assert [error.batch_index for error in response.record_errors] == [1]
 
 
 def test_a_batch_that_is_sent_again_is_told_its_first_offset(gateway: GatewayServer) -> None:
@@ -138,25 +151,25 @@ def test_a_batch_that_is_sent_again_is_told_its_first_offset(gateway: GatewaySer
 def test_a_gap_in_the_sequence_numbers_is_refused(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         producing(wire, data(b"v", producer=7, sequence=0))
-        told = producing(wire, data(b"v", producer=7, sequence=2))
-        assert told.error_code is ErrorCode.out_of_order_sequence_number
+        response = producing(wire, data(b"v", producer=7, sequence=2))
+        assert response.error_code is ErrorCode.out_of_order_sequence_number
         assert producing(wire, data(b"v", producer=7, sequence=1)).base_offset == 1
 
 
 def test_an_older_epoch_is_fenced(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         producing(wire, data(b"v", producer=7, epoch=3, sequence=0))
-        told = producing(wire, data(b"v", producer=7, epoch=2, sequence=1))
-        assert told.error_code is ErrorCode.invalid_producer_epoch
+        response = producing(wire, data(b"v", producer=7, epoch=2, sequence=1))
+        assert response.error_code is ErrorCode.invalid_producer_epoch
 
 
 def test_each_producer_id_is_another(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
-        found = {
+        actual = {
             wire.ask(22, 4, transactional_id=None, transaction_timeout=wire_ms(0)).producer_id for _ in range(50)
         }
-    assert len(found) == 50
-    assert min(found) >= 0
+    assert len(actual) == 50
+    assert min(actual) >= 0
 
 
 def wire_ms(ms: int) -> object:
@@ -168,9 +181,9 @@ def wire_ms(ms: int) -> object:
 def test_the_append_time_is_told(gateway: GatewayServer) -> None:
     opened(gateway).alter_config({"message.timestamp.type": "LogAppendTime"})
     with Wire(gateway) as wire:
-        told = producing(wire, data(b"a"))
+        response = producing(wire, data(b"a"))
     (row,) = opened(gateway).scan(partitions=[0]).to_table().to_pylist()
-    assert told.log_append_time == row["timestamp"]
+    assert response.log_append_time == row["timestamp"]
 
 
 def test_a_dropped_topic_is_unknown_and_one_that_is_created_again_is_another(gateway: GatewayServer) -> None:
@@ -184,11 +197,11 @@ def test_a_dropped_topic_is_unknown_and_one_that_is_created_again_is_another(gat
 
 
 def circles(wire: Wire, frame: bytes, times: int) -> Counter[str]:
-    """The kinds of objects of the gateway that only the garbage collector finds after so many answers.
+    """The kinds of objects of the gateway that only the garbage collector finds after `times` responses.
 
     A collection stops the thread of all connections, for as long as a request takes.
     """
-    # what was there before does not count, and to look at it twice would take most of such a test
+    # earlier objects do not count, and checking them twice would take most of the test's time
     gc.freeze()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
@@ -198,8 +211,8 @@ def circles(wire: Wire, frame: bytes, times: int) -> Counter[str]:
             assert wire.frame()
         gc.collect()
         # other threads of the tests may leave objects of their own
-        ours = (each for each in map(type, gc.garbage) if each.__module__.startswith(("distlog", "concurrent")))
-        return Counter(each.__name__ for each in ours)
+        ours = (kind for kind in map(type, gc.garbage) if kind.__module__.startswith(("distlog", "concurrent")))
+        return Counter(our.__name__ for our in ours)
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

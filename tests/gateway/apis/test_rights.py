@@ -1,4 +1,4 @@
-"""Each API needs its rights: a client without them is refused as by Kafka, and nothing changes or is told."""
+"""Each API needs its rights: a client without them is refused as in Kafka, and nothing changes or is disclosed."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ class Case:
     """A request, its codes without a right, and rights that are enough; `fields` of the newest version."""
 
     key: int
-    told: ErrorCode
+    code: ErrorCode
     rights: tuple[str, ...]
     fields: dict[str, Any] = field(default_factory=dict)
     version: int | None = None
 
     @property
-    def place(self) -> tuple[int, int]:
+    def key_and_version(self) -> tuple[int, int]:
         """The API and its version."""
         return self.key, APIS[self.key].newest if self.version is None else self.version
 
     @property
     def name(self) -> str:
         """The API, and what is special."""
-        return f"{APIS[self.key].name}-{self.told.name}-{self.place[1]}"
+        return f"{APIS[self.key].name}-{self.code.name}-{self.key_and_version[1]}"
 
 
-def on(topic: str = "clicks", **each: Any) -> list[dict[str, Any]]:
-    return [{"name": topic, "topic": topic, "partitions": [each]}]
+def on(topic: str = "clicks", **fields: Any) -> list[dict[str, Any]]:
+    return [{"name": topic, "topic": topic, "partitions": [fields]}]
 
 
 TXN = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0}
@@ -86,7 +86,7 @@ MEMBER = {
 }
 MEMBERSHIP = {"group_id": "g", "session_timeout": 1, "protocol_type": "consumer"}
 MARKERS = {"markers": [{"producer_id": 1, "topics": [{"name": "clicks", "partition_indexes": [0]}]}]}
-MADE = {"topics": [{"name": "made", "num_partitions": 1, "replication_factor": 1}]}
+NEW_TOPIC = {"topics": [{"name": "made", "num_partitions": 1, "replication_factor": 1}]}
 FETCHED = [{"name": "clicks", "partition_indexes": [0]}]
 ANY_ACL = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
 NO_FILTERS = {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
@@ -150,10 +150,10 @@ CASES = [
     Case(13, OF_GROUP, ("READ group g",), {"group_id": "g", "member_id": "m"}, 0),
     Case(14, OF_GROUP, ("READ group g",), GROUP),
     Case(15, OF_GROUP, ("DESCRIBE group g",), {"groups": ["g"]}),
-    Case(19, OF_TOPIC, ("CREATE topic made",), MADE),
+    Case(19, OF_TOPIC, ("CREATE topic made",), NEW_TOPIC),
     Case(20, OF_TOPIC, ("DELETE topic made",), {"topics": [{"name": "made"}]}),
     Case(20, OF_TOPIC, ("DELETE topic made",), {"topic_names": ["made"]}, 5),
-    Case(19, OF_TOPIC, ("CREATE cluster",), MADE, 2),
+    Case(19, OF_TOPIC, ("CREATE cluster",), NEW_TOPIC, 2),
     Case(21, OF_TOPIC, ("DELETE topic clicks",), {"topics": on(partition_index=0, offset=-1)}),
     Case(
         22,
@@ -208,7 +208,7 @@ CASES = [
     Case(74, OF_CLUSTER, ("DESCRIBE_CONFIGS cluster",), {"resource_types": []}),
     Case(75, OF_TOPIC, ("DESCRIBE topic clicks",), {"topics": [{"name": "clicks"}], "response_partition_limit": 9}),
 ]
-#: The APIs without a code of denial: all clients may ask, and are told what they may know; see the tests below.
+#: The APIs without an error code for missing rights: they return what a client may see; see the tests below.
 SILENT = {16, 17, 18, 36, 60, 66}
 
 
@@ -217,12 +217,12 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]
     """One with a record in `clicks`; everyone may use the group and the transactional id `open`."""
     with with_acls(tmp_path_factory.mktemp("acls")) as served:
         assert served.broker.acls is not None
-        everyone = (f"{each} open" for each in ("ALL group", "ALL transactional_id"))
-        served.broker.acls.create(right(each, "User:*") for each in everyone)
+        everyone = (f"{rights} open" for rights in ("ALL group", "ALL transactional_id"))
+        served.broker.acls.create(right(rights, "User:*") for rights in everyone)
         opened(served).append([{"value": b"secret"}])
         with UserWire(served, "root") as root:
             begin = {"transactional_id": "u", "transaction_timeout": 99_999, "producer_id": -1, "producer_epoch": -1}
-            until(lambda: (told := root.plain(22, 4, **begin)).error_code is E.none and told)
+            until(lambda: (response := root.plain(22, 4, **begin)).error_code is E.none and response)
             producer = served.broker.transactions.coordinator.states(["u"])[0].producer
             added = {
                 "v3_and_below_transactional_id": "u",
@@ -234,8 +234,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]
 
 
 @contextmanager
-def given(gateway: GatewayServer, *rights: str) -> Iterator[RootAcls]:
-    """Alice has these rights meanwhile."""
+def granted(gateway: GatewayServer, *rights: str) -> Iterator[RootAcls]:
+    """Alice has these rights within the block."""
     acls = gateway.broker.acls
     assert acls is not None
     acls.create(map(right, rights))
@@ -258,7 +258,7 @@ def alice(gateway: GatewayServer) -> Iterator[UserWire]:
 
 
 def state(gateway: GatewayServer) -> Any:
-    """What a request without rights must not change."""
+    """The state that a request without rights must not change."""
     acls = gateway.broker.acls
     assert acls is not None
     topic = opened(gateway)
@@ -269,7 +269,7 @@ def state(gateway: GatewayServer) -> Any:
         gateway.broker.configs.groups.groups,
         acls.acls,
         gateway.broker.users and gateway.broker.users.secrets,
-        [each.group for each in gateway.broker.groups.admin.list()],
+        [group.group for group in gateway.broker.groups.admin.list()],
     )
 
 
@@ -281,24 +281,24 @@ def test_the_rights_of_every_api_are_tested() -> None:
 def test_a_client_without_rights_is_refused_and_changes_nothing(
     gateway: GatewayServer, mallory: UserWire, case: Case
 ) -> None:
-    before = state(gateway)
-    response = mallory.plain(*case.place, **case.fields)
-    found = codes(response)
-    assert case.told in found
-    assert found - {case.told} <= {E.none}
+    previous = state(gateway)
+    response = mallory.plain(*case.key_and_version, **case.fields)
+    actual = codes(response)
+    assert case.code in actual
+    assert actual - {case.code} <= {E.none}
     assert b"secret" not in repr(response).encode()
-    assert state(gateway) == before
+    assert state(gateway) == previous
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_client_with_just_these_rights_is_not_refused(gateway: GatewayServer, alice: UserWire, case: Case) -> None:
-    with given(gateway, *case.rights) as acls:
-        response = alice.plain(*case.place, **case.fields)
+    with granted(gateway, *case.rights) as acls:
+        response = alice.plain(*case.key_and_version, **case.fields)
         assert codes(response).isdisjoint(DENIED)
         # each of the rights is needed
         for missing in map(right, case.rights):
             acls.delete([missing])
-            response = alice.plain(*case.place, **case.fields)
+            response = alice.plain(*case.key_and_version, **case.fields)
             assert codes(response) & DENIED, missing
             acls.create([missing])
 
@@ -307,11 +307,11 @@ def test_a_client_with_just_these_rights_is_not_refused(gateway: GatewayServer, 
     "case", [case for case in CASES if "clicks" in repr(case.fields)], ids=lambda case: case.name
 )
 def test_a_missing_topic_is_refused_as_one_that_is_there(mallory: UserWire, case: Case) -> None:
-    def asked(name: str) -> str:
+    def shown(name: str) -> str:
         fields = eval(repr(case.fields).replace("clicks", name))
-        return repr(mallory.plain(*case.place, **fields)).replace(name, "clicks")
+        return repr(mallory.plain(*case.key_and_version, **fields)).replace(name, "clicks")
 
-    assert asked("clicks") == asked("nowhere")
+    assert shown("clicks") == shown("nowhere")
 
 
 def test_records_by_the_id_of_a_topic_need_the_same_rights(
@@ -319,13 +319,13 @@ def test_records_by_the_id_of_a_topic_need_the_same_rights(
 ) -> None:
     (topic,) = UserWire(gateway, "root").plain(3, 12, topics=[{"name": "clicks"}]).topics
     for topic_id, code in ((topic.topic_id, OF_TOPIC), (uuid.UUID(int=9), E.unknown_topic_id)):
-        wanted = [{"topic_id": topic_id, "partitions": [{"partition": 0, "partition_max_bytes": 99}]}]
+        requested = [{"topic_id": topic_id, "partitions": [{"partition": 0, "partition_max_bytes": 99}]}]
         produced = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": DATA}]}]
-        assert codes(mallory.plain(1, 17, max_bytes=99, topics=wanted)) - {E.none} == {code}
+        assert codes(mallory.plain(1, 17, max_bytes=99, topics=requested)) - {E.none} == {code}
         assert codes(mallory.plain(0, 13, transactional_id=None, acks=-1, topic_data=produced)) - {E.none} == {code}
-    wanted = [{"topic_id": topic.topic_id, "partitions": [{"partition": 0, "partition_max_bytes": 99}]}]
-    with given(gateway, "READ topic clicks"):
-        assert codes(alice.plain(1, 17, max_bytes=99, topics=wanted)).isdisjoint(DENIED)
+    requested = [{"topic_id": topic.topic_id, "partitions": [{"partition": 0, "partition_max_bytes": 99}]}]
+    with granted(gateway, "READ topic clicks"):
+        assert codes(alice.plain(1, 17, max_bytes=99, topics=requested)).isdisjoint(DENIED)
 
 
 def test_metadata_of_all_topics_has_those_that_a_client_may_describe(
@@ -335,15 +335,15 @@ def test_metadata_of_all_topics_has_those_that_a_client_may_describe(
         everything = {"topics": [] if version == 0 else None}
         assert mallory.plain(3, version, **everything).topics == ()
         # an empty list is all topics in version 0, but a list of refused ones is not
-        (told,) = mallory.plain(3, version, topics=[{"name": "clicks"}]).topics
-        assert (told.name, told.error_code, told.partitions) == ("clicks", OF_TOPIC, ())
+        (response,) = mallory.plain(3, version, topics=[{"name": "clicks"}]).topics
+        assert (response.name, response.error_code, response.partitions) == ("clicks", OF_TOPIC, ())
     for version in (0, 1, 9, 12):
-        with given(gateway, "READ topic clicks"):
+        with granted(gateway, "READ topic clicks"):
             everything = {"topics": [] if version == 0 else None}
-            assert [each.name for each in alice.plain(3, version, **everything).topics] == ["clicks"]
+            assert [topic.name for topic in alice.plain(3, version, **everything).topics] == ["clicks"]
             names = [{"name": "clicks"}, {"name": "__acls"}]
-            told = {each.name: each.error_code for each in alice.plain(3, version, topics=names).topics}
-            assert told == {"clicks": E.none, "__acls": OF_TOPIC}
+            response = {topic.name: topic.error_code for topic in alice.plain(3, version, topics=names).topics}
+            assert response == {"clicks": E.none, "__acls": OF_TOPIC}
 
 
 def test_a_description_of_all_topics_has_those_that_a_client_may_describe(
@@ -351,15 +351,15 @@ def test_a_description_of_all_topics_has_those_that_a_client_may_describe(
 ) -> None:
     everything = {"topics": [], "response_partition_limit": 9}
     assert mallory.plain(75, 0, **everything).topics == ()
-    with given(gateway, "DESCRIBE topic clicks"):
-        assert [each.name for each in alice.plain(75, 0, **everything).topics] == ["clicks"]
+    with granted(gateway, "DESCRIBE topic clicks"):
+        assert [topic.name for topic in alice.plain(75, 0, **everything).topics] == ["clicks"]
 
 
 def test_a_group_is_described_only_with_the_right_to_its_topics(gateway: GatewayServer, alice: UserWire) -> None:
     with UserWire(gateway, "root") as root:
         until(lambda: codes(root.plain(68, 1, group_id="described", **MEMBER)) == {E.none})
     for rights, code in (([], OF_TOPIC), (["DESCRIBE topic clicks"], E.none)):
-        with given(gateway, "DESCRIBE group described", *rights):
+        with granted(gateway, "DESCRIBE group described", *rights):
             (group,) = alice.plain(69, 1, group_ids=["described"]).groups
             assert (group.error_code, bool(group.members)) == (code, code is E.none)
 
@@ -369,26 +369,34 @@ def test_the_name_of_a_topic_is_not_told_to_a_client_that_has_its_id(
 ) -> None:
     (topic,) = UserWire(gateway, "root").plain(3, 12, topics=[{"name": "clicks"}]).topics
     by_id = [{"name": None, "topic_id": topic.topic_id}]
-    (told,) = mallory.plain(3, 12, topics=by_id).topics
-    assert (told.error_code, told.name, told.topic_id, told.partitions) == (OF_TOPIC, None, topic.topic_id, ())
-    (told,) = mallory.plain(20, 6, topics=by_id).responses
-    assert (told.error_code, told.name, told.topic_id) == (OF_TOPIC, None, topic.topic_id)
-    with given(gateway, "DESCRIBE topic clicks"):
-        (told,) = alice.plain(20, 6, topics=by_id).responses
-        assert (told.error_code, told.name) == (OF_TOPIC, "clicks")
-        (told,) = alice.plain(3, 12, topics=by_id).topics
-        assert (told.error_code, told.name) == (E.none, "clicks")
+    (response,) = mallory.plain(3, 12, topics=by_id).topics
+    assert (response.error_code, response.name, response.topic_id, response.partitions) == (
+        OF_TOPIC,
+        None,
+        topic.topic_id,
+        (),
+    )
+    (response,) = mallory.plain(20, 6, topics=by_id).responses
+    assert (response.error_code, response.name, response.topic_id) == (OF_TOPIC, None, topic.topic_id)
+    with granted(gateway, "DESCRIBE topic clicks"):
+        (response,) = alice.plain(20, 6, topics=by_id).responses
+        assert (response.error_code, response.name) == (OF_TOPIC, "clicks")
+        (response,) = alice.plain(3, 12, topics=by_id).topics
+        assert (response.error_code, response.name) == (E.none, "clicks")
 
 
 def test_a_request_for_several_topics_has_the_answers_of_both_kinds(gateway: GatewayServer, alice: UserWire) -> None:
     fetched = {"partition": 0, "fetch_offset": opened(gateway).end_offsets()[0], "partition_max_bytes": 99999}
-    with given(gateway, "READ topic clicks", "WRITE topic clicks"):
-        both = [{"topic": name, "partitions": [fetched]} for name in ("x", "clicks")]
-        told = alice.plain(1, 12, max_bytes=1 << 20, topics=both).responses
-        assert {each.topic: each.partitions[0].error_code for each in told} == {"clicks": E.none, "x": OF_TOPIC}
-        both = [{"name": name, "partition_data": [{"index": 0, "records": DATA}]} for name in ("x", "clicks")]
-        told = alice.plain(0, 9, transactional_id=None, acks=-1, topic_data=both).responses
-        assert {each.name: each.partition_responses[0].error_code for each in told} == {
+    with granted(gateway, "READ topic clicks", "WRITE topic clicks"):
+        topics = [{"topic": name, "partitions": [fetched]} for name in ("x", "clicks")]
+        response = alice.plain(1, 12, max_bytes=1 << 20, topics=topics).responses
+        assert {topic.topic: topic.partitions[0].error_code for topic in response} == {
+            "clicks": E.none,
+            "x": OF_TOPIC,
+        }
+        topics = [{"name": name, "partition_data": [{"index": 0, "records": DATA}]} for name in ("x", "clicks")]
+        response = alice.plain(0, 9, transactional_id=None, acks=-1, topic_data=topics).responses
+        assert {topic.name: topic.partition_responses[0].error_code for topic in response} == {
             "clicks": E.none,
             "x": OF_TOPIC,
         }
@@ -415,10 +423,10 @@ def test_groups_and_transactions_are_listed_if_they_may_be_described(
     root = UserWire(gateway, "root")
 
     def groups(wire: UserWire) -> set[str]:
-        return {each.group_id for each in wire.plain(16, 4).groups}
+        return {group.group_id for group in wire.plain(16, 4).groups}
 
     def ids(wire: UserWire) -> set[str]:
-        return {each.transactional_id for each in wire.plain(66, 1).transaction_states}
+        return {state.transactional_id for state in wire.plain(66, 1).transaction_states}
 
     commit = {"group_id": "secret", "generation_id_or_member_epoch": -1, **POSITIONS}
     until(lambda: codes(root.plain(8, 9, **commit)) == {E.none})
@@ -427,51 +435,51 @@ def test_groups_and_transactions_are_listed_if_they_may_be_described(
     assert "secret" in groups(root) & ids(root)
     for wire in (mallory, alice):
         assert groups(wire) <= {"open"} >= ids(wire)
-    asked = [{"group_id": "secret", "topics": None}]
-    with given(gateway, "READ group secret", "DESCRIBE transactional_id s*"):
+    requested = [{"group_id": "secret", "topics": None}]
+    with granted(gateway, "READ group secret", "DESCRIBE transactional_id s*"):
         assert "secret" in groups(alice) & ids(alice)
         # all positions of a group are those in topics that may be described
-        (group,) = alice.plain(9, 8, groups=asked).groups
+        (group,) = alice.plain(9, 8, groups=requested).groups
         assert (group.error_code, group.topics) == (E.none, ())
-        (group,) = root.plain(9, 8, groups=asked).groups
-        assert [each.name for each in group.topics] == ["clicks"]
-    with given(gateway, "DESCRIBE cluster"):
+        (group,) = root.plain(9, 8, groups=requested).groups
+        assert [topic.name for topic in group.topics] == ["clicks"]
+    with granted(gateway, "DESCRIBE cluster"):
         assert "secret" in groups(alice)
     root.socket.close()
 
 
 def test_topics_of_a_transaction_are_told_if_they_may_be_described(gateway: GatewayServer, alice: UserWire) -> None:
-    for rights, told in (([], []), (["DESCRIBE topic clicks"], ["clicks"])):
-        with given(gateway, "DESCRIBE transactional_id u", *rights):
-            (found,) = alice.plain(65, 0, transactional_ids=["u"]).transaction_states
-            assert [each.topic for each in found.topics] == told
+    for rights, expected in (([], []), (["DESCRIBE topic clicks"], ["clicks"])):
+        with granted(gateway, "DESCRIBE transactional_id u", *rights):
+            (actual,) = alice.plain(65, 0, transactional_ids=["u"]).transaction_states
+            assert [topic.topic for topic in actual.topics] == expected
 
 
 def test_a_client_is_told_which_operations_it_may_do_if_it_asks(gateway: GatewayServer, alice: UserWire) -> None:
     read_describe, alter_describe, delete_describe = (1 << 3) | (1 << 8), (1 << 7) | (1 << 8), (1 << 6) | (1 << 8)
-    asked = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
-    with given(gateway, "READ topic clicks", "ALTER cluster", "DELETE group g"):
-        told = alice.plain(3, 10, topics=[{"name": "clicks"}], **asked)
-        assert told.topics[0].topic_authorized_operations == read_describe
-        assert told.cluster_authorized_operations == alter_describe
-        told = alice.plain(60, 0, include_cluster_authorized_operations=True)
-        assert told.cluster_authorized_operations == alter_describe
-        (told,) = alice.plain(15, 5, groups=["g"], include_authorized_operations=True).groups
-        assert told.authorized_operations == delete_describe
+    requested = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
+    with granted(gateway, "READ topic clicks", "ALTER cluster", "DELETE group g"):
+        response = alice.plain(3, 10, topics=[{"name": "clicks"}], **requested)
+        assert response.topics[0].topic_authorized_operations == read_describe
+        assert response.cluster_authorized_operations == alter_describe
+        response = alice.plain(60, 0, include_cluster_authorized_operations=True)
+        assert response.cluster_authorized_operations == alter_describe
+        (response,) = alice.plain(15, 5, groups=["g"], include_authorized_operations=True).groups
+        assert response.authorized_operations == delete_describe
 
 
 def test_settings_of_a_created_topic_are_told_with_the_right_to_them(gateway: GatewayServer, alice: UserWire) -> None:
-    for rights, told in (
+    for rights, expected in (
         (["CREATE topic new-*"], (OF_TOPIC, -1, -1, True)),
         (["CREATE topic new-*", "DESCRIBE_CONFIGS topic new-*"], (E.none, 1, 1, False)),
     ):
-        with given(gateway, *rights):
+        with granted(gateway, *rights):
             name = f"new-{len(rights)}"
             new = [{"name": name, "num_partitions": 1, "replication_factor": 1}]
-            (made,) = alice.plain(19, 7, topics=new).topics
-            code = ErrorCode(made.topic_config_error_code)
-            found = (code, made.num_partitions, made.replication_factor, not made.configs)
-            assert (made.error_code, found) == (E.none, told)
+            (created,) = alice.plain(19, 7, topics=new).topics
+            code = ErrorCode(created.topic_config_error_code)
+            actual = (code, created.num_partitions, created.replication_factor, not created.configs)
+            assert (created.error_code, actual) == (E.none, expected)
 
 
 def test_a_topic_is_created_at_first_use_only_with_the_right_to_create_it(tmp_path: Path) -> None:
@@ -480,8 +488,8 @@ def test_a_topic_is_created_at_first_use_only_with_the_right_to_create_it(tmp_pa
         assert acls is not None
         acls.create([right("DESCRIBE topic *"), right("CREATE topic mine-*")])
         names = [{"name": name} for name in ("mine-1", "other", "clicks")]
-        told = alice.plain(3, 9, topics=names, allow_auto_topic_creation=True).topics
-        assert {each.name: each.error_code for each in told} == {
+        response = alice.plain(3, 9, topics=names, allow_auto_topic_creation=True).topics
+        assert {topic.name: topic.error_code for topic in response} == {
             "mine-1": E.none,
             "other": OF_TOPIC,
             "clicks": E.none,
@@ -495,18 +503,18 @@ def test_acls_outlive_a_gateway_and_other_gateways_have_them(tmp_path: Path, eve
     def allowed(wire: UserWire) -> bool:
         return codes(wire.plain(3, 12, topics=[{"name": "clicks"}])) == {E.none}
 
-    with with_acls(tmp_path, everyone_if_none=everyone_if_none) as one:
-        assert one.broker.acls is not None
-        with UserWire(one, "mallory") as wire:
+    with with_acls(tmp_path, everyone_if_none=everyone_if_none) as first:
+        assert first.broker.acls is not None
+        with UserWire(first, "mallory") as wire:
             assert allowed(wire) is everyone_if_none
-        one.broker.acls.create([right("READ topic clicks")])
+        first.broker.acls.create([right("READ topic clicks")])
         with (
             with_acls(tmp_path, everyone_if_none=everyone_if_none) as other,
             UserWire(other, "alice") as alice,
             UserWire(other, "mallory") as mallory,
         ):
             assert (allowed(alice), allowed(mallory)) == (True, False)
-            one.broker.acls.delete([right("READ topic clicks")])
+            first.broker.acls.delete([right("READ topic clicks")])
             until(lambda: allowed(mallory) is everyone_if_none)
 
 
@@ -517,9 +525,9 @@ def test_before_the_acls_are_known_only_super_users_are_served(tmp_path: Path) -
     commits.mkdir(parents=True)
     (commits / f"{0:020d}.json").write_text("damaged")
     with with_acls(tmp_path, everyone_if_none=True) as gateway:
-        for user, told in (("mallory", OF_TOPIC), ("root", E.none)):
+        for user, expected in (("mallory", OF_TOPIC), ("root", E.none)):
             with UserWire(gateway, user) as wire:
-                assert wire.plain(3, 12, topics=[{"name": "clicks"}]).topics[0].error_code is told
+                assert wire.plain(3, 12, topics=[{"name": "clicks"}]).topics[0].error_code is expected
 
 
 @pytest.mark.parametrize("topic", [CREDENTIALS_TOPIC, ACLS_TOPIC])
@@ -542,7 +550,7 @@ def test_nobody_changes_the_topics_of_the_gateways_by_any_api(gateway: GatewaySe
         hosted = gateway.broker.metadata.own_topic(
             topic, 50 if topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) else 1, TopicConfig()
         )
-        before = (
+        previous = (
             hosted.topic.config,
             hosted.topic.partitions,
             hosted.topic.end_offsets(),
@@ -565,7 +573,7 @@ def test_nobody_changes_the_topics_of_the_gateways_by_any_api(gateway: GatewaySe
             assert codes(root.plain(key, version, **fields)) - {E.none} == {E.invalid_topic_exception}, key
         hosted.topic.refresh()
         after = hosted.topic.config, hosted.topic.partitions, hosted.topic.end_offsets(), hosted.topic.start_offsets()
-        assert after == before
+        assert after == previous
 
 
 @pytest.fixture
@@ -588,15 +596,15 @@ def test_a_passing_error_of_a_check_lets_no_id_pass(
 ) -> None:
     topic_id = gateway.broker.metadata.fresh_topic("clicks").id
     topics = [{"name": None, "topic_id": topic_id}]
-    before = state(gateway)
+    previous = state(gateway)
     failing.append("clicks")
     assert codes(mallory.plain(20, 6, topics=topics)) == {E.unknown_topic_id}
     assert codes(mallory.plain(20, 6, topics=topics)) == {OF_TOPIC}
     with UserWire(gateway, "root") as root:
         # the name of another topic
-        both = [{"name": "clicks", "topic_id": uuid.UUID(int=9)}]
-        assert codes(root.plain(20, 6, topics=both)) == {E.unknown_topic_id}
-    assert state(gateway) == before
+        topics = [{"name": "clicks", "topic_id": uuid.UUID(int=9)}]
+        assert codes(root.plain(20, 6, topics=topics)) == {E.unknown_topic_id}
+    assert state(gateway) == previous
 
 
 def test_a_topic_is_not_created_by_a_passing_error_of_a_check(tmp_path: Path, failing: list[str]) -> None:
@@ -606,8 +614,8 @@ def test_a_topic_is_not_created_by_a_passing_error_of_a_check(tmp_path: Path, fa
         acls.create([right("DESCRIBE topic *"), right("CREATE topic mine")])
         failing.append("other")
         names = [{"name": "other"}, {"name": "mine"}]
-        told = alice.plain(3, 12, topics=names, allow_auto_topic_creation=True).topics
-        assert [each.error_code for each in told] == [E.kafka_storage_error, E.none]
+        response = alice.plain(3, 12, topics=names, allow_auto_topic_creation=True).topics
+        assert [topic.error_code for topic in response] == [E.kafka_storage_error, E.none]
         assert "other" not in gateway.broker.metadata.all_topics()
 
 
@@ -622,7 +630,7 @@ def test_records_of_acls_that_are_not_understood_allow_nothing_and_break_nothing
         key, value = encode_acl(right("READ topic clicks", denied=True))
         newer = key.replace(b'"READ"', b'"TWO_PHASE_COMMIT"')
         hosted = gateway.broker.metadata.fresh_topic(ACLS_TOPIC)
-        for each in (
+        for bad_key in (
             key.replace(b'"READ"', b'"TWO_PHASE_COMMIT"').replace(b'"DENY"', b'"ALLOW"'),
             key.replace(b'"clicks"', b'"\\ud800"'),
             key.replace(b'"clicks"', b'{"a": 1}'),
@@ -631,14 +639,17 @@ def test_records_of_acls_that_are_not_understood_allow_nothing_and_break_nothing
             b"{" * 100_000,
             newer,
         ):
-            hosted.append_run(0, own_batch([(each, value)], 1), lambda snapshot: None)
-        acls.look()
-        told = root.plain(29, 3, **ANY_ACL, **NO_FILTERS)
-        assert [(each.resource_name, len(each.acls)) for each in told.resources] == [("*", 1), ("clicks", 1)]
+            hosted.append_run(0, own_batch([(bad_key, value)], 1), lambda snapshot: None)
+        acls.refresh()
+        response = root.plain(29, 3, **ANY_ACL, **NO_FILTERS)
+        assert [(resource.resource_name, len(resource.acls)) for resource in response.resources] == [
+            ("*", 1),
+            ("clicks", 1),
+        ]
         assert "forged" not in caplog.text
         described = {"topics": [{"name": "clicks"}]}
         assert codes(alice.plain(3, 12, **described)) - {E.none} == {OF_TOPIC}
-        # it can be removed, and is no record of another one
+        # it can be removed, and replaces no other ACL
         acls.create([right("ALL topic clicks", denied=True)])
         acls.delete([right("ALL topic clicks", denied=True)])
         assert codes(alice.plain(3, 12, **described)) == {E.none}
@@ -651,5 +662,5 @@ def test_the_table_of_rights_is_that_of_the_page() -> None:
             r"^\| ([A-Za-z, ]+) \| ([A-Z][^|]*?) \|$", text.split("## ACLs")[1].split("\n## ")[0], re.MULTILINE
         )
     )
-    found = {api: rights for apis, rights in rows.items() for api in apis.split(", ")}
-    assert found == {api.name: api.rights for api in APIS.values() if api.rights}
+    actual = {api: rights for apis, rights in rows.items() for api in apis.split(", ")}
+    assert actual == {api.name: api.rights for api in APIS.values() if api.rights}

@@ -31,11 +31,11 @@ def id_of(gateway: GatewayServer, name: str = "clicks") -> uuid.UUID:
 def test_records_are_written_and_read_by_the_id_of_their_topic(gateway: GatewayServer, version: int) -> None:
     topic = id_of(gateway)
     with Wire(gateway) as wire:
-        told = wire.ask(PRODUCE, 13, **produce_fields(13, [(topic, 1, data())]))
-        assert [each.topic_id for each in told.responses] == [topic]
-        assert told.responses[0].partition_responses[0].error_code is ErrorCode.none
+        response = wire.ask(PRODUCE, 13, **produce_fields(13, [(topic, 1, data())]))
+        assert [of_topic.topic_id for of_topic in response.responses] == [topic]
+        assert response.responses[0].partition_responses[0].error_code is ErrorCode.none
         read = wire.ask(FETCH, version, **fetch_fields(version, [(topic, 1, 0)]))
-        assert [each.topic_id for each in read.responses] == [topic]
+        assert [response.topic_id for response in read.responses] == [topic]
         assert read.responses[0].partitions[0].high_watermark == 1
         assert b"v" in bytes(read.responses[0].partitions[0].records)
         # a topic in each of its ways is the same one
@@ -60,19 +60,19 @@ def test_a_topic_that_was_created_again_has_none_of_the_records_for_the_old_id(g
 def test_a_topic_that_ends_within_a_request_is_unknown_as_the_request_names_it(
     gateway: GatewayServer, by_id: bool, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, topic = getattr(MetadataCache, method), id_of(gateway) if by_id else "clicks"
+    actual, topic = getattr(MetadataCache, method), id_of(gateway) if by_id else "clicks"
 
     def ended(cache: MetadataCache, name: Any) -> HostedTopic:
-        hosted: HostedTopic = found(cache, name)
+        hosted: HostedTopic = actual(cache, name)
         distlog.open(f"{gateway.root}/clicks").drop()
         return hosted
 
     def code(partition: int) -> ErrorCode:
         if method == "clients_topic":
-            told = producing(wire, data(), partition, topic=topic, version=13 if by_id else 12)
+            response = producing(wire, data(), partition, topic=topic, version=13 if by_id else 12)
         else:
-            told = fetching(wire, 0, partition, topic=topic, version=17 if by_id else 12)
-        return ErrorCode(told.error_code)
+            response = fetching(wire, 0, partition, topic=topic, version=17 if by_id else 12)
+        return ErrorCode(response.error_code)
 
     with Wire(gateway) as wire:
         assert code(7) is ErrorCode.unknown_topic_or_partition
@@ -83,13 +83,13 @@ def test_a_topic_that_ends_within_a_request_is_unknown_as_the_request_names_it(
 def test_one_list_of_all_topics_serves_all_ids_that_no_topic_has_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, facts_or_errors = list[int](), MetadataCache.facts_or_errors
+    looks, summaries_or_errors = list[int](), MetadataCache.summaries_or_errors
 
     def counted(self: MetadataCache) -> object:
         looks.append(1)
-        return facts_or_errors(self)
+        return summaries_or_errors(self)
 
-    monkeypatch.setattr(MetadataCache, "facts_or_errors", counted)
+    monkeypatch.setattr(MetadataCache, "summaries_or_errors", counted)
     with serving(tmp_path, metadata_max_age_ms=3_600_000) as gateway, Wire(gateway) as wire:
         for unknown in (uuid.UUID(int=7), uuid.UUID(int=8), None):
             for _ in range(3):
@@ -98,10 +98,10 @@ def test_one_list_of_all_topics_serves_all_ids_that_no_topic_has_for_a_while(
 
 
 def test_clients_do_not_write_to_the_gateways_own_topics_by_their_ids(gateway: GatewayServer) -> None:
-    own = id_of(gateway, "__consumer_offsets")
+    own_value = id_of(gateway, "__consumer_offsets")
     with Wire(gateway) as wire:
-        assert producing(wire, data(), topic=own, version=13).error_code is ErrorCode.invalid_topic_exception
-        assert fetching(wire, 0, topic=own, version=13).error_code is ErrorCode.none
+        assert producing(wire, data(), topic=own_value, version=13).error_code is ErrorCode.invalid_topic_exception
+        assert fetching(wire, 0, topic=own_value, version=13).error_code is ErrorCode.none
 
 
 def test_what_was_sent_behind_a_failed_first_batch_waits_for_it_by_ids_too(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_what_was_sent_behind_a_failed_first_batch_waits_for_it_by_ids_too(tmp_p
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         topic = id_of(gateway)
         gateway.broker.metadata.failed.failed(topic, 0, data(producer=7, sequence=0))
-        told = producing(wire, data(producer=7, sequence=1), topic=topic, version=13)
-        assert told.error_code is ErrorCode.out_of_order_sequence_number
+        response = producing(wire, data(producer=7, sequence=1), topic=topic, version=13)
+        assert response.error_code is ErrorCode.out_of_order_sequence_number
         for sequence in (0, 1):
-            told = producing(wire, data(producer=7, sequence=sequence), topic=topic, version=13)
-            assert (told.error_code, told.base_offset) == (ErrorCode.none, sequence)
+            response = producing(wire, data(producer=7, sequence=sequence), topic=topic, version=13)
+            assert (response.error_code, response.base_offset) == (ErrorCode.none, sequence)

@@ -24,35 +24,37 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return root
 
 
-def told(wire: Wire, producer: int, epoch: int, *, number: int = 0, committed: bool = False, by: int = 0) -> Any:
+def marker_code(
+    wire: Wire, producer: int, epoch: int, *, number: int = 0, committed: bool = False, by: int = 0
+) -> Any:
     topics = (WritableTxnMarkerTopic(name="clicks", partition_indexes=(number,)),)
-    asked = WritableTxnMarker(
+    requested = WritableTxnMarker(
         producer_id=producer, producer_epoch=epoch, transaction_result=committed, topics=topics, coordinator_epoch=by
     )
     ((code,),) = [
-        [each.error_code for topic in found.topics for each in topic.partitions]
-        for found in wire.ask(27, 1, markers=(asked,)).markers
+        [partition.error_code for topic in marker.topics for partition in topic.partitions]
+        for marker in wire.ask(27, 1, markers=(requested,)).markers
     ]
     return code
 
 
 def committed(root: str) -> list[bytes]:
-    found: list[bytes] = (
+    actual: list[bytes] = (
         distlog.open(f"{root}/clicks").scan(isolation="read_committed").to_table()["value"].to_pylist()
     )
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_a_hanging_transaction_ends_as_it_is_asked_for(root: str, is_committed: bool) -> None:
     with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
-        assert told(wire, 7, 2) is ErrorCode.invalid_producer_epoch
-        assert told(wire, 7, 3, number=1) is ErrorCode.unknown_topic_or_partition
+        assert marker_code(wire, 7, 2) is ErrorCode.invalid_producer_epoch
+        assert marker_code(wire, 7, 3, number=1) is ErrorCode.unknown_topic_or_partition
         assert committed(root) == [b"a"]
-        assert told(wire, 7, 3, committed=is_committed, by=5) is ErrorCode.none
+        assert marker_code(wire, 7, 3, committed=is_committed, by=5) is ErrorCode.none
         assert committed(root) == ([b"a", b"b", b"c"] if is_committed else [b"a", b"c"])
         # nothing is open any more
-        assert told(wire, 7, 3, committed=not is_committed, by=5) is ErrorCode.none
+        assert marker_code(wire, 7, 3, committed=not is_committed, by=5) is ErrorCode.none
     assert distlog.open(f"{root}/clicks").end_offsets() == {0: 4}
 
 
@@ -62,7 +64,7 @@ def test_a_transaction_that_a_coordinator_has_is_refused(root: str) -> None:
         assert producer.init() is ErrorCode.none
         assert producer.add(("clicks", 0)) == [ErrorCode.none]
         assert producer.send(b"d") is ErrorCode.none
-        assert told(wire, producer.producer_id, producer.epoch) is ErrorCode.invalid_txn_state
-        assert told(wire, 7, 3) is ErrorCode.none
+        assert marker_code(wire, producer.producer_id, producer.epoch) is ErrorCode.invalid_txn_state
+        assert marker_code(wire, 7, 3) is ErrorCode.none
         assert producer.end() is ErrorCode.none
     assert committed(root) == [b"a", b"c", b"d"]

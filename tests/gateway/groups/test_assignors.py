@@ -9,35 +9,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.gateway.groups.assignors import ASSIGNORS, Place, Subscriber, assign_ranges, assign_uniformly
+from distlog.gateway.groups.assignors import ASSIGNORS, Subscriber, TopicIdPartition, assign_ranges, assign_uniformly
 
 TOPICS = [uuid.UUID(int=number) for number in range(1, 4)]
 
 
-def numbers(found: frozenset[Place], topic: uuid.UUID = TOPICS[0]) -> list[int]:
-    return sorted(number for each, number in found if each == topic)
+def numbers(assigned: frozenset[TopicIdPartition], topic: uuid.UUID = TOPICS[0]) -> list[int]:
+    return sorted(number for topic_id, number in assigned if topic_id == topic)
 
 
 def test_ranges_are_alike_in_topics_with_as_many_partitions() -> None:
     members = {name: Subscriber(name, frozenset(TOPICS[:2])) for name in "cab"}
-    found = assign_ranges(members, {TOPICS[0]: 7, TOPICS[1]: 7})
+    actual = assign_ranges(members, {TOPICS[0]: 7, TOPICS[1]: 7})
     for topic in TOPICS[:2]:
-        assert [numbers(found[name], topic) for name in "abc"] == [[0, 1], [2, 3], [4, 5, 6]]
+        assert [numbers(actual[name], topic) for name in "abc"] == [[0, 1], [2, 3], [4, 5, 6]]
 
 
-def test_a_static_member_keeps_its_place_among_the_ranges() -> None:
+def test_a_static_member_keeps_its_partition_among_the_ranges() -> None:
     members = {"x1": Subscriber("a", frozenset(TOPICS)), "b": Subscriber("b", frozenset(TOPICS))}
-    found = assign_ranges(members, {TOPICS[0]: 2})
+    actual = assign_ranges(members, {TOPICS[0]: 2})
     again = assign_ranges({"y2": members["x1"], "b": members["b"]}, {TOPICS[0]: 2})
-    assert found["x1"] == again["y2"]
+    assert actual["x1"] == again["y2"]
 
 
 def test_few_partitions_move_when_a_member_comes() -> None:
     topics = {TOPICS[0]: 10, TOPICS[1]: 11}
     members = {name: Subscriber(name, frozenset(TOPICS)) for name in "ab"}
     first = assign_uniformly(members, topics)
-    kept = {name: Subscriber(name, frozenset(TOPICS), first[name]) for name in "ab"}
-    after = assign_uniformly({**kept, "c": Subscriber("c", frozenset(TOPICS))}, topics)
+    retained = {name: Subscriber(name, frozenset(TOPICS), first[name]) for name in "ab"}
+    after = assign_uniformly({**retained, "c": Subscriber("c", frozenset(TOPICS))}, topics)
     assert sorted(map(len, after.values())) == [7, 7, 7]
     assert all(after[name] < first[name] for name in "ab")
 
@@ -53,20 +53,20 @@ def test_each_partition_has_one_reader_and_nothing_moves_without_need(seed: int,
         )
         for number in range(chance.randint(1, 5))
     }
-    wanted = {topic for each in members.values() for topic in each.topics}
-    expected = sorted((topic, number) for topic in wanted for number in range(topics[topic]))
+    requested = {topic for member in members.values() for topic in member.topics}
+    expected = sorted((topic, number) for topic in requested for number in range(topics[topic]))
     for assign in ASSIGNORS.values():
-        found = assign(members, topics)
-        assert sorted(place for each in found.values() for place in each) == expected
-        assert all(topic in members[name].topics for name, each in found.items() for topic, _ in each)
-    found = assign_uniformly(members, topics)
-    before = {name: Subscriber(name, each.topics, found[name]) for name, each in members.items()}
-    for giver, one in found.items():
-        for taker, other in found.items():
-            shared = any(topic in members[taker].topics for topic, _ in one)
-            assert not shared or len(one) < len(other) + 2, (giver, taker)
+        actual = assign(members, topics)
+        assert sorted(partition for partitions in actual.values() for partition in partitions) == expected
+        assert all(topic in members[name].topics for name, partitions in actual.items() for topic, _ in partitions)
+    actual = assign_uniformly(members, topics)
+    previous = {name: Subscriber(name, member.topics, actual[name]) for name, member in members.items()}
+    for giver, partitions in actual.items():
+        for taker, other in actual.items():
+            shared = any(topic in members[taker].topics for topic, _ in partitions)
+            assert not shared or len(partitions) < len(other) + 2, (giver, taker)
     if is_alike:
-        assert assign_uniformly(before, topics) == found
+        assert assign_uniformly(previous, topics) == actual
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)

@@ -1,4 +1,4 @@
-"""Positions of consumers become those of a group of Kafka's clients, by a command and while no gateway runs."""
+"""Offsets of consumers are committed to a group of Kafka clients, by a command and while no gateway runs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_it_is_refused_while_a_gateway_runs_and_that_gateway_goes_on(tmp_path: P
             assert producer.commit_offset(5) is ErrorCode.none
             assert producer.end(committed=True) is ErrorCode.none
             assert position(wire) == 5
-        # nor have the two kinds of groups anything to do with each other there
+        # the two kinds of groups are independent there, too
         opened(gateway).reset_group("billing", 0)
         with Wire(gateway) as wire:
             assert position(wire) == 5
@@ -82,47 +82,47 @@ def test_a_gateway_that_comes_at_any_moment_has_the_positions_or_they_are_refuse
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin, load, store = OffsetsTopic.begin, OffsetsTopic.load, OffsetsTopic.store
-    for at in range(4):
-        other, found = OffsetsTopic(root_of(topic), linger_ms=0), list[object]()
+    for step in range(4):
+        other, loaded = OffsetsTopic(root_of(topic), linger_ms=0), list[object]()
 
-        def comes(now: int, at: int = at, other: OffsetsTopic = other, found: list[object] = found) -> None:
-            if now == at:
+        def comes(now: int, step: int = step, other: OffsetsTopic = other, loaded: list[object] = loaded) -> None:
+            if now == step:
                 lease = GatewayLease(Storage(root_of(topic)), None, 60.0)
                 lease.be_at("a", 9092, "m")
                 lease.sync(lambda: 50, ())
                 other.open()
                 number = other.partition_of("billing")
                 begin(other, [number])
-                found.extend(load(other, [number]))
+                loaded.extend(load(other, [number]))
                 lease.leave()
 
-        def begins(self: OffsetsTopic, *given: object) -> None:
+        def begins(self: OffsetsTopic, *arguments: object) -> None:
             comes(0)
-            begin(self, *given)  # type: ignore[arg-type]
+            begin(self, *arguments)  # type: ignore[arg-type]
             comes(1)
 
-        def stores(self: OffsetsTopic, *given: object) -> None:
+        def stores(self: OffsetsTopic, *arguments: object) -> None:
             comes(2)
-            store(self, *given)  # type: ignore[arg-type]
-            self.settle()
+            store(self, *arguments)  # type: ignore[arg-type]
+            self.drain()
             comes(3)
 
         with monkeypatch.context() as patched:
             patched.setattr(OffsetsTopic, "begin", begins)
             patched.setattr(OffsetsTopic, "store", stores)
             try:
-                commit_positions(topic.storage, "billing", {0: at + 1})
+                commit_positions(topic.storage, "billing", {0: step + 1})
                 refused = False
             except CommitStateUnknownError:
                 refused = True
-        # one that came and led before is fenced: it loads the partition anew
-        is_known = bool(found) and found[-1][1].offset == at + 1  # type: ignore[index]
-        assert refused == (at in (1, 2)), at
-        assert is_known == (at == 3), at
+        # a gateway that led before is fenced: it loads the partition again
+        is_known = bool(loaded) and loaded[-1][1].offset == step + 1  # type: ignore[index]
+        assert refused == (step in (1, 2)), step
+        assert is_known == (step == 3), step
         codes = list[ErrorCode]()
         other.store("billing", [(OffsetKey("billing", "clicks", 0), Position(9))], codes.append)
         other.close()
-        assert codes == [ErrorCode.not_coordinator if at == 0 else ErrorCode.none]
+        assert codes == [ErrorCode.not_coordinator if step == 0 else ErrorCode.none]
 
 
 def test_a_group_that_has_members_is_refused_and_one_that_had_some_is_not(topic: Topic) -> None:
@@ -147,7 +147,7 @@ def test_a_group_that_has_members_is_refused_and_one_that_had_some_is_not(topic:
 
 def test_names_that_kafka_has_not_and_topics_of_no_root_are_refused(topic: Topic) -> None:
     for name in ("", "x" * 40_000):
-        with pytest.raises(InvalidConfigError, match="can have this name"):
+        with pytest.raises(InvalidConfigError, match="cannot use this group name"):
             commit_positions(topic.storage, name, {0: 7})
     with pytest.raises(InvalidConfigError, match="no folder"):
         commit_positions(Storage("memory://alone"), "g", {0: 7})

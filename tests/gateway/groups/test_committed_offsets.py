@@ -14,22 +14,22 @@ CLICKS, VIEWS = ("clicks", 0), ("views", 1)
 SUBSCRIBED = b"\0\0" + b"\0\0\0\1" + b"\0\6clicks" + b"\xff\xff\xff\xff"
 
 
-class Told(list[ErrorCode]):
+class Codes(list[ErrorCode]):
     """The codes that a `done` was called with."""
 
     __call__ = list.append
 
 
-def commit(gateway: Gateway, place: TopicPartition = CLICKS, offset: int = 7, **by: object) -> ErrorCode:
-    told, position = Told(), Position(offset, metadata="m", commit_ms=gateway.now)
-    gateway.offsets.commit(GROUP, {place: position}, told, **by)  # type: ignore[arg-type]
-    (code,) = told
+def commit(gateway: Gateway, partition: TopicPartition = CLICKS, offset: int = 7, **by: object) -> ErrorCode:
+    reply, position = Codes(), Position(offset, metadata="m", commit_ms=gateway.now)
+    gateway.offsets.commit(GROUP, {partition: position}, reply, **by)  # type: ignore[arg-type]
+    (code,) = reply
     return code
 
 
-def position(gateway: Gateway, place: TopicPartition = CLICKS) -> int | None:
-    found = gateway.offsets.fetch(GROUP, [place])[place]
-    return found.offset if found else None
+def position(gateway: Gateway, partition: TopicPartition = CLICKS) -> int | None:
+    actual = gateway.offsets.fetch(GROUP, [partition])[partition]
+    return actual.offset if actual else None
 
 
 def test_without_members_anybody_commits_and_that_makes_the_group() -> None:
@@ -67,12 +67,12 @@ def test_a_member_commits_while_others_join_and_not_while_partitions_are_assigne
 
 
 def test_a_position_is_seen_when_it_is_durable_and_not_before() -> None:
-    gateway, told = Gateway(), Told()
+    gateway, reply = Gateway(), Codes()
     gateway.store.held = True
-    gateway.offsets.commit(GROUP, {CLICKS: Position(7)}, told)
-    assert (told, position(gateway)) == ([], None)
+    gateway.offsets.commit(GROUP, {CLICKS: Position(7)}, reply)
+    assert (reply, position(gateway)) == ([], None)
     gateway.store.release()
-    assert (told, position(gateway)) == ([ErrorCode.none], 7)
+    assert (reply, position(gateway)) == ([ErrorCode.none], 7)
 
 
 def test_a_position_that_was_not_stored_is_not_seen() -> None:
@@ -84,10 +84,10 @@ def test_a_position_that_was_not_stored_is_not_seen() -> None:
 
 
 def test_too_long_a_text_beside_a_position_is_refused() -> None:
-    gateway, told = Gateway(), Told()
-    gateway.offsets.commit(GROUP, {CLICKS: Position(7, metadata="ä" * 2049)}, told)
-    gateway.offsets.commit(GROUP, {CLICKS: Position(7, metadata="ä" * 2048)}, told)
-    assert told == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
+    gateway, reply = Gateway(), Codes()
+    gateway.offsets.commit(GROUP, {CLICKS: Position(7, metadata="ä" * 2049)}, reply)
+    gateway.offsets.commit(GROUP, {CLICKS: Position(7, metadata="ä" * 2048)}, reply)
+    assert reply == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
 
 
 def test_positions_and_members_survive_the_gateway() -> None:
@@ -152,84 +152,84 @@ def test_a_group_with_members_keeps_its_positions_in_the_topics_that_they_read()
 
 
 def test_positions_are_deleted_but_in_topics_that_members_read() -> None:
-    gateway, told = Gateway(), Told()
+    gateway, reply = Gateway(), Codes()
     member = gateway.member("a", protocols=(("range", SUBSCRIBED),))
     stable(gateway, member)
     by = {"member_id": member.id, "generation": member.generation}
     commit(gateway, CLICKS, **by), commit(gateway, VIEWS, **by)
     codes: dict[TopicPartition, ErrorCode] = {}
-    gateway.offsets.delete(GROUP, [CLICKS, VIEWS], codes, told)
+    gateway.offsets.delete(GROUP, [CLICKS, VIEWS], codes, reply)
     assert codes == {CLICKS: ErrorCode.group_subscribed_to_topic, VIEWS: ErrorCode.none}
-    assert told == [ErrorCode.none]
+    assert reply == [ErrorCode.none]
     assert (position(gateway, CLICKS), position(gateway, VIEWS)) == (7, None)
     with pytest.raises(GroupRefusedError, match="group_id_not_found"):
-        gateway.offsets.delete("no-group", [CLICKS], {}, told)
+        gateway.offsets.delete("no-group", [CLICKS], {}, reply)
 
 
 def test_positions_of_members_that_say_nothing_of_their_topics_are_not_deleted() -> None:
     gateway = Gateway()
     stable(gateway, gateway.member("a"))
     with pytest.raises(GroupRefusedError, match="non_empty_group"):
-        gateway.offsets.delete(GROUP, [CLICKS], {}, Told())
+        gateway.offsets.delete(GROUP, [CLICKS], {}, Codes())
 
 
 def test_a_group_is_deleted_when_it_has_no_members() -> None:
-    gateway, told = Gateway(), Told()
+    gateway, reply = Gateway(), Codes()
     member = gateway.member("a")
     stable(gateway, member)
     commit(gateway, member_id=member.id, generation=member.generation)
-    gateway.admin.delete(GROUP, told)
+    gateway.admin.delete(GROUP, reply)
     member.leave()
-    gateway.admin.delete(GROUP, told)
-    gateway.admin.delete(GROUP, told)
-    assert told == [ErrorCode.non_empty_group, ErrorCode.none, ErrorCode.group_id_not_found]
+    gateway.admin.delete(GROUP, reply)
+    gateway.admin.delete(GROUP, reply)
+    assert reply == [ErrorCode.non_empty_group, ErrorCode.none, ErrorCode.group_id_not_found]
     assert position(gateway) is None
     assert position(gateway.restart()) is None
 
 
 @pytest.mark.parametrize("is_first", [False, True])
 def test_a_commit_under_way_does_not_bring_back_a_group_that_was_deleted(is_first: bool) -> None:
-    gateway, told = Gateway(), Told()
+    gateway, reply = Gateway(), Codes()
     if not is_first:
         commit(gateway)
     gateway.store.held = True
-    gateway.offsets.commit(GROUP, {CLICKS: Position(8)}, told)
-    gateway.admin.delete(GROUP, told)
+    gateway.offsets.commit(GROUP, {CLICKS: Position(8)}, reply)
+    gateway.admin.delete(GROUP, reply)
     gateway.store.release()
-    assert told == [ErrorCode.none, ErrorCode.none]
+    assert reply == [ErrorCode.none, ErrorCode.none]
     assert position(gateway) is None
     assert position(gateway.restart()) is None
 
 
 def test_a_group_is_not_forgotten_while_its_first_commit_is_under_way() -> None:
-    gateway, told = Gateway(), Told()
+    gateway, reply = Gateway(), Codes()
     gateway.store.held = True
-    gateway.offsets.commit(GROUP, {CLICKS: Position(7, commit_ms=gateway.now)}, told)
+    gateway.offsets.commit(GROUP, {CLICKS: Position(7, commit_ms=gateway.now)}, reply)
     gateway.offsets.expire()
     gateway.store.release()
-    assert told == [ErrorCode.none]
+    assert reply == [ErrorCode.none]
     assert position(gateway) == position(gateway.restart()) == 7
 
 
 def test_an_old_position_does_not_expire_while_a_newer_one_is_under_way() -> None:
-    gateway, told = Gateway(), Told()
+    gateway, reply = Gateway(), Codes()
     commit(gateway)
     gateway.now += RETENTION_MS
     gateway.store.held = True
-    gateway.offsets.commit(GROUP, {CLICKS: Position(8, commit_ms=gateway.now)}, told)
+    gateway.offsets.commit(GROUP, {CLICKS: Position(8, commit_ms=gateway.now)}, reply)
     gateway.offsets.expire()
     gateway.store.release()
-    assert told == [ErrorCode.none]
+    assert reply == [ErrorCode.none]
     assert position(gateway) == position(gateway.restart()) == 8
 
 
 def test_a_first_commit_under_way_does_not_bring_back_a_position_in_a_topic_that_was_dropped() -> None:
-    gateway, told = Gateway(), Told()
+    gateway, reply = Gateway(), Codes()
     gateway.store.held = True
-    gateway.offsets.commit(GROUP, {CLICKS: Position(7), VIEWS: Position(8)}, told)
+    gateway.offsets.commit(GROUP, {CLICKS: Position(7), VIEWS: Position(8)}, reply)
     gateway.offsets.forget_topic("clicks")
     gateway.store.release()
-    assert told == [ErrorCode.none]
+    assert reply == [ErrorCode.none]
     assert (position(gateway, CLICKS), position(gateway, VIEWS)) == (None, 8)
     assert (position(gateway.restart(), CLICKS), position(gateway.restart(), VIEWS)) == (None, 8)
 
@@ -240,7 +240,7 @@ def test_a_gateway_that_ends_has_nobody_wait() -> None:
     waiting = gateway.member("b").join()
     gateway.groups.end()
     assert waiting.told is ErrorCode.not_coordinator
-    # nor who comes now: its answer would never come
+    # a member that joins now is refused, too: its response would never come
     assert gateway.member("c").join().told is ErrorCode.not_coordinator
     assert commit(gateway) is ErrorCode.not_coordinator
     with pytest.raises(GroupRefusedError, match="not_coordinator"):
@@ -249,6 +249,6 @@ def test_a_gateway_that_ends_has_nobody_wait() -> None:
 
 def test_positions_of_a_group_without_a_name_are_left_out_and_the_others_are_there() -> None:
     store = MemoryStore()
-    # Kafka has such groups, of clients that only keep positions
+    # Kafka has these groups, of clients that only store offsets
     store.changes = [(OffsetKey("", "clicks", 0), Position(1)), (OffsetKey(GROUP, "clicks", 0), Position(7))]
     assert position(Gateway(store=store)) == 7

@@ -1,4 +1,4 @@
-"""Clients with `group.protocol=consumer` (KIP-848) share partitions through the gateway, and go on later."""
+"""Clients with `group.protocol=consumer` (KIP-848) share partitions through the gateway, and continue later."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Member:
     @property
     def has(self) -> set[tuple[str, int]]:
         """Its partitions."""
-        return {(each.topic, each.partition) for each in self.client.assignment()}
+        return {(partition.topic, partition.partition) for partition in self.client.assignment()}
 
     def close(self) -> None:
         self.client.close()
@@ -86,30 +86,30 @@ def polled(members: list[Member], condition: Callable[[], bool]) -> None:
     """Let the members poll until there is what is waited for."""
     end = time.monotonic() + 300
     while not condition():
-        assert time.monotonic() < end, [(each.has, each.read, each.errors) for each in members]
-        for each in members:
-            each.poll()
+        assert time.monotonic() < end, [(member.has, member.read, member.errors) for member in members]
+        for member in members:
+            member.poll()
 
 
-def all_of(name: str = "clicks") -> set[tuple[str, int]]:
+def partitions_of(name: str = "clicks") -> set[tuple[str, int]]:
     return {(name, number) for number in range(PARTITIONS)}
 
 
 def test_members_share_partitions_and_go_on_where_others_stopped(gateway: GatewayServer) -> None:
-    one = Member(gateway)
-    polled([one], lambda: len(one.read) == COUNT)
-    assert sorted(one.read) == [*range(COUNT)]
-    one.client.commit(asynchronous=False)
+    first = Member(gateway)
+    polled([first], lambda: len(first.read) == COUNT)
+    assert sorted(first.read) == [*range(COUNT)]
+    first.client.commit(asynchronous=False)
     other = Member(gateway)
-    polled([one, other], lambda: len(one.has) == len(other.has) == PARTITIONS // 2)
-    assert one.has | other.has == all_of()
+    polled([first, other], lambda: len(first.has) == len(other.has) == PARTITIONS // 2)
+    assert first.has | other.has == partitions_of()
     topic = distlog.open(f"{gateway.root}/clicks")
     topic.append([{"value": b"%d" % (COUNT + n), "partition": n % PARTITIONS} for n in range(COUNT)])
-    one.read.clear()
-    polled([one, other], lambda: len(one.read) + len(other.read) == COUNT)
-    assert sorted(one.read + other.read) == [*range(COUNT, 2 * COUNT)]
-    one.close()
-    polled([other], lambda: other.has == all_of())
+    first.read.clear()
+    polled([first, other], lambda: len(first.read) + len(other.read) == COUNT)
+    assert sorted(first.read + other.read) == [*range(COUNT, 2 * COUNT)]
+    first.close()
+    polled([other], lambda: other.has == partitions_of())
     other.close()
 
 
@@ -130,74 +130,80 @@ def test_members_on_an_object_store_share_partitions(memory_url: Address) -> Non
     filled(memory_url.url)
     with serving(memory_url.url, storage_options=memory_url.options) as gateway:
         members = [Member(gateway), Member(gateway)]
-        polled(members, lambda: [len(each.has) for each in members] == [2, 2] and members[0].has != members[1].has)
+        polled(
+            members, lambda: [len(member.has) for member in members] == [2, 2] and members[0].has != members[1].has
+        )
         polled(members, lambda: len({*members[0].read, *members[1].read}) == COUNT)
-        for each in members:
-            each.close()
+        for member in members:
+            member.close()
 
 
 @pytest.mark.usefixtures("looks_often")
 def test_a_pattern_takes_topics_that_are_made_later(gateway: GatewayServer) -> None:
     member = Member(gateway, "^cl.*")
-    polled([member], lambda: member.has == all_of())
+    polled([member], lambda: member.has == partitions_of())
     distlog.create(f"{gateway.root}/clocks", partitions=PARTITIONS)
-    polled([member], lambda: member.has == all_of() | all_of("clocks"))
+    polled([member], lambda: member.has == partitions_of() | partitions_of("clocks"))
     member.close()
 
 
 def test_a_static_member_comes_back_to_its_partitions(gateway: GatewayServer) -> None:
-    one, other = Member(gateway, **{"group.instance.id": "one"}), Member(gateway)
-    polled([one, other], lambda: len(one.has) == len(other.has) == PARTITIONS // 2)
-    had, given = one.has, other.assigned
-    one.close()
-    one = Member(gateway, **{"group.instance.id": "one"})
-    polled([one, other], lambda: one.has == had)
-    assert other.assigned == given
-    one.close()
+    first, other = Member(gateway, **{"group.instance.id": "one"}), Member(gateway)
+    polled([first, other], lambda: len(first.has) == len(other.has) == PARTITIONS // 2)
+    had, expected = first.has, other.assigned
+    first.close()
+    first = Member(gateway, **{"group.instance.id": "one"})
+    polled([first, other], lambda: first.has == had)
+    assert other.assigned == expected
+    first.close()
     other.close()
 
 
 def test_a_group_with_members_of_one_protocol_takes_none_of_the_other(gateway: GatewayServer) -> None:
     classic = Member(gateway, **{"group.protocol": "classic"})
-    polled([classic], lambda: classic.has == all_of())
+    polled([classic], lambda: classic.has == partitions_of())
     refused = Member(gateway)
     polled([refused, classic], lambda: bool(refused.errors))
     assert refused.has == set()
     refused.close()
     classic.close()
     new = Member(gateway)
-    polled([new], lambda: new.has == all_of())
+    polled([new], lambda: new.has == partitions_of())
     refused = Member(gateway, **{"group.protocol": "classic"})
     polled([refused, new], lambda: bool(refused.errors))
-    assert new.has == all_of()
+    assert new.has == partitions_of()
     refused.close()
     new.close()
 
 
 def test_administrators_see_the_members_and_the_kind_of_a_group(gateway: GatewayServer) -> None:
     member = Member(gateway, **{"client.id": "app"})
-    polled([member], lambda: member.has == all_of())
+    polled([member], lambda: member.has == partitions_of())
     admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
     kinds = confluent_kafka.ConsumerGroupType
-    found = {
+    actual = {
         kind: admin.list_consumer_groups(types={kind}).result().valid for kind in (kinds.CONSUMER, kinds.CLASSIC)
     }
-    assert [(each.group_id, each.type) for each in found[kinds.CONSUMER]] == [("billing", kinds.CONSUMER)]
-    assert found[kinds.CLASSIC] == []
+    assert [(group.group_id, group.type) for group in actual[kinds.CONSUMER]] == [("billing", kinds.CONSUMER)]
+    assert actual[kinds.CLASSIC] == []
     with Wire(gateway) as wire:
-        asked = {"group_ids": ("billing", "none"), "include_authorized_operations": False}
-        described, missing = wire.ask(DESCRIBE, 1, **asked).groups
+        requested = {"group_ids": ("billing", "none"), "include_authorized_operations": False}
+        described, missing = wire.ask(DESCRIBE, 1, **requested).groups
         features = wire.ask(API_VERSIONS, 4, client_software_name="a", client_software_version="1")
     assert (described.group_state, described.group_epoch, described.assignor_name) == ("Stable", 1, "uniform")
-    (one,) = described.members
-    assert (one.client_id, one.subscribed_topic_names, one.member_epoch, one.member_type) == (
+    (first,) = described.members
+    assert (first.client_id, first.subscribed_topic_names, first.member_epoch, first.member_type) == (
         "app",
         ("clicks",),
         1,
         1,
     )
-    for shared in (one.assignment, one.target_assignment):
-        assert [(each.topic_name, each.partitions) for each in shared.topic_partitions] == [("clicks", (0, 1, 2, 3))]
+    for shared in (first.assignment, first.target_assignment):
+        assert [(partition.topic_name, partition.partitions) for partition in shared.topic_partitions] == [
+            ("clicks", (0, 1, 2, 3))
+        ]
     assert missing.error_code.name == "group_id_not_found"
-    assert [(each.name, each.max_version_level) for each in features.finalized_features] == [("group.version", 1)]
+    assert [(feature.name, feature.max_version_level) for feature in features.finalized_features] == [
+        ("group.version", 1)
+    ]
     member.close()

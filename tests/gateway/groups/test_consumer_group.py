@@ -21,14 +21,14 @@ ALL = places(0, 1, 2, 3)
 
 def two(gateway: ConsumerGateway) -> tuple[Consumer, Consumer]:
     """Two members that share the partitions."""
-    one, other = gateway.consumer("a"), gateway.consumer("b")
-    one.goes_on()
+    first, other = gateway.consumer("a"), gateway.consumer("b")
+    first.goes_on()
     other.goes_on()
-    one.goes_on()
-    one.goes_on()
+    first.goes_on()
+    first.goes_on()
     other.goes_on()
     assert gateway.group.phase is GroupPhase.STABLE
-    return one, other
+    return first, other
 
 
 def test_the_first_member_gets_all_partitions_at_once() -> None:
@@ -37,97 +37,97 @@ def test_the_first_member_gets_all_partitions_at_once() -> None:
     assert member.goes_on() == ALL
     assert member.epoch == gateway.group.epoch == 1
     assert gateway.group.phase is GroupPhase.STABLE
-    # nothing has changed, so nothing is told or stored
-    before = len(gateway.store.changes)
+    # nothing has changed, so nothing is sent or stored
+    previous = len(gateway.store.changes)
     reply = member.beat()
     assert (reply.epoch, reply.assigned) == (1, None) if reply else False
-    assert len(gateway.store.changes) == before
+    assert len(gateway.store.changes) == previous
 
 
 def test_a_partition_goes_to_the_next_member_only_when_the_one_before_has_given_it_back() -> None:
     gateway = ConsumerGateway()
-    one, other = gateway.consumer("a"), gateway.consumer("b")
-    one.goes_on()
+    first, other = gateway.consumer("a"), gateway.consumer("b")
+    first.goes_on()
     assert other.goes_on() == places()
     assert gateway.group.phase is GroupPhase.RECONCILING
-    # it is told to keep two, has not given back the others yet, and stays in its epoch
-    told = one.beat(owned=ALL)
-    assert told is not None
-    assert told.assigned is not None
-    assert len(told.assigned) == 2
-    assert told.epoch == 1
+    # it must keep two, has not given back the rest yet, and stays in its epoch
+    reply = first.beat(owned=ALL)
+    assert reply is not None
+    assert reply.assigned is not None
+    assert len(reply.assigned) == 2
+    assert reply.epoch == 1
     assert other.goes_on() == places()
-    assert one.beat(owned=None).epoch == 1  # type: ignore[union-attr]
+    assert first.beat(owned=None).epoch == 1  # type: ignore[union-attr]
     assert other.goes_on() == places()
-    one.has = told.assigned
-    one.goes_on()
-    assert one.epoch == 2
-    assert other.goes_on() == ALL - one.has
+    first.has = reply.assigned
+    first.goes_on()
+    assert first.epoch == 2
+    assert other.goes_on() == ALL - first.has
     assert gateway.group.phase is GroupPhase.STABLE
 
 
 def test_members_keep_their_partitions_when_another_leaves_or_dies() -> None:
     gateway = ConsumerGateway()
-    one, other = two(gateway)
-    kept = one.has
+    first, other = two(gateway)
+    retained = first.has
     assert other.code(epoch=-1) is ErrorCode.none
-    assert one.goes_on() == ALL > kept
+    assert first.goes_on() == ALL > retained
     third = gateway.consumer("c")
     third.goes_on()
-    one.goes_on()
-    one.goes_on()
+    first.goes_on()
+    first.goes_on()
     third.goes_on()
     gateway.at(SESSION_MS - 1)
-    one.goes_on()
+    first.goes_on()
     gateway.at(1)
     assert [*gateway.group.members] == ["a"]
-    assert one.goes_on() == ALL
+    assert first.goes_on() == ALL
     assert third.code() is ErrorCode.unknown_member_id
 
 
 def test_a_member_that_keeps_its_partitions_for_too_long_is_removed() -> None:
     gateway = ConsumerGateway()
-    one, other = gateway.consumer("a", rebalance_timeout_ms=20_000), gateway.consumer("b")
-    one.goes_on()
+    first, other = gateway.consumer("a", rebalance_timeout_ms=20_000), gateway.consumer("b")
+    first.goes_on()
     other.goes_on()
-    one.beat(owned=ALL)
+    first.beat(owned=ALL)
     gateway.at(19_999)
-    one.beat(owned=ALL)
+    first.beat(owned=ALL)
     other.goes_on()
     gateway.at(1)
-    assert one.code() is ErrorCode.unknown_member_id
+    assert first.code() is ErrorCode.unknown_member_id
     assert other.goes_on() == ALL
 
 
 def test_epochs_of_others_are_fenced_but_a_lost_answer_is_given_again() -> None:
     gateway = ConsumerGateway()
-    one, _ = two(gateway)
-    epoch, has = one.epoch, one.has
-    assert one.code(epoch=epoch + 1) is ErrorCode.fenced_member_epoch
-    assert one.code(epoch=epoch - 1, owned=None) is ErrorCode.fenced_member_epoch
-    assert one.code(epoch=epoch - 1, owned=ALL) is ErrorCode.fenced_member_epoch
-    told = one.beat(epoch=epoch - 1, owned=has, topics=("clicks",), rebalance_timeout_ms=60_000)
-    assert told is not None
-    assert (told.error, told.epoch, told.assigned) == (ErrorCode.none, epoch, has)
-    # a member that joins again with its id begins anew
-    one.epoch = 0
-    assert one.goes_on() == has
+    first, _ = two(gateway)
+    epoch, has = first.epoch, first.has
+    assert first.code(epoch=epoch + 1) is ErrorCode.fenced_member_epoch
+    assert first.code(epoch=epoch - 1, owned=None) is ErrorCode.fenced_member_epoch
+    assert first.code(epoch=epoch - 1, owned=ALL) is ErrorCode.fenced_member_epoch
+    reply = first.beat(epoch=epoch - 1, owned=has, topics=("clicks",), rebalance_timeout_ms=60_000)
+    assert reply is not None
+    assert (reply.error, reply.epoch, reply.assigned) == (ErrorCode.none, epoch, has)
+    # a member that joins again with its id starts again
+    first.epoch = 0
+    assert first.goes_on() == has
 
 
 def test_subscriptions_and_topics_that_change_begin_an_epoch() -> None:
     gateway = ConsumerGateway()
-    one, other = two(gateway)
+    first, other = two(gateway)
     with_partitions(gateway.topics, 6)
-    for member in (one, other, one, other):
+    for member in (first, other, first, other):
         member.goes_on()
-    assert one.has | other.has == places(0, 1, 2, 3, 4, 5)
-    assert len(one.has) == len(other.has) == 3
+    assert first.has | other.has == places(0, 1, 2, 3, 4, 5)
+    assert len(first.has) == len(other.has) == 3
     views = uuid.UUID(int=2)
     gateway.topics.by_name["views"] = TopicSummary("views", str(views), 1)
-    one.goes_on(topics=("views",))
-    for member in (one, other, one):
+    first.goes_on(topics=("views",))
+    for member in (first, other, first):
         member.goes_on()
-    assert one.has == places(0, topic=views)
+    assert first.has == places(0, topic=views)
     assert other.has == places(0, 1, 2, 3, 4, 5)
     del gateway.topics.by_name["clicks"]
     assert other.goes_on() == places()
@@ -164,26 +164,26 @@ def test_a_pattern_is_of_the_topics_that_there_are_at_a_time() -> None:
 
 def test_the_assignor_is_the_one_that_most_members_want() -> None:
     gateway = ConsumerGateway()
-    one, other = (gateway.consumer(name, assignor="range") for name in "ab")
-    for member in (one, other, one, one, other):
+    first, other = (gateway.consumer(name, assignor="range") for name in "ab")
+    for member in (first, other, first, first, other):
         member.goes_on()
-    assert (one.has, other.has) == (places(0, 1), places(2, 3))
+    assert (first.has, other.has) == (places(0, 1), places(2, 3))
     assert gateway.group.assignor == "range"
     assert gateway.consumer("c", assignor="sticky").code() is ErrorCode.unsupported_assignor
 
 
 def test_a_static_member_that_comes_back_has_its_partitions_again() -> None:
     gateway = ConsumerGateway()
-    one, other = gateway.consumer("a", instance_id="one"), gateway.consumer("b")
-    for member in (one, other, one, one, other):
+    first, other = gateway.consumer("a", instance_id="one"), gateway.consumer("b")
+    for member in (first, other, first, first, other):
         member.goes_on()
     again = gateway.consumer("a2", instance_id="one")
     assert again.code() is ErrorCode.unreleased_instance_id
-    assert one.code(epoch=-2) is ErrorCode.none
+    assert first.code(epoch=-2) is ErrorCode.none
     epoch = gateway.group.epoch
-    assert again.goes_on() == one.has
+    assert again.goes_on() == first.has
     assert gateway.group.epoch == epoch == again.epoch
-    assert one.code() is ErrorCode.fenced_instance_id
+    assert first.code() is ErrorCode.fenced_instance_id
     assert gateway.consumer("x", instance_id="nobody").code(epoch=5) is ErrorCode.unknown_member_id
     # one that does not come back loses them
     assert again.code(epoch=-2) is ErrorCode.none
@@ -195,7 +195,7 @@ def test_a_static_member_that_comes_back_has_its_partitions_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [
         {"epoch": -3},
         {"member_id": ""},
@@ -208,97 +208,97 @@ def test_a_static_member_that_comes_back_has_its_partitions_again() -> None:
         {"client_id": "c" * 40_000},
     ],
 )
-def test_heartbeats_that_make_no_sense_are_refused(asked: dict[str, Any]) -> None:
+def test_heartbeats_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
     gateway = ConsumerGateway()
-    assert gateway.consumer("a").code(**asked) is ErrorCode.invalid_request
+    assert gateway.consumer("a").code(**fields) is ErrorCode.invalid_request
     assert gateway.groups.names() == []
 
 
 def test_a_group_that_is_full_takes_no_other_member() -> None:
     gateway = ConsumerGateway(GroupSettings(max_size=1))
-    one = gateway.consumer("a")
-    one.goes_on()
+    first = gateway.consumer("a")
+    first.goes_on()
     assert gateway.consumer("b").code() is ErrorCode.group_max_size_reached
-    assert one.goes_on() == ALL
+    assert first.goes_on() == ALL
 
 
 def test_members_go_on_after_a_restart_without_a_new_epoch() -> None:
     gateway = ConsumerGateway()
-    one, other = two(gateway)
+    first, other = two(gateway)
     later = gateway.restart()
-    one, other = one.again_as(later), other.again_as(later)
-    before = len(later.store.changes)
-    assert (one.goes_on(), other.goes_on()) == (one.has, other.has)
-    assert len(later.store.changes) == before
+    first, other = first.again_as(later), other.again_as(later)
+    previous = len(later.store.changes)
+    assert (first.goes_on(), other.goes_on()) == (first.has, other.has)
+    assert len(later.store.changes) == previous
     assert later.group.epoch == gateway.group.epoch
     # what changed while no gateway ran is seen
     last = later.restart()
     with_partitions(last.topics, 5)
-    one, other = one.again_as(last), other.again_as(last)
-    for member in (one, other, one, other):
+    first, other = first.again_as(last), other.again_as(last)
+    for member in (first, other, first, other):
         member.goes_on()
-    assert one.has | other.has == places(0, 1, 2, 3, 4)
+    assert first.has | other.has == places(0, 1, 2, 3, 4)
 
 
 def test_a_restart_amid_a_rebalance_gives_no_partition_to_two_members() -> None:
     gateway = ConsumerGateway()
-    one, other = gateway.consumer("a"), gateway.consumer("b")
-    one.goes_on()
+    first, other = gateway.consumer("a"), gateway.consumer("b")
+    first.goes_on()
     other.goes_on()
-    told = one.beat(owned=ALL)
-    assert told is not None
+    reply = first.beat(owned=ALL)
+    assert reply is not None
     later = gateway.restart()
     assert later.group.members["a"].current.state is MemberState.UNREVOKED_PARTITIONS
-    one, other = one.again_as(later), other.again_as(later)
+    first, other = first.again_as(later), other.again_as(later)
     assert other.goes_on() == places()
-    one.has = told.assigned or places()
-    one.goes_on()
-    assert other.goes_on() == ALL - one.has
+    first.has = reply.assigned or places()
+    first.goes_on()
+    assert other.goes_on() == ALL - first.has
 
 
 def test_members_keep_their_partitions_while_their_topics_cannot_be_looked_at() -> None:
     gateway = ConsumerGateway()
-    one, other = two(gateway)
+    first, other = two(gateway)
     later = gateway.restart()
-    one, other, third = one.again_as(later), other.again_as(later), later.consumer("c")
-    known, later.topics.by_name, later.topics.are_known = later.topics.by_name, {}, False
-    had = one.has
-    assert one.goes_on() == had
+    first, other, third = first.again_as(later), other.again_as(later), later.consumer("c")
+    cached, later.topics.by_name, later.topics.are_known = later.topics.by_name, {}, False
+    had = first.has
+    assert first.goes_on() == had
     assert third.code() is ErrorCode.coordinator_load_in_progress
     assert other.code(epoch=-1) is ErrorCode.none
-    assert one.goes_on() == had
-    later.topics.by_name, later.topics.are_known = known, True
-    assert one.goes_on() == ALL
+    assert first.goes_on() == had
+    later.topics.by_name, later.topics.are_known = cached, True
+    assert first.goes_on() == ALL
 
 
 def test_nothing_is_answered_before_it_is_durable_and_a_failure_is_made_good_later() -> None:
     gateway = ConsumerGateway()
     gateway.store.held = True
-    one = gateway.consumer("a")
-    assert one.beat() is None
+    first = gateway.consumer("a")
+    assert first.beat() is None
     gateway.store.code = ErrorCode.coordinator_not_available
     gateway.store.release()
-    assert one.reply is not None
-    assert one.reply.error is ErrorCode.coordinator_not_available
+    assert first.reply is not None
+    assert first.reply.error is ErrorCode.coordinator_not_available
     gateway.store.held, gateway.store.code = False, ErrorCode.none
-    assert one.goes_on() == ALL
+    assert first.goes_on() == ALL
     later = gateway.restart()
-    assert one.again_as(later).goes_on() == ALL
+    assert first.again_as(later).goes_on() == ALL
     assert later.group.epoch == 1
 
 
 def test_a_heartbeat_without_changes_is_answered_behind_the_store_of_those_before() -> None:
     gateway = ConsumerGateway()
-    one = gateway.consumer("a")
-    one.goes_on()
+    first = gateway.consumer("a")
+    first.goes_on()
     gateway.store.held = True
     other = gateway.consumer("b")
     assert other.beat() is None
-    assert one.beat(owned=ALL) is None
-    again = one.again_as(gateway)
-    assert again.beat(owned=ALL) is None, "there is nothing to store, but what it tells is not durable"
+    assert first.beat(owned=ALL) is None
+    again = first.again_as(gateway)
+    assert again.beat(owned=ALL) is None, "there is nothing to store, but the state that it reports is not durable"
     gateway.store.release()
-    assert [each.reply.error for each in (other, one, again) if each.reply] == 3 * [ErrorCode.none]
+    assert [member.reply.error for member in (other, first, again) if member.reply] == 3 * [ErrorCode.none]
 
 
 def test_a_member_whose_end_could_not_be_stored_does_not_come_back_with_the_next_gateway() -> None:
@@ -315,7 +315,7 @@ def test_a_member_whose_end_could_not_be_stored_does_not_come_back_with_the_next
 
 def test_positions_are_committed_and_read_with_the_epoch_of_a_member() -> None:
     gateway = ConsumerGateway()
-    one, _ = two(gateway)
+    first, _ = two(gateway)
     codes = list[ErrorCode]()
 
     def commits(member: str, epoch: int) -> ErrorCode:
@@ -323,21 +323,21 @@ def test_positions_are_committed_and_read_with_the_epoch_of_a_member() -> None:
         gateway.offsets.commit(GROUP, changes, codes.append, member_id=member, generation=epoch)
         return codes[-1]
 
-    assert commits("a", one.epoch) is ErrorCode.none
-    assert commits("a", one.epoch - 1) is ErrorCode.stale_member_epoch
-    assert commits("nobody", one.epoch) is ErrorCode.unknown_member_id
+    assert commits("a", first.epoch) is ErrorCode.none
+    assert commits("a", first.epoch - 1) is ErrorCode.stale_member_epoch
+    assert commits("nobody", first.epoch) is ErrorCode.unknown_member_id
     assert commits("", -1) is ErrorCode.unknown_member_id
 
-    def reads(**asked: Any) -> Any:
-        return gateway.offsets.fetch(GROUP, [("clicks", 0)], **asked)
+    def reads(**fields: Any) -> Any:
+        return gateway.offsets.fetch(GROUP, [("clicks", 0)], **fields)
 
-    assert reads()["clicks", 0].offset == reads(member_id="a", epoch=one.epoch)["clicks", 0].offset == 5
-    for asked, code in (
+    assert reads()["clicks", 0].offset == reads(member_id="a", epoch=first.epoch)["clicks", 0].offset == 5
+    for fields, code in (
         ({"epoch": 1}, ErrorCode.stale_member_epoch),
         ({"member_id": "x"}, ErrorCode.unknown_member_id),
     ):
         with pytest.raises(Exception, match=code.name):
-            reads(**{"member_id": "a", "epoch": 1, **asked})
+            reads(**{"member_id": "a", "epoch": 1, **fields})
 
 
 def test_an_empty_group_goes_over_to_the_other_protocol_with_its_positions() -> None:
@@ -360,20 +360,20 @@ def test_an_empty_group_goes_over_to_the_other_protocol_with_its_positions() -> 
         position = gateway_now.offsets.fetch(GROUP, [("clicks", 0)])["clicks", 0]
         assert isinstance(position, Position)
         assert position.offset == 7
-        assert [(each.phase.value, each.type) for each in gateway_now.admin.list()] == [("Stable", "consumer")]
+        assert [(group.phase.value, group.type) for group in gateway_now.admin.list()] == [("Stable", "consumer")]
         assert gateway_now.admin.describe(GROUP).phase is GroupPhase.DEAD
     assert new.code(epoch=-1) is ErrorCode.none
     assert gateway.member("old").join().told in (None, ErrorCode.member_id_required, ErrorCode.none)
-    assert [each.type for each in gateway.restart().admin.list()] == ["classic"]
+    assert [group.type for group in gateway.restart().admin.list()] == ["classic"]
 
 
 def test_an_empty_group_is_deleted_with_its_records() -> None:
     gateway = ConsumerGateway()
-    one, other = two(gateway)
+    first, other = two(gateway)
     codes = list[ErrorCode]()
     gateway.admin.delete(GROUP, codes.append)
     assert codes == [ErrorCode.non_empty_group]
-    for member in (one, other):
+    for member in (first, other):
         member.code(epoch=-1)
     gateway.admin.delete(GROUP, codes.append)
     assert codes[-1] is ErrorCode.none
@@ -382,11 +382,11 @@ def test_an_empty_group_is_deleted_with_its_records() -> None:
 
 def test_a_description_has_targets_and_what_members_have() -> None:
     gateway = ConsumerGateway()
-    one, other = two(gateway)
-    found = gateway.consumers.describe(GROUP)
-    assert (found.phase, found.epoch, found.target_epoch, found.assignor) == (GroupPhase.STABLE, 2, 2, "uniform")
-    assert {id: (current.assigned, target) for id, _, current, target in found.members} == {
-        "a": (one.has, one.has),
+    first, other = two(gateway)
+    actual = gateway.consumers.describe(GROUP)
+    assert (actual.phase, actual.epoch, actual.target_epoch, actual.assignor) == (GroupPhase.STABLE, 2, 2, "uniform")
+    assert {id: (current.assigned, target) for id, _, current, target in actual.members} == {
+        "a": (first.has, first.has),
         "b": (other.has, other.has),
     }
-    assert {each[0] for each in one.has} == {CLICKS}
+    assert {partition[0] for partition in first.has} == {CLICKS}

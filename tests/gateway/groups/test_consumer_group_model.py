@@ -16,7 +16,7 @@ clients = st.integers(0, 3)
 
 
 class GroupStories(RuleBasedStateMachine):
-    """Four clients, two of them static, do what they like, well or badly; the gateway is killed now and then."""
+    """Four clients, two static ones among them, act freely, well or badly; the gateway is killed now and then."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class GroupStories(RuleBasedStateMachine):
         self.clients[client].join(protocols=(("range", subscription),), must_know_id=must_know)
 
     @rule(client=st.integers(2, 3))
-    def begin_anew(self, client: int) -> None:
+    def start_again(self, client: int) -> None:
         self.clients[client] = self.gateway.member(f"c{client}", instance_id=f"c{client}")
         self.clients[client].join()
 
@@ -74,9 +74,9 @@ class GroupStories(RuleBasedStateMachine):
     @invariant()
     def who_is_told_its_part_is_told_the_part_of_its_generation(self) -> None:
         for n, client in enumerate(self.clients):
-            told = client.synced
-            if told and told.error is ErrorCode.none and told.assignment:
-                assert told.assignment.startswith(f"c{n} of ".encode())
+            reply = client.synced
+            if reply and reply.error is ErrorCode.none and reply.assignment:
+                assert reply.assignment.startswith(f"c{n} of ".encode())
 
     @invariant()
     def a_group_is_stable_only_with_an_assignment_that_is_stored(self) -> None:

@@ -11,7 +11,7 @@ from distlog.gateway.groups.consumer_records import (
     ConsumerKey,
     ConsumerValue,
     CurrentAssignment,
-    MemberFacts,
+    MemberMetadata,
     MemberState,
     RecordKind,
     decode_consumer_value,
@@ -20,9 +20,9 @@ from distlog.gateway.groups.consumer_records import (
 from distlog.gateway.groups.offsets_format import decode_key, encode_key
 
 TOPIC = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
-PLACES = frozenset({(TOPIC, 2), (TOPIC, 0)})
-PLACES_HEX = "02" + TOPIC.hex + "03" + "00000000" + "00000002" + "00"
-MEMBER = MemberFacts(
+PARTITIONS = frozenset({(TOPIC, 2), (TOPIC, 0)})
+PARTITIONS_HEX = "02" + TOPIC.hex + "03" + "00000000" + "00000002" + "00"
+MEMBER = MemberMetadata(
     instance_id="i1",
     rack_id=None,
     client_id="c",
@@ -45,11 +45,11 @@ VALUES: list[tuple[RecordKind, ConsumerValue, str]] = [
     (RecordKind.EPOCH, 7, "0000" + "00000007" + "00"),
     (RecordKind.TARGET_EPOCH, 6, "0000" + "00000006" + "00"),
     (RecordKind.MEMBER, MEMBER, "0000" + MEMBER_HEX + "08" + b"uniform".hex() + "00"),
-    (RecordKind.TARGET, PLACES, "0000" + PLACES_HEX + "00"),
+    (RecordKind.TARGET, PARTITIONS, "0000" + PARTITIONS_HEX + "00"),
     (
         RecordKind.CURRENT,
-        CurrentAssignment(7, 6, MemberState.UNREVOKED_PARTITIONS, PLACES, frozenset()),
-        "0000" + "00000007" + "00000006" + "01" + PLACES_HEX + "01" + "00",
+        CurrentAssignment(7, 6, MemberState.UNREVOKED_PARTITIONS, PARTITIONS, frozenset()),
+        "0000" + "00000007" + "00000006" + "01" + PARTITIONS_HEX + "01" + "00",
     ),
 ]
 
@@ -79,7 +79,7 @@ def test_bytes_that_end_too_early_are_an_error_and_unknown_versions_are_left_out
 
 def test_a_long_text_has_a_length_of_several_bytes() -> None:
     topics = tuple(f"t{number:03}" for number in range(200))
-    facts = MemberFacts(
+    metadata = MemberMetadata(
         instance_id=None,
         rack_id="r" * 300,
         client_id="",
@@ -89,4 +89,4 @@ def test_a_long_text_has_a_length_of_several_bytes() -> None:
         rebalance_timeout_ms=-1,
         assignor=None,
     )
-    assert decode_consumer_value(RecordKind.MEMBER, encode_consumer_value(facts)) == facts
+    assert decode_consumer_value(RecordKind.MEMBER, encode_consumer_value(metadata)) == metadata

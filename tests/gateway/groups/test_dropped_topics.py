@@ -18,7 +18,7 @@ from distlog.gateway.groups.offsets_format import Positions
 
 
 class Topics:
-    """Topic ids by name; a look at one that is None fails, with an error that is not always distlog's."""
+    """Topic ids by name; reading one that is None fails, with an error that is not always distlog's."""
 
     def __init__(self) -> None:
         self.ids: dict[str, str | None] = {"clicks": "1", "views": "2"}
@@ -31,42 +31,42 @@ class Topics:
             self.commit(name)
 
     def commit(self, topic: str, partition: int = 0, at_ms: int = 0) -> None:
-        told: list[ErrorCode] = []
+        codes: list[ErrorCode] = []
         position = Position(7, commit_ms=at_ms)
-        self.gateway.offsets.commit(GROUP, {(topic, partition): position}, told.append)
-        assert told == [ErrorCode.none]
+        self.gateway.offsets.commit(GROUP, {(topic, partition): position}, codes.append)
+        assert codes == [ErrorCode.none]
 
     def find(self, name: str) -> Snapshot:
         if name not in self.ids:
-            raise TopicNotFoundError("no such topic")
-        found = self.ids[name]
-        if found is None:
+            raise TopicNotFoundError("missing topic")
+        actual = self.ids[name]
+        if actual is None:
             raise self.failure
         return cast(
-            "Snapshot", SimpleNamespace(topic_id=found, replaced_ms=self.replaced_ms, former_ids=self.former_ids)
+            "Snapshot", SimpleNamespace(topic_id=actual, replaced_ms=self.replaced_ms, former_ids=self.former_ids)
         )
 
-    def known(self) -> set[str]:
-        self.watch.look()
+    def topics_with_offsets(self) -> set[str]:
+        self.watch.check()
         return {topic for topic, _ in self.gateway.offsets.fetch(GROUP, None)}
 
 
 def test_a_topic_that_gets_a_new_id_keeps_its_positions() -> None:
     topics = Topics()
-    topics.known()
+    topics.topics_with_offsets()
     topics.ids["clicks"], topics.former_ids = "3", ("0", "1")
-    assert topics.known() == {"clicks", "views"}
+    assert topics.topics_with_offsets() == {"clicks", "views"}
 
 
-def test_a_topic_that_is_dropped_or_made_anew_loses_its_positions() -> None:
+def test_a_topic_that_is_dropped_or_created_again_loses_its_positions() -> None:
     topics = Topics()
-    assert topics.known() == {"clicks", "views"}
+    assert topics.topics_with_offsets() == {"clicks", "views"}
     topics.ids["clicks"] = "3"
-    assert topics.known() == {"views"}
+    assert topics.topics_with_offsets() == {"views"}
     topics.commit("clicks")
-    assert topics.known() == {"clicks", "views"}
+    assert topics.topics_with_offsets() == {"clicks", "views"}
     del topics.ids["views"]
-    assert topics.known() == {"clicks"}
+    assert topics.topics_with_offsets() == {"clicks"}
 
 
 def test_positions_from_before_a_topic_replaced_a_dropped_one_are_forgotten_at_the_first_look() -> None:
@@ -75,18 +75,18 @@ def test_positions_from_before_a_topic_replaced_a_dropped_one_are_forgotten_at_t
     topics.commit("clicks", 1, at_ms=4)
     topics.commit("clicks", 2, at_ms=5)
     topics.gateway.store.code = ErrorCode.not_enough_replicas
-    assert topics.known() == {"clicks", "views"}
+    assert topics.topics_with_offsets() == {"clicks", "views"}
     topics.gateway.store.code = ErrorCode.none
-    assert topics.known() == {"clicks"}
+    assert topics.topics_with_offsets() == {"clicks"}
     assert topics.gateway.offsets.fetch(GROUP, None) == {("clicks", 2): Position(7, commit_ms=5)}
 
 
-def test_a_position_in_a_topic_that_was_made_anew_stays_if_it_came_before_the_first_look() -> None:
+def test_a_position_in_a_topic_that_was_created_again_stays_if_it_came_before_the_first_look() -> None:
     topics = Topics()
-    topics.known()
+    topics.topics_with_offsets()
     topics.ids["clicks"], topics.replaced_ms = "3", 5
     topics.commit("clicks", 1, at_ms=5)
-    topics.known()
+    topics.topics_with_offsets()
     assert topics.gateway.offsets.fetch(GROUP, None) == {("clicks", 1): Position(7, commit_ms=5)}
 
 
@@ -106,31 +106,31 @@ def test_the_topics_of_a_group_follow_its_positions_however_these_come_and_go() 
     assert positions.topics == {"carts", "clicks", "orders"}
 
 
-def test_a_position_that_a_transaction_brings_meanwhile_is_forgotten_at_a_later_look() -> None:
+def test_a_position_that_a_transaction_brings_concurrently_is_forgotten_at_a_later_look() -> None:
     topics = Topics()
-    topics.known()
+    topics.topics_with_offsets()
 
-    def look_before_it_is_there(changes: GroupChanges) -> None:
+    def check_before_it_is_stored(changes: GroupChanges) -> None:
         topics.ids["clicks"] = "3"
-        assert topics.known() == {"clicks", "views"}
+        assert topics.topics_with_offsets() == {"clicks", "views"}
 
-    place, offsets = ("clicks", 0), topics.gateway.offsets
-    offsets.commit_in_transaction(GROUP, {place: Position(9)}, 1, look_before_it_is_there)
-    assert topics.known() == {"views"}
+    partition, offsets = ("clicks", 0), topics.gateway.offsets
+    offsets.commit_in_transaction(GROUP, {partition: Position(9)}, 1, check_before_it_is_stored)
+    assert topics.topics_with_offsets() == {"views"}
 
 
 def test_a_topic_that_was_never_seen_keeps_its_positions() -> None:
     topics = Topics()
     del topics.ids["views"]
-    assert topics.known() == topics.known() == {"clicks", "views"}
+    assert topics.topics_with_offsets() == topics.topics_with_offsets() == {"clicks", "views"}
 
 
-@pytest.mark.parametrize("failure", [StorageError("no answer"), FileNotFoundError("no such object")])
+@pytest.mark.parametrize("failure", [StorageError("no answer"), FileNotFoundError("missing object")])
 def test_a_look_that_fails_forgets_nothing_and_what_it_knew_counts_later(failure: Exception) -> None:
     topics = Topics()
     topics.failure = failure
-    topics.known()
+    topics.topics_with_offsets()
     topics.ids["clicks"] = None
-    assert topics.known() == {"clicks", "views"}
+    assert topics.topics_with_offsets() == {"clicks", "views"}
     topics.ids["clicks"] = "3"
-    assert topics.known() == {"views"}
+    assert topics.topics_with_offsets() == {"views"}

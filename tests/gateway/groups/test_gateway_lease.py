@@ -55,29 +55,29 @@ def test_the_first_gateway_holds_everything_and_is_broker_0(gateways: Gateways) 
 
 
 def test_two_gateways_share_and_each_names_the_same_holders(gateways: Gateways) -> None:
-    one = gateways.begin(9092)
+    first = gateways.begin(9092)
     two = gateways.begin(9093)
     assert two.held_partitions == set()
-    gateways.go_on(one, two)
-    assert len(one.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
-    assert not one.held_partitions & two.held_partitions
-    assert [node.id for node in one.nodes] == [node.id for node in two.nodes] == [0, 1]
+    gateways.go_on(first, two)
+    assert len(first.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
+    assert not first.held_partitions & two.held_partitions
+    assert [node.id for node in first.nodes] == [node.id for node in two.nodes] == [0, 1]
     for number in range(PARTITIONS):
-        assert one.holder(number) == two.holder(number)
-    assert one.leaders("topic", PARTITIONS) == two.leaders("topic", PARTITIONS)
-    assert sorted(one.leaders("topic", PARTITIONS)) == PARTITIONS // 2 * [0] + PARTITIONS // 2 * [1]
+        assert first.holder(number) == two.holder(number)
+    assert first.leaders("topic", PARTITIONS) == two.leaders("topic", PARTITIONS)
+    assert sorted(first.leaders("topic", PARTITIONS)) == PARTITIONS // 2 * [0] + PARTITIONS // 2 * [1]
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 60, 1000])
 @pytest.mark.parametrize("ids", [(4,), (0, 1), (0, 1, 2, 5, 9)])
 def test_leaders_have_equal_parts_of_a_topic_and_few_move(partitions: int, ids: tuple[int, ...]) -> None:
-    before = shares("topic", partitions, ids)
-    counts = [before.count(number) for number in ids]
-    assert len(before) == partitions
+    previous = shares("topic", partitions, ids)
+    counts = [previous.count(number) for number in ids]
+    assert len(previous) == partitions
     assert set(counts) <= {partitions // len(ids), -(-partitions // len(ids))}
     after = shares("topic", partitions, (*ids, 10))
-    moved = sum(one != other for one, other in zip(before, after, strict=True))
-    # the least is the part of the new one; with as few as these, half of them may move
+    moved = sum(holder != next_holder for holder, next_holder in zip(previous, after, strict=True))
+    # the least is the part of the new one; with few partitions, half may move
     assert moved <= max(2.2 * partitions / (len(ids) + 1), 1)
 
 
@@ -87,19 +87,19 @@ def test_topics_of_one_partition_are_shared_by_all_gateways() -> None:
 
 
 def test_a_partition_is_not_given_up_while_something_of_it_is_on_its_way(gateways: Gateways) -> None:
-    one, two = gateways.begin(9092), gateways.begin(9093)
-    gateways.go_on(one, two, seconds=LEASE_S / 2, pending=set(range(PARTITIONS)))
+    first, two = gateways.begin(9092), gateways.begin(9093)
+    gateways.go_on(first, two, seconds=LEASE_S / 2, pending=set(range(PARTITIONS)))
     assert two.held_partitions == set()
     # it answers for them no more, all the same
-    assert len(one.held_partitions) == PARTITIONS // 2
-    gateways.go_on(one, two)
+    assert len(first.held_partitions) == PARTITIONS // 2
+    gateways.go_on(first, two)
     assert len(two.held_partitions) == PARTITIONS // 2
 
 
 def test_what_a_dead_gateway_held_goes_to_another_when_its_lease_has_lapsed(gateways: Gateways) -> None:
-    one, two = gateways.begin(9092), gateways.begin(9093)
-    gateways.go_on(one, two)
-    held = one.held_partitions
+    first, two = gateways.begin(9092), gateways.begin(9093)
+    gateways.go_on(first, two)
+    held = first.held_partitions
     gateways.go_on(two, seconds=LEASE_S * 0.9)
     assert [node.id for node in two.nodes] == [0, 1]
     assert {two.holder(number) for number in held} == {Node(0, "127.0.0.1", 9092, "a")}
@@ -109,19 +109,19 @@ def test_what_a_dead_gateway_held_goes_to_another_when_its_lease_has_lapsed(gate
 
 
 def test_a_gateway_that_slept_holds_nothing_when_it_wakes_and_a_share_when_it_has_looked(gateways: Gateways) -> None:
-    one, two = gateways.begin(9092), gateways.begin(9093)
-    gateways.go_on(one, two)
-    term, held = one.term, one.held_partitions
+    first, two = gateways.begin(9092), gateways.begin(9093)
+    gateways.go_on(first, two)
+    term, held = first.term, first.held_partitions
     gateways.go_on(two, seconds=2 * OVER_S)
-    assert one.is_lapsed
-    assert one.held_partitions == set()
-    assert all(one.holder(number) is None for number in held)
-    gateways.go_on(one, two)
-    assert one.term > term
-    assert len(one.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
+    assert first.is_lapsed
+    assert first.held_partitions == set()
+    assert all(first.holder(number) is None for number in held)
+    gateways.go_on(first, two)
+    assert first.term > term
+    assert len(first.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
 
 
-def test_a_gateway_that_begins_again_at_its_place_waits_for_no_lease(gateways: Gateways) -> None:
+def test_a_gateway_that_begins_again_at_its_partition_waits_for_no_lease(gateways: Gateways) -> None:
     gateways.begin(9092)
     again = gateways.begin(9092)
     assert (again.held_partitions, again.node.id) == (set(range(PARTITIONS)), 0)
@@ -131,42 +131,42 @@ def test_a_gateway_that_begins_again_at_its_place_waits_for_no_lease(gateways: G
 
 
 def test_who_leaves_lets_the_others_have_all_at_once(gateways: Gateways) -> None:
-    one, two = gateways.begin(9092), gateways.begin(9093)
-    gateways.go_on(one, two)
-    one.leave()
-    assert one.held_partitions == set()
+    first, two = gateways.begin(9092), gateways.begin(9093)
+    gateways.go_on(first, two)
+    first.leave()
+    assert first.held_partitions == set()
     gateways.go_on(two, seconds=LEASE_S / 20)
     assert two.held_partitions == set(range(PARTITIONS))
 
 
 def test_ids_are_those_that_were_asked_for_or_the_lowest_free_ones(gateways: Gateways) -> None:
-    one, seven, two = gateways.begin(1), gateways.begin(2, node_id=7), gateways.begin(3)
+    first, seven, two = gateways.begin(1), gateways.begin(2, node_id=7), gateways.begin(3)
     again = gateways.begin(4, node_id=7)
-    assert [lease.node.id for lease in (one, seven, two, again)] == [0, 7, 1, 2]
-    gateways.go_on(one, seven, two, again, seconds=2 * LEASE_S)
-    assert [lease.node.id for lease in (one, seven, two, again)] == [0, 7, 1, 2]
+    assert [lease.node.id for lease in (first, seven, two, again)] == [0, 7, 1, 2]
+    gateways.go_on(first, seven, two, again, seconds=2 * LEASE_S)
+    assert [lease.node.id for lease in (first, seven, two, again)] == [0, 7, 1, 2]
 
 
 def test_a_gateway_can_tell_when_the_others_know_of_it(gateways: Gateways) -> None:
-    one = gateways.begin(9092)
-    assert one.unknown_s == 0
+    first = gateways.begin(9092)
+    assert first.unknown_s == 0
     two = gateways.begin(9093)
-    assert [node.id for node in one.nodes] == [0]
+    assert [node.id for node in first.nodes] == [0]
     assert 0 < two.unknown_s < LEASE_S / 4
-    gateways.go_on(one, seconds=two.unknown_s)
+    gateways.go_on(first, seconds=two.unknown_s)
     assert two.unknown_s == 0
-    assert [node.id for node in one.nodes] == [0, 1]
+    assert [node.id for node in first.nodes] == [0, 1]
 
 
 def test_living_gateways_at_one_address_do_not_put_each_other_out_again_and_again(gateways: Gateways) -> None:
     # as containers with the same name
-    one, two = gateways.begin(9092), gateways.begin(9092)
-    gateways.go_on(one, two)
-    terms, held = (one.term, two.term), (one.held_partitions, two.held_partitions)
+    first, two = gateways.begin(9092), gateways.begin(9092)
+    gateways.go_on(first, two)
+    terms, held = (first.term, two.term), (first.held_partitions, two.held_partitions)
     assert [len(numbers) for numbers in held] == [PARTITIONS // 2] * 2
-    gateways.go_on(one, two, seconds=10 * LEASE_S)
-    assert (one.term, two.term) == terms
-    assert (one.held_partitions, two.held_partitions) == held
+    gateways.go_on(first, two, seconds=10 * LEASE_S)
+    assert (first.term, two.term) == terms
+    assert (first.held_partitions, two.held_partitions) == held
 
 
 def test_clients_are_not_sent_to_a_loopback_address_of_another_machine(gateways: Gateways) -> None:

@@ -1,4 +1,4 @@
-"""Kafka's clients share partitions as groups through the gateway, and go on where they were."""
+"""Kafka clients share partitions as groups through the gateway, and resume where they stopped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
 
 def consumer(gateway: GatewayServer, **settings: Any) -> Any:
     """A member of the group `billing`, as confluent-kafka plays it."""
-    made = confluent_kafka.Consumer(
+    created = confluent_kafka.Consumer(
         {
             "bootstrap.servers": gateway.address,
             "group.id": "billing",
@@ -43,25 +43,25 @@ def consumer(gateway: GatewayServer, **settings: Any) -> Any:
             **settings,
         }
     )
-    made.subscribe(["clicks"])
-    return made
+    created.subscribe(["clicks"])
+    return created
 
 
-def taken(members: list[Any], count: int, timeout_s: float = 300) -> list[list[int]]:
-    """What each of the members reads, until there are `count` records in all."""
-    found: list[list[int]] = [[] for _ in members]
+def read_values(members: list[Any], count: int, timeout_s: float = 300) -> list[list[int]]:
+    """Return the values that each member reads, until they are `count` in all."""
+    actual: list[list[int]] = [[] for _ in members]
     end = time.monotonic() + timeout_s
-    while sum(map(len, found)) < count:
-        assert time.monotonic() < end, found
-        for member, values in zip(members, found, strict=True):
+    while sum(map(len, actual)) < count:
+        assert time.monotonic() < end, actual
+        for member, values in zip(members, actual, strict=True):
             for record in member.consume(50, 0.05):
                 assert record.error() is None
                 values.append(int(record.value()))
-    return found
+    return actual
 
 
 def shared(members: list[Any], timeout_s: float = 300) -> None:
-    """Wait until the members have all partitions, and each of them some."""
+    """Wait until the members have all partitions, and each member some."""
     end = time.monotonic() + timeout_s
     while (
         not all(member.assignment() for member in members)
@@ -78,42 +78,46 @@ def test_two_members_share_the_partitions_and_one_takes_over_what_the_other_leav
 ) -> None:
     settings = {"partition.assignment.strategy": assignor}
     first = consumer(gateway, **settings)
-    (values,) = taken([first], COUNT)
+    (values,) = read_values([first], COUNT)
     assert sorted(values) == list(range(COUNT))
     first.commit(asynchronous=False)
     second = consumer(gateway, **settings)
     shared([first, second])
-    assert not {each.partition for each in first.assignment()} & {each.partition for each in second.assignment()}
+    assert not {partition.partition for partition in first.assignment()} & {
+        partition.partition for partition in second.assignment()
+    }
     second.close()
     shared([first])
     distlog.open(f"{gateway.root}/clicks").append([{"value": b"%d" % n, "partition": n % 4} for n in range(8)])
-    assert sorted(taken([first], 8)[0]) == list(range(8))
+    assert sorted(read_values([first], 8)[0]) == list(range(8))
     first.close()
 
 
-def test_a_group_goes_on_where_it_was_after_the_gateway_began_anew(tmp_path: Path, gateway: GatewayServer) -> None:
+def test_a_group_goes_on_where_it_was_after_the_gateway_started_again(tmp_path: Path, gateway: GatewayServer) -> None:
     member = consumer(gateway)
-    taken([member], COUNT)
+    read_values([member], COUNT)
     member.commit(asynchronous=False)
     member.close()
     gateway.stop()
     distlog.open(f"{gateway.root}/clicks").append([{"value": b"1000", "partition": 0}])
     with serving(tmp_path, groups=AT_ONCE) as again:
         member = consumer(again)
-        assert taken([member], 1) == [[1000]]
-        places = [confluent_kafka.TopicPartition("clicks", n) for n in range(PARTITIONS)]
-        assert [each.offset for each in member.committed(places, 30)] == [COUNT // PARTITIONS] * PARTITIONS
+        assert read_values([member], 1) == [[1000]]
+        partitions = [confluent_kafka.TopicPartition("clicks", n) for n in range(PARTITIONS)]
+        assert [committed.offset for committed in member.committed(partitions, 30)] == [
+            COUNT // PARTITIONS
+        ] * PARTITIONS
         member.close()
 
 
-def test_a_static_member_that_begins_anew_keeps_its_partitions(gateway: GatewayServer) -> None:
+def test_a_static_member_that_starts_again_keeps_its_partitions(gateway: GatewayServer) -> None:
     admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
     first = consumer(gateway, **{"group.instance.id": "one"})
-    taken([first], COUNT)
+    read_values([first], COUNT)
     generation = described(admin)
     del first  # it does not leave: a static member comes back
     again = consumer(gateway, **{"group.instance.id": "one"})
-    taken([again], COUNT)
+    read_values([again], COUNT)
     assert described(admin)[1:] == generation[1:]
     again.close()
 
@@ -124,7 +128,7 @@ def described(admin: Any) -> tuple[Any, ...]:
     return (
         [member.member_id for member in group.members],
         [member.group_instance_id for member in group.members],
-        [[each.partition for each in member.assignment.topic_partitions] for member in group.members],
+        [[partition.partition for partition in member.assignment.topic_partitions] for member in group.members],
         str(group.state),
     )
 
@@ -132,18 +136,18 @@ def described(admin: Any) -> tuple[Any, ...]:
 def test_groups_are_listed_described_moved_and_deleted(gateway: GatewayServer) -> None:
     admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
     member = consumer(gateway)
-    taken([member], COUNT)
-    assert [each.group_id for each in admin.list_consumer_groups(request_timeout=30).result().valid] == ["billing"]
+    read_values([member], COUNT)
+    assert [group.group_id for group in admin.list_consumer_groups(request_timeout=30).result().valid] == ["billing"]
     assert described(admin)[2] == [[0, 1, 2, 3]]
     with pytest.raises(confluent_kafka.KafkaException, match="NON_EMPTY_GROUP"):
         admin.delete_consumer_groups(["billing"], request_timeout=30)["billing"].result()
     member.close()
-    place = confluent_kafka.TopicPartition("clicks", 1, 20)
-    moved = confluent_kafka.ConsumerGroupTopicPartitions("billing", [place])
+    partition = confluent_kafka.TopicPartition("clicks", 1, 20)
+    moved = confluent_kafka.ConsumerGroupTopicPartitions("billing", [partition])
     admin.alter_consumer_group_offsets([moved], request_timeout=30)["billing"].result()
-    asked = confluent_kafka.ConsumerGroupTopicPartitions("billing")
-    found = admin.list_consumer_group_offsets([asked], request_timeout=30)["billing"].result()
-    assert [(each.partition, each.offset) for each in found.topic_partitions] == [(1, 20)]
+    requested = confluent_kafka.ConsumerGroupTopicPartitions("billing")
+    actual = admin.list_consumer_group_offsets([requested], request_timeout=30)["billing"].result()
+    assert [(partition.partition, partition.offset) for partition in actual.topic_partitions] == [(1, 20)]
     admin.delete_consumer_groups(["billing"], request_timeout=30)["billing"].result()
     assert admin.list_consumer_groups(request_timeout=30).result().valid == []
 

@@ -31,29 +31,29 @@ def altered(
 ) -> tuple[ErrorCode, str | None]:
     """The code and the text of a request that changes settings."""
     if api == ALTER_ALL:
-        changes = tuple({"name": each["name"], "value": each["value"]} for each in changes)
+        changes = tuple({"name": change["name"], "value": change["value"]} for change in changes)
     resource = {"resource_type": kind, "resource_name": group, "configs": changes}
-    (told,) = wire.plain(api, 1, resources=[resource], **more).responses
-    return told.error_code, told.error_message
+    (response,) = wire.plain(api, 1, resources=[resource], **more).responses
+    return response.error_code, response.error_message
 
 
 def described(wire: Wire, group: str = "g", keys: list[str] | None = None) -> dict[str, tuple[str, int]]:
     """The value and the source of each setting of a group."""
     resource = {"resource_type": OF_GROUP, "resource_name": group, "configuration_keys": keys}
-    (told,) = wire.plain(DESCRIBE, 4, resources=[resource], include_synonyms=True).results
-    assert told.error_code is E.none
-    return {each.name: (each.value, each.config_source) for each in told.configs}
+    (response,) = wire.plain(DESCRIBE, 4, resources=[resource], include_synonyms=True).results
+    assert response.error_code is E.none
+    return {config.name: (config.value, config.config_source) for config in response.configs}
 
 
 def listed(wire: Wire) -> list[str]:
     """The groups that have settings of their own."""
-    told = wire.plain(LIST, 1, resource_types=[OF_GROUP])
-    return [each.resource_name for each in told.config_resources]
+    response = wire.plain(LIST, 1, resource_types=[OF_GROUP])
+    return [resource.resource_name for resource in response.config_resources]
 
 
 def test_settings_of_a_group_are_the_same_at_all_gateways_and_outlive_them(tmp_path: Path) -> None:
     settings = GroupSettings(consumer_heartbeat_interval_ms=7000)
-    with serving(tmp_path, groups=settings) as one, serving(tmp_path) as other, Wire(one) as wire:
+    with serving(tmp_path, groups=settings) as first, serving(tmp_path) as other, Wire(first) as wire:
         assert described(wire) == {SESSION_TIMEOUT: ("45000", 5), HEARTBEAT_INTERVAL: ("7000", 4)}
         assert altered(wire, change(SESSION_TIMEOUT, 50_000), change(HEARTBEAT_INTERVAL, 6000)) == (E.none, None)
         with Wire(other) as elsewhere:
@@ -64,7 +64,7 @@ def test_settings_of_a_group_are_the_same_at_all_gateways_and_outlive_them(tmp_p
         assert (listed(wire), described(wire)[HEARTBEAT_INTERVAL]) == (["g"], ("7000", 4))
     with serving(tmp_path) as later, Wire(later) as wire:
         assert described(wire) == {SESSION_TIMEOUT: ("50000", 8), HEARTBEAT_INTERVAL: ("5000", 5)}
-        # the older API replaces all of them
+        # the older API replaces all settings
         assert altered(wire, change(HEARTBEAT_INTERVAL, 9000), api=ALTER_ALL) == (E.none, None)
         assert described(wire) == {SESSION_TIMEOUT: ("45000", 5), HEARTBEAT_INTERVAL: ("9000", 8)}
         assert altered(wire, api=ALTER_ALL) == (E.none, None)
@@ -96,8 +96,8 @@ def test_settings_that_cannot_be_are_refused_in_the_words_of_a_broker(tmp_path: 
     settings = GroupSettings(consumer_max_heartbeat_interval_ms=70_000)
     with serving(tmp_path, groups=settings) as gateway, Wire(gateway) as wire:
         for wrong, code, text in REFUSED:
-            found, why = altered(wire, *wrong)
-            assert (found, text in (why or "")) == (code, True), (wrong, why)
+            actual, reason = altered(wire, *wrong)
+            assert (actual, text in (reason or "")) == (code, True), (wrong, reason)
         assert altered(wire, change(SESSION_TIMEOUT, 50_000), group="")[0] is E.invalid_request
         assert altered(wire, change(SESSION_TIMEOUT, 50_000), validate_only=True) == (E.none, None)
         assert altered(wire, change("nosuch", operation=DELETE)) == (E.none, None)
@@ -110,13 +110,13 @@ def test_a_member_is_told_the_interval_of_its_group(tmp_path: Path) -> None:
         fields = {"member_id": "m", "subscribed_topic_names": ["clicks"], "topic_partitions": []}
         fields |= {"rebalance_timeout": 60_000, "subscribed_topic_regex": None, "instance_id": None}
         beats = [wire.plain(HEARTBEAT, 1, group_id=group, **fields) for group in ("g", "another")]
-    assert [each.heartbeat_interval.total_seconds() for each in beats] == [6, 5]
+    assert [beat.heartbeat_interval.total_seconds() for beat in beats] == [6, 5]
 
 
 def test_a_member_has_the_session_of_its_group_from_its_next_heartbeat_on() -> None:
     gateway = ConsumerGateway()
-    one, two = gateway.consumer("one"), gateway.consumer("two")
-    one.goes_on()
+    first, two = gateway.consumer("one"), gateway.consumer("two")
+    first.goes_on()
     gateway.groups.configs.set({(GROUP, SESSION_TIMEOUT): SESSION_MS + 1000})
     two.goes_on()
     gateway.at(SESSION_MS)
@@ -137,14 +137,14 @@ def test_a_member_has_the_session_of_its_group_from_its_next_heartbeat_on() -> N
 )
 def test_what_has_no_settings_to_change_says_so(tmp_path: Path, kind: int, name: str, text: str) -> None:
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
-        code, why = altered(wire, change("interval.ms", 1000), group=name, kind=kind)
-    assert (code, text in (why or "")) == (E.invalid_request, True)
+        code, reason = altered(wire, change("interval.ms", 1000), group=name, kind=kind)
+    assert (code, text in (reason or "")) == (E.invalid_request, True)
 
 
 def test_there_are_no_metrics_of_clients_to_list_or_to_describe(tmp_path: Path) -> None:
     resource = {"resource_type": OF_METRICS, "resource_name": "m", "configuration_keys": None}
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
-        (told,) = wire.plain(DESCRIBE, 4, resources=[resource]).results
-        assert (told.error_code, told.configs) == (E.none, ())
+        (response,) = wire.plain(DESCRIBE, 4, resources=[resource]).results
+        assert (response.error_code, response.configs) == (E.none, ())
         assert wire.plain(LIST, 0).config_resources == ()
         assert wire.plain(LIST, 1, resource_types=[99]).error_code is E.unsupported_version

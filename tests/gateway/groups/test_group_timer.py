@@ -1,4 +1,4 @@
-"""What goes wrong for one member must not end the time of all groups, nor keep others from their answers."""
+"""A failure for one member must not stop the timer of all groups, or block responses to other members."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def no_topics() -> SubscribedTopics:
 
 def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store, lease = OffsetsTopic(str(tmp_path), linger_ms=0), GatewayLease(Storage(str(tmp_path)), None, 9.0)
-    settings, told = GroupSettings(initial_rebalance_delay_ms=10), list[ErrorCode]()
+    settings, codes = GroupSettings(initial_rebalance_delay_ms=10), list[ErrorCode]()
     services = GroupServices(store, lease, settings, no_topics(), retention_ms=1000)
 
     def fails(reply: object) -> None:
@@ -48,8 +48,8 @@ def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: py
         # the timer answers it
         services.members.join("first", JOIN, fails)
         until(lambda: "a mistake of ours" in caplog.text)
-        services.members.join("second", JOIN, lambda reply: told.append(reply.error))
-        until(lambda: told == [ErrorCode.none])
+        services.members.join("second", JOIN, lambda reply: codes.append(reply.error))
+        until(lambda: codes == [ErrorCode.none])
     finally:
         services.stop()
 
@@ -57,7 +57,7 @@ def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: py
 def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
     ended: list[str] = []
     session = ClientSession(("", 0), ("", 0), "ANONYMOUS", None)
-    client: Any = SimpleNamespace(fail=lambda _, why: ended.append(why))
+    client: Any = SimpleNamespace(fail=lambda _, reason: ended.append(reason))
     quotas, share = Quotas(lambda: 0.0), CpuUses(lambda: 0.0).share("ANONYMOUS", "")
     request = Request(RequestHead(12, 4, 1), None, session, share, quotas, 0, client, body=object())
     request.respond({"throttle_time": 0, "error_code": "no code"})
@@ -76,19 +76,19 @@ def test_names_that_no_record_of_the_group_could_hold_are_refused() -> None:
 
 def test_a_group_begins_while_unused_positions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of thousands of groups may be written then, one after the other."""
-    begun, goes_on, told = threading.Event(), threading.Event(), list[ErrorCode]()
+    started, goes_on, codes = threading.Event(), threading.Event(), list[ErrorCode]()
 
     def expire(offsets: CommittedOffsets) -> None:
-        begun.set()
+        started.set()
         assert goes_on.wait(300)
 
     monkeypatch.setattr(CommittedOffsets, "expire", expire)
     monkeypatch.setattr(gateway_server, "_EXPIRY_MS", 10)
     with serving(tmp_path, groups=GroupSettings(initial_rebalance_delay_ms=10)) as gateway:
         try:
-            assert begun.wait(300)
-            gateway.broker.groups.members.join(GROUP, JOIN, lambda reply: told.append(reply.error))
-            until(lambda: told == [ErrorCode.none])
+            assert started.wait(300)
+            gateway.broker.groups.members.join(GROUP, JOIN, lambda reply: codes.append(reply.error))
+            until(lambda: codes == [ErrorCode.none])
         finally:
             goes_on.set()
 

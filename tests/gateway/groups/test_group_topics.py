@@ -24,14 +24,14 @@ from distlog.gateway.groups.committed_offsets import commit_positions
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_admin = pytest.importorskip("confluent_kafka.admin")
 OFFSET_FETCH = 9
-PLACES = [confluent_kafka.TopicPartition("clicks", 0, 7)]
+OFFSETS = [confluent_kafka.TopicPartition("clicks", 0, 7)]
 
 
 @pytest.fixture
 def member(gateway: GatewayServer) -> Any:
     """Somebody who keeps positions without being a member."""
     client = confluent_kafka.Consumer({"bootstrap.servers": gateway.address, "group.id": "billing"})
-    client.commit(offsets=PLACES, asynchronous=False)
+    client.commit(offsets=OFFSETS, asynchronous=False)
     yield client
     client.close()
 
@@ -39,15 +39,17 @@ def member(gateway: GatewayServer) -> Any:
 @pytest.mark.usefixtures("looks_often")
 def test_a_topic_that_is_dropped_takes_the_positions_in_it_with_it(gateway: GatewayServer, member: Any) -> None:
     admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
-    assert [each.offset for each in member.committed(PLACES, 30)] == [7]
+    assert [committed.offset for committed in member.committed(OFFSETS, 30)] == [7]
     admin.delete_topics(["clicks"])["clicks"].result(30)
     distlog.create(f"{gateway.root}/clicks", 2)
     # at position 7 of a topic that was created again, a group would skip records that it never read
-    until(lambda: [each.offset for each in member.committed(PLACES, 30)] == [confluent_kafka.OFFSET_INVALID])
+    until(
+        lambda: [committed.offset for committed in member.committed(OFFSETS, 30)] == [confluent_kafka.OFFSET_INVALID]
+    )
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_topic_that_was_made_anew_while_no_gateway_ran_has_no_positions(tmp_path: Path) -> None:
+def test_a_topic_that_was_created_again_while_no_gateway_ran_has_no_positions(tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/clicks")
     commit_positions(topic.handle.storage, "billing", {0: 7})
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
@@ -68,8 +70,8 @@ def test_a_position_that_is_committed_by_a_clock_behind_the_new_topic_s_counts(t
     server = GatewayServer(str(tmp_path), port=0, clock=lambda: now_ms() - 60_000)
     with server as gateway, Wire(gateway) as wire:
         commit = import_module("kio.schema.offset_commit.v8.request")
-        place = commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=3, committed_metadata="")
-        topics = (commit.OffsetCommitRequestTopic(name="clicks", partitions=(place,)),)
+        partition = commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=3, committed_metadata="")
+        topics = (commit.OffsetCommitRequestTopic(name="clicks", partitions=(partition,)),)
         wire.ask(8, 8, group_id="billing", generation_id_or_member_epoch=-1, member_id="", topics=topics)
         assert position(wire) == 3
 
@@ -77,25 +79,25 @@ def test_a_position_that_is_committed_by_a_clock_behind_the_new_topic_s_counts(t
 def test_clients_neither_write_nor_change_the_topic_of_groups(gateway: GatewayServer, member: Any) -> None:
     admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
     with Wire(gateway) as wire:
-        told = producing(wire, batch([record(0, 0, b"k", b"v")]), topic=OFFSETS_TOPIC)
-    assert told.error_code is ErrorCode.invalid_topic_exception
-    asked = [
+        response = producing(wire, batch([record(0, 0, b"k", b"v")]), topic=OFFSETS_TOPIC)
+    assert response.error_code is ErrorCode.invalid_topic_exception
+    requested = [
         admin.delete_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC],
         admin.create_partitions([kafka_admin.NewPartitions(OFFSETS_TOPIC, 60)])[OFFSETS_TOPIC],
         admin.create_topics([kafka_admin.NewTopic(OFFSETS_TOPIC, 3, 1)])[OFFSETS_TOPIC],
         *admin.delete_records([confluent_kafka.TopicPartition(OFFSETS_TOPIC, 0, -1)]).values(),
     ]
-    for each in asked:
+    for future in requested:
         with pytest.raises(confluent_kafka.KafkaException, match=r"the gateway alone|TOPIC_EXCEPTION"):
-            each.result(30)
+            future.result(30)
     assert opened(gateway, OFFSETS_TOPIC).partitions == 50
-    assert [each.offset for each in member.committed(PLACES, 30)] == [7]
+    assert [committed.offset for committed in member.committed(OFFSETS, 30)] == [7]
 
 
 def test_an_error_of_the_oldest_offset_fetch_is_told_at_its_partitions(gateway: GatewayServer) -> None:
-    gateway.broker.groups.hurry()
+    gateway.broker.groups.release_members()
     topics = (OffsetFetchRequestTopic(name="clicks", partition_indexes=(0,)),)
     with Wire(gateway) as wire:
         (topic,) = wire.ask(OFFSET_FETCH, 1, group_id="billing", topics=topics).topics
-    assert [each.error_code for each in topic.partitions] == [ErrorCode.not_coordinator]
-    assert [each.committed_offset for each in topic.partitions] == [-1]
+    assert [partition.error_code for partition in topic.partitions] == [ErrorCode.not_coordinator]
+    assert [partition.committed_offset for partition in topic.partitions] == [-1]

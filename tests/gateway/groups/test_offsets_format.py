@@ -67,9 +67,9 @@ def test_older_versions_of_values_are_read() -> None:
     assert decode_position(b"\0\1" + offset + b"\0\1x" + since + since) == Position(7, -1, "x", 9)
     head = b"\0\x08consumer\0\0\0\3\0\5range\0\1m"
     member = b"\0\0\0\1\0\1m\0\1c\0\2/h\0\0\0\2\0\0\0\1s\0\0\0\2as"
-    found = decode_group("g", b"\0\0" + head + member)
-    assert found
-    assert (found.since_ms, found.members[0].rebalance_timeout_ms) == (-1, 2)
+    actual = decode_group("g", b"\0\0" + head + member)
+    assert actual
+    assert (actual.since_ms, actual.members[0].rebalance_timeout_ms) == (-1, 2)
 
 
 def test_records_of_newer_kinds_are_left_alone() -> None:

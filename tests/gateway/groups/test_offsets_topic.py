@@ -1,4 +1,4 @@
-"""Groups in the topic `__consumer_offsets`: durable when told so, read again by the next gateway."""
+"""Groups in the topic `__consumer_offsets`: durable when acknowledged, read again by the next gateway."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def key(partition: int) -> OffsetKey:
 
 
 def stored(topic: OffsetsTopic, *changes: GroupChange) -> ErrorCode:
-    told: SimpleQueue[ErrorCode] = SimpleQueue()
-    topic.store("billing", changes, told.put)
-    return told.get(timeout=60)
+    reply: SimpleQueue[ErrorCode] = SimpleQueue()
+    topic.store("billing", changes, reply.put)
+    return reply.get(timeout=60)
 
 
 def leading(root: object, linger_ms: int = 0) -> OffsetsTopic:
@@ -70,10 +70,10 @@ def test_what_was_stored_is_there_for_the_next_gateway(root: str) -> None:
 def test_it_is_a_compacted_topic_with_kafkas_partitions(tmp_path: Path) -> None:
     topic = leading(tmp_path)
     stored(topic, (key(0), Position(7)))
-    found = distlog.open(str(tmp_path / OFFSETS_TOPIC))
-    assert "compact" in found.config.cleanup_policy
-    assert len(found.end_offsets()) == 50
-    assert {n for n, end in found.end_offsets().items() if end} == {offsets_partition("billing", 50)}
+    actual = distlog.open(str(tmp_path / OFFSETS_TOPIC))
+    assert "compact" in actual.config.cleanup_policy
+    assert len(actual.end_offsets()) == 50
+    assert {n for n, end in actual.end_offsets().items() if end} == {offsets_partition("billing", 50)}
     topic.close()
 
 
@@ -107,11 +107,11 @@ def test_positions_that_are_too_many_for_a_batch_are_refused_for_good_and_the_ot
 def test_a_group_that_is_too_large_for_a_batch_is_refused_for_good_and_the_others_stay(tmp_path: Path) -> None:
     # a topic that somebody made with Kafka's default of 1 MiB
     distlog.create(str(tmp_path / OFFSETS_TOPIC), 3, {"cleanup.policy": "compact"})
-    topic, told = leading(tmp_path), SimpleQueue[ErrorCode]()
-    topic.store("billing", [(key(0), Position(7))], told.put)
+    topic, reply = leading(tmp_path), SimpleQueue[ErrorCode]()
+    topic.store("billing", [(key(0), Position(7))], reply.put)
     assert stored(topic, (GroupKey("billing"), large_group(1 << 21))) is ErrorCode.unknown_server_error
     assert stored(topic, (GroupKey("billing"), large_group(9 << 20))) is ErrorCode.unknown_server_error
-    assert told.get(timeout=60) is ErrorCode.none
+    assert reply.get(timeout=60) is ErrorCode.none
     assert stored(topic, (key(0), Position(8))) is ErrorCode.none
     topic.close()
 
@@ -131,13 +131,13 @@ def large_group(size: int) -> GroupRecord:
 
 
 def test_too_much_on_its_way_is_refused_for_now(tmp_path: Path) -> None:
-    topic, told = leading(tmp_path, 3_600_000), SimpleQueue[ErrorCode]()
+    topic, reply = leading(tmp_path, 3_600_000), SimpleQueue[ErrorCode]()
     changes: list[GroupChange] = [(key(n), Position(1, metadata="x" * 4096)) for n in range(1500)]
     for _ in range(2):
-        topic.store("billing", changes, told.put)
-    assert told.get(timeout=60) is ErrorCode.coordinator_load_in_progress
+        topic.store("billing", changes, reply.put)
+    assert reply.get(timeout=60) is ErrorCode.coordinator_load_in_progress
     topic.close()
-    assert told.get(timeout=60) is ErrorCode.none
+    assert reply.get(timeout=60) is ErrorCode.none
 
 
 def test_after_a_failure_all_that_waited_are_told_and_the_next_change_is_stored(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_after_a_failure_all_that_waited_are_told_and_the_next_change_is_stored(
     assert stored(topic, (key(0), Position(7))) is ErrorCode.none
     distlog.open(str(tmp_path / OFFSETS_TOPIC)).drop()
     assert stored(topic, (key(0), Position(8))) is ErrorCode.coordinator_not_available
-    # who lost its topic leads nothing of the next one before it has begun
-    assert set(topic.lost()) == set(range(50))
+    # a gateway that lost its topic leads no partition of the next one before it has started
+    assert set(topic.lost_partitions()) == set(range(50))
     assert stored(topic, (key(0), Position(8))) is ErrorCode.not_coordinator
     topic.begin(range(50))
     assert stored(topic, (key(0), Position(9))) is ErrorCode.none
@@ -159,29 +159,29 @@ def test_maintenance_beside_a_gateway_keeps_the_newest_positions(root: str) -> N
     for offset in range(6):
         assert stored(topic, (key(0), Position(offset)), (key(1), Position(offset))) is ErrorCode.none
         if offset % 2:
-            kept = distlog.open(f"{root}/{OFFSETS_TOPIC}")
+            retained = distlog.open(f"{root}/{OFFSETS_TOPIC}")
             # a commit of others ends the segment that is written to, so that it is cleaned
-            kept.append([{"key": b"\0\x63", "value": b"", "partition": offsets_partition("billing", 50)}])
-            kept.compact()
+            retained.append([{"key": b"\0\x63", "value": b"", "partition": offsets_partition("billing", 50)}])
+            retained.compact()
     assert stored(topic, (key(1), None)) is ErrorCode.none
     distlog.open(f"{root}/{OFFSETS_TOPIC}").compact()
     standing = dict(loaded(leading(root)))
     assert (standing[key(0)], standing.get(key(1))) == (Position(5), None)
-    # most of the fifteen records are gone
+    # most of the fifteen records were removed
     assert distlog.open(f"{root}/{OFFSETS_TOPIC}").scan().to_table().num_rows < 9
     topic.close()
 
 
 def test_a_gateway_that_lost_a_partition_stores_nothing_more_in_it(root: str) -> None:
-    before = leading(root)
-    assert stored(before, (key(0), Position(7))) is ErrorCode.none
+    previous = leading(root)
+    assert stored(previous, (key(0), Position(7))) is ErrorCode.none
     after = leading(root)
     assert stored(after, (key(0), Position(9))) is ErrorCode.none
-    assert stored(before, (key(0), Position(8))) is ErrorCode.not_coordinator
-    assert offsets_partition("billing", 50) in before.lost()
+    assert stored(previous, (key(0), Position(8))) is ErrorCode.not_coordinator
+    assert offsets_partition("billing", 50) in previous.lost_partitions()
     assert written(root) == [(key(0), Position(7)), (key(0), Position(9))]
     assert loaded(after) == [(key(0), Position(9))]
-    before.close()
+    previous.close()
     after.close()
 
 
@@ -191,7 +191,7 @@ def test_a_gateway_that_leads_a_partition_no_more_closes_its_files(tmp_path: Pat
     for offset in range(2):
         assert stored(topic, (key(0), Position(offset))) is ErrorCode.none
         assert open_below(folder)
-        topic.settle()
+        topic.drain()
         topic.end([number])
         assert open_below(folder) == []
         topic.begin([number])
@@ -200,19 +200,19 @@ def test_a_gateway_that_leads_a_partition_no_more_closes_its_files(tmp_path: Pat
 
 
 def test_one_gateway_stores_in_its_partitions_beside_another_in_the_others(root: str) -> None:
-    one, other = OffsetsTopic(root, linger_ms=0), OffsetsTopic(root, linger_ms=0)
-    mine = offsets_partition("billing", one.open())
-    one.begin([mine])
+    first, other = OffsetsTopic(root, linger_ms=0), OffsetsTopic(root, linger_ms=0)
+    mine = offsets_partition("billing", first.open())
+    first.begin([mine])
     other.begin(set(range(50)) - {mine})
     for offset in range(3):
-        assert stored(one, (key(0), Position(offset))) is ErrorCode.none
-        told: SimpleQueue[ErrorCode] = SimpleQueue()
-        other.store("shipping", [(OffsetKey("shipping", "clicks", 0), Position(offset))], told.put)
-        assert told.get(timeout=60) is ErrorCode.none
-    assert [each for each, _ in written(root)].count(key(0)) == 3
-    assert list(one.load([mine])) == [(key(0), Position(2))]
-    assert dict(loaded(one)) == {key(0): Position(2), OffsetKey("shipping", "clicks", 0): Position(2)}
-    one.close()
+        assert stored(first, (key(0), Position(offset))) is ErrorCode.none
+        reply: SimpleQueue[ErrorCode] = SimpleQueue()
+        other.store("shipping", [(OffsetKey("shipping", "clicks", 0), Position(offset))], reply.put)
+        assert reply.get(timeout=60) is ErrorCode.none
+    assert [key_of_record for key_of_record, _ in written(root)].count(key(0)) == 3
+    assert list(first.load([mine])) == [(key(0), Position(2))]
+    assert dict(loaded(first)) == {key(0): Position(2), OffsetKey("shipping", "clicks", 0): Position(2)}
+    first.close()
     other.close()
 
 

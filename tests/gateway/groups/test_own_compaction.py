@@ -30,9 +30,9 @@ def least(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def topic(memory_url: Address) -> Iterator[OffsetsTopic]:
-    found = leading(memory_url.url)
-    yield found
-    found.close()
+    actual = leading(memory_url.url)
+    yield actual
+    actual.close()
 
 
 def commit(topic: OffsetsTopic, offsets: range) -> None:
@@ -63,13 +63,13 @@ def test_a_leader_makes_one_segment_of_many_and_keeps_the_newest_positions(
 
 
 def test_a_topic_keeps_its_settings_when_its_leader_compacts_it(topic: OffsetsTopic, memory_url: Address) -> None:
-    # a commit of the compaction is the one behind which there is a checkpoint
+    # a commit of the compaction is the one that a checkpoint follows
     commit(topic, range(98))
     topic.compact()
-    found = distlog.open(f"{memory_url.url}/{OFFSETS_TOPIC}")
+    actual = distlog.open(f"{memory_url.url}/{OFFSETS_TOPIC}")
     files = [file.name for file in Storage(*memory_url).child(OFFSETS_TOPIC).list("_commits")]
     assert [name for name in files if "00100." in name and "checkpoint" in name]
-    assert found.config.min_cleanable_dirty_ratio == 0.5
+    assert actual.config.min_cleanable_dirty_ratio == 0.5
 
 
 def test_what_others_lead_is_left_to_them(topic: OffsetsTopic, memory_url: Address) -> None:
@@ -109,9 +109,9 @@ def test_a_gateway_does_it_by_itself(memory_url: Address, monkeypatch: pytest.Mo
     monkeypatch.setattr(gateway_server, "PERIOD_MS", 10)
     config = GatewayConfig(linger_ms=1)
     with GatewayServer(memory_url.url, port=0, config=config) as gateway:
-        groups, told = gateway.broker.groups, list[ErrorCode]()
+        groups, codes = gateway.broker.groups, list[ErrorCode]()
         until(lambda: not groups.coordination.is_loading)
         for offset in range(LEAST):
-            groups.offsets.commit("billing", {("clicks", 0): Position(offset)}, told.append)
-            until(lambda: len(told) == offset + 1)  # noqa: B023 - it is called in this turn
+            groups.offsets.commit("billing", {("clicks", 0): Position(offset)}, codes.append)
+            until(lambda: len(codes) == offset + 1)  # noqa: B023 - it is called in this turn
         until(lambda: segments(memory_url) == 1)

@@ -224,14 +224,14 @@ def test_a_member_with_another_subscription_begins_another_generation() -> None:
 
 def test_the_protocol_is_the_one_that_most_members_like_best_of_those_that_all_speak() -> None:
     gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=10))
-    one = gateway.member("a", protocols=(("sticky", b"s"), ("range", b"r"))).join()
+    first = gateway.member("a", protocols=(("sticky", b"s"), ("range", b"r"))).join()
     two = gateway.member("b", protocols=(("range", b"r"), ("sticky", b"s"))).join()
     three = gateway.member("c", protocols=(("only-c", b"c"), ("range", b"R"), ("sticky", b"S"))).join()
     gateway.at(100)
     gateway.at(100)
-    assert {each.joined.protocol for each in (one, two, three) if each.joined} == {"range"}
-    assert one.joined
-    assert [member.subscription for member in one.joined.members] == [b"r", b"r", b"R"]
+    assert {member.joined.protocol for member in (first, two, three) if member.joined} == {"range"}
+    assert first.joined
+    assert [member.subscription for member in first.joined.members] == [b"r", b"r", b"R"]
 
 
 def test_who_speaks_no_common_protocol_is_refused() -> None:

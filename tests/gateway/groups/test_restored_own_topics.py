@@ -1,7 +1,7 @@
-"""The gateway's own topics are restored to an older version beneath it: nothing goes back, neither there nor later.
+"""The gateway's own topics are restored to an older version while it runs: nothing goes back, at once or later.
 
-A restore brings back records that compaction took, behind which what came since stays. So the newest record of each
-key stays the newest.
+A restore brings back records that compaction removed, and keeps later records after them. So the newest record of
+each key stays the newest.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def test_positions_and_transactions_stay_when_their_topics_are_restored(root: st
         assert producer.init() is NONE
         for number in range(1, 4):
             copy(producer, number)
-        own = own_topics(gateway)
-        for topic in own:
+        own_value = own_topics(gateway)
+        for topic in own_value:
             # on a disk, all but the last records are in sealed segments, which are compacted
             topic.alter_config({"internal.segment.bytes": 200})
         copy(producer, 4)
-        before = [topic.refresh().version for topic in own]
+        previous = [topic.refresh().version for topic in own_value]
         for number in range(5, 7):
             copy(producer, number)
-        for topic, version in zip(own, before, strict=True):
+        for topic, version in zip(own_value, previous, strict=True):
             topic.compact()
-            assert sum(each.records for each in topic.restore(version).partitions) > 0
+            assert sum(partition.records for partition in topic.restore(version).partitions) > 0
         assert [position(wire), position(wire, stable=True)] == [6, 6]
         copy(producer, 7)
         assert position(wire) == 7

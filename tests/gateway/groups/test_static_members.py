@@ -1,4 +1,4 @@
-"""Static members (KIP-345): an instance that begins anew takes its place again, without a rebalance."""
+"""Static members (KIP-345): an instance that restarts gets its partitions again, without a rebalance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pair() -> tuple[Gateway, Client, Client]:
     return gateway, first, second
 
 
-def test_an_instance_that_begins_anew_keeps_its_part_and_nobody_joins_again() -> None:
+def test_an_instance_that_starts_again_keeps_its_part_and_nobody_joins_again() -> None:
     gateway, first, second = pair()
     again = gateway.member("b", instance_id="two").join()
     assert again.told is ErrorCode.none
@@ -94,7 +94,7 @@ def test_a_join_that_waits_is_answered_when_a_newer_one_of_the_instance_comes() 
     assert third.told is None
 
 
-def test_an_instance_whose_place_cannot_be_stored_is_told_so() -> None:
+def test_an_instance_whose_partition_cannot_be_stored_is_told_so() -> None:
     gateway, _, _ = pair()
     gateway.store.code = ErrorCode.coordinator_not_available
     assert gateway.member("b", instance_id="two").join().told is ErrorCode.coordinator_not_available
@@ -108,7 +108,7 @@ def test_whoever_runs_the_group_lets_an_instance_go_by_its_name() -> None:
     assert gateway.coordinator.leave(GROUP, "", "nobody") is ErrorCode.unknown_member_id
 
 
-def test_an_instance_that_begins_anew_while_partitions_are_assigned_begins_another_generation() -> None:
+def test_an_instance_that_starts_again_while_partitions_are_assigned_begins_another_generation() -> None:
     gateway, first, second = pair()
     first.join(protocols=(("range", b"other"),))
     second.join()
@@ -119,7 +119,7 @@ def test_an_instance_that_begins_anew_while_partitions_are_assigned_begins_anoth
     assert again.generation == first.generation == 3
 
 
-def test_an_instance_that_begins_anew_before_it_asked_for_its_part_is_still_waited_for() -> None:
+def test_an_instance_that_starts_again_before_it_asked_for_its_part_is_still_waited_for() -> None:
     gateway, first, _ = joined()
     again = gateway.member("b", instance_id="two").join()
     assert again.told is ErrorCode.none
@@ -131,7 +131,7 @@ def test_an_instance_that_begins_anew_before_it_asked_for_its_part_is_still_wait
     assert again.beat() is ErrorCode.unknown_member_id
 
 
-def test_an_instance_that_began_anew_and_asked_for_its_part_stays() -> None:
+def test_an_instance_that_started_again_and_asked_for_its_part_stays() -> None:
     gateway, first, _ = joined()
     again = gateway.member("b", instance_id="two").join().sync()
     for _ in range(7):
@@ -144,7 +144,7 @@ def test_instances_that_are_away_and_give_no_time_for_joining_do_not_keep_the_ti
     first = gateway.member("a", instance_id="one")
     stable(gateway, first)
     first.join(rebalance_timeout_ms=0).sync(a=b"0")
-    with gateway.groups.opened(GROUP) as group:
+    with gateway.groups.locked(GROUP) as group:
         group.membership.prepare()
     gateway.at(1)
     assert gateway.groups.next_deadline > gateway.now

@@ -22,9 +22,9 @@ class Root:
         if self.fails:
             raise StorageError("the storage does not answer")
         if "/" in name:
-            raise InvalidTopicError("no topic has such a name")
+            raise InvalidTopicError("a topic cannot have this name")
         if name not in self.partitions:
-            raise TopicNotFoundError("there is no such topic")
+            raise TopicNotFoundError("the topic does not exist")
         return TopicSummary(name, "id", self.partitions[name])
 
     def names(self) -> list[str]:
@@ -33,60 +33,62 @@ class Root:
         return [*self.partitions]
 
 
-def known(topics: SubscribedTopics, names: list[str], patterns: list[str]) -> str:
-    """The thread in which the work was done, behind a look."""
-    done, threads = threading.Event(), list[str]()
-    topics.when_known(names, patterns, lambda: (threads.append(threading.current_thread().name), done.set())[0])
-    assert done.wait(120)
+def read_topics(topics: SubscribedTopics, names: list[str], patterns: list[str]) -> str:
+    """The thread in which the work was done after reading."""
+    results, threads = threading.Event(), list[str]()
+    topics.when_known(names, patterns, lambda: (threads.append(threading.current_thread().name), results.set())[0])
+    assert results.wait(120)
     return threads[0]
 
 
 def test_a_look_shows_changes_and_forgets_what_no_group_wants() -> None:
     root = Root()
     topics = SubscribedTopics(root.find, root.names)
-    known(topics, ["clicks"], ["clo.*"])
+    read_topics(topics, ["clicks"], ["clo.*"])
     root.partitions = {"clicks": 5, "clouds": 1}
-    topics.look(["clicks"], ["clo.*"])
-    until(lambda: topics.facts("clouds") is not None and topics.facts("clicks") == TopicSummary("clicks", "id", 5))
+    topics.refresh(["clicks"], ["clo.*"])
+    until(
+        lambda: topics.summary("clouds") is not None and topics.summary("clicks") == TopicSummary("clicks", "id", 5)
+    )
     assert sorted(topics.matching("clo.*")) == ["clouds"]
-    topics.look([], [])
-    until(lambda: not topics.know(["clicks"], []))
-    assert not topics.know([], ["clo.*"])
-    known(topics, [], ["none.*"])
-    topics.look([], [])
-    until(lambda: not topics.know([], ["none.*"]))
+    topics.refresh([], [])
+    until(lambda: not topics.has_read(["clicks"], []))
+    assert not topics.has_read([], ["clo.*"])
+    read_topics(topics, [], ["none.*"])
+    topics.refresh([], [])
+    until(lambda: not topics.has_read([], ["none.*"]))
     topics.stop()
 
 
 def test_what_is_known_stays_while_the_storage_fails() -> None:
     root = Root()
     topics = SubscribedTopics(root.find, root.names)
-    known(topics, ["clicks"], [])
+    read_topics(topics, ["clicks"], [])
     root.fails = True
-    topics.look(["clicks"], ["c.*"])
-    known(topics, ["clocks"], ["c.*"])
-    assert topics.know(["clicks"], [])
-    assert topics.facts("clicks") == TopicSummary("clicks", "id", 1)
-    assert not topics.know(["clocks"], [])
-    assert not topics.know([], ["c.*"])
+    topics.refresh(["clicks"], ["c.*"])
+    read_topics(topics, ["clocks"], ["c.*"])
+    assert topics.has_read(["clicks"], [])
+    assert topics.summary("clicks") == TopicSummary("clicks", "id", 1)
+    assert not topics.has_read(["clocks"], [])
+    assert not topics.has_read([], ["c.*"])
     root.fails = False
-    known(topics, ["clocks"], ["c.*"])
-    assert topics.know(["clocks"], ["c.*"])
+    read_topics(topics, ["clocks"], ["c.*"])
+    assert topics.has_read(["clocks"], ["c.*"])
     topics.stop()
 
 
 def test_looks_do_not_pile_up_and_a_name_that_no_topic_has_is_known() -> None:
-    """Each look takes requests for each topic: queued one behind the other, they would grow without end."""
+    """Each look takes requests for each topic: queued one after the other, they would grow without end."""
     root, held = Root(), threading.Event()
     topics = SubscribedTopics(root.find, root.names)
-    assert known(topics, ["clicks", "no/topic"], []) == "group-topics"
-    assert topics.know(["no/topic"], [])
+    assert read_topics(topics, ["clicks", "no/topic"], []) == "group-topics"
+    assert topics.has_read(["no/topic"], [])
     topics.when_known(["clocks"], [], held.wait)
     for _ in range(50):
-        topics.look(["clicks"], [])
+        topics.refresh(["clicks"], [])
     held.set()
-    known(topics, ["another"], [])
+    read_topics(topics, ["another"], [])
     assert root.looks.count("clicks") == 2
-    topics.look(["clicks"], [])
+    topics.refresh(["clicks"], [])
     topics.stop()
     assert root.looks.count("clicks") == 3

@@ -40,10 +40,10 @@ class Loader:
 
 
 def committed(member: Client) -> ErrorCode | None:
-    told: list[ErrorCode] = []
+    codes: list[ErrorCode] = []
     positions, ids = {("clicks", 0): Position(7)}, {"member_id": member.id, "generation": member.generation}
-    member.gateway.offsets.commit(GROUP, positions, told.append, **ids)  # type: ignore[arg-type]
-    return told[0]
+    member.gateway.offsets.commit(GROUP, positions, codes.append, **ids)  # type: ignore[arg-type]
+    return codes[0]
 
 
 def fetched(member: Client) -> ErrorCode:
@@ -65,7 +65,7 @@ ASK: dict[str, Callable[[Client], ErrorCode | None]] = {
 
 
 @pytest.mark.parametrize("api", ASK)
-def test_a_member_whose_group_is_unloaded_meanwhile_is_sent_to_the_coordinator(api: str) -> None:
+def test_a_member_whose_group_is_unloaded_concurrently_is_sent_to_the_coordinator(api: str) -> None:
     gateway = Gateway()
     member = gateway.member("a")
     stable(gateway, member)
@@ -74,7 +74,7 @@ def test_a_member_whose_group_is_unloaded_meanwhile_is_sent_to_the_coordinator(a
 
 
 @pytest.mark.parametrize("api", ["Heartbeat", "SyncGroup", "OffsetCommit", "OffsetFetch"])
-def test_a_member_whose_group_is_unloaded_and_loaded_again_meanwhile_goes_on(api: str) -> None:
+def test_a_member_whose_group_is_unloaded_and_loaded_again_concurrently_goes_on(api: str) -> None:
     gateway = Gateway()
     member = gateway.member("a", instance_id="one")
     stable(gateway, member)
@@ -88,22 +88,22 @@ def test_a_member_that_waits_for_the_lock_of_a_group_that_is_unloaded_is_sent_to
     gateway = Gateway()
     member = gateway.member("a")
     stable(gateway, member)
-    checks, told, refused = list[str](), list[ErrorCode](), False
+    checks, codes, refused = list[str](), list[ErrorCode](), False
 
     def check(name: str) -> None:
         checks.append(name)
         if refused:
             raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
 
-    with gateway.groups.opened(GROUP):
+    with gateway.groups.locked(GROUP):
         gateway.groups.check = check
-        asking = threading.Thread(target=lambda: told.append(member.beat()))
+        asking = threading.Thread(target=lambda: codes.append(member.beat()))
         asking.start()
         until(lambda: checks)
         refused = True
         gateway.groups.unload(lambda name: True)
     asking.join()
-    assert told == [ErrorCode.coordinator_load_in_progress]
+    assert codes == [ErrorCode.coordinator_load_in_progress]
 
 
 def test_a_member_of_the_newer_protocol_is_sent_to_the_coordinator_too() -> None:
@@ -115,7 +115,7 @@ def test_a_member_of_the_newer_protocol_is_sent_to_the_coordinator_too() -> None
     assert member.code() is ErrorCode.not_coordinator
 
 
-def test_a_producer_whose_transaction_is_unloaded_meanwhile_is_sent_to_the_coordinator(tmp_path: Path) -> None:
+def test_a_producer_whose_transaction_is_unloaded_concurrently_is_sent_to_the_coordinator(tmp_path: Path) -> None:
     metadata = MetadataCache(Storage(str(tmp_path)), {}, lambda: 0, GatewayConfig())
     log, checks = TransactionLog(metadata, lambda: 0, lambda: 1), list[str]()
     log.begin([0])

@@ -19,16 +19,18 @@ def main(address: str, jars: str, folder: str) -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    at = {"kafka.bootstrap.servers": address}
+    position = {"kafka.bootstrap.servers": address}
     rows = spark.range(1000).selectExpr("cast(id % 7 AS string) AS key", "cast(id AS string) AS value")
-    rows.write.format("kafka").options(**at, topic="clicks").save()
-    read = spark.read.format("kafka").options(**at, subscribe="clicks").load()
+    rows.write.format("kafka").options(**position, topic="clicks").save()
+    read = spark.read.format("kafka").options(**position, subscribe="clicks").load()
     print("batch", read.count(), read.selectExpr("sum(cast(cast(value AS string) AS long))").head()[0])
-    stream = spark.readStream.format("kafka").options(**at, subscribe="clicks", startingOffsets="earliest").load()
-    copied = stream.selectExpr("key", "value").writeStream.format("kafka").options(**at, topic="copies")
+    stream = (
+        spark.readStream.format("kafka").options(**position, subscribe="clicks", startingOffsets="earliest").load()
+    )
+    copied = stream.selectExpr("key", "value").writeStream.format("kafka").options(**position, topic="copies")
     query = copied.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
     query.awaitTermination()
-    print("stream", spark.read.format("kafka").options(**at, subscribe="copies").load().count())
+    print("stream", spark.read.format("kafka").options(**position, subscribe="copies").load().count())
     spark.stop()
 
 

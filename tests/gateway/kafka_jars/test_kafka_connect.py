@@ -54,10 +54,10 @@ def worker(folder: Path, address: str) -> Iterator[int]:
 def put(port: int, name: str, config: dict[str, str]) -> None:
     """Make a connector."""
     url = f"http://127.0.0.1:{port}/connectors/{name}/config"
-    asked = urllib.request.Request(
+    requested = urllib.request.Request(
         url, json.dumps(config).encode(), {"Content-Type": "application/json"}, method="PUT"
     )
-    urllib.request.urlopen(asked, timeout=60).close()
+    urllib.request.urlopen(requested, timeout=60).close()
 
 
 def is_up(port: int) -> bool:

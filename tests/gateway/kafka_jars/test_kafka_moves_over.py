@@ -1,4 +1,4 @@
-"""What a broker of Kafka leaves behind goes on at a gateway and among consumers: groups, and transactional ids."""
+"""Groups and transactional ids of a Kafka broker continue at a gateway and among consumers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = needs_kafka
 QUIET = {"log_level": 0}
 
 
-def places(*offsets: int) -> list[Any]:
+def offsets_of(*offsets: int) -> list[Any]:
     return [confluent_kafka.TopicPartition("clicks", number, offset) for number, offset in enumerate(offsets)]
 
 
@@ -29,9 +29,9 @@ def committing(address: str) -> Any:
 
 
 def has_committed(consumer: Any, *offsets: int) -> bool:
-    """Commit; False where the broker, which has just begun, does not coordinate groups yet."""
+    """Commit; False where the broker, which has just started, does not coordinate groups yet."""
     try:
-        consumer.commit(offsets=places(*offsets), asynchronous=False)
+        consumer.commit(offsets=offsets_of(*offsets), asynchronous=False)
     except confluent_kafka.KafkaException as error:
         if error.args[0].code() != confluent_kafka.KafkaError.NOT_COORDINATOR:
             raise
@@ -65,14 +65,14 @@ def test_groups_and_transactions_of_an_adopted_broker_go_on(tmp_path: Path) -> N
     topic.reset_group("billing", kafka="billing")
     assert topic.groups().column("position").to_pylist() == [3, 4]
     with topic.consume(group="billing", timeout=0) as consumer:
-        seen = drained(consumer)
-        assert seen[0] == (0, 3)
-        assert (1, 4) in seen
-        assert not {*span(0, 0, 3), *span(1, 0, 4)} & {*seen}
+        actual = drained(consumer)
+        assert actual[0] == (0, 3)
+        assert (1, 4) in actual
+        assert not {*span(0, 0, 3), *span(1, 0, 4)} & {*actual}
         consumer.commit({0: 5})
     with serving(root) as gateway:
         consumer = committing(gateway.address)
-        assert [each.offset for each in consumer.committed(places(0, 0), 60)] == [3, 4]
+        assert [committed.offset for committed in consumer.committed(offsets_of(0, 0), 60)] == [3, 4]
         consumer.close()
         again = transactional(gateway.address)
         again.begin_transaction()

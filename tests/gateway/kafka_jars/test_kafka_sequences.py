@@ -1,7 +1,7 @@
-"""The first batch of a producer that a partition does not know, beside a real broker: any sequence number may come.
+"""The first batch of a producer that is unknown to a partition, as at a real broker: any sequence number may come.
 
-Its state may have expired, or its first batches were deleted, so a broker cannot tell that batches are missing. With
-`transaction.version=2`, which the gateway does not offer, a broker refuses such batches of transactions alone.
+Its state may have expired, or its first batches were deleted, so a broker cannot detect missing batches. With
+`transaction.version=2`, which the gateway does not offer, a broker refuses these batches only in transactions.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def test_a_first_batch_of_any_sequence_number_is_taken_as_by_a_broker(
         broker.create({"clicks": 2})
         with Wire(broker) as wire:
             _init(broker.address)
-            of_broker = told(wire)
+            of_broker = codes_of_first_batches(wire)
             assert (of_broker, in_transaction(wire, "b", version=12)) == ([NONE, OUT_OF_ORDER, NONE], OUT_OF_ORDER)
     with Wire(gateway) as wire:
-        assert told(wire) == of_broker
+        assert codes_of_first_batches(wire) == of_broker
 
 
 def _init(address: str) -> None:
@@ -47,21 +47,21 @@ def _init(address: str) -> None:
     producer.commit_transaction(60)
 
 
-def told(wire: Wire) -> list[ErrorCode]:
-    """Of sequence 5 as the first, of 9 as the next; and of 5 as the first in a transaction."""
+def codes_of_first_batches(wire: Wire) -> list[ErrorCode]:
+    """Return the codes of sequence 5 as the first, of 9 as the next, and of 5 as the first in a transaction."""
     numbered = [producing(wire, data(4711, 0, sequence), version=12).error_code for sequence in (5, 9)]
     return [*numbered, in_transaction(wire, "a", version=9)]
 
 
 def in_transaction(wire: Wire, id: str, version: int) -> ErrorCode:
-    """What a producer is told whose first batch in a transaction has sequence 5."""
+    """Return the code for a first batch in a transaction that has sequence 5."""
     producer = RawProducer(wire, id)
     assert producer.init() is NONE
     if version < 12:
         assert producer.add(("clicks", 0)) == [NONE]
     records = data(producer.producer_id, producer.epoch, 5, attributes=TRANSACTIONAL)
     fields: dict[str, Any] = {**produce_fields(version, [("clicks", 0, records)]), "transactional_id": id}
-    ((answer,),) = [each.partition_responses for each in wire.ask(PRODUCE, version, **fields).responses]
+    ((answer,),) = [response.partition_responses for response in wire.ask(PRODUCE, version, **fields).responses]
     code: ErrorCode = answer.error_code
     return code
 

@@ -27,7 +27,7 @@ def test_sparks_connector_writes_and_reads_in_a_batch_and_as_a_stream(tmp_path: 
     for name in ("clicks", "copies"):
         distlog.create(f"{root}/{name}", partitions=2)
     with serving(root) as gateway:
-        # a session of its own: a session takes such jars only when it begins
+        # a session of its own: a session loads jars only when it starts
         command = [sys.executable, str(PROGRAM), gateway.address, str(SPARK_JARS), str(tmp_path)]
         run = subprocess.run(command, capture_output=True, check=False, timeout=400, env={**os.environ})
         assert run.returncode == 0, run.stderr.decode("utf-8", "replace")[-4000:]

@@ -44,52 +44,60 @@ def test_kafkas_tools_write_read_and_describe(gateway: GatewayServer) -> None:
 
 
 def test_a_topic_is_created_written_and_read_on_the_console(gateway: GatewayServer) -> None:
-    at = ("--bootstrap-server", gateway.address)
+    position = ("--bootstrap-server", gateway.address)
     tool(
-        f"{TOOLS}.TopicCommand", *at, "--create", "--topic", "words", "--partitions", "2", "--replication-factor", "1"
+        f"{TOOLS}.TopicCommand",
+        *position,
+        "--create",
+        "--topic",
+        "words",
+        "--partitions",
+        "2",
+        "--replication-factor",
+        "1",
     )
     keyed = ("--property", "parse.key=true", "--property", "key.separator=:")
-    tool(f"{TOOLS}.ConsoleProducer", *at, "--topic", "words", *keyed, text="one:eins\ntwo:zwei\nthree:drei\n")
+    tool(f"{TOOLS}.ConsoleProducer", *position, "--topic", "words", *keyed, text="one:eins\ntwo:zwei\nthree:drei\n")
     rows = opened(gateway, "words").scan().to_table().to_pylist()
     assert {row["key"]: row["value"] for row in rows} == {b"one": b"eins", b"two": b"zwei", b"three": b"drei"}
     group = ("--group", "readers", "--from-beginning", "--max-messages", "3", "--property", "print.key=true")
-    read = tool(f"{TOOLS}.consumer.ConsoleConsumer", *at, "--topic", "words", *group, "--timeout-ms", "60000")
+    read = tool(f"{TOOLS}.consumer.ConsoleConsumer", *position, "--topic", "words", *group, "--timeout-ms", "60000")
     assert {line for line in read.splitlines() if "\t" in line} == {"one\teins", "two\tzwei", "three\tdrei"}
 
 
 def test_the_console_changes_topics_and_shows_the_settings_of_the_gateway(gateway: GatewayServer) -> None:
-    at = ("--bootstrap-server", gateway.address)
+    position = ("--bootstrap-server", gateway.address)
     topics, settings = f"{TOOLS}.TopicCommand", "kafka.admin.ConfigCommand"
-    tool(topics, *at, "--create", "--topic", "words", "--config", "retention.ms=1000")
-    tool(topics, *at, "--alter", "--topic", "words", "--partitions", "3")
+    tool(topics, *position, "--create", "--topic", "words", "--config", "retention.ms=1000")
+    tool(topics, *position, "--alter", "--topic", "words", "--partitions", "3")
     of_topic = ("--entity-type", "topics", "--entity-name", "words")
-    tool(settings, *at, "--alter", *of_topic, "--add-config", "cleanup.policy=compact")
+    tool(settings, *position, "--alter", *of_topic, "--add-config", "cleanup.policy=compact")
     assert opened(gateway, "words").partitions == 3
-    assert "cleanup.policy=compact" in tool(settings, *at, "--describe", *of_topic)
-    broker = tool(settings, *at, "--describe", "--entity-type", "brokers", "--entity-name", "0", "--all")
+    assert "cleanup.policy=compact" in tool(settings, *position, "--describe", *of_topic)
+    broker = tool(settings, *position, "--describe", "--entity-type", "brokers", "--entity-name", "0", "--all")
     assert "max.connections.per.ip=1000" in broker
-    tool(topics, *at, "--delete", "--topic", "words")
-    assert "words" not in tool(topics, *at, "--list").splitlines()
+    tool(topics, *position, "--delete", "--topic", "words")
+    assert "words" not in tool(topics, *position, "--list").splitlines()
 
 
 def events(output: str) -> list[Any]:
-    """What a verified client says it did."""
+    """The events that a verifiable client logs."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
 def test_what_a_verified_producer_sent_a_verified_consumer_takes_and_the_console_describes_its_group(
     gateway: GatewayServer, tmp_path: Path
 ) -> None:
-    at = ("--bootstrap-server", gateway.address)
-    sent = tool(f"{TOOLS}.VerifiableProducer", *at, "--topic", "clicks", "--max-messages", "1000")
-    assert sum(each["name"] == "producer_send_success" for each in events(sent)) == 1000
+    position = ("--bootstrap-server", gateway.address)
+    sent = tool(f"{TOOLS}.VerifiableProducer", *position, "--topic", "clicks", "--max-messages", "1000")
+    assert sum(event["name"] == "producer_send_success" for event in events(sent)) == 1000
     read = tool(
         f"{TOOLS}.VerifiableConsumer",
-        *at,
+        *position,
         *("--topic", "clicks", "--group-id", "billing", "--max-messages", "1000", "--reset-policy", "earliest"),
     )
-    assert sum(each["count"] for each in events(read) if each["name"] == "records_consumed") == 1000
-    shown = tool(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", "billing")
+    assert sum(event["count"] for event in events(read) if event["name"] == "records_consumed") == 1000
+    shown = tool(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *position, "--describe", "--group", "billing")
     rows = [line.split() for line in shown.splitlines() if line.startswith("billing")]
     assert {row[1] for row in rows} == {"clicks"}
     assert {row[5] for row in rows} == {"0"}  # the lag
@@ -110,18 +118,18 @@ def test_kafka_configs_sets_and_describes_a_group(gateway: GatewayServer) -> Non
 
 
 def test_the_console_moves_a_group(gateway: GatewayServer) -> None:
-    at = ("--bootstrap-server", gateway.address)
+    position = ("--bootstrap-server", gateway.address)
     distlog.open(f"{gateway.root}/clicks").append([{"value": b"x", "partition": n % 2} for n in range(20)])
-    command = (f"{TOOLS}.consumer.group.ConsumerGroupCommand", *at, "--group", "billing")
+    command = (f"{TOOLS}.consumer.group.ConsumerGroupCommand", *position, "--group", "billing")
     tool(*command, "--reset-offsets", "--to-offset", "4", "--topic", "clicks", "--execute")
     rows = [line.split() for line in tool(*command, "--describe").splitlines() if line.startswith("billing")]
     assert [(row[3], row[4], row[5]) for row in rows] == [("4", "10", "6")] * 2
     tool(*command, "--delete")
-    assert "billing" not in tool(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *at, "--list")
+    assert "billing" not in tool(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *position, "--list")
 
 
 def test_a_producer_in_java_commits_and_the_tools_show_transactions(gateway: GatewayServer, tmp_path: Path) -> None:
-    at = ("--bootstrap-server", gateway.address)
+    position = ("--bootstrap-server", gateway.address)
     records = ("--topic", "clicks", "--num-records", "1000", "--record-size", "100", "--throughput", "2000")
     props = ("--producer-props", f"bootstrap.servers={gateway.address}", "linger.ms=0")
     transactions = ("--transactional-id", "perf", "--transaction-duration-ms", "50")
@@ -133,21 +141,21 @@ def test_a_producer_in_java_commits_and_the_tools_show_transactions(gateway: Gat
         producer.init()
         producer.add(("clicks", 1))
         producer.send(b"v", 1)
-        listed = tool(f"{TOOLS}.TransactionsCommand", *at, "list")
+        listed = tool(f"{TOOLS}.TransactionsCommand", *position, "list")
         assert [line.split()[3] for line in listed.splitlines() if line.startswith("payments")] == ["Ongoing"]
-        others = tool(f"{TOOLS}.TransactionsCommand", *at, "list", "--transactional-id-pattern", "per.")
-        assert ("perf" in others, "payments" in others) == (True, False)
-        described = tool(f"{TOOLS}.TransactionsCommand", *at, "describe", "--transactional-id", "payments")
+        peers = tool(f"{TOOLS}.TransactionsCommand", *position, "list", "--transactional-id-pattern", "per.")
+        assert ("perf" in peers, "payments" in peers) == (True, False)
+        described = tool(f"{TOOLS}.TransactionsCommand", *position, "describe", "--transactional-id", "payments")
         assert "clicks-1" in described
         of_partition = ("--topic", "clicks", "--partition", "1")
-        writing = tool(f"{TOOLS}.TransactionsCommand", *at, "describe-producers", *of_partition)
+        writing = tool(f"{TOOLS}.TransactionsCommand", *position, "describe-producers", *of_partition)
         (line,) = [line.split() for line in writing.splitlines() if line.startswith(str(producer.producer_id))]
         # where its open transaction begins
         assert line[-1].isdigit()
         producer.end(committed=False)
     distlog.open(f"{gateway.root}/__transaction_state").export(str(tmp_path / "exported"))
     logs = sorted((tmp_path / "exported").glob("*/*.log"))
-    decoded = dump([each for each in logs if each.stat().st_size], "--transaction-log-decoder")
+    decoded = dump([log for log in logs if log.stat().st_size], "--transaction-log-decoder")
     assert '"transactionalId":"payments"' in decoded
     # by its number: Ongoing
     assert '"transactionStatus":1' in decoded

@@ -54,13 +54,13 @@ _VALUES: dict[str, Any] = {
 def sample(schema: Any) -> Any:
     """A message with a value in each field, and three elements in each array."""
     hints = get_type_hints(schema)
-    return schema(**{each.name: _value(hints[each.name], each) for each in dataclasses.fields(schema)})
+    return schema(**{field.name: _value(hints[field.name], field) for field in dataclasses.fields(schema)})
 
 
-def _value(hint: Any, each: Any) -> Any:
+def _value(hint: Any, field: Any) -> Any:
     parts = [hint, *get_args(hint)]
     inner = [part for outer in parts for part in (outer, *get_args(outer)) if dataclasses.is_dataclass(part)]
-    value = sample(inner[0]) if inner else _VALUES.get(each.metadata["kafka_type"], 3)
+    value = sample(inner[0]) if inner else _VALUES.get(field.metadata["kafka_type"], 3)
     return (value,) * 3 if any(get_origin(part) is tuple for part in parts) else value
 
 
@@ -73,14 +73,14 @@ def _framed(api_key: int, version: int, body: Any) -> memoryview:
 
 
 def assert_same(read: Any, expected: Any) -> None:
-    """What was read is kio's message, with its times as ms."""
+    """Assert that kio's message was read, with its times as ms."""
     if dataclasses.is_dataclass(expected):
-        for each in dataclasses.fields(expected):
-            assert_same(getattr(read, each.name), getattr(expected, each.name))
+        for field in dataclasses.fields(expected):
+            assert_same(getattr(read, field.name), getattr(expected, field.name))
     elif isinstance(expected, tuple):
         assert isinstance(read, tuple)
-        for one, other in zip(read, expected, strict=True):
-            assert_same(one, other)
+        for value, expected_value in zip(read, expected, strict=True):
+            assert_same(value, expected_value)
     elif isinstance(expected, datetime.timedelta):
         assert read == expected // datetime.timedelta(milliseconds=1)
     else:
@@ -135,7 +135,7 @@ def test_a_version_of_an_api_that_kio_adds_is_noticed() -> None:
 
 def _newest(api_key: int) -> int:
     package = import_module(f"kio.schema.{api_key_map[api_key]}")
-    return max(int(each.name.removeprefix("v")) for each in pkgutil.iter_modules(package.__path__))
+    return max(int(module.name.removeprefix("v")) for module in pkgutil.iter_modules(package.__path__))
 
 
 LOADED = """
@@ -153,14 +153,14 @@ print(*(name for name in sys.modules if name.startswith("kio.schema.") and name 
 
 @pytest.mark.long
 def test_no_request_waits_for_an_import_of_its_messages() -> None:
-    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "\n"
+    results = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
+    assert results.stdout == "\n"
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(PRODUCE, 2), (PRODUCE, 99), (4, 0), (-1, 0)])
 def test_a_version_that_the_gateway_does_not_have_is_refused(api_key: int, version: int) -> None:
     for schema in (request_schema, response_schema):
-        with pytest.raises(InvalidRequestError, match="no such API"):
+        with pytest.raises(InvalidRequestError, match="unsupported API version"):
             schema(api_key, version)
 
 
@@ -176,7 +176,7 @@ class Encoder:
 
     def message(self, message: MessageSchema) -> bytes:
         """All fields, and the tags."""
-        data = b"".join(self._field(each, message.is_flexible) for each in message.fields if each.tag is None)
+        data = b"".join(self._field(field, message.is_flexible) for field in message.fields if field.tag is None)
         return data + (self._tags() if message.is_flexible else b"")
 
     def _field(self, field: SchemaField, is_flexible: bool) -> bytes:
@@ -268,10 +268,10 @@ def tiny_partitions(version: int) -> bytes:
         return head + struct.pack(">i", count) + struct.pack(">ii", 0, -1) * count
     count = (99 << 20) // 6
     head = struct.pack(">hhih", PRODUCE, version, 1, -1) + b"\0" + b"\0" + struct.pack(">hi", -1, 1) + b"\2\2t"
-    length, left = b"", count + 1
-    while left > 0x7F:
-        length, left = length + bytes([left & 0x7F | 0x80]), left >> 7
-    return head + length + bytes([left]) + (b"\0\0\0\0\0\0" * count)
+    length, remaining = b"", count + 1
+    while remaining > 0x7F:
+        length, remaining = length + bytes([remaining & 0x7F | 0x80]), remaining >> 7
+    return head + length + bytes([remaining]) + (b"\0\0\0\0\0\0" * count)
 
 
 def tags() -> bytes:
@@ -283,19 +283,19 @@ def tags() -> bytes:
     "hostile", [partial(tiny_partitions, 3), partial(tiny_partitions, 9), tags], ids=["v3", "v9", "tags"]
 )
 def test_a_hundred_mib_of_tiny_parts_are_refused_at_once(hostile: Callable[[], bytes]) -> None:
-    frame, begun_s = memoryview(hostile()), time.process_time()
+    frame, started_s = memoryview(hostile()), time.process_time()
     with pytest.raises(InvalidRequestError, match=r"more items than|too many items"):
         read_request(frame, read_head(frame))
-    assert time.process_time() - begun_s < 1
+    assert time.process_time() - started_s < 1
 
 
 def test_elements_at_all_depths_count() -> None:
-    asked = sample(load_request_schema(FETCH, 4))
-    frame = _framed(FETCH, 4, asked)
-    read, at = message_reader(request_schema(FETCH, 4).body), 8 + 2 + len("a client")
-    assert read(frame, at, Items(12))[1] == len(frame)
+    requested = sample(load_request_schema(FETCH, 4))
+    frame = _framed(FETCH, 4, requested)
+    read, position = message_reader(request_schema(FETCH, 4).body), 8 + 2 + len("a client")
+    assert read(frame, position, Items(12))[1] == len(frame)
     with pytest.raises(InvalidRequestError, match="too many items"):
-        read(frame, at, Items(11))
+        read(frame, position, Items(11))
 
 
 def test_what_is_claimed_costs_no_memory() -> None:

@@ -1,4 +1,4 @@
-"""Responses that are written from plain fields are, byte by byte, those of kio's own writer, in every version."""
+"""Responses that are written from plain fields equal the output of kio's writer, byte by byte, in every version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kio.serial import entity_reader
 
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.protocol.frames import _writer, write_response
-from distlog.gateway.protocol.messages import Pieces
+from distlog.gateway.protocol.messages import ChunkWriter
 
 VERSIONS = [(api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1)]
 NUMBERS = {"int8": 7, "int16": 15, "uint16": 15, "int32": 31, "uint32": 31, "int64": 63}
@@ -24,18 +24,20 @@ TIMES = {"timedelta_i32": 31, "timedelta_i64": 40, "datetime_i64": 40}
 
 
 def some_fields(schema: Any, chance: random.Random, most: float = 0.7) -> dict[str, Any]:
-    """Values for all fields of a message, or for most of those that have a default."""
+    """Values for all fields of a message, or for most fields with a default."""
     hints = get_type_hints(schema)
     fields = dataclasses.fields(schema)
     return {
-        each.name: some_value(each.metadata.get("kafka_type", ""), hints[each.name], "tag" in each.metadata, chance)
-        for each in fields
-        if each.default is dataclasses.MISSING or chance.random() < most
+        field.name: some_value(
+            field.metadata.get("kafka_type", ""), hints[field.name], "tag" in field.metadata, chance
+        )
+        for field in fields
+        if field.default is dataclasses.MISSING or chance.random() < most
     }
 
 
 def entity_of(hint: Any) -> Any:
-    """The message that a field, or an array of it, consists of; None for plain values."""
+    """The message that a field, or an array, consists of; None for plain values."""
     parts = [inner for part in (hint, *get_args(hint)) for inner in (part, *get_args(part))]
     return next((part for part in parts if dataclasses.is_dataclass(part)), None)
 
@@ -70,45 +72,45 @@ def some_plain(kind: str, chance: random.Random) -> Any:
 def as_fields(value: Any) -> Any:
     """Kio's message as plain fields."""
     if dataclasses.is_dataclass(value):
-        return {each.name: as_fields(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {field.name: as_fields(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, datetime.timedelta):
         return value // datetime.timedelta(milliseconds=1)
     if isinstance(value, datetime.datetime):
         return round(value.timestamp() * 1000)
-    return [as_fields(each) for each in value] if isinstance(value, tuple) else value
+    return [as_fields(item) for item in value] if isinstance(value, tuple) else value
 
 
 @pytest.mark.parametrize(("api_key", "version"), VERSIONS)
 def test_each_version_is_written_as_kio_writes_it(api_key: int, version: int) -> None:
     chance, schema = random.Random(api_key * 100 + version), load_response_schema(api_key, version)
     for _ in range(10):
-        fields, pieces = some_fields(schema, chance), Pieces()
-        _writer(api_key, version)[1](pieces, fields)
-        data = pieces.joined()
+        fields, writer = some_fields(schema, chance), ChunkWriter()
+        _writer(api_key, version)[1](writer, fields)
+        data = writer.joined()
         body, size = entity_reader(schema)(data, 0)
         assert size == len(data)
         assert encode(body) == data
         assert_has(as_fields(body), fields)
 
 
-def assert_has(found: Any, given: Any) -> None:
+def assert_has(actual: Any, expected: Any) -> None:
     """All that was given was found, at all depths."""
-    if isinstance(given, dict):
-        for name, value in given.items():
-            assert_has(found[name], value)
-    elif isinstance(given, list):
-        for one, other in zip(found, given, strict=True):
-            assert_has(one, other)
+    if isinstance(expected, dict):
+        for name, value in expected.items():
+            assert_has(actual[name], value)
+    elif isinstance(expected, list):
+        for item, expected_item in zip(actual, expected, strict=True):
+            assert_has(item, expected_item)
     else:
-        assert found == given
+        assert actual == expected
 
 
-def test_large_bytes_are_not_copied_and_the_length_counts_all_pieces() -> None:
+def test_large_bytes_are_not_copied_and_the_length_counts_all_chunks() -> None:
     records = memoryview(bytes(100_000))
     partition = {"partition_index": 1, "error_code": ErrorCode.none, "records": records}
-    pieces = write_response(1, 12, 77, {"responses": [{"topic": "clicks", "partitions": [partition]}]})
-    assert records in pieces
-    frame = b"".join(pieces)
+    chunks = write_response(1, 12, 77, {"responses": [{"topic": "clicks", "partitions": [partition]}]})
+    assert records in chunks
+    frame = b"".join(chunks)
     assert (int.from_bytes(frame[:4], "big"), int.from_bytes(frame[4:8], "big")) == (len(frame) - 4, 77)
 
 

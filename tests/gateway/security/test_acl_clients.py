@@ -53,13 +53,13 @@ def test_confluent_kafka_makes_shows_and_removes_acls(gateway: GatewayServer) ->
         binding(kinds.GROUP, "readers", patterns.LITERAL, operations.READ),
     ]
     everything = admin.AclBindingFilter(kinds.ANY, None, patterns.ANY, None, None, operations.ANY, permissions.ANY)
-    for made in mallory.create_acls(acls).values():
+    for acl in mallory.create_acls(acls).values():
         with pytest.raises(kafka.KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
-            made.result(30)
-    for made in root.create_acls(acls).values():
-        made.result(30)
+            acl.result(30)
+    for future in root.create_acls(acls).values():
+        future.result(30)
     assert set(root.describe_acls(everything).result(30)) == set(acls)
-    # librdkafka does not tell the error of this API
+    # librdkafka does not report the error of this API
     assert mallory.describe_acls(everything).result(30) == []
 
     # what they allow is what their user can do
@@ -82,8 +82,8 @@ def test_confluent_kafka_makes_shows_and_removes_acls(gateway: GatewayServer) ->
     matching = admin.AclBindingFilter(
         kinds.TOPIC, "clicks", patterns.MATCH, None, None, operations.ANY, permissions.ANY
     )
-    (gone,) = root.delete_acls([matching]).values()
-    assert set(gone.result(30)) == set(acls[:2])
+    (removed,) = root.delete_acls([matching]).values()
+    assert set(removed.result(30)) == set(acls[:2])
     assert set(root.describe_acls(everything).result(30)) == {acls[2]}
 
 
@@ -100,9 +100,9 @@ def test_kafka_python_makes_shows_and_removes_acls(gateway: GatewayServer) -> No
     clicks = admin.ResourcePattern(admin.ResourceType.TOPIC, "clicks")
     acl = admin.ACL("User:alice", "*", admin.ACLOperation.READ, admin.ACLPermissionType.ALLOW, clicks)
     wrong = admin.ACL("alice", "*", admin.ACLOperation.READ, admin.ACLPermissionType.ALLOW, clicks)
-    told = client.create_acls([acl, wrong])
-    assert told["succeeded"] == [acl]
-    assert len(told["failed"]) == 1
+    reply = client.create_acls([acl, wrong])
+    assert reply["succeeded"] == [acl]
+    assert len(reply["failed"]) == 1
     everything = admin.ACLFilter(
         None,
         None,
@@ -131,6 +131,6 @@ def test_without_acls_a_client_is_told_that_there_are_none(tmp_path: Path) -> No
             admin.AclOperation.READ,
             admin.AclPermissionType.ALLOW,
         )
-        for made in client.create_acls([acl]).values():
+        for future in client.create_acls([acl]).values():
             with pytest.raises(kafka.KafkaException, match="SECURITY_DISABLED"):
-                made.result(30)
+                future.result(30)

@@ -1,4 +1,4 @@
-"""ACLs decide as those of Kafka's StandardAuthorizer."""
+"""ACLs decide as in Kafka's StandardAuthorizer."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ def test_some_operations_imply_describe(by: Operation) -> None:
 
 def test_other_operations_imply_nothing() -> None:
     implying = {Op.DESCRIBE: {Op.READ, Op.WRITE, Op.DELETE, Op.ALTER}, Op.DESCRIBE_CONFIGS: {Op.ALTER_CONFIGS}}
-    for given in OPERATIONS[R.TOPIC]:
-        for wanted in OPERATIONS[R.TOPIC]:
-            expected = given is wanted or given in implying.get(wanted, ())
-            assert may(acl(operation=given), operation=wanted) is expected, (given, wanted)
+    for operation in OPERATIONS[R.TOPIC]:
+        for requested in OPERATIONS[R.TOPIC]:
+            expected = operation is requested or operation in implying.get(requested, ())
+            assert may(acl(operation=operation), operation=requested) is expected, (operation, requested)
 
 
 def test_a_denial_wins_and_implies_nothing() -> None:
@@ -147,12 +147,12 @@ def test_acls_that_would_never_count_are_refused() -> None:
     assert check_acl(good) == good
     for host, same in (("0:0:0:0:0:0:0:1", "::1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("::1.2.3.4", "::1.2.3.4")):
         assert check_acl(acl(host=host)).host == same
-    for told, host in (
+    for address, host in (
         ("fe80::1%eth0", "fe80::1"),
         ("::ffff:10.0.0.1", "10.0.0.1"),
         ("::ffff:1:2:3", "::ffff:1:2:3"),
     ):
-        assert client_host(told) == host
+        assert client_host(address) == host
     assert check_acl(acl(".", prefix=True)).name == "."
     for wrong in (
         good._replace(resource_type=R.ANY),
@@ -188,7 +188,7 @@ def test_a_filter_matches_fields_patterns_or_all_that_count_for_a_resource() -> 
     acls = [acl(), acl("*"), acl("cl", prefix=True), acl("views"), acl("clicks-2", prefix=True)]
 
     def matched(**fields: object) -> list[Acl]:
-        return [each for each in acls if everything._replace(**fields).matches(each)]  # type: ignore[arg-type]
+        return [entry for entry in acls if everything._replace(**fields).matches(entry)]  # type: ignore[arg-type]
 
     assert matched() == acls
     assert matched(pattern_type=P.MATCH, name="clicks") == acls[:3]
@@ -216,7 +216,7 @@ def test_settings_have_the_names_of_kafka() -> None:
         },
     ).acls
     assert (acls.super_principals, acls.everyone_if_none) == ({"User:alice", "User:CN=b,O=c"}, True)
-    # a file without an authorizer does not end that of --acls
+    # a file without an authorizer does not disable --acls
     by_flag = GatewayConfig(acls=AclSettings(authorizer=STANDARD_AUTHORIZER))
     assert with_settings(by_flag, {"authorizer.class.name": ""}).acls.authorizer == STANDARD_AUTHORIZER
     for name, value in (
@@ -244,7 +244,7 @@ def test_events_are_logged_at_once_and_then_as_a_summary_each_minute(caplog: pyt
         events.log()
     assert events.total == 7001
     (line,) = caplog.messages[1:]
-    # a thousand sources are told apart
+    # a thousand sources are distinguished
     assert line.startswith("failures: 7000 by others (3001, last: b), user-1 (4, last: a\\nreason)")
     assert line.endswith(", and 996 more")
 

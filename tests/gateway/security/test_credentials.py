@@ -1,4 +1,4 @@
-"""What clients send to prove who they are: RFC 4616's and RFC 5802's messages, and what only looks like them."""
+"""The messages of RFC 4616 and RFC 5802 by which clients authenticate, and malformed ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Users:
 
 def test_scram_sha_256_is_that_of_rfc_7677() -> None:
     salt = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-    secrets = {each: secret_of(each, "pencil", salt, 4096) for each in HASHES}
+    secrets = {mechanism: secret_of(mechanism, "pencil", salt, 4096) for mechanism in HASHES}
     exchange = ScramExchange("SCRAM-SHA-256", Users(b"", {"user": secrets}), lambda: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     first = exchange.first(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
@@ -150,15 +150,15 @@ def test_an_unknown_user_costs_as_many_iterations_as_a_wrong_password(
 ) -> None:
     import hashlib
 
-    done: list[int] = []
+    results: list[int] = []
     true = hashlib.pbkdf2_hmac
-    monkeypatch.setattr(hashlib, "pbkdf2_hmac", lambda *args: done.append(args[3]) or true(*args[:3], 1))
-    made = users.with_user("new", new_secrets("other", lambda size: bytes(size)))
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", lambda *args: results.append(args[3]) or true(*args[:3], 1))
+    created = users.with_user("new", new_secrets("other", lambda size: bytes(size)))
     for name in ("new", "mallory"):
-        done.clear()
+        results.clear()
         with pytest.raises(AuthenticationFailedError):
-            check_plain(read_plain(f"\0{name}\0wrong".encode()), made)
-        assert done == [16_384]
+            check_plain(read_plain(f"\0{name}\0wrong".encode()), created)
+        assert results == [16_384]
 
 
 def test_nothing_that_is_secret_shows(users: Users) -> None:

@@ -28,7 +28,7 @@ from distlog.gateway.security.users_file import UsersFile, read_users, secret_of
 
 
 class Checks:
-    """The checks of passwords, each of which waits until the test lets it go on."""
+    """The checks of passwords, each of which waits until the test lets it continue."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passwords: list[str] = []
@@ -94,31 +94,31 @@ def test_the_users_of_an_address_take_turns(tmp_path: Path, monkeypatch: pytest.
 def test_a_password_is_known_for_a_while_and_as_long_as_the_user_has_it(tmp_path: Path) -> None:
     now_s = [0.0]
     path = users_file(tmp_path, "alice", "bob")
-    known, users = KnownPasswords(lambda: now_s[0]), read_users(path)
+    cached, users = KnownPasswords(lambda: now_s[0]), read_users(path)
     alice = PlainLogin("alice", PASSWORD)
-    assert known.user(alice, users) is None
-    known.add(alice, users.secret("alice", "SCRAM-SHA-256")[0])
-    found = known.user(alice, users)
-    assert found is not None
-    assert found.name == "alice"
+    assert cached.user(alice, users) is None
+    cached.add(alice, users.secret("alice", "SCRAM-SHA-256")[0])
+    actual = cached.user(alice, users)
+    assert actual is not None
+    assert actual.name == "alice"
     for other in (PlainLogin("bob", PASSWORD), PlainLogin("alice", "wrong"), PlainLogin("alice\0", PASSWORD)):
-        assert known.user(other, users) is None
+        assert cached.user(other, users) is None
     users_file(tmp_path, "alice", password="new")
-    assert known.user(alice, read_users(path)) is None
-    write_users(path, lambda made: made.without_user("alice"))
-    assert known.user(alice, read_users(path)) is None
+    assert cached.user(alice, read_users(path)) is None
+    write_users(path, lambda users: users.without_user("alice"))
+    assert cached.user(alice, read_users(path)) is None
     now_s[0] = 600
-    assert known.user(alice, users) is not None
+    assert cached.user(alice, users) is not None
     now_s[0] = 601
-    assert known.user(alice, users) is None
-    assert PASSWORD not in repr(alice) + repr(vars(known))
+    assert cached.user(alice, users) is None
+    assert PASSWORD not in repr(alice) + repr(vars(cached))
 
 
 def test_an_address_that_fails_again_and_again_waits_longer_and_longer() -> None:
     now_s = [0.0]
     failures = FailedLogins(lambda: now_s[0])
     assert [failures.delay_s("a", 1) for _ in range(10)] == [1] * 10
-    assert [failures.delay_s("a", 1) for _ in range(10)] == pytest.approx([1.1 + each / 10 for each in range(10)])
+    assert [failures.delay_s("a", 1) for _ in range(10)] == pytest.approx([1.1 + number / 10 for number in range(10)])
     assert failures.delay_s("b", 1) == 1
     assert [failures.delay_s("a", 1) for _ in range(1000)][-1] == 20
     # a longer setting is kept to
@@ -135,21 +135,21 @@ def test_guesses_are_logged_as_a_summary_with_users_and_addresses(
     caplog.set_level(logging.INFO, "distlog")
     now_s, users = [0.0], Authentication(UsersFile(users_file(tmp_path, "alice")))
     users.failures = FailedLogins(lambda: now_s[0])
-    with serving(tmp_path / "root", authentication=users, failed_authentication_delay_ms=0) as one:
+    with serving(tmp_path / "root", authentication=users, failed_authentication_delay_ms=0) as first:
         for number in range(30):
-            with SaslWire(one) as wire:
+            with SaslWire(first) as wire:
                 wire.log_in("alice", f"guess {number}")
-        with SaslWire(one) as wire:
+        with SaslWire(first) as wire:
             wire.log_in("mallory\n", "guess")
-        with SaslWire(one) as wire:
+        with SaslWire(first) as wire:
             wire.choose("GSSAPI")
         until(lambda: users.failures.log.total == 32)
         now_s[0] = 61
         users.failures.log.log()
-        with SaslWire(one) as wire:
+        with SaslWire(first) as wire:
             wire.log_in("alice", "guess, too late for the second line")
-        failed = counted(one, "authentications", mechanism=PLAIN, result="failed")
-    lines = [each for each in caplog.messages if "authentication" in each]
+        failed = counted(first, "authentications", mechanism=PLAIN, result="failed")
+    lines = [message for message in caplog.messages if "authentication" in message]
     reason = "unknown user, or wrong password"
     assert lines == [
         f"failed authentications: 1 by alice at 127.0.0.1 (1, last: {reason})",

@@ -40,8 +40,8 @@ class UserTlsWire(TlsWire):
 
 def is_well(wire: Wire) -> bool:
     """Whether the client of this connection is served."""
-    told = wire.ask(API_VERSIONS, 3, **SOFTWARE)
-    return bool(told.error_code is ErrorCode.none)
+    response = wire.ask(API_VERSIONS, 3, **SOFTWARE)
+    return bool(response.error_code is ErrorCode.none)
 
 
 def is_served(gateway: GatewayServer, authority: Authority, certificate: Certificate | None) -> bool:
@@ -66,8 +66,8 @@ def test_a_renewed_certificate_is_that_of_new_connections_and_none_is_dropped(
     authority = Authority(tmp_path)
     server, renewed = authority.certificate("server"), authority.certificate("renewed")
     files = TlsFiles(certificate=server.certificate, key=server.key)
-    with serving(tmp_path / "root", tls=files) as gateway, UserTlsWire(gateway, authority) as before:
-        first = before.serial
+    with serving(tmp_path / "root", tls=files) as gateway, UserTlsWire(gateway, authority) as previous:
+        first = previous.serial
         # a certificate without its key changes nothing yet
         replace(server.certificate, renewed.certificate)
         until(lambda: "TLS stays as it was" in caplog.text)
@@ -78,7 +78,7 @@ def test_a_renewed_certificate_is_that_of_new_connections_and_none_is_dropped(
         with UserTlsWire(gateway, authority) as wire:
             assert wire.serial != first
             assert is_well(wire)
-        assert is_well(before)
+        assert is_well(previous)
 
 
 @pytest.mark.long
@@ -97,7 +97,7 @@ def test_a_revoked_certificate_is_refused_also_when_the_list_changes(tmp_path: P
         assert is_served(gateway, authority, bob)
     with pytest.raises(InvalidConfigError, match="revoked certificates need"):
         TlsFiles(certificate=server.certificate, key=server.key, crl=crl).context()
-    with pytest.raises(StorageError, match="cannot use the list of revoked certificates"):
+    with pytest.raises(StorageError, match="cannot use the CRL"):
         TlsFiles(
             certificate=server.certificate, key=server.key, ca=authority.file, crl=server.key, client_auth="required"
         ).context()
@@ -111,7 +111,7 @@ def test_a_certificate_of_an_authority_that_was_revoked_is_refused(tmp_path: Pat
     Path(alice.certificate).write_bytes(Path(alice.certificate).read_bytes() + Path(middle.file).read_bytes())
 
     def lists(*revoked: Certificate) -> str:
-        texts = [Path(each).read_bytes() for each in (root.revoked(*revoked), middle.revoked())]
+        texts = [Path(path).read_bytes() for path in (root.revoked(*revoked), middle.revoked())]
         (tmp_path / "all.new").write_bytes(b"".join(texts))
         os.replace(tmp_path / "all.new", tmp_path / "all.crl")
         return str(tmp_path / "all.crl")
@@ -152,9 +152,9 @@ def test_a_client_is_the_user_that_its_certificate_names(tmp_path: Path) -> None
     with with_rules(tmp_path, authority, "DEFAULT", acls=acls) as gateway:
         assert gateway.broker.acls is not None
         gateway.broker.acls.create([right("READ topic clicks", "User:CN=bob")])
-        for certificate, told in ((bob, ErrorCode.none), (alice, ErrorCode.topic_authorization_failed)):
+        for certificate, code in ((bob, ErrorCode.none), (alice, ErrorCode.topic_authorization_failed)):
             with UserTlsWire(gateway, authority, certificate) as wire:
-                assert wire.plain(3, 12, topics=topics).topics[0].error_code is told
+                assert wire.plain(3, 12, topics=topics).topics[0].error_code is code
 
 
 def test_a_client_whose_certificate_names_nobody_is_anonymous(

@@ -37,14 +37,14 @@ def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
 def upsertion(name: str, password: str = "sesame", mechanism: str = "SCRAM-SHA-256", **fields: Any) -> dict[str, Any]:
     """A credential as a client sends it, with what RFC 5802 calls SaltedPassword."""
     salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), b"salt", 4096)
-    made = {"iterations": 4096, "salt": b"salt", "salted_password": salted}
-    return {"name": name, "mechanism": CODES[mechanism], **made, **fields}
+    created = {"iterations": 4096, "salt": b"salt", "salted_password": salted}
+    return {"name": name, "mechanism": CODES[mechanism], **created, **fields}
 
 
 def altered(wire: Wire, *upsertions: Any, deletions: Any = ()) -> dict[str, ErrorCode]:
     """The codes of users whose credentials are changed."""
-    told = wire.plain(ALTER, 0, upsertions=upsertions, deletions=deletions)
-    return {each.user: each.error_code for each in told.results}
+    response = wire.plain(ALTER, 0, upsertions=upsertions, deletions=deletions)
+    return {result.user: result.error_code for result in response.results}
 
 
 def logs_in(gateway: GatewayServer, name: str, password: str, mechanism: str) -> bool:
@@ -55,12 +55,12 @@ def logs_in(gateway: GatewayServer, name: str, password: str, mechanism: str) ->
 
 def described(wire: UserWire, *names: str) -> dict[str, Any]:
     """The mechanisms and iterations of users, or their error."""
-    told = wire.plain(DESCRIBE, 0, users=[{"name": each} for each in names] or None)
+    response = wire.plain(DESCRIBE, 0, users=[{"name": name} for name in names] or None)
     return {
-        each.user: each.error_code
-        if each.error_code is not E.none
-        else {info.mechanism: info.iterations for info in each.credential_infos}
-        for each in told.results
+        result.user: result.error_code
+        if result.error_code is not E.none
+        else {info.mechanism: info.iterations for info in result.credential_infos}
+        for result in response.results
     }
 
 
@@ -121,7 +121,7 @@ def test_credentials_that_cannot_be_are_refused_as_by_kafka(gateway: GatewayServ
             assert altered(root, upsertion("carol"), wrong)[wrong["name"]] is code
         good = upsertion("carol")
         assert altered(root, good, good) == {"carol": E.duplicate_resource}
-        # Kafka's controller takes one credential of a user in a request, and those of other users beside it
+        # Kafka's controller accepts one credential of each user in a request
         other = upsertion("carol", mechanism="SCRAM-SHA-512")
         assert altered(root, good, other, upsertion("dave")) == {"carol": E.duplicate_resource, "dave": E.none}
         removal = {"name": "carol", "mechanism": 1}
@@ -129,7 +129,7 @@ def test_credentials_that_cannot_be_are_refused_as_by_kafka(gateway: GatewayServ
         assert altered(root, deletions=[{**removal, "name": "dave"}]) == {"dave": E.none}
         assert altered(root, deletions=[{"name": "carol", "mechanism": 2}]) == {"carol": E.resource_not_found}
         assert described(root, "carol", "carol") == {"carol": E.duplicate_resource}
-        # the one good one above, beside an empty name
+        # the one good one above, with an empty name
         assert described(root) == {"carol": {1: 4096}}
 
 
@@ -145,30 +145,30 @@ def test_the_file_of_users_comes_first(tmp_path: Path, gateway: GatewayServer) -
 def test_without_acls_clients_change_no_users(tmp_path: Path) -> None:
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         assert altered(wire, upsertion("carol")) == {"carol": E.security_disabled}
-        # as where there are none: kafka-configs asks for users beside their quotas, which need no ACLs
-        told = wire.plain(DESCRIBE, 0, users=None)
-        assert (told.error_code, told.results) == (E.none, ())
+        # as where there are none: kafka-configs requests users together with their quotas, which need no ACLs
+        response = wire.plain(DESCRIBE, 0, users=None)
+        assert (response.error_code, response.results) == (E.none, ())
         assert CREDENTIALS_TOPIC not in gateway.broker.metadata.all_topics()
 
 
 def test_no_secret_is_logged_or_shown(gateway: GatewayServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with UserWire(gateway, "root") as root:
-        made = upsertion("carol")
-        assert altered(root, made) == {"carol": E.none}
-        told = root.plain(DESCRIBE, 0, users=None)
+        created = upsertion("carol")
+        assert altered(root, created) == {"carol": E.none}
+        response = root.plain(DESCRIBE, 0, users=None)
         # the Java client asks for all so
-        assert root.plain(DESCRIBE, 0, users=()) == told
+        assert root.plain(DESCRIBE, 0, users=()) == response
     secret = secret_of("SCRAM-SHA-256", "sesame", b"salt", 4096)
     assert gateway.broker.users is not None
-    shown = caplog.text + repr(told) + repr(gateway.broker.users.secrets) + repr(secret)
+    shown = caplog.text + repr(response) + repr(gateway.broker.users.secrets) + repr(secret)
     topic = opened(gateway, CREDENTIALS_TOPIC)
     (value,) = topic.scan().to_table().column("value").to_pylist()
-    for hidden in (secret.stored_key, secret.server_key, made["salted_password"]):
+    for hidden in (secret.stored_key, secret.server_key, created["salted_password"]):
         assert repr(hidden) not in shown
         assert hidden.hex() not in shown
     assert b"sesame" not in value
-    assert made["salted_password"] not in value
+    assert created["salted_password"] not in value
 
 
 def test_records_that_are_no_credentials_are_refused_without_their_content() -> None:
@@ -203,7 +203,7 @@ def test_a_credential_that_is_not_understood_ends_the_one_before(gateway: Gatewa
     assert value is not None
     hosted = gateway.broker.metadata.fresh_topic(CREDENTIALS_TOPIC)
     hosted.append_run(0, own_batch([(key, value.replace(b"4096", b"9999999"))], 1), lambda snapshot: None)
-    users.look()
+    users.refresh()
     assert not logs_in(gateway, *("carol", "sesame", "SCRAM-SHA-256"))
 
 
@@ -224,12 +224,12 @@ def test_confluent_kafka_sets_and_shows_users(gateway: GatewayServer) -> None:
         )
 
     root, info = client("root", PASSWORD), admin.ScramCredentialInfo(mechanism, 8192)
-    made = admin.UserScramCredentialUpsertion("carol", info, b"sesame", b"some salt")
-    for each in root.alter_user_scram_credentials([made]).values():
-        each.result(30)
-    told = root.describe_user_scram_credentials(["carol"])["carol"].result(30)
-    assert [(each.mechanism, each.iterations) for each in told.scram_credential_infos] == [(mechanism, 8192)]
+    created = admin.UserScramCredentialUpsertion("carol", info, b"sesame", b"some salt")
+    for credential in root.alter_user_scram_credentials([created]).values():
+        credential.result(30)
+    reply = root.describe_user_scram_credentials(["carol"])["carol"].result(30)
+    assert [(info.mechanism, info.iterations) for info in reply.scram_credential_infos] == [(mechanism, 8192)]
     assert client("carol", "sesame").list_topics(timeout=30).brokers
-    for each in root.alter_user_scram_credentials([admin.UserScramCredentialDeletion("carol", mechanism)]).values():
-        each.result(30)
+    for future in root.alter_user_scram_credentials([admin.UserScramCredentialDeletion("carol", mechanism)]).values():
+        future.result(30)
     assert not logs_in(gateway, "carol", "sesame", "SCRAM-SHA-512")

@@ -48,36 +48,36 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_user_who_proves_it_is_served(gateway: GatewayServer, mechanism: str) -> None:
-    before = counted(gateway, "authentications", mechanism=mechanism, result="ok")
+    previous = counted(gateway, "authentications", mechanism=mechanism, result="ok")
     with SaslWire(gateway) as wire:
         assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
-        told = wire.log_in(mechanism=mechanism)
-        assert (told.error_code, told.session_lifetime.total_seconds()) == (ErrorCode.none, 0)
+        reply = wire.log_in(mechanism=mechanism)
+        assert (reply.error_code, reply.session_lifetime.total_seconds()) == (ErrorCode.none, 0)
         assert "clicks" in {topic.name for topic in wire.ask(METADATA, 8, **ALL).topics}
-    assert counted(gateway, "authentications", mechanism=mechanism, result="ok") == before + 1
+    assert counted(gateway, "authentications", mechanism=mechanism, result="ok") == previous + 1
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("name", ["alice", "mallory"])
 def test_who_does_not_prove_it_is_told_and_closed(gateway: GatewayServer, mechanism: str, name: str) -> None:
-    before = counted(gateway, "authentications", mechanism=mechanism, result="failed")
+    previous = counted(gateway, "authentications", mechanism=mechanism, result="failed")
     with SaslWire(gateway) as wire:
-        told = wire.log_in(name, "another", mechanism)
-        assert told.error_code is ErrorCode.sasl_authentication_failed
-        assert told.error_message == f"Authentication failed: invalid credentials with SASL mechanism {mechanism}"
+        reply = wire.log_in(name, "another", mechanism)
+        assert reply.error_code is ErrorCode.sasl_authentication_failed
+        assert reply.error_message == f"Authentication failed: invalid credentials with SASL mechanism {mechanism}"
         assert wire.is_closed
-    assert counted(gateway, "authentications", mechanism=mechanism, result="failed") == before + 1
+    assert counted(gateway, "authentications", mechanism=mechanism, result="failed") == previous + 1
 
 
-@pytest.mark.parametrize("asked", [METADATA, FETCH, PRODUCE])
+@pytest.mark.parametrize("api_key", [METADATA, FETCH, PRODUCE])
 @pytest.mark.parametrize("steps", range(3))
-def test_nothing_is_answered_before_authentication(gateway: GatewayServer, asked: int, steps: int) -> None:
+def test_nothing_is_answered_before_authentication(gateway: GatewayServer, api_key: int, steps: int) -> None:
     with SaslWire(gateway) as wire:
         if steps:
             wire.choose("SCRAM-SHA-256")
         if steps > 1:
             wire.prove(client_first("alice"))
-        wire.socket.sendall(framed(struct.pack(">hhi", asked, 4, 1) + bytes(100)))
+        wire.socket.sendall(framed(struct.pack(">hhi", api_key, 4, 1) + bytes(100)))
         assert wire.is_closed
 
 
@@ -102,8 +102,8 @@ def test_another_mechanism_is_refused_with_those_that_there_are(tmp_path: Path) 
     with guarded(tmp_path, ("SCRAM-SHA-512",)) as gateway:
         for mechanism in ("GSSAPI", PLAIN, "SCRAM-SHA-256", ""):
             with SaslWire(gateway) as wire:
-                told = wire.choose(mechanism)
-                assert (told.error_code, told.mechanisms) == (
+                reply = wire.choose(mechanism)
+                assert (reply.error_code, reply.mechanisms) == (
                     ErrorCode.unsupported_sasl_mechanism,
                     ("SCRAM-SHA-512",),
                 )
@@ -115,7 +115,7 @@ def test_steps_in_another_order_are_illegal(gateway: GatewayServer) -> None:
         assert wire.prove(b"\0alice\0x").error_code is ErrorCode.illegal_sasl_state
         wire.choose("SCRAM-SHA-256")
         assert wire.choose(PLAIN).error_code is ErrorCode.illegal_sasl_state
-        # a last message is no first one
+        # a last message is not a first one
         last = client_last("SCRAM-SHA-256", "alice", PASSWORD, "r=x,s=c2FsdA==,i=4096")
         assert wire.prove(last).error_code is ErrorCode.sasl_authentication_failed
         assert wire.is_closed
@@ -156,11 +156,11 @@ def test_a_failure_is_told_late_and_others_do_not_wait_for_it(tmp_path: Path) ->
     settings = {"failed_authentication_delay_ms": 600}
     with guarded(tmp_path, **settings) as gateway, SaslWire(gateway) as guessing, SaslWire(gateway) as user:
         guessing.choose(PLAIN)
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         number = guessing.send(AUTHENTICATE, 2, auth_bytes=b"\0alice\0guess")
         assert user.log_in().error_code is ErrorCode.none
         guessing.answer(AUTHENTICATE, 2, number)
-        assert time.monotonic() - begun_s >= 0.6
+        assert time.monotonic() - started_s >= 0.6
 
 
 @pytest.mark.usefixtures("looks_often")
@@ -198,7 +198,7 @@ def test_users_are_read_again_and_who_is_deleted_or_has_another_password_is_disc
         users_file(tmp_path, "alice", password="another")
         assert alice.is_closed
         assert bob.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
-        write_users(path, lambda found: found.without_user("bob"))
+        write_users(path, lambda users: users.without_user("bob"))
         assert bob.is_closed
 
 

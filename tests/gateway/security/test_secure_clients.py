@@ -1,4 +1,4 @@
-"""Kafka's clients with TLS and passwords, as they come: they write, read, join a group, and are refused."""
+"""Kafka clients with TLS and passwords: they write, read, join a group, and are refused."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def secured(folder: Path, protocol: str, mechanism: str | None) -> Iterator[Secu
         yield Secured(gateway, authority.file, protocol, mechanism)
 
 
-@pytest.fixture(params=PROTOCOLS, ids=lambda each: "-".join(filter(None, each)))
+@pytest.fixture(params=PROTOCOLS, ids=lambda param: "-".join(filter(None, param)))
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Secured]:
     """One for each way to be safe."""
-    with secured(tmp_path, *request.param) as found:
-        yield found
+    with secured(tmp_path, *request.param) as actual:
+        yield actual
 
 
 def confluent(served: Secured, password: str = PASSWORD) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def test_kafka_python_writes_and_reads(served: Secured) -> None:
     kafka = pytest.importorskip("kafka")
     producer = kafka.KafkaProducer(**python(served))
     sent = [producer.send("clicks", value) for value in VALUES]
-    assert [each.get(60).offset for each in sent] == list(range(len(VALUES)))
+    assert [future.get(60).offset for future in sent] == list(range(len(VALUES)))
     producer.close()
     consumer = kafka.KafkaConsumer(**python(served), auto_offset_reset="earliest")
     consumer.assign([kafka.TopicPartition("clicks", 0)])
@@ -115,7 +115,7 @@ def test_kafka_python_writes_and_reads(served: Secured) -> None:
 def test_aiokafka_writes_and_reads(served: Secured) -> None:
     aiokafka = pytest.importorskip("aiokafka")
 
-    async def both() -> list[bytes]:
+    async def read_all() -> list[bytes]:
         async with aiokafka.AIOKafkaProducer(**python(served)) as producer:
             for value in VALUES:
                 await producer.send("clicks", value)
@@ -123,15 +123,15 @@ def test_aiokafka_writes_and_reads(served: Secured) -> None:
             consumer.assign([aiokafka.TopicPartition("clicks", 0)])
             return [(await consumer.getone()).value for _ in VALUES]
 
-    assert asyncio.run(both()) == VALUES
+    assert asyncio.run(read_all()) == VALUES
 
 
 def test_the_setting_advertised_listeners_names_the_protocol(served: Secured) -> None:
     admin = pytest.importorskip("confluent_kafka.admin")
     resource = admin.ConfigResource(admin.ConfigResource.Type.BROKER, "0")
     client = admin.AdminClient(confluent(served))
-    found = client.describe_configs([resource])[resource].result(30)
-    assert found["advertised.listeners"].value == f"{served.protocol}://127.0.0.1:{served.gateway.port}"
+    actual = client.describe_configs([resource])[resource].result(30)
+    assert actual["advertised.listeners"].value == f"{served.protocol}://127.0.0.1:{served.gateway.port}"
 
 
 @pytest.mark.parametrize(("protocol", "mechanism"), WRONG)

@@ -36,7 +36,7 @@ SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Who signs the server's certificate, and clients'."""
+    """The authority that signs the certificates of the server and the clients."""
     return Authority(tmp_path_factory.mktemp("certificates"))
 
 
@@ -64,7 +64,7 @@ def is_well(wire: Wire) -> bool:
 
 
 def is_refused(gateway: GatewayServer, authority: Authority, certificate: Certificate | None) -> bool:
-    """Whether a client with this certificate is; TLS 1.3 tells it so when it reads."""
+    """Whether a client with this certificate is refused; with TLS 1.3 it learns that when it reads."""
     try:
         with TlsWire(gateway, authority, certificate) as wire:
             return wire.socket.recv(1) == b""
@@ -76,8 +76,8 @@ def is_refused(gateway: GatewayServer, authority: Authority, certificate: Certif
 def test_records_of_any_size_go_through_tls(gateway: GatewayServer, authority: Authority, size: int) -> None:
     with TlsWire(gateway, authority) as wire:
         assert wire.socket.version() == "TLSv1.3"  # type: ignore[attr-defined]
-        before = producing(wire, batch([record(0)])).base_offset
-        assert producing(wire, batch([record(0, 0, None, b"x" * size)])).base_offset == before + 1
+        previous = producing(wire, batch([record(0)])).base_offset
+        assert producing(wire, batch([record(0, 0, None, b"x" * size)])).base_offset == previous + 1
 
 
 def test_a_fetch_of_a_client_that_is_gone_waits_for_no_records(gateway: GatewayServer, authority: Authority) -> None:
@@ -98,7 +98,7 @@ def test_a_fetch_of_a_client_that_is_gone_waits_for_no_records(gateway: GatewayS
 def test_an_error_of_a_client_without_acks_that_is_gone_is_told_of(
     gateway: GatewayServer, authority: Authority
 ) -> None:
-    lock, before = (
+    lock, previous = (
         FileLock(str(Path(gateway.root) / "clicks" / "clicks-0" / ".lock")),
         counted(gateway, "connections_hung_up"),
     )
@@ -109,7 +109,7 @@ def test_an_error_of_a_client_without_acks_that_is_gone_is_told_of(
                 wire.send(PRODUCE, 9, **produce_fields(9, [(topic, 0, batch([record(0)]))], acks=0))
             wire.socket.unwrap()  # type: ignore[attr-defined]
     until(lambda: gateway.connections == 0)
-    until(lambda: counted(gateway, "connections_hung_up") == before + 1)
+    until(lambda: counted(gateway, "connections_hung_up") == previous + 1)
 
 
 def test_what_is_no_tls_ends_nothing_but_its_connection(gateway: GatewayServer, authority: Authority) -> None:
@@ -132,10 +132,10 @@ def test_the_log_tells_of_clients_whose_settings_are_wrong(
     tls = TlsFiles(certificate=server.certificate, key=server.key, ca=authority.file, client_auth="required")
     with serving(tmp_path / "tls", tls=tls) as gateway:
         assert is_refused(gateway, authority, None)
-        # a probe says nothing, and is not told of
+        # a probe sends nothing, and is not logged
         Wire(gateway).socket.close()
         until(lambda: counted(gateway, "tls_handshakes_failed") == 2)
-        failed = [each for each in caplog.messages if each.startswith("connections that failed")]
+        failed = [message for message in caplog.messages if message.startswith("connections that failed")]
     assert failed == [
         "connections that failed: 1 by a client at 127.0.0.1 (1, last: TLS: PEER_DID_NOT_RETURN_A_CERTIFICATE)"
     ]
@@ -148,8 +148,8 @@ def test_a_client_of_another_protocol_is_told_of_by_its_name(
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         wire.socket.sendall(sent)
         assert wire.is_closed
-    (told,) = [each for each in caplog.messages if "connections that failed" in each]
-    assert f"ANONYMOUS at 127.0.0.1 (1, last: a request has an impossible length: it is {name}" in told
+    (responses,) = [message for message in caplog.messages if "connections that failed" in message]
+    assert f"ANONYMOUS at 127.0.0.1 (1, last: a request has an impossible length: it is {name}" in responses
 
 
 def test_a_half_handshake_is_waited_for_only_so_long(gateway: GatewayServer, authority: Authority) -> None:
@@ -226,9 +226,9 @@ def test_without_the_password_the_key_is_of_no_use_and_nobody_is_asked(
     if password is not None:
         path = str(tmp_path / "password")
         (tmp_path / "password").write_text(password)
-    with pytest.raises(StorageError, match="cannot use the certificate") as told:
+    with pytest.raises(StorageError, match="cannot use the certificate") as reply:
         TlsFiles(certificate=locked.certificate, key=locked.key, key_password_file=path).context()
-    assert not password or password not in str(told.value)
+    assert not password or password not in str(reply.value)
 
 
 def test_files_that_do_not_fit_are_told(authority: Authority, server: Certificate, tmp_path: Path) -> None:
@@ -242,13 +242,13 @@ def test_files_that_do_not_fit_are_told(authority: Authority, server: Certificat
     ):
         with pytest.raises(StorageError, match="cannot use the certificate and its key"):
             TlsFiles(certificate=certificate, key=key).context()
-    both = {"certificate": server.certificate, "key": server.key}
+    pair = {"certificate": server.certificate, "key": server.key}
     for wrong in (
         {"client_auth": "required"},
         {"ca": authority.file},
         {"ca": authority.file, "client_auth": "maybe"},
     ):
         with pytest.raises(InvalidConfigError):
-            TlsFiles(**both, **wrong).context()  # type: ignore[arg-type]
+            TlsFiles(**pair, **wrong).context()  # type: ignore[arg-type]
     with pytest.raises(StorageError, match="cannot use the certificates of clients' authorities"):
-        TlsFiles(**both, ca=str(tmp_path / "none.pem"), client_auth="required").context()
+        TlsFiles(**pair, ca=str(tmp_path / "none.pem"), client_auth="required").context()

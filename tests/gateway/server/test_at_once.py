@@ -43,7 +43,7 @@ def data(value: bytes = b"v", **fields: Any) -> bytes:
 
 
 def numbered(number: int, *, partition: int = 0, acks: int = -1) -> bytes:
-    """A small Produce request with this correlation id, as it is sent."""
+    """A small Produce request with this correlation id, as sent."""
     return framed(request(PRODUCE, 9, number, **produce_fields(9, [("clicks", partition, data())], acks=acks)))
 
 
@@ -79,8 +79,8 @@ def gateway(tmp_path: Path, threads: list[str]) -> Iterator[GatewayServer]:
 
 def values(topic: distlog.Topic, partition: int = 0) -> list[bytes]:
     """The values of a partition."""
-    found: list[bytes] = topic.scan(partitions=[partition]).to_table()["value"].to_pylist()
-    return found
+    actual: list[bytes] = topic.scan(partitions=[partition]).to_table()["value"].to_pylist()
+    return actual
 
 
 def test_a_small_batch_for_an_open_log_is_appended_by_the_network_s_thread(
@@ -102,12 +102,12 @@ def test_of_producers_the_next_batches_of_known_ones_are_appended_at_once(
         for sequence, offset in ((0, 1), (1, 2), (2, 3), (2, 3)):
             assert producing(wire, data(producer=(7, 0, sequence))).base_offset == offset
         assert producing(wire, data(producer=(7, 0, 9))).error_code is ErrorCode.out_of_order_sequence_number
-        # the first one, one that is there already, and one behind a gap are compared with the log
+        # the first one, a duplicate, and one after a gap are compared with the log
         assert threads == [HANDLER, NETWORK, NETWORK, HANDLER, HANDLER]
         threads.clear()
         for _ in range(3):
             producing(wire, data(bytes(100_000)))
-        # behind much of others, which it reads
+        # after much data of other producers, which it reads
         assert producing(wire, data(producer=(7, 0, 3))).base_offset == 7
     assert threads == [NETWORK] * 3 + [HANDLER]
 
@@ -139,7 +139,7 @@ def test_what_may_take_long_is_left_to_a_handler(
 def test_no_more_is_read_of_a_client_than_its_requests_take_away(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each request has all those behind it copied, and they are in no account of memory."""
+    """Otherwise each request copies all later ones, which the memory limit does not cover."""
     unframed = list[int]()
     received = FrameReader.received
 

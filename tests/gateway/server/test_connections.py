@@ -1,4 +1,4 @@
-"""Connections: frames in any pieces, order, limits; whatever a client sends costs nothing but its connection."""
+"""Connections: frames in any chunks, order, limits; invalid data costs a client nothing but its connection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ from distlog.gateway.protocol.frames import LARGEST_OTHER_BYTES
 from distlog.gateway.server.acceptor import listening_sockets
 
 #: The machine has the first one, and not the second: it is of a network for documents.
-HERE, NOT_HERE = ((socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.1", "192.0.2.1"))
+REACHABLE, UNREACHABLE = (
+    (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.1", "192.0.2.1")
+)
 
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 DATA = batch([record(0)])
@@ -49,7 +51,7 @@ def is_well(gateway: GatewayServer) -> bool:
         return bool(wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none)
 
 
-@pytest.mark.parametrize("addresses", [[HERE, NOT_HERE], [NOT_HERE, HERE]])
+@pytest.mark.parametrize("addresses", [[REACHABLE, UNREACHABLE], [UNREACHABLE, REACHABLE]])
 def test_addresses_of_a_name_that_the_machine_does_not_have_are_left_out(
     addresses: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,7 +59,7 @@ def test_addresses_of_a_name_that_the_machine_does_not_have_are_left_out(
     (listener,) = listening_sockets("a-name", 0)
     assert listener.getsockname()[0] == "127.0.0.1"
     listener.close()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [NOT_HERE])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [UNREACHABLE])
     with pytest.raises(StorageError, match="cannot listen: Cannot assign requested address"):
         listening_sockets("a-name", 0)
 
@@ -65,31 +67,31 @@ def test_addresses_of_a_name_that_the_machine_does_not_have_are_left_out(
 @pytest.mark.parametrize("version", range(5))
 def test_a_client_is_told_what_the_gateway_speaks(gateway: GatewayServer, version: int) -> None:
     with Wire(gateway) as wire:
-        told = wire.ask(API_VERSIONS, version, **(SOFTWARE if version >= 3 else {}))
+        response = wire.ask(API_VERSIONS, version, **(SOFTWARE if version >= 3 else {}))
     expected = {(api.key, api.oldest, api.newest) for api in APIS.values()}
-    assert {(each.api_key, each.min_version, each.max_version) for each in told.api_keys} == expected
+    assert {(key.api_key, key.min_version, key.max_version) for key in response.api_keys} == expected
 
 
 def test_a_newer_client_is_told_in_version_0_and_may_ask_again(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
-        wire.socket.sendall(framed(struct.pack(">hhi", API_VERSIONS, 99, 1) + b"\xff\xff whatever it has"))
-        told = wire.answer(API_VERSIONS, 0, 1)
-        assert told.error_code is ErrorCode.unsupported_version
-        assert API_VERSIONS in {each.api_key for each in told.api_keys}
+        wire.socket.sendall(framed(struct.pack(">hhi", API_VERSIONS, 99, 1) + b"\xff\xff any content"))
+        response = wire.answer(API_VERSIONS, 0, 1)
+        assert response.error_code is ErrorCode.unsupported_version
+        assert API_VERSIONS in {key.api_key for key in response.api_keys}
         assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
 
 
 def test_large_and_small_requests_that_come_together_are_told_apart(gateway: GatewayServer) -> None:
-    chosen = random.Random(1)
-    sizes = [chosen.choice((1, 100, 60_000, 70_000, 200_000)) for _ in range(40)]
+    chance = random.Random(1)
+    sizes = [chance.choice((1, 100, 60_000, 70_000, 200_000)) for _ in range(40)]
     frames = [
         framed(request(PRODUCE, 9, n, **produce_fields(9, [("clicks", 0, batch([record(0, value=b"x" * size)]))])))
         for n, size in enumerate(sizes)
     ]
     with Wire(gateway) as wire:
-        stream, at = b"".join(frames), 0
-        while at < len(stream):
-            at += wire.socket.send(stream[at : at + chosen.randrange(1, 150_000)])
+        stream, position = b"".join(frames), 0
+        while position < len(stream):
+            position += wire.socket.send(stream[position : position + chance.randrange(1, 150_000)])
         for number in range(len(sizes)):
             wire.answer(PRODUCE, 9, number)
     assert [len(value) for value in opened(gateway).scan().to_table().column("value").to_pylist()] == sizes
@@ -123,11 +125,11 @@ def test_what_is_no_request_ends_the_connection(gateway: GatewayServer, sent: by
 
 
 def test_garbage_ends_nothing_but_its_connections(gateway: GatewayServer) -> None:
-    chosen = random.Random(7)
+    chance = random.Random(7)
     for _ in range(300):
-        head = struct.pack(">hhi", chosen.choice([*APIS]), chosen.randrange(13), 1)
+        head = struct.pack(">hhi", chance.choice([*APIS]), chance.randrange(13), 1)
         with Wire(gateway) as wire:
-            wire.socket.sendall(framed(head + chosen.randbytes(chosen.randrange(200))))
+            wire.socket.sendall(framed(head + chance.randbytes(chance.randrange(200))))
             wire.socket.shutdown(socket.SHUT_WR)
     assert is_well(gateway)
     until(lambda: gateway.connections == 0)

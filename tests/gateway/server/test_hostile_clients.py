@@ -1,4 +1,4 @@
-"""Clients that send little by little, take nothing, or take all there is: others go on, and the gateway ends."""
+"""Clients that send slowly, read nothing, or use everything: other clients continue, and the gateway ends."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def is_well(gateway: GatewayServer) -> bool:
 
 
 def are_served(gateway: GatewayServer, count: int) -> bool:
-    """Whether so many connections are served at a time."""
+    """Whether `count` connections are served at a time."""
     with ExitStack() as stack, suppress(EOFError, ConnectionError):
         wires = [stack.enter_context(Wire(gateway)) for _ in range(count)]
         return all(wire.ask(API_VERSIONS, 0).error_code is ErrorCode.none for wire in wires)
@@ -166,10 +166,10 @@ def test_a_network_of_ipv6_addresses_has_the_connections_of_one_address() -> Non
     processor = Processor(GatewayConfig(max_connections_per_ip=2), *[nothing] * 7)
     local = "::1", 9092
     sessions = [processor.joined((f"2001:db8::{number}", 1), local) for number in range(3)]
-    assert [each is not None for each in sessions] == [True, True, False]
+    assert [session is not None for session in sessions] == [True, True, False]
     assert processor.joined(("2001:db8:0:1::1", 1), local) is not None
     assert sessions[0] is not None
-    processor.left(sessions[0])
+    processor.disconnected(sessions[0])
     assert processor.joined(("2001:db8::9", 1), local) is not None
 
 
@@ -189,8 +189,8 @@ def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_ar
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     occupied, fillers = [socket.socket() for _ in range(3)], list[int]()
-    with serving(root) as gateway, Wire(gateway) as before:
-        assert before.ask(API_VERSIONS, 0).error_code is ErrorCode.none
+    with serving(root) as gateway, Wire(gateway) as previous:
+        assert previous.ask(API_VERSIONS, 0).error_code is ErrorCode.none
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
         try:
             with suppress(OSError):
@@ -199,7 +199,7 @@ def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_ar
             for other in occupied:
                 other.connect(("127.0.0.1", gateway.port))
             until(lambda: "cannot accept a connection: Too many open files" in caplog.text)
-            assert before.ask(API_VERSIONS, 0).error_code is ErrorCode.none
+            assert previous.ask(API_VERSIONS, 0).error_code is ErrorCode.none
         finally:
             for filler in fillers:
                 os.close(filler)
@@ -253,11 +253,11 @@ def test_the_end_is_bounded_when_a_handler_is_not(root: Path, monkeypatch: pytes
         producing(wire, LARGE)
         wire.send(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=NO_WAIT)
         assert waits.wait(120)
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         assert not gateway.stop(timeout_s=2)
         # it would wait for 60 s
-        assert time.monotonic() - begun_s < 30
-        # what was appended is on the device all the same; on a busy machine a thread may still be about it
+        assert time.monotonic() - started_s < 30
+        # appended records are durable all the same; on a busy machine a thread may still be about it
         until(lambda: not open_below(root / "clicks"))
         assert wire.is_closed
     goes_on.set()
@@ -268,15 +268,15 @@ def test_the_end_is_bounded_when_the_storage_is_not(root: Path) -> None:
     with Wire(gateway) as wire:
         producing(wire, LARGE)
     with FileLock(str(root / "clicks" / "clicks-0" / ".flush")).held():
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         # what is not flushed yet waits for the lock
         assert not gateway.stop(timeout_s=0.2)
-        assert time.monotonic() - begun_s < 30
+        assert time.monotonic() - started_s < 30
     until(lambda: not open_below(root / "clicks"))
 
 
 def expanding(codec: int, size: int) -> bytes:
-    """A batch of one record of so many zeros."""
+    """A batch of one record of `size` zeros."""
     records = [record(0, 0, None, bytes(size))]
     return batch(records, attributes=codec, section=compress(codec, records[0]))
 
@@ -285,9 +285,9 @@ def expanding(codec: int, size: int) -> bytes:
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
 def test_a_batch_that_expands_too_far_is_refused_and_costs_no_memory(gateway: GatewayServer, codec: int) -> None:
     with Wire(gateway) as wire:
-        told = producing(wire, expanding(codec, 40 << 20))
-        assert (told.error_code, told.base_offset) == (ErrorCode.message_too_large, -1)
-        assert "expands to more than 32 times max.message.bytes" in told.error_message
+        response = producing(wire, expanding(codec, 40 << 20))
+        assert (response.error_code, response.base_offset) == (ErrorCode.message_too_large, -1)
+        assert "expands to more than 32 times max.message.bytes" in response.error_message
         # one that is large, and no bomb
         assert producing(wire, expanding(codec, 20 << 20)).base_offset == 0
 

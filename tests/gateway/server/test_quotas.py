@@ -53,7 +53,7 @@ def test_the_most_special_quota_counts_in_the_order_of_kafka() -> None:
         (("client-id", None),),
     ]
     for first in range(len(parts)):
-        counted = Counted({each: 1000.0 * (number + 1) for number, each in enumerate(parts) if number >= first})
+        counted = Counted({part: 1000.0 * (number + 1) for number, part in enumerate(parts) if number >= first})
         # twice a second's bytes: one second is open, and one must be waited for
         counted.quotas.note("alice", "app", PRODUCER_BYTE_RATE, 2000 * (first + 1))
         assert counted.quotas.wait_s("alice", "app") == pytest.approx(1), parts[first]
@@ -114,27 +114,29 @@ def test_records_that_are_no_quotas_are_refused() -> None:
 def altered(wire: Wire, entity: dict[str, str | None], *, validate_only: bool = False, **values: float | None) -> Any:
     """The result of a request that sets quotas of an entity; None removes one."""
     schema = import_module("kio.schema.alter_client_quotas.v1.request")
-    names = tuple(schema.EntityData(entity_type=each, entity_name=name) for each, name in entity.items())
-    ops = tuple(schema.OpData(key=key, value=each or 0.0, remove=each is None) for key, each in values.items())
+    names = tuple(schema.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items())
+    ops = tuple(schema.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in values.items())
     entries = (schema.EntryData(entity=names, ops=ops),)
-    (told,) = wire.ask(ALTER, 1, entries=entries, validate_only=validate_only).entries
-    return told.error_code
+    (response,) = wire.ask(ALTER, 1, entries=entries, validate_only=validate_only).entries
+    return response.error_code
 
 
 def described(wire: Wire, *components: tuple[str, int, str | None], strict: bool = False) -> Any:
     """The quotas of the entities that match, as dicts."""
     schema = import_module("kio.schema.describe_client_quotas.v1.request")
     kind = schema.ComponentData
-    filters = tuple(kind(entity_type=each, match_type=number, match=name) for each, number, name in components)
-    told = wire.ask(DESCRIBE, 1, components=filters, strict=strict)
-    if told.error_code is not ErrorCode.none:
-        return told.error_code
+    filters = tuple(
+        kind(entity_type=entity_type, match_type=number, match=name) for entity_type, number, name in components
+    )
+    response = wire.ask(DESCRIBE, 1, components=filters, strict=strict)
+    if response.error_code is not ErrorCode.none:
+        return response.error_code
     return [
         (
-            {each.entity_type: each.entity_name for each in entry.entity},
-            {each.key: each.value for each in entry.values},
+            {part.entity_type: part.entity_name for part in entry.entity},
+            {value.key: value.value for value in entry.values},
         )
-        for entry in told.entries
+        for entry in response.entries
     ]
 
 
@@ -153,7 +155,7 @@ def test_quotas_are_set_shown_and_removed_and_outlive_a_gateway(root: Path) -> N
         assert described(wire, ("user", 1, None), strict=True) == []
         assert described(wire, ("user", 2, None)) == [alice, app]
         assert described(wire, ("client-id", 0, "other")) == []
-        # there are none of addresses, and a filter cannot have another type beside these
+        # addresses have no quotas, and a filter cannot combine another type with these
         assert described(wire, ("ip", 2, None)) == described(wire, ("ip", 0, "10.0.0.1")) == []
         for wrong in ([("ip", 2, None), ("user", 2, None)], [("user", 2, None)] * 2, [("user", 3, None)]):
             assert described(wire, *wrong) is ErrorCode.invalid_request
@@ -194,54 +196,54 @@ def test_quotas_end_also_if_the_record_of_their_end_was_cleaned_away_unseen(root
         metadata = MetadataCache(Storage(str(root)), {}, now_ms, GatewayConfig())
         return DynamicConfigs(metadata, Quotas(lambda: 0.0), GroupConfigs(GroupSettings()), now_ms)
 
-    one, other, alice = quotas_of_a_gateway(), quotas_of_a_gateway(), Entity.of({"user": "alice"})
-    one.alter_quotas(alice, {PRODUCER_BYTE_RATE: 1000.0})
-    other.look()
+    first, other, alice = quotas_of_a_gateway(), quotas_of_a_gateway(), Entity.of({"user": "alice"})
+    first.alter_quotas(alice, {PRODUCER_BYTE_RATE: 1000.0})
+    other.refresh()
     assert other.limits == {alice: {PRODUCER_BYTE_RATE: 1000.0}}
-    one.alter_quotas(alice, {PRODUCER_BYTE_RATE: None})
+    first.alter_quotas(alice, {PRODUCER_BYTE_RATE: None})
     topic = distlog.open(str(root / "__dynamic_configs"))
     topic.alter_config({"cleanup.policy": "delete"})
     topic.delete_records({0: -1})
-    other.look()
+    other.refresh()
     assert other.limits == {}
 
 
-def is_throttled(told: Any, size: int) -> bool:
-    """Whether the response has the throttle time of so many bytes and a quota of 5000 bytes a second."""
+def is_throttled(response: Any, size: int) -> bool:
+    """Whether the response has the throttle time of `size` bytes and a quota of 5000 bytes a second."""
     longest = datetime.timedelta(seconds=math.ceil(1000 * (size / 5000 - 1)) / 1000)
-    return bool(datetime.timedelta(0) < told.throttle_time <= longest)
+    return bool(datetime.timedelta(0) < response.throttle_time <= longest)
 
 
 def test_a_producer_above_its_quota_is_told_to_wait_and_is_read_no_further(root: Path) -> None:
     with serving(root) as gateway, Wire(gateway) as wire:
         assert altered(wire, {"user": "ANONYMOUS"}, producer_byte_rate=5000.0) is ErrorCode.none
-        told, told_s = wire.ask(PRODUCE, 9, **produce_fields(9, [("clicks", 0, DATA)])), time.monotonic()
-        assert is_throttled(told, len(DATA))
-        # it goes on when the time is over
+        response, told_s = wire.ask(PRODUCE, 9, **produce_fields(9, [("clicks", 0, DATA)])), time.monotonic()
+        assert is_throttled(response, len(DATA))
+        # it continues when the time is over
         assert producing(wire, DATA).base_offset == 1
-        assert time.monotonic() - told_s > told.throttle_time.total_seconds() - 0.1
+        assert time.monotonic() - told_s > response.throttle_time.total_seconds() - 0.1
 
 
 def test_a_consumer_above_its_quota_is_told_to_wait_and_is_read_no_further(root: Path) -> None:
     with serving(root) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
         producing(wire, DATA)
         assert altered(wire, {"client-id": "a-test"}, consumer_byte_rate=5000.0) is ErrorCode.none
-        told, told_s = wire.ask(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)])), time.monotonic()
-        (sent,) = [each.records for topic in told.responses for each in topic.partitions]
-        assert is_throttled(told, len(sent))
+        response, told_s = wire.ask(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)])), time.monotonic()
+        (sent,) = [partition.records for topic in response.responses for partition in topic.partitions]
+        assert is_throttled(response, len(sent))
         fetch = request(FETCH, 12, 1, **fetch_fields(12, [("clicks", 0, 0)]))
         other.socket.sendall(framed(fetch.replace(b"a-test", b"others")))
         # the quota of others is not used
         assert other.answer(FETCH, 12, 1).throttle_time == NO_WAIT
         wire.ask(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)]))
-        assert time.monotonic() - told_s > told.throttle_time.total_seconds() - 0.1
+        assert time.monotonic() - told_s > response.throttle_time.total_seconds() - 0.1
 
 
 def test_the_topic_of_quotas_is_the_gateways_own(root: Path) -> None:
     with serving(root) as gateway, Wire(gateway) as wire:
         assert altered(wire, {"user": "alice"}, producer_byte_rate=1000.0) is ErrorCode.none
-        told = producing(wire, DATA, topic="__dynamic_configs")
-        assert told.error_code is ErrorCode.invalid_topic_exception
+        response = producing(wire, DATA, topic="__dynamic_configs")
+        assert response.error_code is ErrorCode.invalid_topic_exception
         (dropped,) = wire.ask(
             20, 5, topic_names=("__dynamic_configs",), timeout=datetime.timedelta(seconds=1)
         ).responses

@@ -54,16 +54,16 @@ def received(gateway: GatewayServer) -> float:
 
 def sent(wire: Wire, batches: Sequence[bytes], *, acks: int = -1) -> list[int]:
     """The correlation ids of requests with a batch each, for one partition."""
-    return [wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, each)], acks)) for each in batches]
+    return [wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, batch)], acks)) for batch in batches]
 
 
 def answered(wire: Wire, ids: Sequence[int]) -> list[Any]:
-    """What the requests were told, which must be answered in their order."""
+    """The responses to the requests, which must be sent in their order."""
     bodies = [wire.answer(PRODUCE, 9, number) for number in ids]
     return [body.responses[0].partition_responses[0] for body in bodies]
 
 
-def opened(address: Address) -> distlog.Topic:
+def open_topic(address: Address) -> distlog.Topic:
     return distlog.open(f"{address.url}/clicks", storage_options=address.options)
 
 
@@ -72,24 +72,24 @@ def test_requests_of_one_connection_are_one_commit_and_answered_in_their_order(a
         ids = sent(wire, [data(b"%d" % number) for number in range(20)])
         until(lambda: received(gateway) == 20)
         gateway.stop()
-        assert [told.base_offset for told in answered(wire, ids)] == [*range(20)]
-    assert [row["operation"] for row in opened(address).history().to_pylist()] == ["append", "create"]
-    values = opened(address).scan().to_table().column("value").to_pylist()
+        assert [partition.base_offset for partition in answered(wire, ids)] == [*range(20)]
+    assert [row["operation"] for row in open_topic(address).history().to_pylist()] == ["append", "create"]
+    values = open_topic(address).scan().to_table().column("value").to_pylist()
     assert values == [b"%d" % number for number in range(20)]
 
 
 def test_five_batches_of_each_numbered_producer_do_not_wait_for_more(address: Address) -> None:
-    with started(address) as gateway, Wire(gateway) as one, Wire(gateway) as other:
-        ids = sent(one, [data(producer=7, sequence=number) for number in range(4)])
+    with started(address) as gateway, Wire(gateway) as first, Wire(gateway) as other:
+        ids = sent(first, [data(producer=7, sequence=number) for number in range(4)])
         first_of_other = sent(other, [data(producer=8, sequence=0)])
         until(lambda: received(gateway) == 5)
-        ids += sent(one, [data(producer=7, sequence=4)])
+        ids += sent(first, [data(producer=7, sequence=4)])
         # the other one may send more
         until(lambda: received(gateway) == 6)
         rest_of_other = sent(other, [data(producer=8, sequence=number) for number in range(1, 5)])
-        told = answered(one, ids) + answered(other, first_of_other + rest_of_other)
-        assert {each.error_code for each in told} == {ErrorCode.none}
-    assert [row["operation"] for row in opened(address).history().to_pylist()] == ["append", "create"]
+        response = answered(first, ids) + answered(other, first_of_other + rest_of_other)
+        assert {partition.error_code for partition in response} == {ErrorCode.none}
+    assert [row["operation"] for row in open_topic(address).history().to_pylist()] == ["append", "create"]
 
 
 def test_five_requests_of_an_idempotent_producer_do_not_wait_for_more(address: Address) -> None:
@@ -98,7 +98,7 @@ def test_five_requests_of_an_idempotent_producer_do_not_wait_for_more(address: A
         batches = [("clicks", number % 3, data(producer=7, sequence=number // 3)) for number in range(5)]
         ids = [wire.send(PRODUCE, 9, **produce_fields(9, [batch])) for batch in batches]
         assert {result.error_code for result in answered(wire, ids)} == {ErrorCode.none}
-    assert opened(address).version == 1
+    assert open_topic(address).version == 1
 
 
 @pytest.mark.parametrize("is_idempotent", [False, True])
@@ -173,14 +173,14 @@ def test_a_batch_is_appended_while_an_earlier_one_of_its_connection_waits_for_a_
 def test_a_request_of_another_kind_waits_until_those_before_it_are_answered(address: Address) -> None:
     with started(address, linger_ms=100) as gateway, Wire(gateway) as wire:
         ids = sent(wire, [data(), data()])
-        wanted = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
-        topics = (ListOffsetsTopic(name="clicks", partitions=(wanted,)),)
-        asked = wire.send(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+        requested = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+        topics = (ListOffsetsTopic(name="clicks", partitions=(requested,)),)
+        correlation_id = wire.send(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
         ids_behind = sent(wire, [data()])
-        assert [told.base_offset for told in answered(wire, ids)] == [0, 1]
-        ((end,),) = [each.partitions for each in wire.answer(LIST_OFFSETS, 7, asked).topics]
+        assert [partition.base_offset for partition in answered(wire, ids)] == [0, 1]
+        ((end,),) = [topic.partitions for topic in wire.answer(LIST_OFFSETS, 7, correlation_id).topics]
         assert end.offset == 2
-        assert [told.base_offset for told in answered(wire, ids_behind)] == [2]
+        assert [partition.base_offset for partition in answered(wire, ids_behind)] == [2]
 
 
 def test_a_request_that_is_refused_answers_itself_alone(address: Address) -> None:
@@ -188,19 +188,19 @@ def test_a_request_that_is_refused_answers_itself_alone(address: Address) -> Non
     broken[-1] ^= 1
     with started(address, linger_ms=100) as gateway, Wire(gateway) as wire:
         ids = sent(wire, [data(), bytes(broken), data()])
-        told = answered(wire, ids)
-    assert [(each.error_code, each.base_offset) for each in told] == [
+        response = answered(wire, ids)
+    assert [(partition.error_code, partition.base_offset) for partition in response] == [
         (ErrorCode.none, 0),
         (ErrorCode.corrupt_message, -1),
         (ErrorCode.none, 1),
     ]
 
 
-def test_requests_without_acks_keep_their_place(address: Address) -> None:
+def test_requests_without_acks_keep_their_order(address: Address) -> None:
     with started(address, linger_ms=100) as gateway, Wire(gateway) as wire:
         first = sent(wire, [data(b"0")])
         sent(wire, [data(b"1"), data(b"2")], acks=0)
-        assert [told.base_offset for told in answered(wire, first + sent(wire, [data(b"3")]))] == [0, 3]
+        assert [partition.base_offset for partition in answered(wire, first + sent(wire, [data(b"3")]))] == [0, 3]
 
 
 def test_what_a_client_sent_before_it_went_away_is_committed_and_its_memory_given_back(address: Address) -> None:
@@ -210,7 +210,7 @@ def test_what_a_client_sent_before_it_went_away_is_committed_and_its_memory_give
             until(lambda: received(gateway) == 3)
             assert counted(gateway, "request_memory_bytes") > 300_000
         until(lambda: gateway.connections == 1)
-        gateway.broker.metadata.topic("clicks").hurry()
+        gateway.broker.metadata.topic("clicks").commit_now()
         assert producing(other, data()).base_offset == 3
         until(lambda: counted(gateway, "request_memory_bytes") == 0)
 
@@ -220,7 +220,7 @@ def test_a_connection_has_only_so_many_requests_under_way(address: Address) -> N
         sent(wire, [data()] * (MOST_UNDER_WAY + 50))
         until(lambda: received(gateway) == MOST_UNDER_WAY)
         sent(other, [data()])
-        # what may come has come by now
+        # all allowed requests have arrived
         until(lambda: received(gateway) == MOST_UNDER_WAY + 1)
 
 
@@ -231,7 +231,7 @@ def test_requests_under_way_have_the_memory_of_all_requests_and_no_more(address:
         for _ in range(10):
             ids += sent(wire, [data(b"x" * 60_000)] * 30)
             most = max(most, counted(gateway, "request_memory_bytes"))
-        assert [told.base_offset for told in answered(wire, ids)] == [*range(310)]
+        assert [partition.base_offset for partition in answered(wire, ids)] == [*range(310)]
         assert 0 < most < limit
         until(lambda: counted(gateway, "request_memory_bytes") == 0)
 

@@ -49,11 +49,11 @@ def is_all(records: bytes) -> bool:
     """Whether these are the batches of a partition."""
     batches = [batch([record(0, 0, None, value)], base_offset=number) for number, value in enumerate(VALUES)]
     epoch = slice(12, 16)
-    for each in batches:
-        found, records = bytearray(records[: len(each)]), records[len(each) :]
+    for sent_batch in batches:
+        actual, records = bytearray(records[: len(sent_batch)]), records[len(sent_batch) :]
         # which is the log's to set
-        found[epoch] = each[epoch]
-        if found != each:
+        actual[epoch] = sent_batch[epoch]
+        if actual != sent_batch:
             return False
     return not records
 
@@ -63,7 +63,7 @@ def asked_by_a_slow_client(gateway: GatewayServer) -> Wire:
     limit_send_buffers(gateway)
     slow = Wire(gateway, receive_bytes=4096)
     slow.send(FETCH, 12, **ALL)
-    # some of it has come
+    # a part has arrived
     assert slow.socket.recv(1, socket.MSG_PEEK)
     return slow
 
@@ -71,12 +71,12 @@ def asked_by_a_slow_client(gateway: GatewayServer) -> Wire:
 def test_records_go_out_from_the_page_cache(gateway: GatewayServer, sent: list[int]) -> None:
     with Wire(gateway) as wire:
         filled(wire)
-        ((told, _),) = [each.partitions for each in wire.ask(FETCH, 12, **ALL).responses]
-        assert is_all(told.records)
+        ((responses, _),) = [response.partitions for response in wire.ask(FETCH, 12, **ALL).responses]
+        assert is_all(responses.records)
         sent.clear()
         assert is_all(fetching(wire, 0, partition_max_bytes=16 << 20).records)
-    # the system may not take all of it at once, and then the next bytes are copied
-    assert sum(sent) > len(told.records) // 2
+    # the system may not take everything at once, and then the next bytes are copied
+    assert sum(sent) > len(responses.records) // 2
 
 
 def test_a_client_that_takes_little_at_a_time_gets_each_byte_once(gateway: GatewayServer, sent: list[int]) -> None:
@@ -86,7 +86,7 @@ def test_a_client_that_takes_little_at_a_time_gets_each_byte_once(gateway: Gatew
     with asked_by_a_slow_client(gateway) as slow:
         assert gateway.broker.fetch_memory.used > 0
         (topic,) = slow.answer(FETCH, 12, 1).responses
-        assert [is_all(each.records) for each in topic.partitions] == [True, True]
+        assert [is_all(partition.records) for partition in topic.partitions] == [True, True]
         until(lambda: gateway.broker.fetch_memory.used == 0)
     assert len(sent) > 2
 
@@ -117,9 +117,9 @@ def test_a_disk_that_cannot_read_is_told_of_at_once_and_then_each_minute(
             wire.send(FETCH, 12, **ALL)
             with pytest.raises((EOFError, ConnectionResetError)):
                 wire.frame()
-    (told,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
-    assert "clicks-0/" in told.message
-    assert "cannot read: Input/output error, position=0" in told.message
+    (responses,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "clicks-0/" in responses.message
+    assert "cannot read: Input/output error, position=0" in responses.message
     assert counted(gateway, "unreadable_files") == 3
 
 
@@ -131,5 +131,5 @@ def test_what_is_encrypted_is_read(tmp_path: Path, sent: list[int]) -> None:
     with serving(tmp_path / "root", tls=files) as gateway, TlsWire(gateway, authority) as wire:
         filled(wire)
         (topic,) = wire.ask(FETCH, 12, **ALL).responses
-        assert [is_all(each.records) for each in topic.partitions] == [True, True]
+        assert [is_all(partition.records) for partition in topic.partitions] == [True, True]
     assert not sent

@@ -52,7 +52,7 @@ class Turns:
         return share
 
     def run(self, used_s: float) -> str | None:
-        """Run the next item, if one may run, for so long."""
+        """Run the next item, if one may run, for `used_s`."""
         name = self.queue.next()
         if name is not None:
             owner, _, client_id = name.partition("/")
@@ -95,13 +95,13 @@ def test_client_ids_of_one_address_are_served_in_turn_as_addresses_are() -> None
 
 
 def test_a_client_with_many_requests_has_two_fifths_of_the_time_while_another_is_active() -> None:
-    turns, used_s, begun_s = Turns(8), 0.0, 0.0
+    turns, used_s, started_s = Turns(8), 0.0, 0.0
     turns.put("strangers", 200)
     honest = turns.shares.share("honest", "")
     for number in range(10_000):
         if number == 5000:
             # by then what it had at once, as nobody else was there, counts no more
-            used_s, begun_s = 0.0, turns.now_s
+            used_s, started_s = 0.0, turns.now_s
         # it sends the next request when it has the answer, so it seldom waits
         honest.note(0.0001, turns.now_s)
         if turns.run(0.003) is None:
@@ -109,8 +109,8 @@ def test_a_client_with_many_requests_has_two_fifths_of_the_time_while_another_is
         else:
             turns.put("strangers")
             used_s += 0.003
-    assert used_s / (turns.now_s - begun_s) == pytest.approx(0.4, abs=0.05)
-    # and all of it when the other one has gone
+    assert used_s / (turns.now_s - started_s) == pytest.approx(0.4, abs=0.05)
+    # and everything when the other client has left
     turns.now_s += 1
     assert [turns.run(0.003) for _ in range(50)] == ["strangers"] * 50
 
@@ -175,8 +175,10 @@ def test_an_honest_client_is_answered_while_others_wait_for_all_handlers(
         for number in range(5):
             sent = request(PRODUCE, 9, number, **produce_fields(9, [("clicks", 0, batch([record(0)]))]))
             honest.socket.sendall(framed(sent.replace(b"a-test", b"honest")))
-            ((told,),) = [each.partition_responses for each in honest.answer(PRODUCE, 9, number).responses]
-            assert told.base_offset == number
+            ((responses,),) = [
+                response.partition_responses for response in honest.answer(PRODUCE, 9, number).responses
+            ]
+            assert responses.base_offset == number
         goes_on.set()
         for wire in strangers:
             wire.socket.close()
@@ -185,9 +187,9 @@ def test_an_honest_client_is_answered_while_others_wait_for_all_handlers(
 def test_one_user_has_three_quarters_of_the_memory_at_the_most() -> None:
     memory, went_on = RequestMemory(8 << 20), list[str]()
     first, second, honest = (MemoryShare(memory, owner) for owner in ("strangers", "strangers", "honest"))
-    assert first.take(5 << 20, lambda: None)
-    assert not second.take(2 << 20, lambda: went_on.append("strangers"))
-    assert honest.take(2 << 20, lambda: None)
+    assert first.reserve(5 << 20, lambda: None)
+    assert not second.reserve(2 << 20, lambda: went_on.append("strangers"))
+    assert honest.reserve(2 << 20, lambda: None)
     honest.give_back(2 << 20)
     assert went_on == []
     first.give_back(5 << 20)
@@ -199,10 +201,10 @@ def test_one_user_has_three_quarters_of_the_memory_at_the_most() -> None:
 def test_responses_that_are_not_taken_keep_their_clients_next_requests_out_and_no_others() -> None:
     memory, went_on = RequestMemory(8 << 20), list[str]()
     slow, same, honest = (MemoryShare(memory, owner) for owner in ("strangers", "strangers", "honest"))
-    # what is there is counted, also beyond the limit
+    # used memory is counted, also beyond the limit
     slow.give(20 << 20)
-    assert not same.take(100, lambda: went_on.append("strangers"))
-    assert honest.take(100, lambda: None)
+    assert not same.reserve(100, lambda: went_on.append("strangers"))
+    assert honest.reserve(100, lambda: None)
     slow.give_back(20 << 20)
     assert went_on == ["strangers"]
 
@@ -245,10 +247,10 @@ def test_signs_of_life_do_not_wait_behind_requests_that_wait_for_the_storage(
         assert waits.wait(120)
         member.socket.settimeout(60)
         try:
-            told = member.ask(
+            response = member.ask(
                 HEARTBEAT, 4, group_id="billing", generation_id=1, member_id="a", group_instance_id=None
             )
-            assert told.error_code is ErrorCode.unknown_member_id
+            assert response.error_code is ErrorCode.unknown_member_id
         finally:
             goes_on.set()
             busy.socket.close()

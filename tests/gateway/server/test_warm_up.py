@@ -26,7 +26,7 @@ def test_a_gateway_begins_where_nothing_temporary_can_be_written(disk: Path, mon
 
 @pytest.mark.skipif(not COMPILED, reason="headers are found by compiled code")
 def test_the_kernel_that_finds_what_is_sent_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = list[object]()
-    monkeypatch.setattr(gateway_server, "fetch_stored", lambda *each: found.append(fetch_stored(*each)))
+    actual = list[object]()
+    monkeypatch.setattr(gateway_server, "fetch_stored", lambda *arguments: actual.append(fetch_stored(*arguments)))
     warm_up()
-    assert [type(each) for each in found] == [StoredBatches]
+    assert [type(batches) for batches in actual] == [StoredBatches]

@@ -41,18 +41,18 @@ def gateway(root: Address) -> Iterator[GatewayServer]:
 def ids(wire: Wire) -> dict[str, uuid.UUID]:
     """The topics of a list of all, with their ids, without the gateway's own."""
     topics = wire.ask(METADATA, 12, topics=None, include_topic_authorized_operations=False).topics
-    assert {each.error_code for each in topics} == {ErrorCode.none}
-    return {each.name: each.topic_id for each in topics if each.name not in OWN_TOPICS}
+    assert {topic.error_code for topic in topics} == {ErrorCode.none}
+    return {topic.name: topic.topic_id for topic in topics if topic.name not in OWN_TOPICS}
 
 
 def test_a_client_that_lists_the_topics_reads_each_one_by_its_id(root: Address, gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
-        found = ids(wire)
-        assert found.keys() == {"backup", "clicks"}
+        actual = ids(wire)
+        assert actual.keys() == {"backup", "clicks"}
         # a program that knows the topic by its id
-        assert found["clicks"] == uuid.UUID(topic_at(root, "clicks").snapshot.topic_id)
+        assert actual["clicks"] == uuid.UUID(topic_at(root, "clicks").snapshot.topic_id)
         for _ in range(2):
-            for name, topic_id in found.items():
+            for name, topic_id in actual.items():
                 assert name.encode() in fetching(wire, 0, topic=topic_id, version=TOPIC_IDS).records
                 assert name.encode() in fetching(wire, 0, topic=name).records
 
@@ -62,8 +62,8 @@ def test_what_a_client_produces_by_the_id_goes_to_the_topic_of_that_name(
 ) -> None:
     with Wire(gateway) as wire:
         for name, topic_id in ids(wire).items():
-            told = producing(wire, batch([record(0, 0, b"k", b"more")]), topic=topic_id, version=TOPIC_IDS)
-            assert (told.error_code, told.base_offset) == (ErrorCode.none, 1)
+            response = producing(wire, batch([record(0, 0, b"k", b"more")]), topic=topic_id, version=TOPIC_IDS)
+            assert (response.error_code, response.base_offset) == (ErrorCode.none, 1)
             values = topic_at(root, name).scan(columns=["value"]).to_table()["value"].to_pylist()
             assert values == [name.encode(), b"more"]
 
@@ -79,14 +79,16 @@ def test_the_log_names_the_copy(root: Address, gateway: GatewayServer, caplog: p
 
 def test_a_new_id_is_a_new_topic_for_clients_of_ids_alone(root: Address, gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
-        before = ids(wire)
-        fetching(wire, 0, topic=before["backup"], version=TOPIC_IDS)
+        previous = ids(wire)
+        fetching(wire, 0, topic=previous["backup"], version=TOPIC_IDS)
         topic_at(root, "backup").assign_new_id()
         # a list shows changes of others within some ms for each topic
-        until(lambda: ids(wire)["backup"] != before["backup"])
+        until(lambda: ids(wire)["backup"] != previous["backup"])
         after = ids(wire)
-        assert after["clicks"] == before["clicks"]
-        old, new = (fetching(wire, 0, topic=each["backup"], version=TOPIC_IDS) for each in (before, after))
+        assert after["clicks"] == previous["clicks"]
+        old, new = (
+            fetching(wire, 0, topic=topic_ids["backup"], version=TOPIC_IDS) for topic_ids in (previous, after)
+        )
         assert old.error_code is ErrorCode.unknown_topic_id
         assert b"backup" in new.records
         assert b"backup" in fetching(wire, 0, topic="backup").records
@@ -95,12 +97,12 @@ def test_a_new_id_is_a_new_topic_for_clients_of_ids_alone(root: Address, gateway
 def test_a_folder_that_is_moved_below_the_gateway_is_another_topic(root: Address, gateway: GatewayServer) -> None:
     topic_at(root, "backup").drop()
     with Wire(gateway) as wire:
-        before = ids(wire)
+        previous = ids(wire)
         move_folder(root, "clicks", "views")
         copy_folder(root, "views", "clicks")
         until(lambda: "views" in ids(wire))
         after = ids(wire)
-        assert (after.keys(), after["clicks"]) == ({"clicks", "views"}, before["clicks"])
+        assert (after.keys(), after["clicks"]) == ({"clicks", "views"}, previous["clicks"])
         topic_at(root, "views").append([{"value": b"views alone"}])
         assert b"views alone" in fetching(wire, 1, topic=after["views"], version=TOPIC_IDS).records
         assert fetching(wire, 1, topic=after["clicks"], version=TOPIC_IDS).high_watermark == 1

@@ -36,8 +36,8 @@ def damaged(root: Path, commit: bytes = b'{"damaged":1}') -> Path:
 
 def all_topics(wire: Wire, version: int) -> dict[str, ErrorCode]:
     fields = {"allow_auto_topic_creation": False} if version >= 4 else {}
-    told = wire.ask(METADATA, version, topics=None, **fields)
-    return {topic.name: topic.error_code for topic in told.topics if not topic.name.startswith("__")}
+    response = wire.ask(METADATA, version, topics=None, **fields)
+    return {topic.name: topic.error_code for topic in response.topics if not topic.name.startswith("__")}
 
 
 def test_one_damaged_topic_gets_its_error_code_and_the_log_names_it(
@@ -50,8 +50,10 @@ def test_one_damaged_topic_gets_its_error_code_and_the_log_names_it(
         assert {"clicks", "views"} <= {topic.name for topic in result.topics}
         assert "orders" not in {topic.name for topic in result.topics}
         schema = import_module("kio.schema.describe_log_dirs.v2.request")
-        asked = [schema.DescribableLogDirTopic(topic=name, partitions=(0, 7)) for name in ("a/b", "orders", "views")]
-        (result,) = wire.ask(DESCRIBE_LOG_DIRS, 2, topics=tuple(asked)).results
+        requested = [
+            schema.DescribableLogDirTopic(topic=name, partitions=(0, 7)) for name in ("a/b", "orders", "views")
+        ]
+        (result,) = wire.ask(DESCRIBE_LOG_DIRS, 2, topics=tuple(requested)).results
         assert [(topic.name, len(topic.partitions)) for topic in result.topics] == [("views", 1)]
     # each client asks again and again
     assert caplog.text.count("topic orders failed") == 1
@@ -79,8 +81,8 @@ def test_errors_tell_clients_what_they_did_and_not_where_things_lie(tmp_path: Pa
             schema.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
             for name in ("clicks", "orders")
         )
-        told = wire.ask(CREATE_TOPICS, 4, topics=topics, timeout=NO_WAIT, validate_only=True).topics
-    assert [topic.error_message for topic in told] == [
+        response = wire.ask(CREATE_TOPICS, 4, topics=topics, timeout=NO_WAIT, validate_only=True).topics
+    assert [topic.error_message for topic in response] == [
         "Topic 'clicks' already exists.",
         "Topic 'orders' already exists.",
     ]
@@ -100,7 +102,7 @@ def test_errors_tell_clients_what_they_did_and_not_where_things_lie(tmp_path: Pa
         (PermissionError(13, "Permission denied", "/srv/data/x"), None),
         (KeyError("/srv/data/x"), None),
     ],
-    ids=lambda each: type(each).__name__,
+    ids=lambda param: type(param).__name__,
 )
 def test_what_is_not_told_is_logged(error: Exception, text: str | None, caplog: pytest.LogCaptureFixture) -> None:
     error_code(error, f"{text} {type(error).__name__}")
@@ -124,7 +126,7 @@ def test_the_same_failure_is_logged_once_a_minute(caplog: pytest.LogCaptureFixtu
 DATA = batch([record(0, 0, b"k", b"v")])
 
 
-def test_on_a_disk_the_next_batch_is_refused_and_the_topic_can_be_made_anew(gateway: GatewayServer) -> None:
+def test_on_a_disk_the_next_batch_is_refused_and_the_topic_can_be_created_again(gateway: GatewayServer) -> None:
     folder = Path(gateway.root) / "clicks"
     with Wire(gateway) as wire:
         assert producing(wire, DATA).error_code is ErrorCode.none
@@ -149,7 +151,7 @@ def test_on_an_object_store_batches_are_refused_at_the_next_look(
     topic = Storage(f"{on_objects.root}/clicks")
     with Wire(on_objects) as wire:
         assert producing(wire, DATA).error_code is ErrorCode.none
-        topic.delete([each.name for each in topic.list("_commits")])
+        topic.delete([file.name for file in topic.list("_commits")])
         monkeypatch.setattr(topic_existence, "CHECK_S", 0.0)
         assert producing(wire, DATA).error_code is ErrorCode.unknown_topic_or_partition
         assert not topic.list("_commits")

@@ -1,4 +1,4 @@
-"""A client has several batches under way: if the first one fails, none behind it is taken before it came again."""
+"""A client has several batches under way: if the first one fails, none after it is appended before it came again."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Failing:
 
     def fail_next(*, is_stored: bool = False) -> None:
         def failing_once(real: Callable[..., Any]) -> Callable[..., Any]:
-            def failing(*given: Any, **options: Any) -> Any:
+            def failing(*arguments: Any, **options: Any) -> Any:
                 for owner, name, append in APPENDS:
                     monkeypatch.setattr(owner, name, append)
-                if is_stored and isinstance(appended := real(*given, **options), dict):
+                if is_stored and isinstance(appended := real(*arguments, **options), dict):
                     for result in appended.values():
                         result.result()
                 raise StorageError("no answer")
@@ -64,14 +64,14 @@ def numbered(sequence: int, *, epoch: int = 0, count: int = 1) -> bytes:
     return data
 
 
-def told(wire: Wire, sequence: int, **fields: int) -> ErrorCode:
+def sent_code(wire: Wire, sequence: int, **fields: int) -> ErrorCode:
     code: ErrorCode = producing(wire, numbered(sequence, **fields)).error_code
     return code
 
 
 def values(gateway: GatewayServer) -> list[bytes]:
-    found: list[bytes] = distlog.open(f"{gateway.root}/clicks").scan().to_table().column("value").to_pylist()
-    return found
+    actual: list[bytes] = distlog.open(f"{gateway.root}/clicks").scan().to_table().column("value").to_pylist()
+    return actual
 
 
 def test_what_was_sent_behind_a_producers_first_batch_waits_until_that_came_again(
@@ -79,9 +79,9 @@ def test_what_was_sent_behind_a_producers_first_batch_waits_until_that_came_agai
 ) -> None:
     with Wire(gateway) as wire:
         fail()
-        assert told(wire, 0) is ErrorCode.kafka_storage_error
-        assert [told(wire, 1), told(wire, 2)] == [ErrorCode.out_of_order_sequence_number] * 2
-        assert [told(wire, sequence) for sequence in range(3)] == [ErrorCode.none] * 3
+        assert sent_code(wire, 0) is ErrorCode.kafka_storage_error
+        assert [sent_code(wire, 1), sent_code(wire, 2)] == [ErrorCode.out_of_order_sequence_number] * 2
+        assert [sent_code(wire, sequence) for sequence in range(3)] == [ErrorCode.none] * 3
     assert values(gateway) == [b"0", b"1", b"2"]
 
 
@@ -90,8 +90,8 @@ def test_a_batch_that_is_there_though_its_answer_was_an_error_is_followed_by_the
 ) -> None:
     with Wire(gateway) as wire:
         fail(is_stored=True)
-        assert told(wire, 0) is ErrorCode.kafka_storage_error
-        assert [told(wire, 1), told(wire, 0)] == [ErrorCode.none] * 2
+        assert sent_code(wire, 0) is ErrorCode.kafka_storage_error
+        assert [sent_code(wire, 1), sent_code(wire, 0)] == [ErrorCode.none] * 2
     assert values(gateway) == [b"0", b"1"]
 
 
@@ -111,7 +111,7 @@ def test_a_batch_that_waits_for_a_sync_may_still_fail(tmp_path: Path, monkeypatc
             fsync(file)
 
         monkeypatch.setattr(os, "fsync", checked_sync)
-        assert told(wire, 0) is ErrorCode.none
+        assert sent_code(wire, 0) is ErrorCode.none
         failed.check("clicks", 0, second)
     assert len(refusals) == 1
 
@@ -119,15 +119,15 @@ def test_a_batch_that_waits_for_a_sync_may_still_fail(tmp_path: Path, monkeypatc
 def test_a_producer_of_a_new_epoch_does_not_wait_for_the_old_one(gateway: GatewayServer, fail: Failing) -> None:
     with Wire(gateway) as wire:
         fail()
-        assert told(wire, 0) is ErrorCode.kafka_storage_error
-        assert told(wire, 5, epoch=1) is ErrorCode.none
+        assert sent_code(wire, 0) is ErrorCode.kafka_storage_error
+        assert sent_code(wire, 5, epoch=1) is ErrorCode.none
 
 
 def test_what_the_client_does_not_send_again_holds_up_nothing(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         bad = batch([record(0)], count=2, last_delta=1, producer=(7, 0, 0))
         assert producing(wire, bad).error_code is ErrorCode.invalid_record
-        assert told(wire, 2) is ErrorCode.none
+        assert sent_code(wire, 2) is ErrorCode.none
 
 
 def test_librdkafka_loses_nothing_that_it_reports_as_delivered(gateway: GatewayServer, fail: Failing) -> None:
@@ -155,7 +155,7 @@ def test_a_transaction_is_committed_with_its_first_batch(gateway: GatewayServer,
         producer.add(("clicks", 0))
         fail()
         assert producer.send(b"first") is ErrorCode.kafka_storage_error
-        # what the client had sent behind it
+        # what the client had sent after it
         producer.sequences["clicks", 0] = 1
         assert producer.send(b"second") is ErrorCode.out_of_order_sequence_number
         producer.sequences["clicks", 0] = 0

@@ -40,9 +40,9 @@ def test_no_more_logs_stay_open_than_the_limit(tmp_path: Path) -> None:
 
 
 def test_an_append_is_not_failed_by_another_log_that_cannot_be_closed(tmp_path: Path) -> None:
-    gone, sound = (distlog.create(str(tmp_path / name)) for name in ("gone", "sound"))
+    removed, sound = (distlog.create(str(tmp_path / name)) for name in ("gone", "sound"))
     logs = OpenPartitionLogs(limit=1)
-    with logs.use("gone", lambda: PartitionLog(gone.handle, 0, gone.current)) as log:
+    with logs.use("gone", lambda: PartitionLog(removed.handle, 0, removed.current)) as log:
         log.append_batches(DATA)
     shutil.rmtree(tmp_path / "gone")
     with logs.use("sound", lambda: PartitionLog(sound.handle, 0, sound.current)) as log:
@@ -93,7 +93,7 @@ def test_a_topic_that_cannot_be_looked_at_does_not_end_the_task_that_looks(
 
     def refused(topic: RefreshingTopic, max_age_ms: int = 0) -> None:
         looks.append(topic.name)
-        raise FileNotFoundError("no such object")
+        raise FileNotFoundError("missing object")
 
     monkeypatch.setattr(RefreshingTopic, "refresh", refused)
     gateway.broker.metadata.close_unused(lambda: False)
@@ -127,12 +127,12 @@ def test_a_log_that_nobody_uses_for_long_is_closed(tmp_path: Path) -> None:
 
 
 def records(topic: Topic) -> list[int]:
-    """How many records of each partition are on the device."""
+    """The number of fsynced records in each partition."""
     logs = [PartitionLog(topic.handle, number, topic.current) for number in range(topic.partitions)]
-    found = [log.end().flushed_offset for log in logs]
+    actual = [log.end().flushed_offset for log in logs]
     for log in logs:
         log.close()
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("by_time", [True, False])

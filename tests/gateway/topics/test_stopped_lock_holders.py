@@ -63,7 +63,7 @@ FINE = ErrorCode.none
 
 @contextmanager
 def stopped_holder(folder: Path, name: str = ".lock") -> Iterator[Program]:
-    """A process that is stopped, and holds a lock of the partition in the folder; then it goes on, and ends."""
+    """A process that is stopped, and holds a lock of the partition in the folder; then it continues, and ends."""
     with Program(HOLDING, folder / name, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
@@ -81,16 +81,16 @@ def waiting_producers(gateway: GatewayServer, count: int, timeout_s: float = 30)
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(gateway)) for _ in range(count)]
         fields = produce_fields(VERSION, [("clicks", 0, DATA)]) | {"timeout": datetime.timedelta(seconds=timeout_s)}
-        asked = [(wire, wire.send(PRODUCE, VERSION, **fields)) for wire in wires]
+        correlation_ids = [(wire, wire.send(PRODUCE, VERSION, **fields)) for wire in wires]
         until(lambda: len(gateway.broker.appends) == count)
-        yield asked
+        yield correlation_ids
 
 
-def answers(asked: list[tuple[Wire, int]]) -> list[tuple[ErrorCode, int]]:
-    """The error and the offset that each of them is told."""
-    bodies = [wire.answer(PRODUCE, VERSION, number) for wire, number in asked]
-    told = [body.responses[0].partition_responses[0] for body in bodies]
-    return [(one.error_code, one.base_offset) for one in told]
+def answers(requests: list[tuple[Wire, int]]) -> list[tuple[ErrorCode, int]]:
+    """The error and the offset in each response."""
+    bodies = [wire.answer(PRODUCE, VERSION, number) for wire, number in requests]
+    responses = [body.responses[0].partition_responses[0] for body in bodies]
+    return [(response.error_code, response.base_offset) for response in responses]
 
 
 @pytest.fixture
@@ -108,24 +108,24 @@ def test_all_other_requests_are_answered_while_appends_wait_for_a_stopped_proces
     with ExitStack() as stack, Wire(served) as other:
         other.socket.settimeout(45)
         with stopped_holder(tmp_path / "clicks" / "clicks-0"):
-            asked = stack.enter_context(waiting_producers(served, 5, timeout_s=120))
+            requested = stack.enter_context(waiting_producers(served, 5, timeout_s=120))
             assert other.ask(API_VERSIONS, 0).error_code is ErrorCode.none
             topics = other.ask(METADATA, 4, topics=None, allow_auto_topic_creation=False).topics
             assert [len(topic.partitions) for topic in topics if topic.name == "clicks"] == [2]
             assert [fetching(other, 0, number).records == DATA for number in range(2)] == [True, True]
             assert producing(other, DATA, 1).base_offset == 1
             assert len(served.broker.appends) == 5
-        assert sorted(answers(asked)) == [(ErrorCode.none, offset) for offset in range(1, 6)]
+        assert sorted(answers(requested)) == [(ErrorCode.none, offset) for offset in range(1, 6)]
     assert opened(served).end_offsets() == {0: 6, 1: 2}
 
 
 def test_a_client_whose_time_is_over_is_told_and_the_log_names_the_process_that_holds_the_lock(
     served: GatewayServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with stopped_holder(tmp_path / "clicks" / "clicks-0") as holder, waiting_producers(served, 1, 1.5) as asked:
-        ((wire, number),) = asked
-        (told,) = wire.answer(PRODUCE, VERSION, number).responses[0].partition_responses
-        assert told.error_code is ErrorCode.kafka_storage_error
+    with stopped_holder(tmp_path / "clicks" / "clicks-0") as holder, waiting_producers(served, 1, 1.5) as requested:
+        ((wire, number),) = requested
+        (response,) = wire.answer(PRODUCE, VERSION, number).responses[0].partition_responses
+        assert response.error_code is ErrorCode.kafka_storage_error
         assert f"process {holder.pid} has held the lock" in caplog.text
         assert "it is stopped" in caplog.text
     assert opened(served).end_offsets() == {0: 1, 1: 1}
@@ -149,10 +149,10 @@ def test_a_flush_that_waits_for_a_stopped_process_takes_no_handler(tmp_path: Pat
         assert producing(other, DATA, 0).base_offset == 0
         other.socket.settimeout(45)
         with stopped_holder(tmp_path / "clicks" / "clicks-0", ".flush"):
-            asked = stack.enter_context(waiting_producers(served, 3, timeout_s=120))
+            requested = stack.enter_context(waiting_producers(served, 3, timeout_s=120))
             assert producing(other, DATA, 1).base_offset == 0
             assert len(fetching(other, 0).records) >= len(DATA)
-        assert sorted(answers(asked)) == [(ErrorCode.none, offset) for offset in (1, 2, 3)]
+        assert sorted(answers(requested)) == [(ErrorCode.none, offset) for offset in (1, 2, 3)]
     assert distlog.open(str(tmp_path / "clicks")).end_offsets() == {0: 4, 1: 1}
 
 
@@ -162,17 +162,17 @@ def test_the_ends_of_transactions_that_wait_for_a_stopped_process_hold_up_no_oth
     distlog.create(str(tmp_path / "clicks"), partitions=2)
     with serving(tmp_path, num_io_threads=1) as served, ExitStack() as stack, Wire(served) as other:
         producers = [RawProducer(stack.enter_context(Wire(served)), f"waits-{number}") for number in range(2)]
-        for each in producers:
-            assert (each.init(), each.add(("clicks", 0)), each.send(b"v")) == (FINE, [FINE], FINE)
+        for producer in producers:
+            assert (producer.init(), producer.add(("clicks", 0)), producer.send(b"v")) == (FINE, [FINE], FINE)
         late = RawProducer(other, "late")
         with stopped_holder(tmp_path / "clicks" / "clicks-0"):
-            asked = [(each, each.ask_end()) for each in producers]
+            correlation_ids = [(producer, producer.ask_end()) for producer in producers]
             other.socket.settimeout(20)
             assert (late.init(), late.add(("clicks", 1))) == (FINE, [FINE])
             assert (late.send(b"v", 1), late.end()) == (FINE, FINE)
             assert position(other) == -1
             # they are decided, though not seen yet
-            assert [each.end_of(number) for each, number in asked] == [FINE] * 2
+            assert [producer.end_of(number) for producer, number in correlation_ids] == [FINE] * 2
             assert seen(opened(served)) == {0: [], 1: [b"v"]}
         until(lambda: seen(opened(served))[0] == [b"v"] * 2)
     assert "is decided, but not visible yet" in caplog.text
@@ -187,16 +187,16 @@ def test_states_of_transactions_that_wait_for_a_stopped_process_hold_up_no_other
         late, ids = RawProducer(other, "late"), [f"waits-{number}" for number in range(1000)]
         number = offsets_partition(ids[0], PARTITIONS)
         assert offsets_partition("late", PARTITIONS) != number
-        ids = [each for each in ids if offsets_partition(each, PARTITIONS) == number][:3]
-        producers = [RawProducer(stack.enter_context(Wire(served)), each) for each in ids]
-        assert [each.init() for each in producers] == [FINE] * 3
+        ids = [id_ for id_ in ids if offsets_partition(id_, PARTITIONS) == number][:3]
+        producers = [RawProducer(stack.enter_context(Wire(served)), id_) for id_ in ids]
+        assert [producer.init() for producer in producers] == [FINE] * 3
         with stopped_holder(tmp_path / "__transaction_state" / f"__transaction_state-{number}"):
-            asked = [(each, each.ask_init()) for each in producers]
+            correlation_ids = [(producer, producer.ask_init()) for producer in producers]
             other.socket.settimeout(20)
             assert (late.init(), late.add(("clicks", 0)), late.send(b"v"), late.end()) == (FINE, [FINE], FINE, FINE)
-            codes = [each.wire.answer(22, 4, number).error_code for each, number in asked]
+            codes = [producer.wire.answer(22, 4, number).error_code for producer, number in correlation_ids]
         assert codes == [ErrorCode.coordinator_not_available] * 3
-        assert [each.init() for each in producers] == [FINE] * 3
+        assert [producer.init() for producer in producers] == [FINE] * 3
     assert seen(distlog.open(str(tmp_path / "clicks"))) == {0: [b"v"]}
 
 
@@ -207,7 +207,7 @@ def changes_of(topic: str) -> dict[str, tuple[int, int, dict[str, Any]]]:
         for name in ("delete_records.v1", "incremental_alter_configs.v0", "create_partitions.v1")
     )
     wait = datetime.timedelta(seconds=60)
-    one = records.DeleteRecordsPartition(partition_index=0, offset=1)
+    first = records.DeleteRecordsPartition(partition_index=0, offset=1)
     policy = configs.AlterableConfig(name="cleanup.policy", config_operation=0, value="compact")
     resource = configs.AlterConfigsResource(resource_type=2, resource_name=topic, configs=(policy,))
     more = partitions.CreatePartitionsTopic(name=topic, count=3, assignments=None)
@@ -215,7 +215,7 @@ def changes_of(topic: str) -> dict[str, tuple[int, int, dict[str, Any]]]:
         "DeleteRecords": (
             21,
             1,
-            {"topics": (records.DeleteRecordsTopic(name=topic, partitions=(one,)),), "timeout": wait},
+            {"topics": (records.DeleteRecordsTopic(name=topic, partitions=(first,)),), "timeout": wait},
         ),
         "DeleteTopics": (20, 4, {"topic_names": (topic,), "timeout": wait}),
         "CreatePartitions": (37, 1, {"topics": (more,), "timeout": wait, "validate_only": False}),
@@ -226,7 +226,7 @@ def changes_of(topic: str) -> dict[str, tuple[int, int, dict[str, Any]]]:
 def test_partitions_are_added_beside_one_that_stands_still(served: GatewayServer, tmp_path: Path) -> None:
     key, version, fields = changes_of("clicks")["CreatePartitions"]
     with Wire(served) as wire, stopped_holder(tmp_path / "clicks" / "clicks-0"):
-        assert [each.error_code for each in wire.ask(key, version, **fields).results] == [ErrorCode.none]
+        assert [result.error_code for result in wire.ask(key, version, **fields).results] == [ErrorCode.none]
         assert producing(wire, DATA, 2).base_offset == 0
 
 
@@ -241,7 +241,7 @@ def test_changes_of_a_topic_that_stands_still_hold_up_no_other_request(
         with stopped_holder(tmp_path / "clicks" / "clicks-0"):
             for _ in range(3):
                 stack.enter_context(Wire(served)).send(key, version, **fields)
-            # one client has half of these threads: two requests wait for the lock, and the third for a thread
+            # one client has half of the threads: two requests wait for the lock, and the third for a thread
             until(lambda: counted(served, "request_queue_size") == 1)
             topics = other.ask(METADATA, 4, topics=None, allow_auto_topic_creation=False).topics
             assert "other" in {topic.name for topic in topics}
@@ -279,17 +279,17 @@ def test_positions_that_wait_for_a_stopped_process_hold_up_no_group_of_another_p
         assert code_of_commit(other, ask_commit(other, "early")) is FINE
         with stopped_holder(tmp_path / "__consumer_offsets" / f"__consumer_offsets-{number}", lock):
 
-            def others_are_first() -> bool:
-                asked = ask_commit(waiting, "waits", 2)
+            def other_group_is_first() -> bool:
+                requested = ask_commit(waiting, "waits", 2)
                 for offset in range(20):
                     assert code_of_commit(other, ask_commit(other, "early", offset)) is FINE
                 has_waited = bool(select.select([waiting.socket], [], [], 0)[0])
-                assert code_of_commit(waiting, asked) is ErrorCode.coordinator_not_available
+                assert code_of_commit(waiting, requested) is ErrorCode.coordinator_not_available
                 return not has_waited
 
-            # after one that failed, another writer goes on; a busy machine may take longer than it waits for the lock
+            # after one that failed, another writer continues; a busy machine may take longer than the lock's timeout
             for _ in range(2):
-                until(others_are_first)
+                until(other_group_is_first)
         assert code_of_commit(waiting, ask_commit(waiting, "waits", 3)) is FINE
         assert position(other, group="waits") == 3
         assert position(other, group="early") == 19
@@ -302,19 +302,19 @@ def test_a_gateway_that_begins_coordinates_all_groups_but_those_whose_partition_
     distlog.create(str(tmp_path / "clicks"))
     number, loading = offsets_partition("waits", PARTITIONS), ErrorCode.coordinator_load_in_progress
     with serving(tmp_path) as served, Wire(served) as wire:
-        until(lambda: {code_of_commit(wire, ask_commit(wire, each)) for each in ("waits", "early")} == {FINE})
+        until(lambda: {code_of_commit(wire, ask_commit(wire, group)) for group in ("waits", "early")} == {FINE})
     folder = tmp_path / "__consumer_offsets" / f"__consumer_offsets-{number}"
     with stopped_holder(folder), serving(tmp_path) as served, Wire(served) as wire:
         until(lambda: code_of_commit(wire, ask_commit(wire, "early", 2)) is FINE)
         assert code_of_commit(wire, ask_commit(wire, "waits", 2)) is loading
         assert (position(wire, group="early"), position(wire, group="waits")) == (2, loading)
-        told = removed(wire, "waits")
-        assert (told.error_code, told.members) == (loading, ())
-        # Java's consumers fail if they are told at SyncGroup that it is loaded; a broker has no error for heartbeats
+        response = removed(wire, "waits")
+        assert (response.error_code, response.members) == (loading, ())
+        # Java's consumers fail if SyncGroup reports loading; a broker has no error for heartbeats
         ids = {"group_id": "waits", "generation_id": 1, "member_id": "a", "group_instance_id": None}
         assert wire.ask(HEARTBEAT, 4, **ids).error_code is FINE
-        told = wire.ask(SYNC_GROUP, 5, **ids, protocol_type=None, protocol_name=None, assignments=())
-        assert (told.error_code, told.assignment) == (ErrorCode.rebalance_in_progress, b"")
+        response = wire.ask(SYNC_GROUP, 5, **ids, protocol_type=None, protocol_name=None, assignments=())
+        assert (response.error_code, response.assignment) == (ErrorCode.rebalance_in_progress, b"")
     with serving(tmp_path) as served, Wire(served) as wire:
         until(lambda: position(wire, group="waits") == 1)
 
@@ -337,15 +337,15 @@ def test_a_gateway_ends_while_appends_wait(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"))
     (tmp_path / "clicks" / "clicks-0").mkdir(exist_ok=True)
     with stopped_holder(tmp_path / "clicks" / "clicks-0"), serving(tmp_path) as gateway:
-        begun_s = time.monotonic()
-        with waiting_producers(gateway, 2, timeout_s=120) as asked:
+        started_s = time.monotonic()
+        with waiting_producers(gateway, 2, timeout_s=120) as requested:
             gateway.stop(timeout_s=1)
-            assert {code for code, _ in answers(asked)} == {ErrorCode.kafka_storage_error}
-        assert time.monotonic() - begun_s < 60
+            assert {code for code, _ in answers(requested)} == {ErrorCode.kafka_storage_error}
+        assert time.monotonic() - started_s < 60
 
 
 def test_a_log_whose_flush_lock_is_not_free_is_closed_later(tmp_path: Path) -> None:
-    """It must hold up neither the append that came last, nor make that fail, which is done."""
+    """It must not delay the last append, or make that append fail after it was done."""
     topic = distlog.create(str(tmp_path / "clicks"), partitions=2)
     logs, folder = OpenPartitionLogs(limit=1), tmp_path / "clicks" / "clicks-0"
     assert _has(topic, logs, 0)

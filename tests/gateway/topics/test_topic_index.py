@@ -33,21 +33,25 @@ class Listing:
         self.root, self.now_ms = Storage(*address), now_ms
         self.index = TopicIndex(self.root, lambda: self.now_ms)
 
-    def facts(self, names: list[str] = NAMES) -> dict[str, TopicSummary | Exception]:
+    def summaries(self, names: list[str] = NAMES) -> dict[str, TopicSummary | Exception]:
         """The topics as they were at most a second ago."""
-        return self.index.facts(names, AGE_MS)
+        return self.index.summaries(names, AGE_MS)
 
     @contextmanager
     def asks(self, gets: int, puts: int = 0) -> Iterator[None]:
-        """The block makes so many requests."""
+        """Assert the number of requests in the block."""
         counted = self.root.counters
-        before = counted.gets, counted.puts, counted.lists
+        previous = counted.gets, counted.puts, counted.lists
         yield
-        assert (counted.gets - before[0], counted.puts - before[1], counted.lists - before[2]) == (gets, puts, 0)
+        assert (counted.gets - previous[0], counted.puts - previous[1], counted.lists - previous[2]) == (
+            gets,
+            puts,
+            0,
+        )
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Address, dict[str, Any]]:
+def address_and_files() -> tuple[Address, dict[str, Any]]:
     """A root of topics and its files, which each test begins with."""
     root = Address(f"memory://{uuid.uuid4().hex}", {})
     for number, name in enumerate(NAMES):
@@ -56,72 +60,72 @@ def made() -> tuple[Address, dict[str, Any]]:
 
 
 @pytest.fixture
-def address(made: tuple[Address, dict[str, Any]]) -> Address:
-    root, files = made
+def address(address_and_files: tuple[Address, dict[str, Any]]) -> Address:
+    root, files = address_and_files
     memory_files.hold(files)
     return root
 
 
 def test_topics_that_nobody_uses_are_looked_at_once_in_a_while_by_a_request_each(address: Address) -> None:
     listing = Listing(address)
-    first = listing.facts()
-    assert [each.partitions for each in first.values() if isinstance(each, TopicSummary)] == [
+    first = listing.summaries()
+    assert [summary.partitions for summary in first.values() if isinstance(summary, TopicSummary)] == [
         number % 5 + 1 for number in range(TOPICS)
     ]
     with listing.asks(gets=0):
-        assert listing.facts() == first
+        assert listing.summaries() == first
     listing.now_ms += AGE_MS
-    # what other gateways saw, and the next version of each topic; then all of it is kept for others
+    # what other gateways saw, and the next version of each topic; then everything is stored for other gateways
     with listing.asks(gets=1 + TOPICS, puts=1):
-        assert listing.facts() == first
+        assert listing.summaries() == first
 
 
 def test_a_gateway_that_begins_takes_what_others_saw_by_one_request(address: Address) -> None:
-    seen = Listing(address).facts()
+    actual = Listing(address).summaries()
     later = Listing(address)
     with later.asks(gets=1):
-        assert later.index.facts(NAMES, 600_000) == seen
+        assert later.index.summaries(NAMES, 600_000) == actual
 
 
 def test_changes_by_other_programs_are_seen_when_what_is_known_has_its_age(address: Address) -> None:
     listing = Listing(address)
-    before = listing.facts()
+    previous = listing.summaries()
     dropped, changed = (distlog.open(f"{address.url}/{name}") for name in NAMES[:2])
     dropped.drop()
     changed.create_partitions(7)
     distlog.create(f"{address.url}/new", 2)
     names = [*NAMES, "new"]
-    at_once = listing.facts(names)
-    assert at_once == {**before, "new": at_once["new"]}
+    at_once = listing.summaries(names)
+    assert at_once == {**previous, "new": at_once["new"]}
     listing.now_ms += AGE_MS
-    after = listing.facts(names)
+    after = listing.summaries(names)
     assert after.keys() == set(names) - {NAMES[0]}
     assert isinstance(after["new"], TopicSummary)
     assert after[NAMES[1]] == TopicSummary(NAMES[1], changed.snapshot.topic_id, 7)
     distlog.create(f"{address.url}/{NAMES[0]}", 4)
     listing.now_ms += AGE_MS
-    again = listing.facts(names)[NAMES[0]]
+    again = listing.summaries(names)[NAMES[0]]
     assert isinstance(again, TopicSummary)
     assert again.partitions == 4
-    assert again != before[NAMES[0]]
+    assert again != previous[NAMES[0]]
 
 
 @pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"topics": {"topic-000": ["x", 1, 2, 3, 4]}}', b'{"topics": 5}'])
-def test_a_damaged_index_is_ignored_and_written_anew(
+def test_a_damaged_index_is_ignored_and_written_again(
     address: Address, damaged: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen = Listing(address).facts()
+    actual = Listing(address).summaries()
     Storage(*address).put(paths.TOPIC_INDEX, damaged)
     with caplog.at_level(logging.WARNING):
-        assert Listing(address).facts() == seen
+        assert Listing(address).summaries() == actual
     assert "index of topics is ignored" in caplog.text
     later = Listing(address)
     with later.asks(gets=1):
-        assert later.index.facts(NAMES, 600_000) == seen
+        assert later.index.summaries(NAMES, 600_000) == actual
 
 
 def made_again(address: Address, name: str, commits: int) -> str:
-    """Delete a topic's folder by hand and create it with three partitions and so many commits; its id."""
+    """Delete a topic's folder by hand and create it with three partitions and `commits`; returns its id."""
     root = Storage(*address).child(name)
     root.delete([file.name for file in root.list(paths.COMMITS_DIR)])
     topic = distlog.create(f"{address.url}/{name}", 3, storage_options=address.options)
@@ -137,42 +141,42 @@ def test_a_topic_that_the_index_calls_dropped_is_found_if_its_folder_is_another(
 ) -> None:
     listing = Listing(address)
     distlog.open(f"{address.url}/{NAMES[7]}").drop()
-    assert NAMES[7] not in listing.facts()
+    assert NAMES[7] not in listing.summaries()
     topic_id = made_again(address, NAMES[7], commits)
     if begins == "anew":
         listing = Listing(address)
-        hidden = listing.index.facts(NAMES, 600_000)
+        hidden = listing.index.summaries(NAMES, 600_000)
         assert NAMES[7] not in hidden, "what another gateway just saw is not looked at"
     else:
         replied_ms = Storage.replied_ms
         monkeypatch.setattr(Storage, "replied_ms", lambda storage: replied_ms(storage) + topic_index.PROOF_MS)
     listing.now_ms += AGE_MS
-    assert listing.facts()[NAMES[7]] == TopicSummary(NAMES[7], topic_id, 3)
+    assert listing.summaries()[NAMES[7]] == TopicSummary(NAMES[7], topic_id, 3)
 
 
 def test_folders_without_a_topic_are_left_out_and_damaged_topics_have_their_error(address: Address) -> None:
     listing = Listing(address)
     listing.root.put("other/file", b"x")
     listing.root.put(f"{NAMES[0]}/{paths.commit_file(0)}", b"damaged")
-    found = listing.facts([*NAMES[:2], "other"])
-    assert found.keys() == set(NAMES[:2])
-    assert isinstance(found[NAMES[0]], Exception)
-    assert isinstance(found[NAMES[1]], TopicSummary)
+    actual = listing.summaries([*NAMES[:2], "other"])
+    assert actual.keys() == set(NAMES[:2])
+    assert isinstance(actual[NAMES[0]], Exception)
+    assert isinstance(actual[NAMES[1]], TopicSummary)
 
 
 def test_topics_in_use_and_dropped_ones_are_right_in_the_list_at_once(address: Address) -> None:
     metadata = MetadataCache(Storage(*address), {}, lambda: 1_700_000_000_000, GatewayConfig())
     assert LOOK_MS * TOPICS > 1000
-    before = metadata.facts_or_errors()
-    assert [*before] == NAMES
+    previous = metadata.summaries_or_errors()
+    assert [*previous] == NAMES
     metadata.drop(NAMES[3])
     used = metadata.topic(NAMES[5])
     used.topic.create_partitions(11)
     counted = metadata.root.counters
     gets = counted.gets
-    after = metadata.facts_or_errors()
-    assert after.keys() == before.keys() - {NAMES[3]}
-    assert after[NAMES[5]] == used.facts == TopicSummary(NAMES[5], used.snapshot.topic_id, 11)
+    after = metadata.summaries_or_errors()
+    assert after.keys() == previous.keys() - {NAMES[3]}
+    assert after[NAMES[5]] == used.summary == TopicSummary(NAMES[5], used.snapshot.topic_id, 11)
     # the dropped one alone was read
     assert counted.gets - gets <= 6
 
@@ -183,5 +187,5 @@ def test_a_topic_that_is_forgotten_during_a_list_of_all_is_no_error(
     listing = Listing(address)
     # another thread, which does not wait for looks, learns that the topic was dropped
     after_write(monkeypatch, lambda path: True, lambda: listing.index.forget(NAMES[3]))
-    assert sorted(listing.facts()) == [*NAMES[:3], *NAMES[4:]]
-    assert sorted(listing.facts()) == NAMES
+    assert sorted(listing.summaries()) == [*NAMES[:3], *NAMES[4:]]
+    assert sorted(listing.summaries()) == NAMES

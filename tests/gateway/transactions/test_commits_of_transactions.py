@@ -1,4 +1,4 @@
-"""How many commits a transaction takes on an object store, and which of them its producer waits for."""
+"""How many commits a transaction takes on an object store, and which commits its producer waits for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import distlog
 from distlog.core.kafka.transaction_state import ProducerId, TransactionState, TransactionStatus
 from distlog.gateway.transactions.transaction_log import TransactionLog
 
-PLACES = [(topic, number) for topic in ("clicks", "views") for number in range(3)]
+PARTITIONS = [(topic, number) for topic in ("clicks", "views") for number in range(3)]
 STATES = "__transaction_state"
 
 
@@ -21,11 +21,11 @@ def parts(memory_url: Address) -> Iterator[Parts]:
     """A gateway whose topic of states has no commit that nobody waits for, unless another one comes."""
     for name, partitions in (("clicks", 3), ("views", 3), (STATES, 1), ("__consumer_offsets", 1)):
         distlog.create(f"{memory_url.url}/{name}", partitions)
-    made = Parts(memory_url, linger_ms=3_600_000)
+    created = Parts(memory_url, linger_ms=3_600_000)
     for name in ("clicks", "views"):
-        made.broker.metadata.fresh_topic(name).hurry()
-    yield made
-    made.close()
+        created.broker.metadata.fresh_topic(name).commit_now()
+    yield created
+    created.close()
 
 
 def versions(parts: Parts) -> list[int]:
@@ -34,16 +34,16 @@ def versions(parts: Parts) -> list[int]:
 
 def test_an_end_is_a_commit_for_the_decision_and_one_for_the_markers_of_each_topic(parts: Parts) -> None:
     producer = parts.begin()
-    parts.coordinator.add_partitions(ID, producer, PLACES)
-    for topic, number in PLACES:
+    parts.coordinator.add_partitions(ID, producer, PARTITIONS)
+    for topic, number in PARTITIONS:
         parts.send(producer, b"a", topic, number)
-    before = versions(parts)
+    previous = versions(parts)
     parts.coordinator.end(ID, producer, is_committed=True)
-    assert [after - earlier for earlier, after in zip(before, versions(parts), strict=True)] == [1, 1, 1]
+    assert [after - earlier for earlier, after in zip(previous, versions(parts), strict=True)] == [1, 1, 1]
     assert parts.seen()[:2] == ([b"a"], [b"a"])
     # that it is complete comes with the next record
-    parts.coordinator.add_partitions(ID, producer, PLACES[:1])
-    assert versions(parts)[2] - before[2] == 2
+    parts.coordinator.add_partitions(ID, producer, PARTITIONS[:1])
+    assert versions(parts)[2] - previous[2] == 2
     assert parts.topic(STATES).end_offsets() == {0: 5}
     parts.send(producer, b"b")
     parts.coordinator.end(ID, producer, is_committed=False)
@@ -52,7 +52,7 @@ def test_an_end_is_a_commit_for_the_decision_and_one_for_the_markers_of_each_top
 
 def test_who_takes_over_ends_again_what_was_not_kept_to_be_complete(parts: Parts) -> None:
     producer = parts.begin()
-    parts.coordinator.add_partitions(ID, producer, PLACES)
+    parts.coordinator.add_partitions(ID, producer, PARTITIONS)
     parts.send(producer, b"a")
     parts.coordinator.end(ID, producer, is_committed=True)
     after = parts.killed()
@@ -62,18 +62,18 @@ def test_who_takes_over_ends_again_what_was_not_kept_to_be_complete(parts: Parts
     (state,) = after.coordinator.states()
     assert state.status is TransactionStatus.COMPLETE_COMMIT
     assert parts.seen()[:2] == ([b"a"], [])
-    after.coordinator.add_partitions(ID, producer, PLACES[:1])
+    after.coordinator.add_partitions(ID, producer, PARTITIONS[:1])
     after.send(producer, b"b", number=0, topic="clicks")
 
 
 def test_partitions_are_given_up_when_what_nobody_waits_for_is_kept(parts: Parts) -> None:
     log = TransactionLog(parts.broker.metadata, lambda: NOW, lambda: 1)
     log.begin([0])
-    begun = TransactionState(transactional_id=ID, producer=ProducerId(7, 0), timeout_ms=TIMEOUT_MS, updated_ms=NOW)
-    decided = begun.with_partitions(frozenset(PLACES), NOW).decided(NOW, is_committed=True)
+    started = TransactionState(transactional_id=ID, producer=ProducerId(7, 0), timeout_ms=TIMEOUT_MS, updated_ms=NOW)
+    decided = started.with_partitions(frozenset(PARTITIONS), NOW).decided(NOW, is_committed=True)
     log.write(decided)
     log.write(decided.completed(NOW), is_durable=False)
     assert [state.status for state in log.load([0])] == [TransactionStatus.PREPARE_COMMIT]
-    parts.broker.metadata.fresh_topic(STATES).hurry()
-    log.settle()
+    parts.broker.metadata.fresh_topic(STATES).commit_now()
+    log.drain()
     assert [state.status for state in log.load([0])] == [TransactionStatus.COMPLETE_COMMIT]

@@ -22,24 +22,24 @@ from distlog.gateway.topics.metadata_cache import HostedTopic
 def parts(tmp_path: Path) -> Iterator[Parts]:
     for name in ("clicks", "__transaction_state", "__consumer_offsets"):
         distlog.create(str(tmp_path / name))
-    made = Parts(tmp_path)
-    yield made
-    made.close()
+    created = Parts(tmp_path)
+    yield created
+    created.close()
 
 
 def fetched(parts: Parts, number: int = 0) -> int | ErrorCode | None:
-    found = parts.groups.offsets.fetch(GROUP, [("clicks", number)], stable=True)["clicks", number]
-    return found.offset if isinstance(found, Position) else found
+    actual = parts.groups.offsets.fetch(GROUP, [("clicks", number)], stable=True)["clicks", number]
+    return actual.offset if isinstance(actual, Position) else actual
 
 
 def ending_behind_the_append(
     parts: Parts, producer: ProducerId, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
 ) -> None:
-    """Have the transaction ended, and a client ask for positions, before who appended one takes note of it."""
+    """Have the transaction ended, and a client fetch offsets, before the appender notes its offset."""
     append_run = HostedTopic.append_run
 
-    def append(hosted: HostedTopic, *given: Any, **named: Any) -> Any:
-        appended = append_run(hosted, *given, **named)
+    def append(hosted: HostedTopic, *arguments: Any, **named: Any) -> Any:
+        appended = append_run(hosted, *arguments, **named)
         if hosted.name == OFFSETS_TOPIC:
             monkeypatch.setattr(HostedTopic, "append_run", append_run)
             parts.coordinator.end(ID, producer, is_committed=is_committed)
@@ -58,7 +58,7 @@ def test_an_end_that_is_told_before_the_position_is_known_counts_for_it(
     parts.commit_offset(producer, 7)
     expected = 7 if is_committed else None
     assert fetched(parts) == expected
-    # another transaction of the same producer says nothing of it
+    # another transaction of the same producer does not affect it
     parts.commit_offset(producer, 9, 1)
     assert (fetched(parts), fetched(parts, 1)) == (expected, ErrorCode.unstable_offset_commit)
     parts.coordinator.end(ID, producer, is_committed=not is_committed)
@@ -72,15 +72,17 @@ def test_an_end_that_comes_while_groups_are_loaded_is_told_when_they_are(
     parts.commit_offset(producer, 7)
 
     def loading(store: OffsetsTopic, partitions: Collection[int]) -> Any:
-        found = list(load(store, partitions))
-        begun = parts.together[-1]
-        begun.load()
-        begun.coordinator.end(ID, producer, is_committed=True)
+        actual = list(load(store, partitions))
+        gateway_parts = parts.together[-1]
+        gateway_parts.load()
+        gateway_parts.coordinator.end(ID, producer, is_committed=True)
         try:
-            begun.groups.offsets.commit_in_transaction(GROUP, {("clicks", 1): Position(1)}, producer.id, never)
+            gateway_parts.groups.offsets.commit_in_transaction(
+                GROUP, {("clicks", 1): Position(1)}, producer.id, never
+            )
         except GroupRefusedError as error:
             refused.append(error.code)
-        return found
+        return actual
 
     def never(_: object) -> None:
         raise AssertionError("nothing is appended while groups are loaded")

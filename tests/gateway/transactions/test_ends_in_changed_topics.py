@@ -14,14 +14,14 @@ import distlog
 
 @pytest.fixture
 def two(memory_url: Address) -> Iterator[tuple[Parts, Parts]]:
-    """A coordinator that looks at topics once in an hour, and a gateway that takes batches."""
+    """A coordinator that refreshes topics once an hour, and a gateway that appends batches."""
     for name in ("clicks", "__transaction_state", "__consumer_offsets"):
         distlog.create(f"{memory_url.url}/{name}")
     parts = Parts(memory_url, metadata_max_age_ms=3_600_000), Parts(memory_url, port=9093)
     assert parts[0].broker.metadata.fresh_topic("clicks").topic.partitions == 1
     yield parts
-    for each in parts:
-        each.close()
+    for part in parts:
+        part.close()
 
 
 def test_in_a_partition_that_others_have_added(two: tuple[Parts, Parts]) -> None:

@@ -1,4 +1,4 @@
-"""What a gateway knows of the transactions that others coordinate, after it has not looked for long."""
+"""The states that a gateway has of the transactions of other coordinators, after a long time without a read."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def parts(memory_url: Address) -> Iterator[Parts]:
         "__consumer_offsets": TopicConfig(),
         TRANSACTIONS_TOPIC: compacted,
     }.items():
-        # by the clock of the parts: a compaction does not believe a clock that is behind the topic's own commits
+        # by the clock of the parts: a compaction does not trust a clock that is earlier than the topic's own commits
         topic_log(Storage(f"{memory_url.url}/{name}", memory_url.options), lambda: NOW).create(1, config)
-    found = Parts(memory_url)
-    yield found
-    found.close()
+    actual = Parts(memory_url)
+    yield actual
+    actual.close()
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def compact(parts: Parts) -> None:
     hosted.topic.refresh().compact()
 
 
-def test_an_id_that_was_forgotten_meanwhile_is_forgotten_though_nothing_says_so_any_more(
+def test_an_id_that_was_forgotten_concurrently_is_forgotten_though_nothing_says_so_any_more(
     parts: Parts, newest: NewestStates
 ) -> None:
     producer = parts.begin()

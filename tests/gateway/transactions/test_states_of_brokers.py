@@ -1,4 +1,4 @@
-"""A gateway takes over a `__transaction_state` of any number of partitions, whatever `__consumer_offsets` has."""
+"""A gateway takes over a `__transaction_state` of any number of partitions, independent of `__consumer_offsets`."""
 
 from __future__ import annotations
 

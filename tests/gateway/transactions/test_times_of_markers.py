@@ -18,7 +18,7 @@ from distlog.gateway.gateway_server import GatewayServer
 
 @pytest.fixture(params=["local", "memory"])
 def topic(request: pytest.FixtureRequest, tmp_path: Path, memory_url: Address) -> Topic:
-    """A topic with a record at each of the offsets 0 and 2, and the end markers of their transactions behind them."""
+    """A topic with a record at each of the offsets 0 and 2, each followed by the end marker of its transaction."""
     root = str(tmp_path / "root") if request.param == "local" else memory_url.url
     distlog.create(f"{root}/clicks")
     with GatewayServer(root, port=0, config=GatewayConfig(linger_ms=1)) as gateway, Wire(gateway) as wire:

@@ -1,4 +1,4 @@
-"""Transactional producers of Kafka's clients, with their defaults, and what readers see of their transactions."""
+"""Transactional producers of Kafka clients, with their defaults, and what readers see of their transactions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distlog.gateway.gateway_server import GatewayServer
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 PATIENCE_S = 60
-#: What each client does: commit, abort, commit.
+#: The records of each client, which commits, aborts, commits.
 SENT = {0: [b"one", b"three"], 1: [b"one", b"three"]}
 
 
@@ -74,24 +74,24 @@ def test_a_client_commits_and_aborts_records_and_positions(
     work(gateway)
     assert seen(opened(gateway)) == SENT
     asking = confluent_kafka.Consumer({"bootstrap.servers": gateway.address, "group.id": "billing"})
-    (told,) = asking.committed([confluent_kafka.TopicPartition("clicks", 0)], PATIENCE_S)
-    assert told.offset == 3
+    (response,) = asking.committed([confluent_kafka.TopicPartition("clicks", 0)], PATIENCE_S)
+    assert response.offset == 3
     asking.close()
     assert read(gateway, "read_committed") == SENT[0]
     assert read(gateway, "read_uncommitted") == [b"one", b"two", b"three"]
 
 
 def read(gateway: GatewayServer, isolation: str) -> list[bytes]:
-    """What librdkafka reads of partition 0 until its end."""
+    """Return the values that librdkafka reads from partition 0."""
     settings: dict[str, Any] = {"group.id": isolation, "isolation.level": isolation, "enable.partition.eof": True}
     consumer = confluent_kafka.Consumer({"bootstrap.servers": gateway.address, **settings})
     consumer.assign([confluent_kafka.TopicPartition("clicks", 0, 0)])
-    found = list[bytes]()
+    actual = list[bytes]()
     while (record := consumer.poll(PATIENCE_S)).error() is None:
-        found.append(record.value())
+        actual.append(record.value())
     assert record.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
     consumer.close()
-    return found
+    return actual
 
 
 def test_a_second_producer_with_the_id_fences_the_first(gateway: GatewayServer) -> None:

@@ -23,7 +23,7 @@ from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 NOTHING = ([], [], None)
 
 
-def made(address: Address) -> Parts:
+def new_parts(address: Address) -> Parts:
     for name in ("clicks", "views", "__transaction_state", "__consumer_offsets"):
         distlog.create(f"{address.url}/{name}")
     return Parts(address)
@@ -31,19 +31,19 @@ def made(address: Address) -> Parts:
 
 @pytest.fixture(params=["local", "memory"])
 def parts(request: pytest.FixtureRequest, tmp_path: Path, memory_url: Address) -> Iterator[Parts]:
-    found = made(Address(str(tmp_path), {}) if request.param == "local" else memory_url)
-    yield found
-    found.close()
+    actual = new_parts(Address(str(tmp_path), {}) if request.param == "local" else memory_url)
+    yield actual
+    actual.close()
 
 
 @pytest.fixture
-def in_place(tmp_path: Path) -> Iterator[Parts]:
-    found = made(Address(str(tmp_path), {}))
-    yield found
-    found.close()
+def local_parts(tmp_path: Path) -> Iterator[Parts]:
+    actual = new_parts(Address(str(tmp_path), {}))
+    yield actual
+    actual.close()
 
 
-def opened(parts: Parts) -> ProducerId:
+def begin_and_append(parts: Parts) -> ProducerId:
     """A transaction with a record in two topics."""
     producer = parts.begin()
     parts.coordinator.add_partitions(ID, producer, [("clicks", 0), ("views", 0)])
@@ -61,16 +61,16 @@ def failing(name: str, monkeypatch: pytest.MonkeyPatch, topic: str, error: str =
     """Have a step in a topic fail."""
     work = getattr(HostedTopic, name)
 
-    def failed(hosted: HostedTopic, *given: Any, **named: Any) -> Any:
+    def failed(hosted: HostedTopic, *arguments: Any, **named: Any) -> Any:
         if hosted.name == topic:
             raise StorageError(error)
-        return work(hosted, *given, **named)
+        return work(hosted, *arguments, **named)
 
     monkeypatch.setattr(HostedTopic, name, failed)
 
 
 def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced(parts: Parts) -> None:
-    producer = opened(parts)
+    producer = begin_and_append(parts)
     parts.now_ms += TIMEOUT_MS - 1
     parts.coordinator.tick()
     assert status(parts) is TransactionStatus.ONGOING
@@ -80,14 +80,14 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
     with pytest.raises(TransactionRefusedError, match="producer_fenced"):
         parts.coordinator.end(ID, producer, is_committed=True)
     assert parts.seen() == NOTHING
-    # nothing hides what others append behind it
+    # nothing hides what is appended after it
     parts.topic("clicks").append([{"value": b"c"}])
     assert parts.seen()[0] == [b"c"]
 
 
 def test_a_producer_whose_transaction_has_timed_out_may_ask_for_the_next_epoch_and_go_on(parts: Parts) -> None:
-    # as at a broker (KIP-588): it cannot end that transaction, as it is aborted, and no other producer has begun
-    producer = opened(parts)
+    # as at a broker (KIP-588): it cannot end that transaction, which was aborted, and no other producer has started
+    producer = begin_and_append(parts)
     parts.now_ms += TIMEOUT_MS
     parts.coordinator.tick()
     with pytest.raises(TransactionRefusedError, match="producer_fenced"):
@@ -101,8 +101,8 @@ def test_a_producer_whose_transaction_has_timed_out_may_ask_for_the_next_epoch_a
     assert parts.seen() == ([b"c"], [], None)
 
 
-def test_a_producer_whose_transaction_has_timed_out_stays_fenced_when_another_one_has_begun(parts: Parts) -> None:
-    producer = opened(parts)
+def test_a_producer_whose_transaction_has_timed_out_stays_fenced_when_another_one_has_started(parts: Parts) -> None:
+    producer = begin_and_append(parts)
     parts.now_ms += TIMEOUT_MS
     parts.coordinator.tick()
     other = parts.begin()
@@ -113,7 +113,7 @@ def test_a_producer_whose_transaction_has_timed_out_stays_fenced_when_another_on
 
 def test_a_transaction_that_a_gateway_with_a_clock_ahead_began_times_out_at_the_next_gateway(parts: Parts) -> None:
     parts.now_ms += 7 * 86_400_000
-    opened(parts)
+    begin_and_append(parts)
     after = parts.killed()
     after.now_ms -= 7 * 86_400_000
     after.coordinator.tick()
@@ -128,7 +128,7 @@ def test_a_decision_of_a_gateway_with_a_clock_ahead_gets_its_markers_at_the_next
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.now_ms += 7 * 86_400_000
-    producer = opened(parts)
+    producer = begin_and_append(parts)
     with monkeypatch.context() as patches:
         failing("end_transaction", patches, "views")
         parts.coordinator.end(ID, producer, is_committed=True)
@@ -140,33 +140,33 @@ def test_a_decision_of_a_gateway_with_a_clock_ahead_gets_its_markers_at_the_next
 
 
 def test_a_transaction_that_cannot_be_ended_for_long_is_logged_once_a_minute(
-    in_place: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    local_parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # the log of the process does not have this text yet
-    producer, error = opened(in_place), f"the storage failed, {uuid.uuid4().hex}"
+    producer, error = begin_and_append(local_parts), f"the storage failed, {uuid.uuid4().hex}"
     with monkeypatch.context() as patches:
         failing("end_transaction", patches, "views", error)
-        in_place.coordinator.end(ID, producer, is_committed=True)
+        local_parts.coordinator.end(ID, producer, is_committed=True)
         for _ in range(5):
-            in_place.coordinator.tick()
+            local_parts.coordinator.tick()
     text = f"to end the transaction of '{ID}', which is tried again, failed: {error}"
-    assert [each for each in caplog.messages if "tried again" in each] == [text]
+    assert [message for message in caplog.messages if "tried again" in message] == [text]
 
 
 def test_an_id_whose_first_record_cannot_be_kept_is_forgotten(
-    in_place: Parts, monkeypatch: pytest.MonkeyPatch
+    local_parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patches:
         failing("append_run", patches, "__transaction_state")
         with pytest.raises(StorageError):
-            in_place.begin()
-        in_place.coordinator.tick()
-    assert in_place.coordinator.states() == []
-    assert in_place.begin().epoch == 0
+            local_parts.begin()
+        local_parts.coordinator.tick()
+    assert local_parts.coordinator.states() == []
+    assert local_parts.begin().epoch == 0
 
 
 def test_a_producer_that_lives_goes_on_at_the_next_gateway(parts: Parts) -> None:
-    producer = opened(parts)
+    producer = begin_and_append(parts)
     after = parts.killed()
     after.sequences = parts.sequences
     after.send(producer, b"c")
@@ -177,7 +177,7 @@ def test_a_producer_that_lives_goes_on_at_the_next_gateway(parts: Parts) -> None
 def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    producer = opened(parts)
+    producer = begin_and_append(parts)
     with monkeypatch.context() as patches:
         failing("end_transaction", patches, "views")
         parts.coordinator.end(ID, producer, is_committed=True)
@@ -197,7 +197,7 @@ def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
 
 
 def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    producer = opened(parts)
+    producer = begin_and_append(parts)
     with monkeypatch.context() as patches:
         failing("append_run", patches, "__transaction_state")
         with pytest.raises(StorageError):
@@ -211,7 +211,7 @@ def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkey
 def test_with_a_topic_that_was_dropped_its_part_is_gone_and_nothing_stays_open(
     parts: Parts, is_created_again_before: bool
 ) -> None:
-    producer, url = opened(parts), f"{parts.address.url}/views"
+    producer, url = begin_and_append(parts), f"{parts.address.url}/views"
     distlog.open(url).drop()
     if is_created_again_before:
         distlog.create(url)
@@ -223,7 +223,7 @@ def test_with_a_topic_that_was_dropped_its_part_is_gone_and_nothing_stays_open(
 
 
 def test_an_id_that_nobody_uses_is_forgotten(parts: Parts) -> None:
-    producer = opened(parts)
+    producer = begin_and_append(parts)
     parts.coordinator.end(ID, producer, is_committed=True)
     parts.now_ms += EXPIRATION_MS - 1
     parts.coordinator.tick()
@@ -251,36 +251,36 @@ def test_when_its_epochs_are_used_up_a_producer_gets_another_id(parts: Parts) ->
 
 
 def test_records_of_transactions_are_on_the_device_when_acknowledged_and_so_before_the_decision(
-    in_place: Parts, monkeypatch: pytest.MonkeyPatch
+    local_parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[tuple[str, str]] = []
+    results: list[tuple[str, str]] = []
     for name in ("append", "sync", "append_run", "end_transaction"):
-        note(name, done, monkeypatch)
-    producer, state = opened(in_place), "__transaction_state"
+        note(name, results, monkeypatch)
+    producer, state = begin_and_append(local_parts), "__transaction_state"
     sent = [(step, topic) for topic in ("clicks", "views") for step in ("append", "sync")]
-    assert done == [("append_run", state), ("sync", state)] * 2 + sent
-    done.clear()
-    in_place.coordinator.end(ID, producer, is_committed=True)
-    assert done[:2] == [("append_run", state), ("sync", state)]
+    assert results == [("append_run", state), ("sync", state)] * 2 + sent
+    results.clear()
+    local_parts.coordinator.end(ID, producer, is_committed=True)
+    assert results[:2] == [("append_run", state), ("sync", state)]
     markers = [(step, topic) for topic in ("clicks", "views") for step in ("end_transaction", "sync")]
-    assert sorted(done[2:6]) == sorted(markers)
-    assert done[6:] == [("append_run", state)]
+    assert sorted(results[2:6]) == sorted(markers)
+    assert results[6:] == [("append_run", state)]
 
 
 def test_what_a_killed_gateway_left_unsynced_is_on_the_device_before_anybody_acts_upon_it(
-    in_place: Parts, monkeypatch: pytest.MonkeyPatch
+    local_parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    producer = opened(in_place)
+    producer = begin_and_append(local_parts)
     with monkeypatch.context() as patches:
         patches.setattr(Partition, "sync", unsynced)
         with pytest.raises(StorageError):
-            in_place.coordinator.end(ID, producer, is_committed=True)
-    done: list[tuple[str, str]] = []
-    note("sync", done, monkeypatch)
-    note("end_transaction", done, monkeypatch)
-    after = in_place.killed()
+            local_parts.coordinator.end(ID, producer, is_committed=True)
+    results: list[tuple[str, str]] = []
+    note("sync", results, monkeypatch)
+    note("end_transaction", results, monkeypatch)
+    after = local_parts.killed()
     after.coordinator.tick()
-    assert done[0] == ("sync", "__transaction_state")
+    assert results[0] == ("sync", "__transaction_state")
     assert after.seen() == ([b"a"], [b"b"], None)
     after.close()
 
@@ -289,12 +289,12 @@ def unsynced(partition: Partition, appended: object) -> None:
     raise StorageError("the disk failed")
 
 
-def note(name: str, done: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def note(name: str, calls: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each call of a step of partitions noted, with its topic."""
     work = getattr(Partition, name)
 
-    def noted(partition: Partition, *given: Any, **options: Any) -> Any:
-        done.append((name, partition.fresh.name))
-        return work(partition, *given, **options)
+    def noted(partition: Partition, *arguments: Any, **options: Any) -> Any:
+        calls.append((name, partition.fresh.name))
+        return work(partition, *arguments, **options)
 
     monkeypatch.setattr(Partition, name, noted)

@@ -45,7 +45,7 @@ def test_a_key_and_a_value_are_kafkas_bytes() -> None:
     assert decode_state("payments", bytes.fromhex(VALUE)) == STATE
 
 
-#: What a broker of Kafka 4.1 wrote.
+#: Records that a broker of Kafka 4.1 wrote.
 BROKERS_VALUES = {
     TransactionStatus.EMPTY: "0001 0000000000000000 0000 0000ea60 00 00 000001a2095b50b9 ffffffffffffffff 00",
     TransactionStatus.ONGOING: (
@@ -58,10 +58,10 @@ BROKERS_VALUES = {
 
 @pytest.mark.parametrize("status", BROKERS_VALUES)
 def test_what_brokers_write_from_kafka_4_on_is_read(status: TransactionStatus) -> None:
-    found = decode_state("p", bytes.fromhex(BROKERS_VALUES[status]))
-    assert (found.status, found.producer, found.timeout_ms) == (status, ProducerId(0, 0), 60_000)
-    assert found.partitions == ({("clicks", 0)} if status is TransactionStatus.ONGOING else set())
-    assert found.updated_ms in range(0x1A2095B50B9, 0x1A2095B50E2)
+    actual = decode_state("p", bytes.fromhex(BROKERS_VALUES[status]))
+    assert (actual.status, actual.producer, actual.timeout_ms) == (status, ProducerId(0, 0), 60_000)
+    assert actual.partitions == ({("clicks", 0)} if status is TransactionStatus.ONGOING else set())
+    assert actual.updated_ms in range(0x1A2095B50B9, 0x1A2095B50E2)
 
 
 def test_fields_with_tags_are_left_out() -> None:
@@ -96,5 +96,5 @@ def test_any_bytes_decode_or_are_corrupt(data: bytes) -> None:
 
 
 def test_kafkas_names_of_the_states() -> None:
-    names = [each.kafka_name for each in TransactionStatus]
+    names = [status.kafka_name for status in TransactionStatus]
     assert names == ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]

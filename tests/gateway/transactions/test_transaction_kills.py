@@ -55,7 +55,7 @@ def left_by_another(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_killed(parts: Parts, step: int, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool) -> bool:
-    """Do a transaction, with a kill before this step, if there are so many."""
+    """Do a transaction, with a kill before this step, if it has that many."""
     with killed_before(step, monkeypatch, is_local=parts.broker.metadata.root.is_local_disk):
         try:
             step_by_step(parts, is_committed=is_committed)
@@ -65,46 +65,46 @@ def is_killed(parts: Parts, step: int, monkeypatch: pytest.MonkeyPatch, *, is_co
 
 
 def check_step(address: Address, step: int, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool) -> str:
-    """Kill a gateway before this step, and have another one go on; returns how far the transaction was."""
+    """Kill a gateway before this step, and have another one continue; returns how far the transaction was."""
     parts = Parts(address)
     was_killed = is_killed(parts, step, monkeypatch, is_committed=is_committed)
     parts = parts.killed()
     parts.coordinator.tick()
     (state,) = parts.coordinator.states([ID])
     was_decided = state.status in (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
-    found = "end" if was_decided and state.producer.epoch == 1 else state.status.name
-    expected = ALL if is_committed and found == "end" else NOTHING
+    actual = "end" if was_decided and state.producer.epoch == 1 else state.status.name
+    expected = ALL if is_committed and actual == "end" else NOTHING
     assert parts.seen() == expected
-    # the next producer ends what is open, and goes on
+    # the next producer ends what is open, and continues
     producer = parts.begin()
     assert parts.seen() == expected
     transaction(parts, producer, (b"c", b"d"), 9)
     parts.coordinator.end(ID, producer, is_committed=True)
     assert parts.seen() == ([*expected[0], b"c"], [*expected[1], b"d"], 9)
     parts.close()
-    return found if was_killed else f"{found} "
+    return actual if was_killed else f"{actual} "
 
 
-def check_all(found: list[str]) -> None:
-    """There were kills at each state, and before, between and behind the markers."""
-    states = list(dict.fromkeys(each.strip() for each in found))
+def check_all(states_at_kills: list[str]) -> None:
+    """There were kills at each state, and before, between and after the markers."""
+    states = list(dict.fromkeys(state.strip() for state in states_at_kills))
     assert states[-3:] == ["EMPTY", "ONGOING", "end"]
     assert stride(2) > 1 or states == ["COMPLETE_COMMIT", "EMPTY", "ONGOING", "end"]
-    assert found.count("end") > 5 // stride(2)
+    assert states_at_kills.count("end") > 5 // stride(2)
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_whatever_step_it_is_killed_before_all_of_the_transaction_is_seen_or_nothing(
     is_committed: bool, left_by_another: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, step = [""], is_committed % stride(2)
-    while not found[-1].endswith(" "):
+    actual, step = [""], is_committed % stride(2)
+    while not actual[-1].endswith(" "):
         root = tmp_path / str(step)
         shutil.copytree(left_by_another, root)
         address = Address(str(root), {})
-        found.append(check_step(address, step, monkeypatch, is_committed=is_committed))
+        actual.append(check_step(address, step, monkeypatch, is_committed=is_committed))
         step += stride(2)
-    check_all(found[1:])
+    check_all(actual[1:])
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -112,12 +112,12 @@ def test_the_same_holds_for_each_write_to_an_object_store(
     is_committed: bool, memory_url: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = prepared(memory_url)
-    found, step, left = [""], is_committed % stride(2), memory_files.held()
-    while not found[-1].endswith(" "):
-        memory_files.hold(left)
-        found.append(check_step(address, step, monkeypatch, is_committed=is_committed))
+    actual, step, remaining = [""], is_committed % stride(2), memory_files.held()
+    while not actual[-1].endswith(" "):
+        memory_files.hold(remaining)
+        actual.append(check_step(address, step, monkeypatch, is_committed=is_committed))
         step += stride(2)
-    check_all(found[1:])
+    check_all(actual[1:])
 
 
 @pytest.mark.s3

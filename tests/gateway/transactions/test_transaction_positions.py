@@ -29,21 +29,21 @@ FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
 def parts(tmp_path: Path) -> Iterator[Parts]:
     for name in ("clicks", "views", "__transaction_state", "__consumer_offsets"):
         distlog.create(str(tmp_path / name))
-    made = [Parts(tmp_path)]
-    yield made[0]
-    made[0].close()
+    created = [Parts(tmp_path)]
+    yield created[0]
+    created[0].close()
 
 
 def commit(parts: Parts, offset: int) -> None:
     """Commit a position outside of transactions."""
-    told = []
-    parts.groups.offsets.commit(GROUP, {("clicks", 0): Position(offset)}, told.append)
-    until(lambda: told == [FINE])
+    codes = []
+    parts.groups.offsets.commit(GROUP, {("clicks", 0): Position(offset)}, codes.append)
+    until(lambda: codes == [FINE])
 
 
 def fetched(parts: Parts, *, stable: bool = False) -> int | ErrorCode | None:
-    found = parts.groups.offsets.fetch(GROUP, [("clicks", 0)], stable=stable)["clicks", 0]
-    return found.offset if isinstance(found, Position) else found
+    actual = parts.groups.offsets.fetch(GROUP, [("clicks", 0)], stable=stable)["clicks", 0]
+    return actual.offset if isinstance(actual, Position) else actual
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -104,24 +104,24 @@ def test_a_position_that_is_committed_behind_that_of_a_transaction_counts_howeve
 
 
 def test_a_commit_that_is_on_its_way_makes_a_transaction_wait() -> None:
-    gateway, told, appended = Gateway(), list[ErrorCode](), list[object]()
+    gateway, codes, appended = Gateway(), list[ErrorCode](), list[object]()
     gateway.store.held = True
-    gateway.offsets.commit(GROUP, {("clicks", 0): Position(3)}, told.append)
+    gateway.offsets.commit(GROUP, {("clicks", 0): Position(3)}, codes.append)
     in_transaction = partial(gateway.offsets.commit_in_transaction, GROUP, {("clicks", 0): Position(7)}, 1)
     with pytest.raises(GroupRefusedError, match="coordinator_load_in_progress"):
         in_transaction(appended.append)
-    assert (told, appended) == ([], [])
+    assert (codes, appended) == ([], [])
     gateway.store.release()
     in_transaction(appended.append)
-    assert (told, len(appended)) == ([FINE], 1)
+    assert (codes, len(appended)) == ([FINE], 1)
 
 
 def test_a_group_that_is_deleted_takes_what_transactions_brought_with_it(parts: Parts) -> None:
     producer = parts.begin()
     parts.commit_offset(producer, 7)
-    told: list[ErrorCode] = []
-    parts.groups.admin.delete(GROUP, told.append)
-    until(lambda: told == [FINE])
+    codes: list[ErrorCode] = []
+    parts.groups.admin.delete(GROUP, codes.append)
+    until(lambda: codes == [FINE])
     parts.coordinator.end(ID, producer, is_committed=True)
     assert fetched(parts) is None
     assert fetched(parts.killed()) is None
@@ -166,7 +166,7 @@ def test_who_leads_the_positions_no_more_appends_none(gateway: GatewayServer) ->
         producer = RawProducer(wire)
         producer.init()
         producer.add_offsets()
-        # another gateway takes over, and this one has not heard of it
+        # another gateway takes over, and this one has not noticed
         other = OffsetsTopic(gateway.root, linger_ms=0)
         other.begin([other.open() and other.partition_of(GROUP)])
         ends = distlog.open(f"{gateway.root}/{OFFSETS_TOPIC}").end_offsets()

@@ -53,19 +53,19 @@ def test_a_reader_of_committed_records_stops_before_what_is_undecided(gateway: G
         producer.init()
         producer.add(("clicks", 0))
         producer.send(b"a")
-        told = fetching(reader, 0, isolation_level=1)
-        assert (told.high_watermark, told.last_stable_offset, told.records) == (1, 0, b"")
+        reply = fetching(reader, 0, isolation_level=1)
+        assert (reply.high_watermark, reply.last_stable_offset, reply.records) == (1, 0, b"")
         assert fetching(reader, 0).records
         waiting = reader.send(
             FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], isolation_level=1, max_wait_ms=20_000)
         )
         producer.end(committed=False)
         (topic,) = reader.answer(FETCH, 12, waiting).responses
-        (told,) = topic.partitions
-        assert (told.high_watermark, told.last_stable_offset) == (2, 2)
-        assert [(each.producer_id, each.first_offset) for each in told.aborted_transactions] == [
-            (producer.producer_id, 0)
-        ]
+        (reply,) = topic.partitions
+        assert (reply.high_watermark, reply.last_stable_offset) == (2, 2)
+        assert [
+            (transaction.producer_id, transaction.first_offset) for transaction in reply.aborted_transactions
+        ] == [(producer.producer_id, 0)]
 
 
 def test_the_latest_offset_of_a_reader_of_committed_records_is_the_last_stable_one(gateway: GatewayServer) -> None:
@@ -74,8 +74,8 @@ def test_the_latest_offset_of_a_reader_of_committed_records_is_the_last_stable_o
         producer.init()
         producer.add(("clicks", 0))
         producer.send(b"a")
-        asked = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
-        topics = (ListOffsetsTopic(name="clicks", partitions=(asked,)),)
+        requested = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+        topics = (ListOffsetsTopic(name="clicks", partitions=(requested,)),)
         ends = []
         for level in (0, 1):
             body = wire.ask(LIST_OFFSETS, 7, replica_id=-1, isolation_level=level, topics=topics)
@@ -122,11 +122,11 @@ def test_a_producer_that_goes_on_gets_the_next_epoch_and_the_same_when_it_asks_a
     with Wire(gateway) as wire:
         producer = RawProducer(wire)
         producer.init()
-        before = producer.producer_id, producer.epoch
+        previous = producer.producer_id, producer.epoch
         assert producer.init(again=True) is FINE
         after = producer.producer_id, producer.epoch
-        assert after == (before[0], before[1] + 1)
-        producer.producer_id, producer.epoch = before
+        assert after == (previous[0], previous[1] + 1)
+        producer.producer_id, producer.epoch = previous
         assert producer.init(again=True) is FINE
         assert (producer.producer_id, producer.epoch) == after
 
@@ -151,10 +151,10 @@ def test_partitions_that_are_not_there_are_not_added_and_nor_are_the_others(gate
     with Wire(gateway) as wire:
         producer = RawProducer(wire)
         producer.init()
-        unknown, rest = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
-        assert producer.add(("clicks", 0), ("clicks", 7), ("none", 0)) == [rest, unknown, unknown]
-        own = ErrorCode.invalid_topic_exception
-        assert producer.add(("__consumer_offsets", 0), ("__transaction_state", 0)) == [own, own]
+        unknown, not_attempted = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
+        assert producer.add(("clicks", 0), ("clicks", 7), ("none", 0)) == [not_attempted, unknown, unknown]
+        own_value = ErrorCode.invalid_topic_exception
+        assert producer.add(("__consumer_offsets", 0), ("__transaction_state", 0)) == [own_value, own_value]
         assert producer.end() is ErrorCode.invalid_txn_state
 
 
@@ -185,10 +185,14 @@ def test_transactions_are_listed_and_described(gateway: GatewayServer) -> None:
         for producer in (open_, idle):
             producer.init()
         open_.add(("clicks", 0), ("clicks", 1))
-        (told,) = wire.ask(65, 0, transactional_ids=("payments",)).transaction_states
-        assert (told.error_code, told.transaction_state, told.producer_id) == (FINE, "Ongoing", open_.producer_id)
-        assert [(each.topic, each.partitions) for each in told.topics] == [("clicks", (0, 1))]
-        # what has not begun has the start -1, which kio writes and does not read
+        (response,) = wire.ask(65, 0, transactional_ids=("payments",)).transaction_states
+        assert (response.error_code, response.transaction_state, response.producer_id) == (
+            FINE,
+            "Ongoing",
+            open_.producer_id,
+        )
+        assert [(topic.topic, topic.partitions) for topic in response.topics] == [("clicks", (0, 1))]
+        # a transaction that has not started has the start -1, which kio writes and does not read
         wire.send(65, 0, transactional_ids=("refunds", "nobody"))
         frame = wire.frame()
         assert frame.count((-1).to_bytes(8, "big", signed=True)) == 2
@@ -196,10 +200,10 @@ def test_transactions_are_listed_and_described(gateway: GatewayServer) -> None:
         assert ErrorCode.transactional_id_not_found.value.to_bytes(2, "big") + b"\x07nobody" in frame
         for filters, names in (((), ["payments", "refunds"]), (("Ongoing", "None"), ["payments"])):
             listed = wire.ask(66, 0, state_filters=filters, producer_id_filters=())
-            assert [each.transactional_id for each in listed.transaction_states] == names
+            assert [state.transactional_id for state in listed.transaction_states] == names
         assert listed.unknown_state_filters == ("None",)
         of_one = wire.ask(66, 1, state_filters=(), producer_id_filters=(idle.producer_id,), duration_filter=-1)
-        assert [each.transactional_id for each in of_one.transaction_states] == ["refunds"]
+        assert [state.transactional_id for state in of_one.transaction_states] == ["refunds"]
         long = wire.ask(66, 1, state_filters=(), producer_id_filters=(), duration_filter=3_600_000)
         assert long.transaction_states == ()
 
@@ -221,9 +225,9 @@ def test_transactions_are_listed_by_a_pattern_of_their_ids(
     with Wire(gateway) as wire:
         for id_ in ("payments", "refunds"):
             RawProducer(wire, id_).init()
-        told = wire.plain(66, 2, duration_filter=-1, transactional_id_pattern=pattern)
-    listed = [each.transactional_id for each in told.transaction_states]
-    assert (told.error_code if told.error_code is not FINE else listed) == names
+        response = wire.plain(66, 2, duration_filter=-1, transactional_id_pattern=pattern)
+    listed = [state.transactional_id for state in response.transaction_states]
+    assert (response.error_code if response.error_code is not FINE else listed) == names
 
 
 def test_a_list_of_transactions_is_not_taken_for_whole_while_some_are_loaded(
@@ -232,14 +236,14 @@ def test_a_list_of_transactions_is_not_taken_for_whole_while_some_are_loaded(
     with Wire(gateway) as wire:
         assert wire.ask(66, 0, state_filters=(), producer_id_filters=()).error_code is FINE
         monkeypatch.setattr(Coordination, "is_loading", True)
-        told = wire.ask(66, 0, state_filters=(), producer_id_filters=())
-        assert told.error_code is ErrorCode.coordinator_load_in_progress
+        response = wire.ask(66, 0, state_filters=(), producer_id_filters=())
+        assert response.error_code is ErrorCode.coordinator_load_in_progress
 
 
 def test_a_producer_adds_its_partitions_again_where_the_storage_of_a_topic_did_not_answer(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """librdkafka gives its transaction up at any code of storage. The log has what the code does not tell."""
+    """librdkafka gives its transaction up at any code of storage. The log has the details."""
     # the log of the process does not have this text yet
     error = f"no answer, {uuid.uuid4().hex}"
 
@@ -252,5 +256,5 @@ def test_a_producer_adds_its_partitions_again_where_the_storage_of_a_topic_did_n
         with monkeypatch.context() as patches:
             patches.setattr(gateway.broker.metadata, "clients_topic", fail)
             assert producer.add(("clicks", 0)) == [ErrorCode.coordinator_not_available]
-        assert f"a look at a topic failed: {error}" in caplog.messages
+        assert f"reading a topic failed: {error}" in caplog.messages
         assert producer.add(("clicks", 0)) == [FINE]

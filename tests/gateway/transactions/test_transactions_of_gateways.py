@@ -53,10 +53,10 @@ def values(address: Address) -> list[bytes]:
 def test_coordinators_of_an_id_and_of_a_group_at_two_gateways_end_a_transaction_as_one(
     begin: Any, address: Address
 ) -> None:
-    one, two = pair(begin)
-    id_, group = group_of(one), group_of(two)
-    with Wire(one) as wire, Wire(two) as elsewhere:
-        assert [coordinator(each, id_).port for each in (wire, elsewhere)] == [one.port] * 2
+    first, two = pair(begin)
+    id_, group = group_of(first), group_of(two)
+    with Wire(first) as wire, Wire(two) as elsewhere:
+        assert [coordinator(member, id_).port for member in (wire, elsewhere)] == [first.port] * 2
         assert RawProducer(elsewhere, id_).init() is ErrorCode.not_coordinator
         producer = ProducerOfTwo(wire, elsewhere, id_, group)
         assert producer.init() is FINE
@@ -72,22 +72,22 @@ def test_coordinators_of_an_id_and_of_a_group_at_two_gateways_end_a_transaction_
 def test_another_gateway_finishes_what_was_decided_and_the_producer_goes_on_there(
     begin: Any, address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = pair(begin)
-    id_, group = group_of(one), group_of(two)
-    with Wire(one) as wire, Wire(two) as elsewhere:
+    first, two = pair(begin)
+    id_, group = group_of(first), group_of(two)
+    with Wire(first) as wire, Wire(two) as elsewhere:
         producer = ProducerOfTwo(wire, elsewhere, id_, group)
         producer.init()
         end = HostedTopic.end_transaction
 
-        def failing(hosted: HostedTopic, *given: Any, **named: Any) -> Any:
-            if hosted in one.broker.metadata.loaded.values():
+        def failing(hosted: HostedTopic, *arguments: Any, **named: Any) -> Any:
+            if hosted in first.broker.metadata.loaded.values():
                 raise StorageError("no answer")
-            return end(hosted, *given, **named)
+            return end(hosted, *arguments, **named)
 
         monkeypatch.setattr(HostedTopic, "end_transaction", failing)
         assert producer.commit(5) == [FINE] * 5
         assert (values(address), position(elsewhere, group=group, stable=True)) == ([], UNSTABLE)
-        one.stop()
+        first.stop()
         until(lambda: coordinator(elsewhere, id_).port == two.port and not is_loading(two))
         # the topics of a transaction are ended side by side
         until(lambda: values(address) == [b"5"] and position(elsewhere, group=group, stable=True) == 5)
@@ -99,18 +99,18 @@ def test_another_gateway_finishes_what_was_decided_and_the_producer_goes_on_ther
 def test_a_coordinator_that_lost_its_lease_and_does_not_know_decides_and_ends_nothing(
     begin: Any, until_soon: Any, address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = pair(begin)
-    id_, lease = group_of(one), one.broker.cluster
+    first, two = pair(begin)
+    id_, lease = group_of(first), first.broker.cluster
     held, term = lease.held_partitions, lease.term
-    with Wire(one) as zombie, Wire(two) as wire:
+    with Wire(first) as zombie, Wire(two) as wire:
         stopped = RawProducer(zombie, id_)
         stopped.init()
         stopped.add(("clicks", 0))
         stopped.send(b"a")
-        stop_syncing(monkeypatch, one)
+        stop_syncing(monkeypatch, first)
         until_soon(lambda: not lease.held_partitions)
         until_soon(lambda: coordinator(wire, id_).port == two.port and not is_loading(two))
-        blind(monkeypatch, one, held, term)
+        blind(monkeypatch, first, held, term)
         following = RawProducer(wire, id_)
         until(lambda: following.init() is FINE)
         assert stopped.send(b"b") is ErrorCode.invalid_producer_epoch
@@ -119,9 +119,9 @@ def test_a_coordinator_that_lost_its_lease_and_does_not_know_decides_and_ends_no
         following.add(("clicks", 0))
         following.send(b"c")
         # it has the decision of the transaction before in memory
-        (state,) = one.broker.transactions.coordinator.states([id_])
-        log = TransactionLog(one.broker.metadata, now_ms, lambda: 50)
-        ends = TransactionEnds(one.broker.metadata, one.broker.fetches, log, now_ms)
+        (state,) = first.broker.transactions.coordinator.states([id_])
+        log = TransactionLog(first.broker.metadata, now_ms, lambda: 50)
+        ends = TransactionEnds(first.broker.metadata, first.broker.fetches, log, now_ms)
         ends.end(state.decided(0, is_committed=True))
         assert following.end(committed=False) is FINE
         assert values(address) == []
@@ -133,15 +133,15 @@ def test_a_batch_that_was_checked_before_the_decision_and_comes_after_it_is_refu
     parts, other = Parts(memory_url), Parts(memory_url, port=9093)
     producer = parts.begin()
     parts.coordinator.add_partitions(ID, producer, [("clicks", 0)])
-    make, left = other.services.fence, [1]
+    make, remaining = other.services.fence, [1]
 
     def overtaken(*about: Any) -> Any:
         check = make(*about)
 
         def checked(snapshot: Any) -> None:
             check(snapshot)
-            if left:
-                left.pop()
+            if remaining:
+                remaining.pop()
                 parts.coordinator.end(ID, producer, is_committed=True)
 
         return checked
@@ -151,16 +151,19 @@ def test_a_batch_that_was_checked_before_the_decision_and_comes_after_it_is_refu
         other.send(producer, b"late")
     parts.topic("clicks").append([{"value": b"plain"}])
     assert parts.seen()[0] == [b"plain"]
-    for each in (parts, other):
-        each.close()
+    for gateway_parts in (parts, other):
+        gateway_parts.close()
 
 
 def test_transactions_are_listed_by_the_gateway_that_coordinates_them(begin: Any) -> None:
-    one, two = pair(begin)
-    id_ = group_of(one)
-    with Wire(one) as wire, Wire(two) as elsewhere:
+    first, two = pair(begin)
+    id_ = group_of(first)
+    with Wire(first) as wire, Wire(two) as elsewhere:
         RawProducer(wire, id_).init()
-        listed = [each.ask(66, 0, state_filters=(), producer_id_filters=()) for each in (wire, elsewhere)]
-        assert [[each.transactional_id for each in told.transaction_states] for told in listed] == [[id_], []]
+        listed = [member.ask(66, 0, state_filters=(), producer_id_filters=()) for member in (wire, elsewhere)]
+        assert [[state.transactional_id for state in response.transaction_states] for response in listed] == [
+            [id_],
+            [],
+        ]
         with pytest.raises(TransactionRefusedError, match="not_coordinator"):
             two.broker.transactions.coordinator.states([id_])
