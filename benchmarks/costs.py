@@ -1,4 +1,4 @@
-"""What a day of a topic costs on S3: a model of requests and storage, and docs/costs.md, which it writes.
+"""The cost of a day of a topic on S3: a model of requests and storage, and docs/costs.md, which it writes.
 
     python -m benchmarks.costs > docs/costs.md
 
@@ -35,13 +35,14 @@ DAY_S, DAYS_A_MONTH = 86_400, 30
 APPEND_S, MAINTAIN_S, KEPT_DAYS, REMOVED_DAYS, COMMIT_DAYS = 1, 60, 7, 1, 7
 #: The same seconds for those who can wait.
 SLOW = 10, 900
-#: What one task writes in a second, at most; and the memory of a task of Spark that merges.
+#: The most bytes that one task writes in a second; and the memory of a task of Spark that merges.
 TASK_BYTES, TASK_MEMORY = 100_000_000, 4 << 30
-#: What a commit says of a segment with files of its own, of a part of a bundle, and of one that is removed.
+#: The bytes in a commit for a segment with its own files, for a part of a bundle, and for a removed segment.
 ADD_BYTES, PART_ADD_BYTES, REMOVE_BYTES = 550, 15, 2
-#: A checkpoint is two files, comes after so many commits or bytes of them, and has so many bytes for each segment.
+#: A checkpoint is two files, comes after this number of commits or their bytes, and has this number of bytes for each
+#: segment.
 CHECKPOINT_COMMITS, CHECKPOINT_COMMIT_BYTES, CHECKPOINT_ROW_BYTES = 100, 8 << 20, 32
-#: Vacuum keeps a checkpoint of each so many commits. A listing has so many keys, and so many go with one DELETE.
+#: Vacuum keeps one checkpoint of this number of commits. A listing, and one DELETE, have up to KEYS keys.
 KEPT_CHECKPOINT_COMMITS, KEYS = 1000, 1000
 #: Measured on one core: the bytes of small batches that a merge reads, checks, joins and writes in a second; its time
 #: for each part; and what of that the driver alone does, which plans and commits.
@@ -63,12 +64,12 @@ class Requests:
         return Requests(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     def times(self, count: int) -> Requests:
-        """So many times these."""
+        """The requests of `count` repetitions."""
         return Requests(*(getattr(self, name) * count for name in self.__slots__))
 
     @property
     def dollars(self) -> float:
-        """What they cost."""
+        """The price."""
         return (self.puts + self.lists) * PUT_DOLLARS + self.gets * GET_DOLLARS
 
 
@@ -90,12 +91,12 @@ def segment_puts(log_bytes: int, part_bytes: int | None = None) -> int:
 
 
 def ranges(size: int) -> int:
-    """The requests that read so many adjacent bytes."""
+    """The requests that read `size` adjacent bytes."""
     return ceil(size / RANGE_BYTES)
 
 
 def append(part_bytes: int, partitions: int, tasks: int) -> Requests:
-    """One append of `part_bytes` by each task into each partition: the bundles, a look for news, the commit."""
+    """One append of `part_bytes` by each task into each partition: the bundles, a check for news, the commit."""
     if partitions > 1 and part_bytes <= LARGEST_PART:
         data = object_puts(part_bytes * partitions)
     else:
@@ -108,7 +109,7 @@ def append(part_bytes: int, partitions: int, tasks: int) -> Requests:
 
 
 class Segment(NamedTuple):
-    """A segment of a partition, its bytes; so many partitions `share` its bundle, 0 for files of its own."""
+    """A segment of a partition, its bytes; `share` partitions are in its bundle, 0 for files of its own."""
 
     size: int
     share: int
@@ -116,7 +117,7 @@ class Segment(NamedTuple):
 
 @cache
 def _reads(segment: Segment, share: int, partitions: int) -> int:
-    """The requests that read such a segment of each partition, if `share` partitions are read at once."""
+    """The requests that read the segment of each partition, if `share` partitions are read at once."""
     if not segment.share:
         return partitions * ranges(segment.size)
     begins = sorted({*range(0, partitions, segment.share), *range(0, partitions, share)})
@@ -132,11 +133,11 @@ class Merge:
 
     @classmethod
     def of(cls, group: tuple[Segment, ...], partitions: int, job_bytes: int) -> Merge:
-        """The merge of such a group."""
+        """The merge of a group of this kind."""
         size, kinds, part_bytes = sum(segment.size for segment in group), Counter(group), upload_bytes(job_bytes)
         most = min(job_bytes // max(size, 1), JOB_SEGMENTS * max(1, job_bytes // JOB_BYTES) // len(group))
         share = max(1, min(partitions, most))
-        gets = sum(count * _reads(one, share, partitions) for one, count in kinds.items())
+        gets = sum(count * _reads(segment_, share, partitions) for segment_, count in kinds.items())
         if partitions == 1 or size > LARGEST_PART:
             return cls(Requests(partitions * segment_puts(size, part_bytes), gets), Segment(size, 0))
         shared = max(1, min(share, LARGEST_BUNDLE // size))
@@ -153,7 +154,7 @@ class Merging:
     partitions: int
     job_bytes: int = JOB_BYTES
     live: list[Segment] = field(default_factory=list)
-    # of those that are live, for the planner: the lists are long, and each run of a day needs all of it
+    # of the live ones, for the planner: the lists are long, and each run of a day needs all values
     sizes: array[int] = field(default_factory=lambda: array("q"))
     requests: Requests = Requests()
     merged: int = 0
@@ -161,7 +162,7 @@ class Merging:
     copied: int = 0
 
     def add(self, segment: Segment, count: int) -> None:
-        """Have so many more of such segments."""
+        """Add `count` equal segments."""
         self.live += [segment] * count
         self.sizes.extend([segment.size] * count)
 
@@ -169,14 +170,14 @@ class Merging:
         """Merge what is worth it."""
         for start, end in reversed(_groups(self.sizes)):
             group = tuple(self.live[start:end])
-            done = _merge(group, self.partitions, self.job_bytes)
-            self.live[start:end] = [done.made]
-            self.sizes[start:end] = array("q", [done.made.size])
-            self.requests += done.requests
+            merge = _merge(group, self.partitions, self.job_bytes)
+            self.live[start:end] = [merge.made]
+            self.sizes[start:end] = array("q", [merge.made.size])
+            self.requests += merge.requests
             self.merged, self.made, self.copied = (
                 self.merged + len(group),
                 self.made + 1,
-                self.copied + done.made.size,
+                self.copied + merge.made.size,
             )
 
 
@@ -185,12 +186,14 @@ _LIMITS = limits_of(TopicConfig())
 
 
 def _groups(sizes: array[int]) -> list[tuple[int, int]]:
-    """What `plan_merge` finds in a partition with segments of these sizes, all of one time."""
+    """The groups that `plan_merge` finds in a partition with these sizes, all of one time."""
     count, none = len(sizes), np.zeros(len(sizes), np.int64)
-    found, waiting = np.empty((2, count + 1, 2), np.int64)
+    groups_found, waiting = np.empty((2, count + 1, 2), np.int64)
     offsets = np.arange(count)
-    facts = (none, np.frombuffer(sizes, np.int64), offsets, offsets + 1, none, none, none + 1, none[:1])
-    return [(first, end) for first, end in found[: find_groups(*facts, _LIMITS, waiting, found)].tolist()]
+    columns = (none, np.frombuffer(sizes, np.int64), offsets, offsets + 1, none, none, none + 1, none[:1])
+    return [
+        (first, end) for first, end in groups_found[: find_groups(*columns, _LIMITS, waiting, groups_found)].tolist()
+    ]
 
 
 # ---
@@ -199,9 +202,9 @@ def _groups(sizes: array[int]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Day:
-    """A day, or so many `seconds`, at `rate` bytes a second: an append every `append_s`, a merge every `maintain_s`.
+    """A day, or `seconds`, at `rate` bytes a second: an append every `append_s`, a merge every `maintain_s`.
 
-    Each run of `maintain` opens the topic anew, unless it `stays`. A consumer looks `looks` times for each append.
+    Each run of `maintain` opens the topic again, unless it `stays`. A consumer looks `looks` times for each append.
     """
 
     rate: int
@@ -222,7 +225,7 @@ class Day:
 
     @property
     def part_bytes(self) -> int:
-        """What a task writes into a partition in an append."""
+        """The bytes that a task writes into a partition in an append."""
         return self.rate * self.append_s // (self.tasks * self.partitions)
 
     @property
@@ -232,7 +235,7 @@ class Day:
 
     @property
     def add_bytes(self) -> int:
-        """What a commit says of a segment that an append adds."""
+        """The bytes in a commit for a segment that an append adds."""
         return PART_ADD_BYTES if self.share else ADD_BYTES
 
     @property
@@ -262,13 +265,13 @@ class Day:
 
     @property
     def openings(self) -> Requests:
-        """What the runs of `maintain` read of the commit log: what came since the run before, or since a checkpoint.
+        """The commits that the runs of `maintain` read: what came since the run before, or since a checkpoint.
 
         And its looks for a commit that is not there yet: one at its begin, and one before each of two commits.
         """
         since = ceil(self.maintain_s / self.append_s)
-        each = since if self.stays else min(since, CHECKPOINT_COMMITS // 2) + 2
-        return Requests(0, each + 3).times(self.runs)
+        commits_read = since if self.stays else min(since, CHECKPOINT_COMMITS // 2) + 2
+        return Requests(0, commits_read + 3).times(self.runs)
 
     @property
     def merges(self) -> Requests:
@@ -277,9 +280,9 @@ class Day:
 
     @property
     def merge_commit_bytes(self) -> int:
-        """What the commits of merges say."""
+        """The bytes of the commits of merges."""
         merging = self.merging
-        adds = PART_ADD_BYTES if any(one.share for one in merging.live) else ADD_BYTES
+        adds = PART_ADD_BYTES if any(segment_.share for segment_ in merging.live) else ADD_BYTES
         return self.partitions * (REMOVE_BYTES * merging.merged + adds * merging.made)
 
     @property
@@ -314,7 +317,10 @@ class Day:
         """The objects with data that come into being."""
         merging = self.merging
         bundles = self.tasks * (1 if self.share else 3 * self.partitions)
-        files = [3 * self.partitions if not one.share else self.partitions // one.share for one in merging.live]
+        files = [
+            3 * self.partitions if not segment_.share else self.partitions // segment_.share
+            for segment_ in merging.live
+        ]
         return self.count * bundles + merging.made * (sum(files) // max(len(files), 1))
 
     @property
@@ -330,11 +336,11 @@ class Day:
     @property
     def vacuuming(self) -> Requests:
         """Vacuum: two commits, a day of commits that are read, listings, and files that go."""
-        own = self.partitions if any(not one.share for one in self.merging.live) else 0
-        kept = self.commits * (COMMIT_DAYS if self.seconds == DAY_S else 1)
-        pages = ceil(kept / KEYS) + ceil(own / KEYS) + own + ceil(self.objects / KEYS) + 3
-        gone = ceil((self.objects + self.commits) / KEYS)
-        return Requests(2, self.commits + 10, pages, gone).times(self.vacuums)
+        own_files = self.partitions if any(not segment_.share for segment_ in self.merging.live) else 0
+        commits_kept = self.commits * (COMMIT_DAYS if self.seconds == DAY_S else 1)
+        pages = ceil(commits_kept / KEYS) + ceil(own_files / KEYS) + own_files + ceil(self.objects / KEYS) + 3
+        deleted = ceil((self.objects + self.commits) / KEYS)
+        return Requests(2, self.commits + 10, pages, deleted).times(self.vacuums)
 
     @property
     def upkeep(self) -> Requests:
@@ -354,8 +360,10 @@ class Day:
     def scan(self) -> Requests:
         """A process that opens the topic, and reads all that is there."""
         live, days = Counter(self.merging.live), self.kept_days if self.seconds == DAY_S else 1
-        whole = sum(count * _reads(one, one.share or 1, self.partitions) for one, count in live.items())
-        return Requests(0, int(whole * days) + CHECKPOINT_COMMITS // 2 + 3, 0)
+        reads = sum(
+            count * _reads(segment_, segment_.share or 1, self.partitions) for segment_, count in live.items()
+        )
+        return Requests(0, int(reads * days) + CHECKPOINT_COMMITS // 2 + 3, 0)
 
     @property
     def readers(self) -> Requests:
@@ -373,8 +381,8 @@ class Day:
     @property
     def metadata_gigabytes(self) -> float:
         """The commits and checkpoints that are kept."""
-        kept = 2 + COMMIT_DAYS * self.commits / KEPT_CHECKPOINT_COMMITS
-        return (COMMIT_DAYS * self.commit_bytes + kept * self.checkpoint_bytes) / 1e9
+        checkpoints_kept = 2 + COMMIT_DAYS * self.commits / KEPT_CHECKPOINT_COMMITS
+        return (COMMIT_DAYS * self.commit_bytes + checkpoints_kept * self.checkpoint_bytes) / 1e9
 
     @property
     def storage_dollars(self) -> tuple[float, float]:
@@ -403,7 +411,7 @@ class Day:
     def dollars(self) -> float:
         """All that S3 charges for the day."""
         requests = self.appends, self.merges, self.upkeep, self.readers
-        return sum(each.dollars for each in requests) + sum(self.storage_dollars)
+        return sum(requests.dollars for requests in requests) + sum(self.storage_dollars)
 
 
 RATES = {1_000_000: "1 MB/s", 10_000_000: "10 MB/s", 100_000_000: "100 MB/s", 1_000_000_000: "1 GB/s"}
@@ -437,10 +445,11 @@ def _dollars(amount: float) -> str:
 def page() -> str:
     """The text of docs/costs.md."""
     fast, slow = (
-        "\n".join(f"| {' | '.join(row)} |" for row in rows(*each)) for each in ((APPEND_S, MAINTAIN_S), SLOW)
+        "\n".join(f"| {' | '.join(row)} |" for row in rows(*intervals))
+        for intervals in ((APPEND_S, MAINTAIN_S), SLOW)
     )
     most, waits = Day(1_000_000_000, 10_000), Day(1_000_000_000, 10_000, *SLOW)
-    facts = {
+    columns = {
         "fast": fast,
         "slow": slow,
         "commits": f"{most.commit_bytes / 1e9:,.0f}",
@@ -457,7 +466,7 @@ def page() -> str:
         "stored": _dollars(sum(waits.storage_dollars)),
         "all": _dollars(waits.dollars),
     }
-    return TEMPLATE.format(**facts)
+    return TEMPLATE.format(**columns)
 
 
 TEMPLATE = (Path(__file__).parent / "costs.md").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
     python -m benchmarks.kafka_directory [GIGABYTES]
 
 The batches have 16 KiB, as with Kafka clients. The peer of the export is `cp` of the files that it made, and a
-sync of them, on the same disk. The peer of the adoption is reading the files. It reads the headers of batches and
+sync, on the same disk. The peer of the adoption is reading the files. It reads the headers of batches and
 at indexes alone: one page in four of a log that is not in memory.
 A row's `ratio` is how many times faster distlog is.
 """
