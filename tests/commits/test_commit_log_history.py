@@ -128,10 +128,3 @@ def test_an_old_writer_cannot_write_into_the_new_topic(storage: Storage, log: Co
     with pytest.raises(TopicNotFoundError, match="dropped"):
         old_writer.refresh(old_snapshot)
     assert log.load() == created
-
-
-def test_two_drops_are_one(storage: Storage, log: CommitLog) -> None:
-    created = log.create(1, CONFIG)
-    drop(commit_log(storage), created)
-    with pytest.raises(CommitConflictError, match="dropped"):
-        drop(log, created)

@@ -72,14 +72,6 @@ def test_a_write_for_another_topic_than_the_paths_is_refused(topic: distlog.Topi
         source.streamWriter(schema, overwrite=False)
 
 
-def test_nothing_is_seen_before_the_commit(topic: distlog.Topic) -> None:
-    planned = writer(topic.url)
-    message = write(planned, "a")
-    assert values(topic) == []
-    commit(planned, message)
-    assert values(topic) == ["a"]
-
-
 def test_only_the_attempt_that_spark_chose_counts(topic: distlog.Topic) -> None:
     planned = writer(topic.url)
     write(planned, "a")

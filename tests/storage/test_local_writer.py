@@ -104,15 +104,6 @@ def test_a_write_that_takes_a_part_is_gone_on_with(
     assert storage.read("a") == b"".join(pieces)
 
 
-def test_a_full_disk_is_named_with_the_file_and_nothing_stays(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "writev", raising(errno.ENOSPC))
-    with pytest.raises(StorageError, match=r"No space left on device.*a\.log"):
-        write_in_pieces(storage, "a.log", [2 * GATHERED])
-    assert os.listdir(storage.url) == []
-
-
 def test_a_file_that_lacks_a_block_is_never_closed_as_if_it_were_whole(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
