@@ -30,8 +30,8 @@ from full_disk import disk as disk
 from histories import commit_log, topic_storage, topic_with_checkpoints
 from hypothesis import settings
 from partition_logs import folder as folder
-from partition_logs import let_go_of_the_dead
 from partition_logs import rebooted as rebooted
+from partition_logs import release_dead
 from searches import FACTOR
 from spark_python import forked_python
 
@@ -126,7 +126,7 @@ def _rank(item: pytest.Item) -> int:
 def nothing_is_left_over() -> Iterator[None]:
     """No descriptors of processes that a story of crashes ended, which are thousands, and no files in memory."""
     yield
-    let_go_of_the_dead()
+    release_dead()
     memory_files.hold()
 
 
@@ -146,7 +146,7 @@ def s3_server(running_s3: S3Server) -> Iterator[S3Server]:
     """An S3 server that forgets everything after each file: a listing of moto's looks at every key that it has."""
     yield running_s3
     if "DISTLOG_TEST_S3_ENDPOINT" not in os.environ:
-        _begin_anew(running_s3)
+        restart(running_s3)
 
 
 @pytest.fixture(scope="session")
@@ -158,13 +158,13 @@ def running_s3() -> Iterator[S3Server]:
     pytest.importorskip("moto.server")
     server = moto_server.started()
     host, port = server.get_host_and_port()
-    made = S3Server(f"http://{host}:{port}", "a-test-key", "a-test-secret", "distlog-test")
-    _begin_anew(made)
-    yield made
+    s3_server = S3Server(f"http://{host}:{port}", "a-test-key", "a-test-secret", "distlog-test")
+    restart(s3_server)
+    yield s3_server
     server.stop()
 
 
-def _begin_anew(moto: S3Server) -> None:
+def restart(moto: S3Server) -> None:
     for method, path in (("POST", "moto-api/reset"), ("PUT", moto.bucket)):
         urlopen(Request(f"{moto.endpoint}/{path}", method=method), timeout=60).close()
 
@@ -215,9 +215,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name, program in forked_python().items():
             patch.setenv(name, program)
-        made = _session(spark_session, folder)
-    yield made
-    made.stop()
+        session = _session(spark_session, folder)
+    yield session
+    session.stop()
 
 
 def _session(spark_session: Any, folder: Path) -> Any:

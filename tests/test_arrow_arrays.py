@@ -113,10 +113,10 @@ def test_values_of_python_go_to_arrow(
     expected, first = pa.array(values * times, kind), pa.scalar(values[0], kind)
     # it would import pandas
     monkeypatch.delattr(pa, "array")
-    made = column_of(values * times, kind)
-    made.validate(full=True)
-    assert made.equals(expected)
-    assert made.null_count == expected.null_count
+    column = column_of(values * times, kind)
+    column.validate(full=True)
+    assert column.equals(expected)
+    assert column.null_count == expected.null_count
     assert scalar_of(values[0], kind).equals(first)
 
 
@@ -220,16 +220,16 @@ def test_numbers_that_a_column_cannot_have_are_never_other_ones(values: object, 
 
 
 def test_numbers_of_other_kinds_that_a_column_can_have_are_taken() -> None:
-    given = ([], [1.0, 2.0], np.array([7], np.uint64), range(3))
-    assert [integers(values, pa.int32()).to_pylist() for values in given] == [[], [1, 2], [7], [0, 1, 2]]
+    columns = ([], [1.0, 2.0], np.array([7], np.uint64), range(3))
+    assert [integers(values, pa.int32()).to_pylist() for values in columns] == [[], [1, 2], [7], [0, 1, 2]]
 
 
 @pytest.mark.long
 def test_a_fork_says_nothing_though_arrow_imports_pandas_before_it() -> None:
     # as Spark's first session forks
     code = "import subprocess, distlog.core.arrays; subprocess.run(['true'], preexec_fn=int, check=True)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -171,18 +171,18 @@ def test_what_a_topic_sets_is_stored_even_if_it_is_the_default() -> None:
 
 
 def test_defaults_are_for_what_a_topic_does_not_set_itself_and_are_not_stored() -> None:
-    own = TopicConfig.parse({"retention.ms": "604800000", "segment.ms": 5})
-    config = own.with_defaults({"retention.ms": 1, "segment.ms": 2, "retention.bytes": 3})
+    topic_config = TopicConfig.parse({"retention.ms": "604800000", "segment.ms": 5})
+    config = topic_config.with_defaults({"retention.ms": 1, "segment.ms": 2, "retention.bytes": 3})
     assert (config.retention_ms, config.segment_ms, config.retention_bytes) == (604_800_000, 5, 3)
-    assert config.overrides() == own.overrides()
+    assert config.overrides() == topic_config.overrides()
     reset = config.changed({"segment.ms": None, "retention.bytes": 3})
     assert (reset.segment_ms, reset.retention_bytes) == (2, 3)
     assert reset.overrides() == {"retention.ms": "604800000", "retention.bytes": "3"}
 
 
 def test_a_default_that_contradicts_the_topics_own_compaction_lag_does_not_count() -> None:
-    own = TopicConfig.parse({"min.compaction.lag.ms": 100})
-    config = own.with_defaults({"max.compaction.lag.ms": 50, "retention.ms": 1})
+    topic_config = TopicConfig.parse({"min.compaction.lag.ms": 100})
+    config = topic_config.with_defaults({"max.compaction.lag.ms": 50, "retention.ms": 1})
     assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms, config.retention_ms) == (100, 2**63 - 1, 1)
 
 

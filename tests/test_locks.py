@@ -19,17 +19,17 @@ def lock() -> Any:
 
 def is_free(lock: Any) -> bool:
     """True if another thread can take the lock."""
-    taken = list[bool]()
+    results = list[bool]()
 
-    def take() -> None:
-        taken.append(lock.acquire(blocking=False))
-        if taken[0]:
+    def acquire() -> None:
+        results.append(lock.acquire(blocking=False))
+        if results[0]:
             lock.release()
 
-    thread = threading.Thread(target=take)
+    thread = threading.Thread(target=acquire)
     thread.start()
     thread.join()
-    return taken[0]
+    return results[0]
 
 
 def test_it_is_reentrant_and_excludes_other_threads(lock: Any) -> None:
@@ -42,7 +42,7 @@ def test_an_interrupt_at_any_moment_leaves_it_free(lock: Any) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    old_signal = signal.signal(signal.SIGALRM, interrupt)
     try:
         for _ in range(200):
             with suppress(KeyboardInterrupt):
@@ -53,4 +53,4 @@ def test_an_interrupt_at_any_moment_leaves_it_free(lock: Any) -> None:
             assert is_free(lock)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_signal)

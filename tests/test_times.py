@@ -43,9 +43,9 @@ def test_parts_of_a_millisecond_are_cut_off_as_arrow_does() -> None:
 @pytest.mark.parametrize("more_us", [0, 1, 999])
 def test_a_bound_with_a_part_of_a_millisecond_is_the_next_one(more_us: int) -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678_000 + more_us, tzinfo=timezone.utc)
-    wanted = 1_767_323_045_678 + (more_us > 0)
-    assert to_ms(moment, up=True) == to_ms(moment.isoformat(), up=True) == wanted
-    assert to_ms(np.datetime64(moment.replace(tzinfo=None)), up=True) == wanted
+    expected = 1_767_323_045_678 + (more_us > 0)
+    assert to_ms(moment, up=True) == to_ms(moment.isoformat(), up=True) == expected
+    assert to_ms(np.datetime64(moment.replace(tzinfo=None)), up=True) == expected
     assert to_ms(pd.Timestamp(moment) + pd.Timedelta(1, "ns"), up=True) == 1_767_323_045_679
 
 

@@ -20,7 +20,7 @@ def handle_of(folder: Path) -> TopicHandle:
     return topic.handle
 
 
-def test_a_pickled_handle_knows_the_topic_and_the_time_and_reads_anew(tmp_path: Path) -> None:
+def test_a_pickled_handle_keeps_the_topic_and_the_time_and_loads_again(tmp_path: Path) -> None:
     handle = handle_of(tmp_path)
     copy = pickle.loads(pickle.dumps(handle))
     assert (copy.storage.url, copy.name, copy.clock()) == (handle.storage.url, "log", NOW)
@@ -61,6 +61,6 @@ def test_a_stem_tells_the_version_that_was_read_and_is_new_each_time(tmp_path: P
 
 def test_time_is_not_that_of_a_clock_far_ahead_of_the_storage(tmp_path: Path) -> None:
     handle = handle_of(tmp_path)
-    ahead = dataclasses.replace(handle, clock=lambda: 1 << 60)
-    assert ahead.trusted_ms() < 1 << 50
+    fast_handle = dataclasses.replace(handle, clock=lambda: 1 << 60)
+    assert fast_handle.trusted_ms() < 1 << 50
     assert handle.trusted_ms() == NOW

@@ -14,8 +14,8 @@ import distlog
 
 def records(topic: distlog.Topic) -> list[tuple[bytes | None, bytes | None, int]]:
     now = distlog.open(topic.url)
-    found = (record for partition in range(now.partitions) for record in now.records(partition))
-    return [(record.key, record.value, record.timestamp) for record in found]
+    actual = (record for partition in range(now.partitions) for record in now.records(partition))
+    return [(record.key, record.value, record.timestamp) for record in actual]
 
 
 def test_files_of_growing_sizes_stay_in_order_and_the_newest_of_a_key_is_last(
@@ -35,8 +35,8 @@ def test_files_of_growing_sizes_stay_in_order_and_the_newest_of_a_key_is_last(
 
 def test_a_pattern_and_a_time_format_take_lines_apart(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
     (path,) = written(tmp_path, access__log='ann [1/2/2024 3:04:05] "GET /"\nben [12/11/2024 13:14:15] "PUT /x"\n')
-    given = ("--pattern", r'^(?P<key>\S+) \[(?P<timestamp>[^]]+)\] "(?P<value>.*)"$', "--time-format")
-    cli.ok("append", str(path), *given, "%d/%m/%Y %H:%M:%S")
+    arguments = ("--pattern", r'^(?P<key>\S+) \[(?P<timestamp>[^]]+)\] "(?P<value>.*)"$', "--time-format")
+    cli.ok("append", str(path), *arguments, "%d/%m/%Y %H:%M:%S")
     assert records(topic) == [(b"ann", b"GET /", 1_706_756_645_000), (b"ben", b"PUT /x", 1_731_417_255_000)]
     assert cli("append", str(path), "--pattern", "(?P<key>").status == 2
 
@@ -50,8 +50,11 @@ def test_a_separator_may_be_a_tab(cli: CommandLine, topic: distlog.Topic) -> Non
 def test_a_batch_is_appended_once(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
     (path,) = written(tmp_path, a="1\n2\n")
     batch = ("append", str(path), "--app-id", "load", "--batch-id", "2024-01-01", "--json")
-    found = [cli.ok(*batch).json for _ in range(2)]
-    assert [(each["replayed"], each["offsets"]) for each in found] == [(False, {"0": [0, 2]}), (True, {"0": [0, 2]})]
+    documents = [cli.ok(*batch).json for _ in range(2)]
+    assert [(entry["replayed"], entry["offsets"]) for entry in documents] == [
+        (False, {"0": [0, 2]}),
+        (True, {"0": [0, 2]}),
+    ]
     assert len(records(topic)) == 2
     for wrong in (["--app-id", "load"], ["-", "--app-id", "load", "--batch-id", "1"]):
         assert cli("append", *wrong).status == 2

@@ -31,8 +31,8 @@ def test_the_help_of_no_command_shows_a_python_type(cli: CommandLine) -> None:
 
 
 def test_create_takes_settings_by_kafkas_names(cli: CommandLine) -> None:
-    made = cli.ok("create", "--config", "retention.ms=1000", "--config", "cleanup.policy=compact", "--json").json
-    assert made == {"url": cli.url, "version": 0, "partitions": 1}
+    document = cli.ok("create", "--config", "retention.ms=1000", "--config", "cleanup.policy=compact", "--json").json
+    assert document == {"url": cli.url, "version": 0, "partitions": 1}
     assert distlog.open(cli.url).config.overrides() == {"retention.ms": "1000", "cleanup.policy": "compact"}
 
 
@@ -83,8 +83,8 @@ def test_offsets_are_start_and_end_without_a_time(filled: CommandLine) -> None:
     ],
 )
 def test_offsets_finds_a_time(filled: CommandLine, time: str, offset: int | None, timestamp: int | None) -> None:
-    found = filled.ok("offsets", "--time", time, "--json").json
-    assert found == {"partitions": [{"partition": 0, "offset": offset, "timestamp": timestamp}]}
+    document = filled.ok("offsets", "--time", time, "--json").json
+    assert document == {"partitions": [{"partition": 0, "offset": offset, "timestamp": timestamp}]}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_number_for_which_a_narrow_terminal_has_no_room_is_not_cut_to_another(
     filled: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled.ok("append", stdin=b"x\n" * 2000)
-    (whole,) = {row[2] for row in filled.ok("offsets").rows[1:] if row[0] == "0"}
+    (end,) = {row[2] for row in filled.ok("offsets").rows[1:] if row[0] == "0"}
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     shown = list[str]()
@@ -175,7 +175,7 @@ def test_a_number_for_which_a_narrow_terminal_has_no_room_is_not_cut_to_another(
         monkeypatch.setenv("COLUMNS", columns)
         rows = [line.split() for line in filled.ok("describe").out.splitlines()]
         shown += [row[2] for row in rows if row[:2] == ["0", "0"]]
-    assert shown == [whole, f"{whole[:2]}…"]
+    assert shown == [end, f"{end[:2]}…"]
 
 
 def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

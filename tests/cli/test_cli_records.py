@@ -101,11 +101,11 @@ def test_a_limit_is_reached_across_the_gaps_of_a_compaction(offsets: set[int], s
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/gaps", config=config)
     topic.append([{"key": b"%d" % n if n in offsets else b"again", "value": b"v"} for n in range(401)])
     topic.compact()
-    left = topic.scan(columns=["offset"]).to_table()["offset"].to_pylist()
-    found = reading.batches(topic, [0], reading.Bounds(offset=start), limit, ["offset"])
-    expected = [offset for offset in left if offset >= start][:limit]
-    assert [offset for batch in found for offset in batch.column(0).to_pylist()] == expected
-    assert [each.offset for each in topic.records(start=start, limit=limit)] == expected
+    remaining_offsets = topic.scan(columns=["offset"]).to_table()["offset"].to_pylist()
+    batches = reading.batches(topic, [0], reading.Bounds(offset=start), limit, ["offset"])
+    expected = [offset for offset in remaining_offsets if offset >= start][:limit]
+    assert [offset for batch in batches for offset in batch.column(0).to_pylist()] == expected
+    assert [record.offset for record in topic.records(start=start, limit=limit)] == expected
 
 
 def test_append_takes_lines_of_text_from_standard_input(cli: CommandLine) -> None:
@@ -139,8 +139,8 @@ def test_a_key_decides_the_partition_as_in_kafka(cli: CommandLine) -> None:
 
 def test_an_append_of_nothing_commits_nothing(cli: CommandLine) -> None:
     cli.ok("create")
-    found = cli.ok("append", "--json").json
-    assert (found["version"], found["records"], found["offsets"]) == (None, 0, {})
+    document = cli.ok("append", "--json").json
+    assert (document["version"], document["records"], document["offsets"]) == (None, 0, {})
     assert distlog.open(cli.url).version == 0
 
 

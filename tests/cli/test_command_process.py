@@ -50,8 +50,8 @@ def test_ctrl_c_after_the_imports_raises_as_usual() -> None:
 
 def test_garbage_is_looked_for_after_the_imports_and_not_among_them() -> None:
     """Collections in the midst of imports would take a third of a short command's time."""
-    found = "print(gc.isenabled(), gc.get_freeze_count() > 50_000, gc.get_stats()[2]['collections'])"
-    program = f"import gc, distlog_command, distlog.cli.app as all; all.app = lambda **_: {found}"
+    script = "print(gc.isenabled(), gc.get_freeze_count() > 50_000, gc.get_stats()[2]['collections'])"
+    program = f"import gc, distlog_command, distlog.cli.app as all; all.app = lambda **_: {script}"
     program = f"import gc; gc.disable(); {program}; gc.enable(); distlog_command.main()"
     program = [sys.executable, "-c", program, "read"]
     run = subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False)
@@ -116,8 +116,8 @@ def test_output_that_does_not_fit_is_a_failure_whether_or_not_python_has_a_buffe
 ) -> None:
     filled.ok("append", stdin=b"x" * 2000)
     # Python itself would leave a part of the code that it compiles
-    given = f"unset PYTHONUNBUFFERED; ulimit -f 1; PYTHONDONTWRITEBYTECODE=1 {unbuffered}"
-    run = shell(f"{given} {DISTLOG} {command.format(filled.url)} >{tmp_path}/cut")
+    script = f"unset PYTHONUNBUFFERED; ulimit -f 1; PYTHONDONTWRITEBYTECODE=1 {unbuffered}"
+    run = shell(f"{script} {DISTLOG} {command.format(filled.url)} >{tmp_path}/cut")
     assert (run.returncode, (tmp_path / "cut").stat().st_size) == (1, 1024)
     assert run.stderr == "distlog: [Errno 27] File too large\n"
 

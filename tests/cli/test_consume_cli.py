@@ -36,10 +36,10 @@ def first_line(child: Program) -> str:
 
 
 def test_it_prints_what_is_there_and_ends_at_the_timeout(filled: CommandLine) -> None:
-    found = filled.ok("read", "--follow", "--timeout", "0", "--columns", "offset,value")
-    assert found.rows == [["offset", "value"], *([str(n), f"v{n}"] for n in range(5))]
-    found = filled.ok("read", "--timeout", "0", "--since", "1970-01-01T00:00:03Z", "--columns", "offset", "--json")
-    assert found.out.split("\n")[:-1] == ['{"offset": 2}', '{"offset": 3}', '{"offset": 4}']
+    lines = filled.ok("read", "--follow", "--timeout", "0", "--columns", "offset,value")
+    assert lines.rows == [["offset", "value"], *([str(n), f"v{n}"] for n in range(5))]
+    lines = filled.ok("read", "--timeout", "0", "--since", "1970-01-01T00:00:03Z", "--columns", "offset", "--json")
+    assert lines.out.split("\n")[:-1] == ['{"offset": 2}', '{"offset": 3}', '{"offset": 4}']
     assert filled.ok("read", "--follow", "--timeout", "0", "--offset", "latest", "--json").out == ""
 
 
@@ -109,7 +109,7 @@ def test_positions_go_to_a_group_of_kafkas_clients_and_back(filled: CommandLine)
     assert (outcome.status, "consumer group not found" in outcome.err) == (1, True)
 
 
-def test_positions_that_go_to_kafka_by_a_clock_behind_that_of_a_topic_made_anew_count(
+def test_positions_from_an_earlier_clock_than_a_recreated_topic_are_copied(
     filled: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("kio")

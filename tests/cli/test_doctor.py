@@ -41,10 +41,10 @@ def rows(cli: CommandLine, *arguments: str, status: int = 0) -> Rows:
     return by_check(outcome.json["checks"])
 
 
-def by_check(found: list[dict[str, str]]) -> Rows:
+def by_check(checks: list[dict[str, str]]) -> Rows:
     """As `rows`."""
     order = ["ok", "warning", "error"]
-    return {row["check"]: row for row in sorted(found, key=lambda row: order.index(row["status"]))}
+    return {row["check"]: row for row in sorted(checks, key=lambda row: order.index(row["status"]))}
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def test_where_all_is_well_no_row_is_an_error_and_the_page_has_all_of_them(
     # the Java of this machine
     monkeypatch.undo()
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    found = rows(cli, cli.url)
-    assert {row["status"] for name, row in found.items() if name != "kernels"} == {"ok"}
+    records = rows(cli, cli.url)
+    assert {row["status"] for name, row in records.items() if name != "kernels"} == {"ok"}
     shown = {name.partition(":")[0].strip("`") for name, *_ in table(read("docs/command-line.md"), "## doctor")}
-    assert shown == {name.partition(":")[0] for name in found}
+    assert shown == {name.partition(":")[0] for name in records}
     assert not Path(cli.url).exists()
 
 
@@ -130,8 +130,8 @@ def test_a_java_that_does_not_answer_is_told(
     program(tmp_path / "java" / "bin" / "java", "exec sleep 60")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setattr("distlog.cli.doctor._TIMEOUT_S", 0.25)
-    found = rows(cli, status=1)
-    assert found["Java"]["found"].endswith("does not print its version: no answer in 0.25 s")
+    records = rows(cli, status=1)
+    assert records["Java"]["found"].endswith("does not print its version: no answer in 0.25 s")
 
 
 def test_without_java_spark_is_told_to_have_none(
@@ -139,8 +139,8 @@ def test_without_java_spark_is_told_to_have_none(
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = rows(cli, status=1)
-    assert (found["Java"]["status"], found["Java"]["found"]) == ("error", "none in PATH")
+    records = rows(cli, status=1)
+    assert (records["Java"]["status"], records["Java"]["found"]) == ("error", "none in PATH")
 
 
 @pytest.mark.parametrize("jars", [[], ["spark-core_2.13-4.1.0.jar"]])
@@ -155,19 +155,19 @@ def test_another_spark_in_spark_home_is_an_error(
     assert ("Spark 4.1.0 of SPARK_HOME" if jars else "has no Spark") in row["found"]
 
 
-def look(cli: CommandLine) -> dict[str, str]:
+def stand_in(cli: CommandLine) -> dict[str, str]:
     return rows(cli)['format("distlog")']
 
 
 def test_a_python_of_spark_without_distlog_is_named(cli: CommandLine, spark: None, python: Path) -> None:
-    row = look(cli)
+    row = stand_in(cli)
     assert (row["status"], row["found"]) == (
         "warning",
         f"{python} (by PYSPARK_PYTHON), which Spark would run, has no distlog",
     )
     assert f"PYSPARK_PYTHON={sys.executable}" in row["advice"]
     python.unlink()
-    assert "which Spark would run, fails" in look(cli)["found"]
+    assert "which Spark would run, fails" in stand_in(cli)["found"]
 
 
 #: An editable install as setuptools makes it: a finder knows the module, and no folder of sys.path has it.
@@ -193,7 +193,7 @@ def test_an_editable_install_that_spark_cannot_see_is_told_of(cli: CommandLine, 
     finder = python.with_name("finder.py")
     finder.write_text(FINDER.replace("LIBRARY", str(LIBRARY)).replace("PREFIX", sys.prefix))
     program(python, f'exec {sys.executable} -S -E {finder} "$@"')
-    row = look(cli)
+    row = stand_in(cli)
     assert (row["status"], str(LIBRARY / "pyspark_distlog.py") in row["found"]) == ("warning", True)
     assert row["advice"].startswith("call distlog.spark.register(spark)")
 
@@ -209,7 +209,7 @@ def test_what_the_python_of_spark_cannot_import_is_named(
     else:
         program(python, f'PYTHONPATH={python.parent} exec {sys.executable} -S "$@"')
         shutil.copytree(LIBRARY / "distlog", python.parent / "distlog")
-    row = look(cli)
+    row = stand_in(cli)
     assert (row["status"], f"cannot import {name}" in row["found"]) == ("warning", True)
 
 
@@ -218,14 +218,14 @@ def test_what_python_and_modules_print_is_no_fault(cli: CommandLine, spark: None
     packages.mkdir()
     (packages / "pyspark_talks.py").write_text("print('hello')")
     program(python, f'PYTHONWARNINGS=foo PYTHONPATH={LIBRARY}:{packages} exec {sys.executable} "$@"')
-    assert look(cli)["status"] == "ok"
+    assert stand_in(cli)["status"] == "ok"
 
 
 def test_no_module_of_the_current_folder_is_run(cli: CommandLine, spark: None, python: Path) -> None:
     program(python, f'PYTHONPATH={LIBRARY} exec {sys.executable} "$@"')
     for name in ("pyspark_other", "json"):
         (python.parent / f"{name}.py").write_text(f"open('ran-{name}', 'w')")
-    assert look(cli)["status"] == "ok"
+    assert stand_in(cli)["status"] == "ok"
     assert list(python.parent.glob("ran-*")) == []
 
 
@@ -245,16 +245,16 @@ def test_a_full_disk_is_an_error_and_one_that_is_nearly_full_a_warning(
 ) -> None:
     disk = dict.fromkeys(("f_bavail", "f_blocks", "f_favail", "f_files", "f_frsize"), 1000)
     for free, status in ((0, "error"), (49, "warning"), (50, "ok")):
-        seen = type("Disk", (), {**disk, name: free})
-        monkeypatch.setattr(os, "statvfs", lambda _, seen=seen: seen)
+        statvfs = type("Disk", (), {**disk, name: free})
+        monkeypatch.setattr(os, "statvfs", lambda _, statvfs=statvfs: statvfs)
         assert rows(cli, cli.url, status=1 if status == "error" else 0)[check]["status"] == status
 
 
 def test_a_store_that_cannot_hold_a_topic_has_a_row_for_its_fault(cli: CommandLine, bucket: type[Bucket]) -> None:
     bucket.looks = False
-    found = rows(cli, "gs://bucket/logs", status=1)
-    assert [name for name, row in found.items() if row["status"] == "error"] == ["store: a race for one name"]
-    assert found["store: clock"]["status"] == "ok"
+    records = rows(cli, "gs://bucket/logs", status=1)
+    assert [name for name, row in records.items() if row["status"] == "error"] == ["store: a race for one name"]
+    assert records["store: clock"]["status"] == "ok"
 
 
 def test_an_address_that_is_none_is_a_row_too_and_no_secret_is_shown(
@@ -273,11 +273,11 @@ def test_topics_below_the_folder_that_are_damaged_or_copies_have_a_row(cli: Comm
         distlog.create(str(root / name))
     (root / "damaged" / "_commits" / f"{0:020d}.json").write_bytes(b"{}")
     shutil.copytree(root / "clicks", root / "backup")
-    found = rows(cli, str(root), status=1)
-    assert found["topics"]["found"] == "2 topics can be opened"
-    assert (found["topics: damaged"]["status"], found["topics: backup"]["status"]) == ("error", "warning")
-    assert found["topics: backup"]["found"].startswith("has the topic id of clicks, since one is a copy")
-    assert found["topics: backup"]["advice"] == f"distlog alter {root}/backup --new-id"
+    records = rows(cli, str(root), status=1)
+    assert records["topics"]["found"] == "2 topics can be opened"
+    assert (records["topics: damaged"]["status"], records["topics: backup"]["status"]) == ("error", "warning")
+    assert records["topics: backup"]["found"].startswith("has the topic id of clicks, since one is a copy")
+    assert records["topics: backup"]["advice"] == f"distlog alter {root}/backup --new-id"
 
 
 @pytest.fixture
@@ -285,10 +285,10 @@ def bare(tmp_path: Path) -> Any:
     """Runs the doctor in a Python without PySpark, s3fs and Java, and with another version of a package."""
     packages = tmp_path / "packages"
     packages.mkdir()
-    for place in map(Path, sys.path):
-        for each in place.iterdir() if place.name == "site-packages" else ():
-            if not each.name.startswith(("pyspark", "s3fs", "numba-", "__editable__")):
-                (packages / each.name).symlink_to(each)
+    for search_path in map(Path, sys.path):
+        for path in search_path.iterdir() if search_path.name == "site-packages" else ():
+            if not path.name.startswith(("pyspark", "s3fs", "numba-", "__editable__")):
+                (packages / path.name).symlink_to(path)
     folder = packages / "numba-0.99.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: numba\nVersion: 0.99.0\n")
@@ -305,16 +305,18 @@ def bare(tmp_path: Path) -> Any:
 
 @pytest.mark.long
 def test_it_works_without_java_pyspark_and_s3fs(bare: Any) -> None:
-    found = bare("s3://bucket/logs")
-    assert [(found[name]["status"], "only Spark needs" in found[name]["found"]) for name in ("Java", "PySpark")] == [
+    checks = bare("s3://bucket/logs")
+    assert [
+        (checks[name]["status"], "only Spark needs" in checks[name]["found"]) for name in ("Java", "PySpark")
+    ] == [
         ("ok", True),
         ("ok", True),
     ]
-    assert 'format("distlog")' not in found
-    store = found["store: writes and reads"]
+    assert 'format("distlog")' not in checks
+    store = checks["store: writes and reads"]
     assert (store["status"], "pydistlog[s3]" in store["found"]) == ("error", True)
-    assert found["packages"]["status"] == "ok"
-    assert "numba 0.99.0" in found["packages"]["found"]
-    assert "s3fs" not in found["packages"]["found"]
-    assert (found["kernels"]["status"], found["kernels"]["found"][:5]) == ("warning", "cold:")
-    assert str(os.geteuid()) in found["kernels"]["found"]
+    assert checks["packages"]["status"] == "ok"
+    assert "numba 0.99.0" in checks["packages"]["found"]
+    assert "s3fs" not in checks["packages"]["found"]
+    assert (checks["kernels"]["status"], checks["kernels"]["found"][:5]) == ("warning", "cold:")
+    assert str(os.geteuid()) in checks["kernels"]["found"]

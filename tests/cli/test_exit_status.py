@@ -19,7 +19,7 @@ from distlog.core.storage.storage import Storage
 from tools.pages import command_page
 
 #: What each command is given; MISSING is a path at which nothing is.
-GIVEN = {
+ARGUMENTS = {
     "create": "MISSING/clicks",
     "list": "MISSING",
     "alter": "MISSING --config retention.ms=1",
@@ -58,15 +58,15 @@ def run(cli: CommandLine, name: str, *more: str) -> Outcome:
     """The command with what it is given."""
     folder = Path(cli.url).parent
     (folder / "file").write_text("a line\n")
-    words = shlex.split(GIVEN[name])
-    places = {"MISSING": str(folder / "missing"), "FILE": str(folder / "file"), "FOLDER": str(folder / "new")}
-    for word, place in places.items():
-        words = [given.replace(word, place) for given in words]
+    words = shlex.split(ARGUMENTS[name])
+    paths = {"MISSING": str(folder / "missing"), "FILE": str(folder / "file"), "FOLDER": str(folder / "new")}
+    for word, path in paths.items():
+        words = [template.replace(word, path) for template in words]
     return cli.bare(name, *words, *more)
 
 
 def test_every_command_is_known_here() -> None:
-    assert set(GIVEN) == set(COMMANDS)
+    assert set(ARGUMENTS) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -74,7 +74,7 @@ def test_the_list_of_commands_has_the_first_sentence_of_each(name: str) -> None:
     assert command(name).help.partition("\n\n")[0].replace("\n", " ") == COMMANDS[name][1]
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_wrong_option_is_2(cli: CommandLine, name: str) -> None:
     outcome = run(cli, name, "--no-such-option")
     assert (outcome.status, outcome.out, outcome.err.count("\n")) == (output.WRONG_USAGE, "", 1)
@@ -82,29 +82,29 @@ def test_a_wrong_option_is_2(cli: CommandLine, name: str) -> None:
     assert outcome.err.endswith(f" {name} --help)\n")
 
 
-@pytest.mark.parametrize("given", ["read", "read URL --limit x", "read URL more", "no-such-command"])
-def test_a_command_line_that_is_wrong_is_told_on_one_line_and_as_json(cli: CommandLine, given: str) -> None:
-    outcome = cli.bare(*given.split(), "--json")
+@pytest.mark.parametrize("template", ["read", "read URL --limit x", "read URL more", "no-such-command"])
+def test_a_command_line_that_is_wrong_is_told_on_one_line_and_as_json(cli: CommandLine, template: str) -> None:
+    outcome = cli.bare(*template.split(), "--json")
     assert (outcome.status, outcome.err.count("\n")) == (output.WRONG_USAGE, 1)
     assert outcome.err == f"distlog: {outcome.json['error']}\n"
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", ARGUMENTS)
 def test_help_is_0(cli: CommandLine, name: str) -> None:
     assert cli.bare(name, "--help").status == output.SUCCESS
 
 
-@pytest.mark.parametrize("name", sorted(set(GIVEN) - MAKERS))
+@pytest.mark.parametrize("name", sorted(set(ARGUMENTS) - MAKERS))
 def test_what_is_not_there_is_1(cli: CommandLine, name: str) -> None:
     outcome = run(cli, name, "--json")
     assert (outcome.status, outcome.err.count("\n")) == (output.FAILED, 0 if name == "dump" else 1)
 
 
 #: Commands that take no topic.
-OTHERS = MAKERS | {"list", "append", "dump", "adopt", "run", "users"}
+OTHER_COMMANDS = MAKERS | {"list", "append", "dump", "adopt", "run", "users"}
 
 
-@pytest.mark.parametrize("name", [*sorted(set(GIVEN) - OTHERS), "append"])
+@pytest.mark.parametrize("name", [*sorted(set(ARGUMENTS) - OTHER_COMMANDS), "append"])
 def test_a_folder_of_topics_is_1_and_its_topics_are_named(cli: CommandLine, name: str) -> None:
     for topic in ("views", "clicks"):
         distlog.create(f"{Path(cli.url).parent}/missing/{topic}")
@@ -116,7 +116,7 @@ def test_a_folder_of_topics_is_1_and_its_topics_are_named(cli: CommandLine, name
     assert "this is no topic, but a folder of topics: add the name of one: clicks, views (url=" in outcome.err
 
 
-@pytest.mark.parametrize("name", sorted(set(GIVEN) - {"users", "warmup"}))
+@pytest.mark.parametrize("name", sorted(set(ARGUMENTS) - {"users", "warmup"}))
 def test_ctrl_c_is_130_and_quiet(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -184,13 +184,13 @@ def test_a_storage_option_that_the_client_does_not_have_is_2(cli: CommandLine, w
 def test_a_file_of_a_gateway_that_is_missing_or_bad_is_1(
     cli: CommandLine, tmp_path: Path, options: str, text: str | None
 ) -> None:
-    given = tmp_path / "given"
+    file = tmp_path / "given"
     if text is not None:
-        given.write_text(text)
-        given.chmod(0o600)
-    outcome = cli.bare("serve", "--root", str(tmp_path), *options.replace("FILE", str(given)).split())
+        file.write_text(text)
+        file.chmod(0o600)
+    outcome = cli.bare("serve", "--root", str(tmp_path), *options.replace("FILE", str(file)).split())
     assert (outcome.status, outcome.out, outcome.err.count("\n")) == (output.FAILED, "", 1)
-    assert str(given) in outcome.err
+    assert str(file) in outcome.err
 
 
 def test_a_user_that_there_is_not_is_1(cli: CommandLine, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_name_that_no_topic_can_have_is_2(cli: CommandLine) -> None:
 def test_the_table_of_the_page_has_these() -> None:
     statuses = [row[0] for row in table(read("docs/command-line.md"), "## Exit status")]
     named = (output.SUCCESS, output.FAILED, output.WRONG_USAGE, output.INTERRUPTED, output.TERMINATED)
-    assert statuses == [str(each) for each in named]
+    assert statuses == [str(status) for status in named]
     # the generated page has them in its first lines
     assert re.findall(r"\d+", command_page.text().partition("exit-status)")[2].partition("\n\n")[0]) == statuses
 

@@ -30,8 +30,8 @@ def test_a_repair_says_once_what_it_cuts_and_why(cli: CommandLine) -> None:
         writer.append(b"v")
     (log,) = Path(cli.url).glob("*-0/*.log")
     log.write_bytes(log.read_bytes()[:-1])
-    would, done = cli("repair", "--dry-run"), cli("repair")
-    for outcome, begin in ((would, "would cut 1 partition"), (done, "cut 1 partition")):
+    would, repaired = cli("repair", "--dry-run"), cli("repair")
+    for outcome, begin in ((would, "would cut 1 partition"), (repaired, "cut 1 partition")):
         text, titles, row = outcome.out.splitlines()
         cut = dict(zip(titles.split("\t"), row.split("\t"), strict=True))
         assert (outcome.status, text.startswith(begin)) == (0, True)
@@ -68,8 +68,8 @@ def test_each_operation_on_every_kind_of_storage(storage_url: Address, clock: Cl
     assert topic.delete_records({0: 3, 1: -1}).log_start_offsets == {0: 3, 1: 1} == topic.start_offsets()
     assert contents(topic) == {0: [b"v3"], 1: []}
     clock.now_ms += 10_004
-    gone = topic.retention()
-    assert [(row["partition"], row["below_log_start"], row["too_old"]) for row in gone.to_table().to_pylist()] == [
+    report = topic.retention()
+    assert [(row["partition"], row["below_log_start"], row["too_old"]) for row in report.to_table().to_pylist()] == [
         (0, 0, 1),
         (1, 1, 0),
     ]
@@ -85,13 +85,13 @@ def test_dry_runs_change_nothing(tmp_path: Path, clock: Clock) -> None:
     storage = Storage(tmp_path / "log")
     topic = topic_of_small_segments(storage, clock, retention_ms=10, file_delete_delay_ms=0)
     topic.compact()
-    version, before = topic.version, files(storage)
+    version, old_files = topic.version, files(storage)
     clock.now_ms += 1000
     for _ in range(2):
         assert topic.retention(dry_run=True).to_dict()["segments"] == 2
-        assert topic.vacuum(dry_run=True).to_dict()["files"] == len(before - named_files(topic)) > 0
+        assert topic.vacuum(dry_run=True).to_dict()["files"] == len(old_files - named_files(topic)) > 0
     assert str(topic.retention(dry_run=True)).startswith("would delete 2 segments")
-    assert (topic.refresh().version, files(storage)) == (version, before)
+    assert (topic.refresh().version, files(storage)) == (version, old_files)
     topic.append(values([5]), partition=0)
     assert topic.compact(dry_run=True).to_dict()["segments_before"] == 0, "one small segment is not worth a copy"
     assert topic.refresh().version == version + 1
@@ -128,9 +128,14 @@ def test_compact_then_retention_then_vacuum(cli: CommandLine) -> None:
     assert dict(zip(titles, row, strict=True))["segments_before"] == "3"
     assert cli.ok("compact", "--json").json["segments_before"] == 0
     would = cli.ok("retention", "--dry-run", "--json").json
-    done = cli.ok("retention", "--json").json
-    assert (would["segments"], done["segments"], done["records"], done["partitions"][0]["too_old"]) == (1, 1, 3, 1)
-    assert (would["dry_run"], done["dry_run"]) == (True, False)
+    document = cli.ok("retention", "--json").json
+    assert (would["segments"], document["segments"], document["records"], document["partitions"][0]["too_old"]) == (
+        1,
+        1,
+        3,
+        1,
+    )
+    assert (would["dry_run"], document["dry_run"]) == (True, False)
     assert cli.ok("retention").rows == [["deleted 0 segments, 0 bytes, 0 records"]]
     assert cli.ok("describe", "--json").json["partitions"][0]["segments"] == 0
     would = cli.ok("vacuum", "--dry-run", "--json").json
@@ -151,24 +156,24 @@ def test_compact_keeps_the_last_record_of_each_key(cli: CommandLine) -> None:
     assert said[0].endswith(", records 6 to 2")
     shown = dict(zip(titles, row, strict=True))
     assert (shown["partition"], shown["records_before"], shown["records_after"]) == ("0", "6", "2")
-    left = cli.ok("read", "--columns", "offset,key,value").rows
-    assert left[1:] == [["4", "a", "2"], ["5", "b", "2"]]
+    rows = cli.ok("read", "--columns", "offset,key,value").rows
+    assert rows[1:] == [["4", "a", "2"], ["5", "b", "2"]]
     assert cli.ok("compact").rows == [["compacted 0 partitions: segments 0 to 0, bytes 0 to 0, records 0 to 0"]]
 
 
 def test_indexes_are_verified_and_rebuilt(filled: CommandLine) -> None:
     assert filled.ok("verify").out.startswith("verified 1 segment, ")
     (index,) = Path(filled.url, "clicks-0").glob("*.timeindex")
-    before = index.read_bytes()
+    old_content = index.read_bytes()
     index.unlink()
-    found = filled("verify", "--json")
-    assert (found.status, found.json["ok"]) == (1, False)
-    assert [anomaly["word"] for anomaly in found.json["anomalies"]] == ["missing_index"]
+    anomalies = filled("verify", "--json")
+    assert (anomalies.status, anomalies.json["ok"]) == (1, False)
+    assert [anomaly["word"] for anomaly in anomalies.json["anomalies"]] == ["missing_index"]
     assert filled("verify").rows[2][-1].count("missing_index") == 1
     assert filled.ok("rebuild-index", "--dry-run", "--json").json["segments_rebuilt"] == 1
     assert not index.exists()
     assert filled.ok("rebuild-index", "--json").json["segments_rebuilt"] == 1
-    assert index.read_bytes() == before
+    assert index.read_bytes() == old_content
     assert filled.ok("verify", "--json").json["ok"]
     assert filled.ok("rebuild-index", "--force", "--json").json["segments_rebuilt"] == 0
 
@@ -188,8 +193,11 @@ def test_a_damaged_log_cannot_be_rebuilt(filled: CommandLine) -> None:
     (log,) = Path(filled.url, "clicks-0").glob("*.log")
     log.write_bytes(log.read_bytes()[:-1] + b"x")
     assert (filled("rebuild-index", "--json").status, filled("rebuild-index").status) == (1, 1)
-    found = filled("verify", "--json")
-    assert (found.status, {anomaly["file"] for anomaly in found.json["anomalies"]}) == (1, {f"clicks-0/{log.name}"})
+    anomalies = filled("verify", "--json")
+    assert (anomalies.status, {anomaly["file"] for anomaly in anomalies.json["anomalies"]}) == (
+        1,
+        {f"clicks-0/{log.name}"},
+    )
 
 
 def test_vacuum_works_on_a_dropped_topic(cli: CommandLine) -> None:
@@ -269,7 +277,7 @@ def test_what_takes_long_shows_how_far_it_is_on_a_terminal_alone(
 @pytest.mark.parametrize("work", [verify, rebuild_indexes])
 def test_each_segment_is_told_when_it_is_done(storage_url: Address, clock: Clock, work: Any) -> None:
     topic = topic_of_small_segments(Storage(*storage_url), clock)
-    told: list[tuple[int, int]] = []
-    work(topic.handle, topic.snapshot, on_progress=lambda *done: told.append(done))
+    progress: list[tuple[int, int]] = []
+    work(topic.handle, topic.snapshot, on_progress=lambda *arguments: progress.append(arguments))
     sizes = topic.segments()["log_bytes"].to_pylist()
-    assert told == [(1, size) for size in sizes]
+    assert progress == [(1, size) for size in sizes]

@@ -41,8 +41,8 @@ def page(port: int) -> str:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_when_what_was_sent_is_answered_and_stored(tmp_path: Path, number: int) -> None:
     distlog.create(str(tmp_path / "clicks"))
-    given = ("--root", tmp_path, "--listen", "127.0.0.1:0", "--metrics-port", 0, "--json")
-    process = command("serve", *given, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    arguments = ("--root", tmp_path, "--listen", "127.0.0.1:0", "--metrics-port", 0, "--json")
+    process = command("serve", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     started = json.loads(process.stdout.readline())
     try:
@@ -66,18 +66,18 @@ def test_a_signal_ends_it_when_what_was_sent_is_answered_and_stored(tmp_path: Pa
 def test_a_topic_is_no_root(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     for options in ((), ("--processes", 2)):
-        given = ("serve", "--root", topic.url, "--listen", "127.0.0.1:0", *options)
-        done = run("distlog", *given, module=True, imports=[GATEWAY])
+        arguments = ("serve", "--root", topic.url, "--listen", "127.0.0.1:0", *options)
+        report = run("distlog", *arguments, module=True, imports=[GATEWAY])
         where = f"give the one above it, {tmp_path}"
-        assert (done.returncode, done.stdout, where in done.stderr) == (1, "", True)
+        assert (report.returncode, report.stdout, where in report.stderr) == (1, "", True)
     assert not topic.handle.storage.list_folders("__consumer_offsets")
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "example.invalid:0"])
 def test_another_address_than_loopback_needs_a_flag(serve: Any, address: str) -> None:
-    done = serve(address)
-    assert (done.status, done.out) == (2, "")
-    assert "--insecure" in done.err
+    process = serve(address)
+    assert (process.status, process.out) == (2, "")
+    assert "--insecure" in process.err
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_another_address_than_loopback_needs_a_flag(serve: Any, address: str) ->
     ],
 )
 def test_an_address_that_others_reach_needs_who_they_are(serve: Any, options: list[str], wrong: str) -> None:
-    done = serve("0.0.0.0:0", *options)
-    assert (done.status != 0, done.out) == (True, "")
-    assert wrong in done.err
+    process = serve("0.0.0.0:0", *options)
+    assert (process.status != 0, process.out) == (True, "")
+    assert wrong in process.err
 
 
 def test_connections_leave_files_to_logs() -> None:
@@ -111,9 +111,9 @@ def test_connections_leave_files_to_logs() -> None:
 
 
 def test_a_setting_that_is_out_of_its_bounds_is_an_error_of_the_command_line(serve: Any) -> None:
-    done = serve("127.0.0.1:0", "--config", "max.connections=-5")
-    assert done.status == 2
-    assert "max.connections must be between 0 and 2147483647" in done.err
+    process = serve("127.0.0.1:0", "--config", "max.connections=-5")
+    assert process.status == 2
+    assert "max.connections must be between 0 and 2147483647" in process.err
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:port", "127.0.0.1:70000"])
@@ -122,20 +122,20 @@ def test_what_is_no_address_is_an_error_of_the_command_line(serve: Any, address:
 
 
 def test_a_port_that_is_taken_is_told(serve: Any) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        done = serve(f"127.0.0.1:{taken.getsockname()[1]}")
-    assert done.status == 1
-    assert "cannot listen" in done.err
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        process = serve(f"127.0.0.1:{listener.getsockname()[1]}")
+    assert process.status == 1
+    assert "cannot listen" in process.err
 
 
 def ended(serve: Any, root: str, options: dict[str, Any]) -> str:
     """The reason, on one line, for which a gateway of a root does not begin."""
-    given = [word for name, value in options.items() for word in ("--storage", f"{name}={value}")]
-    done = serve("127.0.0.1:0", "--root", root, *given)
-    assert (done.status, done.out) == (1, "")
-    return str(done.err.splitlines()[-1])
+    words = [word for name, value in options.items() for word in ("--storage", f"{name}={value}")]
+    process = serve("127.0.0.1:0", "--root", root, *words)
+    assert (process.status, process.out) == (1, "")
+    return str(process.err.splitlines()[-1])
 
 
 @pytest.mark.s3
@@ -164,12 +164,12 @@ def test_a_bucket_that_the_gateway_may_not_read_or_write_is_an_error(serve: Any,
 
 def test_a_new_root_is_reported_as_it_may_be_a_typing_error(serve: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
         for name, is_reported in (("", False), ("lgos", True), ("file", False)):
             root = str(tmp_path / name)
-            ended = serve(f"127.0.0.1:{taken.getsockname()[1]}", "--root", root)
+            ended = serve(f"127.0.0.1:{listener.getsockname()[1]}", "--root", root)
             assert ended.status == 1
             assert (f"distlog: {root} does not exist: creating it as a new root\n" in ended.err) is is_reported
 

@@ -34,9 +34,9 @@ class Serving:
 
     def __init__(self, process: Program) -> None:
         self.process = process
-        self.processes = sorted(self.events("started"), key=lambda each: int(each["process"]))
-        self.pids = [each["pid"] for each in self.processes]
-        self.addresses = ",".join(each["listen"] for each in self.processes)
+        self.processes = sorted(self.events("started"), key=lambda entry: int(entry["process"]))
+        self.pids = [entry["pid"] for entry in self.processes]
+        self.addresses = ",".join(entry["listen"] for entry in self.processes)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The next event of each process."""
@@ -64,24 +64,27 @@ def is_there(pid: int) -> bool:
 def serving(root: Path, *options: object, stderr: int | None = None) -> Iterator[Serving]:
     # each waits until the other one has looked, a tenth of that
     quick = "--config", "broker.session.timeout.ms=3000"
-    given = ("--root", root, "--listen", "127.0.0.1:0", "--processes", 2, "--json", *quick, *options)
+    arguments = ("--root", root, "--listen", "127.0.0.1:0", "--processes", 2, "--json", *quick, *options)
     with ExitStack() as after:
-        process = command("serve", *given, stdout=subprocess.PIPE, stderr=stderr)
+        process = command("serve", *arguments, stdout=subprocess.PIPE, stderr=stderr)
         after.callback(process.kill)
         yield Serving(process)
 
 
 def produced(addresses: str, values: range) -> int:
     """How many records of all partitions are acknowledged."""
-    told: list[Any] = []
+    deliveries: list[Any] = []
     quick = {"reconnect.backoff.max.ms": 200, "log_level": 0}
     producer = confluent_kafka.Producer({"bootstrap.servers": addresses, "enable.idempotence": True, **quick})
     for number in values:
         producer.produce(
-            "clicks", str(number).encode(), partition=number % PARTITIONS, on_delivery=lambda e, m: told.append(e)
+            "clicks",
+            str(number).encode(),
+            partition=number % PARTITIONS,
+            on_delivery=lambda e, m: deliveries.append(e),
         )
     assert producer.flush(300) == 0
-    return told.count(None)
+    return deliveries.count(None)
 
 
 def test_clients_use_all_partitions_of_two_processes_and_sigterm_ends_both(tmp_path: Path) -> None:
@@ -91,21 +94,21 @@ def test_clients_use_all_partitions_of_two_processes_and_sigterm_ends_both(tmp_p
         # who asks first is told of both: clients keep that for minutes
         for address in gateways.addresses.split(","):
             first = confluent_kafka.Producer({"bootstrap.servers": address}).list_topics(timeout=60)
-            assert {each.leader for each in first.topics["clicks"].partitions.values()} == {0, 1}
+            assert {process.leader for process in first.topics["clicks"].partitions.values()} == {0, 1}
         assert produced(gateways.addresses, range(600)) == 600
         settings = {"bootstrap.servers": gateways.addresses, "group.id": "g", "auto.offset.reset": "earliest"}
         consumer = confluent_kafka.Consumer(settings)
         consumer.subscribe(["clicks"])
         values = set[bytes]()
-        until(lambda: values.update(each.value() for each in consumer.consume(600, 0.1)) or len(values) == 600)
+        until(lambda: values.update(process.value() for process in consumer.consume(600, 0.1)) or len(values) == 600)
         topic = consumer.list_topics("clicks").topics["clicks"]
-        assert {each.leader for each in topic.partitions.values()} == {0, 1}
-        brokers = {f"{each.host}:{each.port}" for each in consumer.list_topics().brokers.values()}
+        assert {process.leader for process in topic.partitions.values()} == {0, 1}
+        brokers = {f"{process.host}:{process.port}" for process in consumer.list_topics().brokers.values()}
         assert brokers == set(gateways.addresses.split(","))
         consumer.close()
         ids = set()
-        for each in gateways.processes:
-            with urllib.request.urlopen(f"http://127.0.0.1:{each['metrics_port']}/") as response:
+        for process in gateways.processes:
+            with urllib.request.urlopen(f"http://127.0.0.1:{process['metrics_port']}/") as response:
                 text = response.read().decode()
             ids.update(re.findall(r"^distlog_gateway_node_id (\d+)", text, re.MULTILINE))
             assert "distlog_gateway_coordinated_partitions 25.0" in text
@@ -128,8 +131,8 @@ def test_all_stop_with_a_failure_when_one_is_killed_and_nothing_is_lost(tmp_path
             assert reason in gateways.process.stderr.read()
             assert not any(is_there(pid) for pid in gateways.pids)
     assert acknowledged == 200
-    found = [row["value"] for row in topic.refresh().scan().to_table().to_pylist()]
-    assert sorted(found) == sorted(2 * [str(number).encode() for number in range(100)])
+    values = [row["value"] for row in topic.refresh().scan().to_table().to_pylist()]
+    assert sorted(values) == sorted(2 * [str(number).encode() for number in range(100)])
 
 
 def test_a_stopped_process_does_not_end_the_command(tmp_path: Path) -> None:
@@ -157,9 +160,9 @@ def state(pid: int) -> str:
 
 def failed(root: object, *options: object) -> tuple[int, str]:
     """The exit status and the errors of a command that fails to start."""
-    given = ("serve", "--root", root, "--processes", 2, *options)
-    done = run("distlog", *given, module=True, imports=[GATEWAY])
-    return done.returncode, done.stderr
+    arguments = ("serve", "--root", root, "--processes", 2, *options)
+    process = run("distlog", *arguments, module=True, imports=[GATEWAY])
+    return process.returncode, process.stderr
 
 
 @pytest.mark.parametrize(
@@ -179,10 +182,10 @@ def test_a_wrong_option_fails_before_the_processes_start(
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_port_that_is_taken_ends_all(tmp_path: Path, number: int) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        status, text = failed(tmp_path, "--listen", f"127.0.0.1:{taken.getsockname()[1] - number}")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        status, text = failed(tmp_path, "--listen", f"127.0.0.1:{listener.getsockname()[1] - number}")
     assert (status, "cannot listen: Address already in use" in text) == (1, True)
     assert f"process {number} (pid " in text
 
@@ -197,9 +200,9 @@ sys.exit(fork_processes(3) or signal.pause())
 
 def test_the_exit_status_is_that_of_the_process_which_ended_first() -> None:
     """Also where the starter ignores SIGCHLD."""
-    done = run(ENDING)
-    assert done.returncode in (1, 2)
-    assert f"ended with exit status {done.returncode}; all processes stop" in done.stderr
+    process = run(ENDING)
+    assert process.returncode in (1, 2)
+    assert f"ended with exit status {process.returncode}; all processes stop" in process.stderr
 
 
 def test_processes_share_the_memory_and_have_ids_one_after_the_other() -> None:

@@ -47,12 +47,12 @@ class Running:
     def __init__(self, process: Program) -> None:
         self.process, self.events = process, list[dict[str, Any]]()
 
-    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def until(self, predicate: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Read events up to one that is wanted."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.events.append(json.loads(line))
-            if wanted(self.events[-1]):
+            if predicate(self.events[-1]):
                 return self.events[-1]
         raise AssertionError(f"it ended before: {self.events}")
 
@@ -113,8 +113,8 @@ def test_a_signal_ends_it_before_its_first_task(tmp_path: Path) -> None:
 
 def test_what_a_killed_one_left_is_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:
     topic = create(tmp_path, "clicks", cleanup_policy="compact", min_cleanable_dirty_ratio=0)
-    kept = create(tmp_path, "kept", retention_ms=-1)
-    kept.append(values(range(5)))
+    finished_topic = create(tmp_path, "kept", retention_ms=-1)
+    finished_topic.append(values(range(5)))
     with running("--root", str(tmp_path), *AT_ONCE, "--config", "log.cleaner.backoff.ms=1") as service:
         for number in range(5):
             topic.append(
@@ -130,7 +130,7 @@ def test_what_a_killed_one_left_is_whole_and_the_next_one_goes_on(tmp_path: Path
         assert service.end()[0] == 0
     assert sorted(topic.refresh().scan().to_table()["value"].to_pylist()) == [b"w%d" % n for n in range(10)]
     assert topic.verify().ok
-    assert kept.refresh().scan().count() == 5
+    assert finished_topic.refresh().scan().count() == 5
 
 
 def test_a_bad_topic_a_bad_root_and_a_drop_do_not_stop_it(tmp_path: Path) -> None:
@@ -139,14 +139,14 @@ def test_a_bad_topic_a_bad_root_and_a_drop_do_not_stop_it(tmp_path: Path) -> Non
     for name in ("bad", "dropped"):
         create(root, name)
     commit = root / "bad" / "_commits" / f"{0:020}.json"
-    whole = commit.read_bytes()
+    content = commit.read_bytes()
     commit.write_bytes(b"{")
     with running("--root", str(bad_root), "--root", str(root), *AT_ONCE) as service:
         service.until_run("load-logs", "loaded_topics")
         distlog.open(f"{root}/dropped").drop()
         create(root, "new", retention_ms=1)
         service.until_run("load-logs", "loaded_topics")
-        commit.write_bytes(whole)
+        commit.write_bytes(content)
         service.until_run("load-logs", "loaded_topics")
         bad_root.unlink()
         create(bad_root, "late")
@@ -230,14 +230,14 @@ def test_a_signal_that_another_thread_gets_is_noticed_too() -> None:
     def end() -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
-    before = signal.getsignal(signal.SIGTERM)
+    old_signal = signal.getsignal(signal.SIGTERM)
     with ending_signals() as signalled:
         assert not is_readable(signalled, 0)
         other = threading.Thread(target=end)
         other.start()
         assert is_readable(signalled, 60)
         other.join()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(signal.SIGTERM) is old_signal
 
 
 def run(cli: CommandLine, *arguments: str) -> Any:
@@ -293,7 +293,7 @@ def test_settings_come_from_a_file_and_from_arguments_of_which_the_last_counts(
     topic.append(values([0]))
     arguments = ("--root", str(tmp_path / "logs"), "--once", "--json", "--config", str(file))
     outcome = run(cli, *arguments, "--config", "log.retention.ms=-1")
-    assert "log-cleaner" not in [one["task"] for one in outcome.json["runs"]]
+    assert "log-cleaner" not in [outcome_run["task"] for outcome_run in outcome.json["runs"]]
     assert topic.refresh().start_offsets() == {0: 0}
     run(cli, *arguments)
     assert topic.refresh().start_offsets() == {0: 1}

@@ -77,10 +77,10 @@ def test_list_of_a_topic_names_the_mistake(cli: CommandLine, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("options", [("--config", "retention.ms=1"), ("--storage", "a=1")])
 def test_a_setting_that_is_given_twice_is_refused(cli: CommandLine, options: tuple[str, str]) -> None:
-    done = cli("create", *options, options[0], options[1].replace("=1", "=2"))
+    result = cli("create", *options, options[0], options[1].replace("=1", "=2"))
     name = options[1].partition("=")[0]
-    assert (done.status, done.out) == (2, "")
-    assert f"{name} is set 2 times: set it once" in done.err
+    assert (result.status, result.out) == (2, "")
+    assert f"{name} is set 2 times: set it once" in result.err
 
 
 def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
@@ -90,8 +90,8 @@ def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
     )
     assert distlog.open(cli.url).config.overrides() == {"retention.ms": "-1"}
     assert cli("alter").status == cli("alter", "--config", "retention.msx=1").status == 2
-    both = cli("alter", "--config", "retention.ms=5", "--unset", "retention.ms")
-    assert (both.status, "retention.ms is also set by --config" in both.err) == (2, True)
+    result = cli("alter", "--config", "retention.ms=5", "--unset", "retention.ms")
+    assert (result.status, "retention.ms is also set by --config" in result.err) == (2, True)
 
 
 def test_alter_gives_a_topic_more_partitions(cli: CommandLine) -> None:
@@ -252,11 +252,11 @@ def test_a_copy_of_a_folder_is_named_until_it_gets_its_own_id(cli: CommandLine, 
     assert (listed.status, [row[0] for row in listed.rows]) == (0, ["topic", "backup", "clicks"])
     assert listed.err.startswith("distlog: backup has the topic id of clicks, since one is a copy of the other: ")
     assert list(cli.bare("list", str(tmp_path), "--json").json["copies"]) == ["backup"]
-    before = cli.bare("describe", str(tmp_path / "backup"), "--json").json
+    old_document = cli.bare("describe", str(tmp_path / "backup"), "--json").json
     altered = cli.bare("alter", str(tmp_path / "backup"), "--new-id", "--json").json
-    assert (before["topic_id"], altered["version"]) == (cli.ok("describe", "--json").json["topic_id"], 1)
+    assert (old_document["topic_id"], altered["version"]) == (cli.ok("describe", "--json").json["topic_id"], 1)
     assert cli.bare("describe", str(tmp_path / "backup"), "--json").json["topic_id"] == altered["topic_id"]
-    assert altered["topic_id"] != before["topic_id"]
+    assert altered["topic_id"] != old_document["topic_id"]
     assert cli.bare("list", str(tmp_path)).err == ""
 
 

@@ -45,8 +45,8 @@ COUNT = 5
 
 def part(partition: int, base_offset: int = 0, stem: str = STEMS[0], count: int = 10, **changes: Any) -> SegmentInfo:
     """A part of a bundle."""
-    facts = {"log_position": 1000 * partition, "time_index_position": 10**6 + 12 * partition, **changes}
-    return segment(partition, base_offset, count, stem=stem, **facts)
+    fields = {"log_position": 1000 * partition, "time_index_position": 10**6 + 12 * partition, **changes}
+    return segment(partition, base_offset, count, stem=stem, **fields)
 
 
 def table(*segments: SegmentInfo) -> AddTable:
@@ -92,8 +92,8 @@ legal_parts = st.builds(
 @given(st.lists(legal_parts, min_size=1, max_size=12))
 def test_any_segments_come_back_as_they_were_and_in_their_order(segments: list[SegmentInfo]) -> None:
     assert read_again(table(*segments)) == table(*segments)
-    assert list(without_tables([table(*segments)])) == [Add(one) for one in segments]
-    pairs = [(one.partition, one.stem) for one in segments]
+    assert list(without_tables([table(*segments)])) == [Add(info) for info in segments]
+    pairs = [(info.partition, info.stem) for info in segments]
     assert read_again(removal(*pairs)) == removal(*pairs)
     assert list(without_tables([removal(*pairs)])) == [Remove(*pair) for pair in pairs]
 
@@ -118,10 +118,10 @@ def test_a_part_takes_few_bytes_at_any_number_of_parts(
         part(n % 200, 1000 * (n // 200), STEMS[n // 200 % 40], crc32c=hash((n, 1)) % 2**32, first_batch_crc=n)
         for n in range(count)
     ]
-    actions = in_tables([Add(one) for one in segments])
+    actions = in_tables([Add(info) for info in segments])
     items = json.loads(json.dumps(write_actions(actions), default=write))
     assert len(json.dumps(items)) < 3000 + 13 * count
-    assert list(without_tables(read_actions(items))) == [Add(one) for one in segments]
+    assert list(without_tables(read_actions(items))) == [Add(info) for info in segments]
 
 
 @pytest.mark.parametrize("position", range(0, 400, 7))
@@ -249,34 +249,34 @@ def some_actions(random: Random, head: Snapshot, version: int) -> list[Action]:
     match random.randrange(9):
         case 5:
             # as retention does, or not quite
-            gone = [(one.partition, one.stem) for one in live if one.base_offset < 20]
+            removed_stems = [(info.partition, info.stem) for info in live if info.base_offset < 20]
             raised = [
                 SetLogStartOffset(number, min(20, ends[number]) + random.choice([0, 0, 5, 100]))
                 for number in random.sample(range(COUNT), 3)
             ]
-            removed = [removal(*gone)] if gone else []
+            removed = [removal(*removed_stems)] if removed_stems else []
             return [*raised, *removed] if random.random() < 0.2 else [*removed, *raised]
         case 0:
             # in the place of adjacent segments of some partitions, or not quite
-            chosen = [
+            segments = [
                 state.segments[:2] for state in head.partitions if len(state.segments) > 1 and random.random() < 0.7
             ]
-            gone = [(one.partition, one.stem) for pair in chosen for one in pair]
+            removed_stems = [(info.partition, info.stem) for pair in segments for info in pair]
             merged = [
                 part(first.partition, first.base_offset, stem, next_offset=second.next_offset, record_count=1)
-                for first, second in chosen
+                for first, second in segments
             ]
             if random.random() < 0.2 and merged:
                 merged[0] = merged[0].at(merged[0].base_offset + 5)
-            return [removal(*gone), table(*merged)] if gone else []
+            return [removal(*removed_stems), table(*merged)] if removed_stems else []
         case 1:
             return [Cleaned(random.randrange(COUNT), 0), table(part(0, ends[0], stem))]
         case 2:
             number = random.randrange(COUNT)
             return [Add(part(number, ends[number], stem))]
         case 3:
-            gone = random.sample([(one.partition, one.stem) for one in live], min(len(live), 2))
-            return [removal(*gone, *gone[: random.randrange(2)])] if gone else []
+            removed_stems = random.sample([(info.partition, info.stem) for info in live], min(len(live), 2))
+            return [removal(*removed_stems, *removed_stems[: random.randrange(2)])] if removed_stems else []
         case 4:
             return [
                 SetPartitions(COUNT),

@@ -69,9 +69,9 @@ def test_commits_that_follow_each_other_ask_the_storage_nothing(s3_url: Address)
 def cost_of_append(topic: Topic, number: int) -> tuple[int, int, int]:
     """Requests to get, put and list."""
     counters = topic.storage.counters
-    before = dataclasses.replace(counters)
+    old_counters = dataclasses.replace(counters)
     topic.append(values([number]))
-    return counters.gets - before.gets, counters.puts - before.puts, counters.lists - before.lists
+    return counters.gets - old_counters.gets, counters.puts - old_counters.puts, counters.lists - old_counters.lists
 
 
 def test_a_clock_that_is_a_little_ahead_is_believed_and_one_that_is_behind_too(world: TwoClocks) -> None:

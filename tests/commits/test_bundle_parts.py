@@ -72,7 +72,7 @@ def test_an_index_is_in_a_bundle_only_if_its_log_is() -> None:
 def test_parts_that_share_a_byte_or_have_no_end_are_refused(segments: list[SegmentInfo], complaint: str) -> None:
     with pytest.raises(CorruptMetadataError, match=complaint):
         added(*segments)
-    apart = [dataclasses.replace(one, stem=paths.new_stem(0, uuid.uuid4().hex)) for one in segments]
+    apart = [dataclasses.replace(info, stem=paths.new_stem(0, uuid.uuid4().hex)) for info in segments]
     if len(segments) > 1:
         assert len(added(*apart).partitions) == 4
 
@@ -95,7 +95,7 @@ def test_a_checkpoint_with_such_parts_is_refused(changes: dict[str, int], compla
         checkpoint.decode(changed, "a checkpoint")
 
 
-def test_a_part_that_is_described_anew_does_not_make_another_partitions_part_old() -> None:
+def test_a_redescribed_part_leaves_other_partitions_parts_new() -> None:
     again = [Remove(0, STEM), Add(part())]
     assert oldest_read_version(again) is None
     assert oldest_read_version([*again, Add(part(1, 100, 1008, 2012))]) == 0

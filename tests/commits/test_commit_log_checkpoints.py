@@ -46,8 +46,8 @@ def test_a_checkpoint_is_written_after_so_many_bytes(
     monkeypatch.setattr(checkpoint, "CHECKPOINT_BYTES", most)
     expected: list[int] = []
     while len(expected) < 3:
-        before, snapshot = snapshot, append(log, snapshot)
-        if before.commit_bytes // most < snapshot.commit_bytes // most:
+        previous, snapshot = snapshot, append(log, snapshot)
+        if previous.commit_bytes // most < snapshot.commit_bytes // most:
             expected.append(snapshot.version)
         assert checkpoints(storage) == expected
     assert 2 <= expected[0] <= 6
@@ -131,18 +131,18 @@ def test_opening_a_large_topic_makes_no_object_per_segment(
 
     _, snapshot = put_commit(log, log.create(1, CONFIG), "append", add_many)
     snapshot = append(commit_log(storage, checkpoint_commits=1), snapshot)
-    made = 0
+    created = 0
     make = SegmentInfo.__init__
 
-    def counted(*args: Any, **facts: Any) -> None:
-        nonlocal made
-        made += 1
-        make(*args, **facts)
+    def counted(*args: Any, **fields: Any) -> None:
+        nonlocal created
+        created += 1
+        make(*args, **fields)
 
     monkeypatch.setattr(SegmentInfo, "__init__", counted)
     loaded = log.load()
-    assert made == 1, "the checkpoint's own commit is read, to see that it belongs here"
+    assert created == 1, "the checkpoint's own commit is read, to see that it belongs here"
     append(log, loaded)
-    assert made < 10
+    assert created < 10
     monkeypatch.undo()
     assert len(loaded.partitions[0].segments) == 2_001

@@ -55,14 +55,14 @@ def test_a_plan_with_nothing_to_do_commits_nothing(storage: Storage, log: Commit
 def test_who_loses_a_race_plans_again_on_what_won(storage: Storage, log: CommitLog) -> None:
     created = log.create(2, CONFIG)
     append(commit_log(storage), created, 3, count=7)
-    seen = []
+    plans = []
 
     def plan(snapshot: Snapshot) -> list[Action] | None:
-        seen.append(snapshot.version)
+        plans.append(snapshot.version)
         return appending(0, 5)(snapshot)
 
     commit, snapshot = put_commit(log, created, "append", plan)
-    assert seen == [0, 3]
+    assert plans == [0, 3]
     assert commit is not None
     assert commit.version == 4
     assert [(info.base_offset, info.next_offset) for info in snapshot.partitions[0].segments] == [
@@ -109,9 +109,9 @@ def test_a_batch_is_committed_once_however_often_it_is_tried(storage: Storage, l
     for stale in (created, snapshot):
         again, head = put_commit(commit_log(storage), stale, "append", appending(batch=("app", 7)))
         assert again is None
-        found = head.transaction("app", 7)
-        assert found is not None
-        assert (found.version, found.offsets) == (first.version, {0: (0, 10)})
+        transaction = head.transaction("app", 7)
+        assert transaction is not None
+        assert (transaction.version, transaction.offsets) == (first.version, {0: (0, 10)})
     assert log.load() == snapshot
 
 
@@ -126,7 +126,7 @@ def test_settings_that_two_change_at_once_are_both_kept(storage: Storage, log: C
     assert log.load().config.overrides() == {"retention.ms": "1", "segment.ms": "2"}
 
 
-def test_files_begun_below_the_gc_floor_must_be_written_again(storage: Storage, log: CommitLog) -> None:
+def test_files_older_than_the_vacuum_horizon_must_be_rewritten(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
     _, floor = put_commit(log, append(log, created, 2), "gc", lambda snapshot: [GcFloor(2)])
     for stale in (created, floor):
@@ -138,7 +138,7 @@ def test_files_begun_below_the_gc_floor_must_be_written_again(storage: Storage, 
     put_commit(log, floor, "append", lambda snapshot: [Add(segment(0, 20, read_version=2))], read_version=2)
 
 
-def test_a_segment_may_be_replaced_in_place_below_the_gc_floor(log: CommitLog) -> None:
+def test_a_segment_may_be_replaced_under_its_name_before_the_vacuum_horizon(log: CommitLog) -> None:
     _, floor = put_commit(log, append(log, log.create(1, CONFIG), 2), "gc", lambda snapshot: [GcFloor(2)])
     info = floor.partitions[0].segments[0]
     commit, _ = put_commit(log, floor, "rebuild", lambda snapshot: [Remove(0, info.stem), Add(info)])
@@ -198,8 +198,8 @@ def test_time_goes_forward_though_the_clock_goes_back(storage: Storage) -> None:
 def test_a_commit_that_is_too_large_is_refused_and_puts_nothing(storage: Storage, log: CommitLog) -> None:
     snapshot = log.create(1, CONFIG)
     batches = [SetTransaction("x" * 1000, number, {}) for number in range(66_000)]
-    before = storage.counters.puts
+    old_puts = storage.counters.puts
     with pytest.raises(CommitConflictError, match="several") as caught:
         put_commit(log, snapshot, "append", lambda _: batches)
     assert caught.value.details["size"] > MAX_CONDITIONAL_BYTES
-    assert (storage.counters.puts, log.load()) == (before, snapshot)
+    assert (storage.counters.puts, log.load()) == (old_puts, snapshot)

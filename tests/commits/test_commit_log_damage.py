@@ -112,11 +112,11 @@ def test_a_store_too_slow_for_vacuum_is_no_damage(tmp_path: Path, monkeypatch: p
     storage = Storage(tmp_path / "t")
     distlog.create(str(tmp_path / "t"))
 
-    def behind(self: SnapshotLoader, end: int, *, few: bool) -> None:
+    def load_few(self: SnapshotLoader, end: int, *, few: bool) -> None:
         raise BehindFloorError
 
     monkeypatch.setattr(SnapshotLoader, "_from_hint", lambda self, end: None)
-    monkeypatch.setattr(SnapshotLoader, "_from_listing", behind)
+    monkeypatch.setattr(SnapshotLoader, "_from_listing", load_few)
     with pytest.raises(StorageError, match=r"commits vanish while they are read.*try again") as raised:
         SnapshotLoader(storage).load()
     assert not isinstance(raised.value, CorruptionError)

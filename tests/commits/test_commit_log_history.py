@@ -61,18 +61,18 @@ def test_history_begins_at_a_floor_that_rises_while_it_is_read(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = commit_log(storage, checkpoint_commits=1)
-    before = append(log, append(log, append(log, log.create(1, CONFIG))))
-    put_commit(log, before, "gc", lambda _: [GcFloor(2), LogFloor(2)])
+    old_snapshot = append(log, append(log, append(log, log.create(1, CONFIG))))
+    put_commit(log, old_snapshot, "gc", lambda _: [GcFloor(2), LogFloor(2)])
     storage.delete([paths.commit_file(version) for version in (0, 1)])
-    heads = iter([before])
+    heads = iter([old_snapshot])
     load = log.load
     monkeypatch.setattr(log, "load", lambda **named: next(heads, None) or load(**named))
     assert [commit.version for commit in log.history()] == [4, 3, 2]
 
 
 def test_history_does_not_hide_that_a_commit_was_replaced(storage: Storage, old: Snapshot) -> None:
-    before = commit_log(storage).load(version=2)
-    forged(storage, before)
+    old_snapshot = commit_log(storage).load(version=2)
+    forged(storage, old_snapshot)
     log = commit_log(storage)
     assert log.load() == old
     assert len(log.history(limit=20)) == 20
@@ -103,7 +103,7 @@ def test_a_topic_that_is_created_again_goes_on_counting_versions(storage: Storag
     assert log.load(version=1).topic_id == first.topic_id
 
 
-def test_a_topic_knows_when_it_took_the_place_of_a_dropped_one_unless_it_was_imported(storage: Storage) -> None:
+def test_a_topic_records_when_it_replaced_a_dropped_one_unless_imported(storage: Storage) -> None:
     log = commit_log(storage, Clock(1_000), checkpoint_commits=1)
     first = log.create(1, CONFIG)
     drop(log, append(log, first))

@@ -49,7 +49,7 @@ def test_a_commit_into_a_folder_that_was_deleted_is_refused_on_a_disk(tmp_path: 
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
-def test_a_commit_into_a_folder_that_was_made_anew_is_refused_and_the_new_topic_stays_readable(
+def test_a_commit_into_a_recreated_folder_is_refused_and_the_new_topic_stays_readable(
     tmp_path: Path, commits: int
 ) -> None:
     folder = tmp_path / "t"
@@ -74,7 +74,7 @@ def append_and_delete(folder: Path) -> None:
         writer.flush()
 
 
-def test_an_append_in_place_into_a_folder_that_was_deleted_is_refused(tmp_path: Path) -> None:
+def test_a_direct_append_into_a_deleted_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TopicNotFoundError, match="deleted"):
         append_and_delete(tmp_path / "t")
     assert not list(tmp_path.rglob("*.json"))
@@ -89,7 +89,7 @@ def test_on_an_object_store_one_looks_now_and_then_and_at_what_was_there_before(
         puts, gets = counters.puts, counters.gets
         _, snapshot = put_commit(log, snapshot, "config", nothing)
         assert (counters.puts - puts, counters.gets - gets) == (1, 0)
-    storage.delete([each.name for each in storage.list("_commits")])
+    storage.delete([file.name for file in storage.list("_commits")])
     _, snapshot = put_commit(log, snapshot, "config", nothing)
     now_s[0] += CHECK_S
     # its own last commit is there: it is those before that are missing
@@ -99,11 +99,11 @@ def test_on_an_object_store_one_looks_now_and_then_and_at_what_was_there_before(
         log.refresh(snapshot)
 
 
-def test_on_an_object_store_a_look_sees_that_a_topic_was_made_anew(memory_url: Address) -> None:
+def test_a_refresh_on_an_object_store_detects_a_recreated_topic(memory_url: Address) -> None:
     now_s, storage = [0.0], Storage(f"{memory_url.url}/t")
     log = logged(storage, now_s)
     _, old = put_commit(log, log.create(1, TopicConfig()), "config", nothing)
-    storage.delete([each.name for each in storage.list("_commits")])
+    storage.delete([file.name for file in storage.list("_commits")])
     other = logged(storage, now_s)
     _, new = put_commit(other, other.create(1, TopicConfig()), "config", nothing)
     now_s[0] += CHECK_S

@@ -47,11 +47,11 @@ OTHER_FORMATS = pytest.mark.parametrize(
 def test_unknown_fields_are_ignored(storage: Storage) -> None:
     topic = topic_on(storage, 1, TINY)
     topic.append(values(range(5)))
-    before = topic.log.load()
+    old_snapshot = topic.log.load()
     rewrite(storage, 1, lambda body: body.update(colour="blue"))
     rewrite(storage, 1, lambda body: body["actions"][0]["add"].update(bloom={"bits": [1, 2]}))
     after = topic_on(storage).log.load()
-    assert (after.partitions, after.commit_id) == (before.partitions, before.commit_id)
+    assert (after.partitions, after.commit_id) == (old_snapshot.partitions, old_snapshot.commit_id)
     assert contents(topic_on(storage)) == {0: [b"v%d" % n for n in range(5)]}
 
 
@@ -132,7 +132,7 @@ def test_a_feature_that_writers_must_know_stops_them_by_name_and_readers_read_on
         checkpoint.write(storage, topic.log.load())
     newest = topic_on(storage)
     assert contents(newest) == {0: [b"v%d" % n for n in range(5)]}
-    before = storage.counters.puts
+    old_puts = storage.counters.puts
     for change in (
         lambda: put_commit(newest.log, newest.snapshot, "append", lambda _: [Add(segment(0, 5))]),
         lambda: newest.alter_config({"segment.ms": 9}),
@@ -140,17 +140,17 @@ def test_a_feature_that_writers_must_know_stops_them_by_name_and_readers_read_on
     ):
         with pytest.raises(UnsupportedVersionError, match=r"row-tracking.*upgrade"):
             change()
-    assert storage.counters.puts == before
+    assert storage.counters.puts == old_puts
 
 
 def test_a_dropped_topic_of_a_newer_library_is_not_created_again(storage: Storage) -> None:
     log = commit_log(storage)
     _, dropped = put_commit(log, log.create(1, CONFIG), "drop", lambda _: [Drop()])
     forged(storage, dropped, requires={"writer": ["row-tracking"]}, actions=[{"gc_floor": {"version": 0}}])
-    before = storage.counters.puts
+    old_puts = storage.counters.puts
     with pytest.raises(UnsupportedVersionError, match=r"row-tracking.*upgrade to write"):
         log.create(1, CONFIG)
-    assert storage.counters.puts == before
+    assert storage.counters.puts == old_puts
 
 
 def test_a_feature_of_writers_is_in_the_state_from_then_on(storage: Storage) -> None:

@@ -37,14 +37,14 @@ def history() -> History:
 
 def refused(history: History, *actions: Action, match: str, **changes: Any) -> None:
     """Assert that the next commit breaks an invariant, that the error names its file, and that nothing changed."""
-    before, now_ms = history.snapshot(), history.now_ms
+    old_snapshot, now_ms = history.snapshot(), history.now_ms
     commit = history.commit(*actions, **changes)
     with pytest.raises(CorruptMetadataError, match=match) as caught:
-        apply(before, commit)
+        apply(old_snapshot, commit)
     assert caught.value.details["file"] == f"_commits/{commit.version:020d}.json"
     history.commits.pop()
     history.now_ms = now_ms
-    assert history.snapshot() == before
+    assert history.snapshot() == old_snapshot
 
 
 def live(history: History, partition: int = 0) -> list[tuple[int, int]]:
@@ -102,9 +102,9 @@ def test_removed_segments_come_back_and_the_log_start_goes_down(history: History
 
 def test_what_was_made_of_segments_makes_room_for_them_again(history: History) -> None:
     olds = history.snapshot().partitions[0].segments
-    made = segment(0, 0, 20)
-    history.commit(*(Remove(0, old.stem) for old in olds[:2]), Add(made))
-    history.commit(Restore(0, 0, 1), Remove(0, made.stem), *(Add(old) for old in olds[:2]))
+    merged = segment(0, 0, 20)
+    history.commit(*(Remove(0, old.stem) for old in olds[:2]), Add(merged))
+    history.commit(Restore(0, 0, 1), Remove(0, merged.stem), *(Add(old) for old in olds[:2]))
     assert live(history) == [(0, 10), (10, 20), (20, 30)]
     again = olds[0]
     refused(history, Restore(0, 0, 1), Add(again), match="twice|no hole")
@@ -161,14 +161,14 @@ def test_all_segments_may_go_and_the_log_end_stays(history: History) -> None:
 
 
 def test_a_removed_segment_was_live(history: History) -> None:
-    gone = stems(history)[1]
+    stem = stems(history)[1]
     refused(history, Remove(0, segment().stem), match="not live")
-    refused(history, Remove(1, gone), match="not live")
-    refused(history, Remove(0, gone), Remove(0, gone), match="twice")
+    refused(history, Remove(1, stem), match="not live")
+    refused(history, Remove(0, stem), Remove(0, stem), match="twice")
     new = segment(0, 30)
     refused(history, Add(new), Remove(0, new.stem), match="not live")
-    history.commit(Remove(0, gone))
-    refused(history, Remove(0, gone), match="not live")
+    history.commit(Remove(0, stem))
+    refused(history, Remove(0, stem), match="not live")
 
 
 def test_a_compaction_fills_the_hole_that_it_makes(history: History) -> None:
@@ -191,7 +191,7 @@ def test_an_output_fits_in_one_hole(history: History) -> None:
     refused(history, Remove(0, third), Add(segment(0, 20, 11)), match="no hole")
 
 
-def test_a_rebuilt_segment_takes_its_own_place(history: History) -> None:
+def test_a_rebuilt_segment_keeps_its_position(history: History) -> None:
     info = history.snapshot().partitions[0].segments[1]
     rebuilt = segment(0, 10, 10, stem=info.stem, offset_index_bytes=16)
     history.commit(Remove(0, info.stem), Add(rebuilt))
@@ -246,9 +246,9 @@ def test_to_fold_all_at_once_is_to_apply_one_by_one(steps: list[str], data: st.D
             start, stop = segments[low].base_offset, segments[high].next_offset
             merged = segment(0, start, stop - start, record_count=1)
             history.commit(*(Remove(0, info.stem) for info in segments[low : high + 1]), Add(merged))
-    one_by_one = None
+    stepwise = None
     for commit in history.commits:
-        one_by_one = apply(one_by_one, commit)
-    assert fold(None, history.commits) == one_by_one
+        stepwise = apply(stepwise, commit)
+    assert fold(None, history.commits) == stepwise
     split = data.draw(st.integers(1, len(history.commits)))
-    assert fold(fold(None, history.commits[:split]), history.commits[split:]) == one_by_one
+    assert fold(fold(None, history.commits[:split]), history.commits[split:]) == stepwise

@@ -88,7 +88,7 @@ def test_an_applications_newest_batch_is_remembered_for_ever(history: History) -
     assert history.snapshot().transaction("app", 7)
 
 
-def test_files_begun_below_the_gc_floor_are_refused(history: History) -> None:
+def test_files_older_than_the_vacuum_horizon_are_refused(history: History) -> None:
     history.commit(GcFloor(2))
     assert history.snapshot().gc_floor == 2
     refused(history, Add(segment(0, 30, read_version=1)), match="gc floor")

@@ -85,13 +85,13 @@ def incremental(storage: Storage) -> list[str]:
 
 def test_a_large_topic_has_incremental_checkpoints_of_the_last_full_one(storage: Storage, log: CommitLog) -> None:
     snapshot = grown(log, large_topic(log), 2 * EVERY)
-    full, *others = checkpoint_files(storage)
-    assert [paths.base_of_checkpoint(name) for name in (full, *others)] == [None, full, full], "they are no chain"
+    full, *increments = checkpoint_files(storage)
+    assert [paths.base_of_checkpoint(name) for name in (full, *increments)] == [None, full, full], "they are no chain"
     assert checkpoints(storage) == [5, 10, 15]
-    sizes = [storage.size(name) for name in (full, *others)]
+    sizes = [storage.size(name) for name in (full, *increments)]
     assert 8 * max(sizes[1:]) < sizes[0]
-    assert checkpoint.read(storage, others[-1]) == snapshot
-    assert checkpoint.read_hint(storage) == others[-1]
+    assert checkpoint.read(storage, increments[-1]) == snapshot
+    assert checkpoint.read_hint(storage) == increments[-1]
 
 
 @pytest.mark.long
@@ -145,18 +145,18 @@ def test_a_process_that_was_forked_writes_its_checkpoints_at_once(
 def test_a_folder_that_was_deleted_does_not_come_back_by_a_checkpoint(
     storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = []
-    monkeypatch.setattr(checkpoint, "begin", begun.append)
+    started = []
+    monkeypatch.setattr(checkpoint, "begin", started.append)
     append(log, large_topic_without_wait(log), EVERY)
     storage.delete([file.name for file in storage.list(paths.COMMITS_DIR)])
-    begun[-1]()
+    started[-1]()
     assert not storage.list(paths.COMMITS_DIR)
 
 
 def test_most_rows_gone_is_a_full_one(storage: Storage, log: CommitLog) -> None:
     snapshot = large_topic(log)
-    stems = [(number, one.stem) for number, state in enumerate(snapshot.partitions) for one in state.segments]
-    _, snapshot = put_commit(log, snapshot, "retention", lambda _: [Remove(*each) for each in stems[:-60]])
+    stems = [(number, info.stem) for number, state in enumerate(snapshot.partitions) for info in state.segments]
+    _, snapshot = put_commit(log, snapshot, "retention", lambda _: [Remove(*stem) for stem in stems[:-60]])
     grown(log, snapshot)
     assert not incremental(storage)
 
@@ -216,22 +216,22 @@ def test_vacuum_keeps_the_full_one_that_a_kept_one_needs_and_none_that_lacks_it(
         full = None if base is None else paths.checkpoint_file(base, f"{base:032x}")
         return FileInfo(paths.checkpoint_file(version, f"{version:032x}", full), 1, 1)
 
-    def left(*, gc_floor: int, log_floor: int, highest: int = 0) -> list[int | None]:
-        gone = obsolete_checkpoints(files, gc_floor, log_floor, highest)
-        return [paths.parse_checkpoint_file(one.name) for one in files if one not in gone]
+    def remaining(*, gc_floor: int, log_floor: int, highest: int = 0) -> list[int | None]:
+        obsolete = obsolete_checkpoints(files, gc_floor, log_floor, highest)
+        return [paths.parse_checkpoint_file(checkpoint.name) for checkpoint in files if checkpoint not in obsolete]
 
     files = [file(100), file(200), file(300, 200), file(400, 200), file(500), file(600, 500), file(700, 500)]
-    assert left(gc_floor=650, log_floor=0) == [200, 500, 600, 700], "and two full ones"
+    assert remaining(gc_floor=650, log_floor=0) == [200, 500, 600, 700], "and two full ones"
     files = [file(100), *(file(version, 100) for version in range(200, 900, 100))]
-    assert left(gc_floor=750, log_floor=0) == [100, 600, 700, 800]
+    assert remaining(gc_floor=750, log_floor=0) == [100, 600, 700, 800]
     files = [file(100), file(1000, 100), file(2500), file(2600), file(2700)]
-    assert left(gc_floor=2650, log_floor=0) == [100, 1000, 2500, 2600, 2700], "for time travel"
+    assert remaining(gc_floor=2650, log_floor=0) == [100, 1000, 2500, 2600, 2700], "for time travel"
     files = [file(100), file(200, 100), file(300), file(400, 100), file(500, 300)]
-    assert left(gc_floor=350, log_floor=300) == [300, 500], "what needs one below the floor goes with it"
+    assert remaining(gc_floor=350, log_floor=300) == [300, 500], "what needs one below the floor goes with it"
     files = [file(100), file(150), file(160), file(170, 100), *map(file, range(200, 600, 100))]
-    assert left(gc_floor=500, log_floor=100) == [100, 400, 500]
+    assert remaining(gc_floor=500, log_floor=100) == [100, 400, 500]
     text = "another run may raise the floor to one of them"
-    assert left(gc_floor=500, log_floor=100, highest=160) == [100, 150, 160, 400, 500], text
+    assert remaining(gc_floor=500, log_floor=100, highest=160) == [100, 150, 160, 400, 500], text
 
 
 def test_the_floor_of_the_log_stands_on_a_full_checkpoint(storage: Storage, log: CommitLog) -> None:
@@ -255,7 +255,7 @@ def test_two_full_checkpoints_stand_from_the_floor_on(storage: Storage, log: Com
 
 
 @pytest.mark.long
-def test_a_process_that_ends_finishes_the_checkpoint_that_it_has_begun(
+def test_a_closing_process_finishes_its_started_checkpoint(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("root")
@@ -274,11 +274,11 @@ for _ in range(100):
 def test_an_append_does_not_wait_for_a_large_checkpoint(
     storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = []
-    monkeypatch.setattr(checkpoint, "begin", begun.append)
+    started = []
+    monkeypatch.setattr(checkpoint, "begin", started.append)
     snapshot = append(log, large_topic_without_wait(log), EVERY)
-    assert (checkpoints(storage), len(begun)) == ([], 2)
-    begun[-1]()
+    assert (checkpoints(storage), len(started)) == ([], 2)
+    started[-1]()
     assert checkpoints(storage) == [10], "of the newest state"
     assert commit_log(storage).load() == snapshot
 
@@ -301,9 +301,9 @@ ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 2
 def test_any_table_is_made_of_any_other(
     base: list[tuple[int, int, int]], rows: list[tuple[int, int, int]], keyed: bool
 ) -> None:
-    before, after = table(base, keyed), table(rows, keyed)
-    changes = RowChanges.between(before, after, ("first", "second" if keyed else None))
-    assert changes.applied(before).equals(after)
+    old_table, after = table(base, keyed), table(rows, keyed)
+    changes = RowChanges.between(old_table, after, ("first", "second" if keyed else None))
+    assert changes.applied(old_table).equals(after)
     same = RowChanges.between(after, after, ("first", "second" if keyed else None))
     assert (len(same.gone), len(same.places)) == (0, 0)
 
@@ -321,11 +321,11 @@ def table(rows: list[tuple[int, int, int]], keyed: bool) -> pa.RecordBatch:
     )
 
 
-@pytest.mark.parametrize("gone", [[3], [-1], [1, 0], [1, 1]])
-def test_changes_of_rows_that_are_not_there_are_refused(gone: list[int]) -> None:
+@pytest.mark.parametrize("removed", [[3], [-1], [1, 0], [1, 1]])
+def test_changes_of_rows_that_are_not_there_are_refused(removed: list[int]) -> None:
     base = pa.RecordBatch.from_arrays([integers(np.arange(3))], names=["first"])
     with pytest.raises(ValueError, match="not there"):
-        RowChanges(np.array(gone), np.array([], np.int64), base.slice(0, 0)).applied(base)
+        RowChanges(np.array(removed), np.array([], np.int64), base.slice(0, 0)).applied(base)
     with pytest.raises(ValueError, match="not there"):
         RowChanges(np.array([], np.int64), np.array([4]), base.slice(0, 1)).applied(base)
 
@@ -368,5 +368,5 @@ def drawn(draw: Random, head: Snapshot) -> list[Action]:
         return [SetTransaction("ordered", last + draw.randrange(1, 4), {}, in_order=True)]
     added = segment(number, state.log_end_offset, 5, read_version=head.version, has_producers=kind == 3)
     end = added.next_offset - 1
-    told = ProducerBatch(draw.randrange(6), 0, draw.randrange(9) + 4, end, 4, 1, 0, -1)
-    return [Add(added), *([ProducerBatches({number: [told]})] if kind == 3 else [])]
+    producer_batch = ProducerBatch(draw.randrange(6), 0, draw.randrange(9) + 4, end, 4, 1, 0, -1)
+    return [Add(added), *([ProducerBatches({number: [producer_batch]})] if kind == 3 else [])]

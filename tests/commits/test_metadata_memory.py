@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 def peak(call: Callable[[], object]) -> int:
     """How many bytes Python and Arrow took at most for `call`, which a CorruptMetadataError may end."""
-    pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pool, initial_pool = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     # what Arrow's threads still hold must not outlive its pool, not even when the interpreter ends
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
     pa.set_memory_pool(pool)
@@ -44,7 +44,7 @@ def peak(call: Callable[[], object]) -> int:
     finally:
         python = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        pa.set_memory_pool(before)
+        pa.set_memory_pool(initial_pool)
     return python + pool.max_memory()
 
 

@@ -85,13 +85,13 @@ def test_the_state_is_the_same_however_commits_are_folded_and_through_a_checkpoi
             SetTransaction("stream", number, {}, in_order=True), SetTransaction("b", number, {}, number > 25)
         )
     history.commit(SetTransaction("stream", "a word", {}, in_order=True))
-    whole = fold(None, history.commits)
-    one_by_one = None
+    folded = fold(None, history.commits)
+    stepwise = None
     for commit in history.commits:
-        one_by_one = fold(one_by_one, [commit])
-    assert whole == one_by_one
-    assert numbers(whole.transactions, "stream") == [*(str(number) for number in range(40, 50)), '"a word"']
-    assert checkpoint.decode(checkpoint.encode(whole), "a file") == whole
+        stepwise = fold(stepwise, [commit])
+    assert folded == stepwise
+    assert numbers(folded.transactions, "stream") == [*(str(number) for number in range(40, 50)), '"a word"']
+    assert checkpoint.decode(checkpoint.encode(folded), "a file") == folded
 
 
 @pytest.mark.parametrize("change", [{"batch_id": '"a word"'}, {"batch_id": "true"}, {"batch_id": "7,"}])
@@ -117,21 +117,21 @@ def test_a_table_remembers_what_the_rule_says(steps: list[tuple[str, int | str, 
     table, draft = NO_TRANSACTIONS, TransactionDraft(NO_TRANSACTIONS)
     for version, (app, batch, orderly, passed_ms) in enumerate(steps):
         before_ms, now_ms = now_ms, now_ms + passed_ms
-        found = info(version, now_ms, in_order=orderly and isinstance(batch, int))
-        known = ordered.get((app, batch)) or plain.get((app, batch))
-        if known:
-            if known.timestamp_ms >= now_ms - KEPT_MS:
+        latest = info(version, now_ms, in_order=orderly and isinstance(batch, int))
+        is_known = ordered.get((app, batch)) or plain.get((app, batch))
+        if is_known:
+            if is_known.timestamp_ms >= now_ms - KEPT_MS:
                 with pytest.raises(ValueError, match="already"):
-                    TransactionDraft(draft.finish(before_ms)).record(app, batch, found, before_ms)
+                    TransactionDraft(draft.finish(before_ms)).record(app, batch, latest, before_ms)
             continue
-        draft.record(app, batch, found, before_ms)
-        if found.in_order:
+        draft.record(app, batch, latest, before_ms)
+        if latest.in_order:
             for batches in (plain, ordered):
                 for name, number in list(batches):
                     if name == app and isinstance(number, int) and number <= int(batch) - KEPT_NUMBERS:
                         del batches[name, number]
-        into = ordered if found.in_order else plain
-        into[app, batch] = found
+        into = ordered if latest.in_order else plain
+        into[app, batch] = latest
         plain = remembered(plain, now_ms)
         if version % group == 0:
             table = draft.finish(now_ms)
@@ -158,22 +158,22 @@ def folded(steps: list[Step], *, at_once: bool) -> TransactionTable:
     return draft.finish(before_ms)
 
 
-@pytest.mark.parametrize("begun", [[], [("a", 5, True, 1)]])
-def test_what_was_too_old_stays_forgotten_when_batches_between_are_forgotten_too(begun: list[Step]) -> None:
+@pytest.mark.parametrize("first_steps", [[], [("a", 5, True, 1)]])
+def test_what_was_too_old_stays_forgotten_when_batches_between_are_forgotten_too(first_steps: list[Step]) -> None:
     """The batches of `a` make time go by for those of `b`, of which the first is too old by then."""
     days: list[Step] = [("a", day, False, day) for day in range(10, 45)]
-    steps: list[Step] = [("b", 0, False, 0), ("b", 1, False, 1), *begun, *days, ("a", 100, True, 45)]
-    one_by_one = folded(steps, at_once=False)
-    assert numbers(one_by_one, "b") == ["1"]
-    assert numbers(one_by_one, "a") == ["100"]
-    assert folded(steps, at_once=True) == one_by_one
+    steps: list[Step] = [("b", 0, False, 0), ("b", 1, False, 1), *first_steps, *days, ("a", 100, True, 45)]
+    stepwise = folded(steps, at_once=False)
+    assert numbers(stepwise, "b") == ["1"]
+    assert numbers(stepwise, "a") == ["100"]
+    assert folded(steps, at_once=True) == stepwise
 
 
 def test_what_was_too_old_stays_forgotten_when_an_application_was_in_order_before() -> None:
-    before: list[Step] = [("a", 30 + day, False, day) for day in range(1, 20)]
-    others: list[Step] = [("c", day, False, day) for day in range(21, 34)]
+    first_steps: list[Step] = [("a", 30 + day, False, day) for day in range(1, 20)]
+    other_steps: list[Step] = [("c", day, False, day) for day in range(21, 34)]
     begin: list[Step] = [("b", 0, False, 0), ("b", 1, False, 0)]
-    steps: list[Step] = [*begin, *before, ("a", 29, True, 20), *others, ("a", 70, True, 33)]
-    one_by_one = folded(steps, at_once=False)
-    assert (numbers(one_by_one, "b"), numbers(one_by_one, "a")) == (["1"], ["70"])
-    assert folded(steps, at_once=True) == one_by_one
+    steps: list[Step] = [*begin, *first_steps, ("a", 29, True, 20), *other_steps, ("a", 70, True, 33)]
+    stepwise = folded(steps, at_once=False)
+    assert (numbers(stepwise, "b"), numbers(stepwise, "a")) == (["1"], ["70"])
+    assert folded(steps, at_once=True) == stepwise

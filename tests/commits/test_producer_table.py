@@ -36,7 +36,7 @@ from distlog.core.limits import MAX_LONG
 from distlog.core.segments.producer_states import NONE, ProducerStates, batches_of, producer_batches
 
 
-def told(producer: int = 7, offset: int = 0, count: int = 1, **changes: Any) -> ProducerBatch:
+def snapshot_of_entries(producer: int = 7, offset: int = 0, count: int = 1, **changes: Any) -> ProducerBatch:
     """What the batch of these offsets tells; its records are numbered as they are, unless it says otherwise."""
     last = offset + count - 1
     return ProducerBatch(producer, 0, last, last, count - 1, 1_000, DATA, NONE)._replace(**changes)
@@ -45,7 +45,7 @@ def told(producer: int = 7, offset: int = 0, count: int = 1, **changes: Any) -> 
 def append(history: History, *batches: ProducerBatch, partition: int = 0, end: int | None = None) -> Commit:
     """Commit a segment behind the log's end, up to `end`, and what its batches tell."""
     begin = history.snapshot().partitions[partition].log_end_offset
-    end = max(each.last_offset for each in batches) + 1 if end is None else end
+    end = max(row.last_offset for row in batches) + 1 if end is None else end
     added = Add(segment(partition, begin, end - begin))
     return history.commit(added, ProducerBatches({partition: batches}))
 
@@ -102,7 +102,7 @@ def test_a_fold_of_commits_knows_what_the_rules_of_a_log_make_of_their_batches(
         patch.setattr(producer_table, "_MOST_CHANGED", most)
         first = 0
         while first < len(rows):
-            some = rows[first : first + data.draw(st.integers(1, 9))]
+            part = rows[first : first + data.draw(st.integers(1, 9))]
             pause_ms = steps[first][4] + 1
             history.now_ms += pause_ms - 1
             passed_ms += min(pause_ms, PAUSE_MS)
@@ -113,23 +113,23 @@ def test_a_fold_of_commits_knows_what_the_rules_of_a_log_make_of_their_batches(
             ]
             for producer in quiet:
                 states.expire(MAX_LONG, [producer])
-            states.see(log, some, heard_ms=passed_ms)
-            end = int(some["base_offset"][-1] + some["last_offset_delta"][-1]) + 1
-            append(history, *sufficient_batches(producer_batches(log, some)), end=end)
-            first += len(some)
-            found = table(history)
+            states.see(log, part, heard_ms=passed_ms)
+            end = int(part["base_offset"][-1] + part["last_offset_delta"][-1]) + 1
+            append(history, *sufficient_batches(producer_batches(log, part)), end=end)
+            first += len(part)
+            producers = table(history)
             for producer in range(1, 6):
-                assert found.get(producer, passed_ms) == states.get(producer)
-            assert found.opened == dict(states.opened)
-        one_by_one: Snapshot | None = None
+                assert producers.get(producer, passed_ms) == states.get(producer)
+            assert producers.opened == dict(states.opened)
+        stepwise: Snapshot | None = None
         for commit in history.commits:
-            one_by_one = apply(one_by_one, commit)
+            stepwise = apply(stepwise, commit)
         split = data.draw(st.integers(1, len(history.commits)))
-        assert fold(fold(None, history.commits[:split]), history.commits[split:]) == one_by_one
-        assert one_by_one == history.snapshot()
-        assert one_by_one is not None
-        assert checkpoint.decode(checkpoint.encode(one_by_one), "a file") == one_by_one
-        assert pickle.loads(pickle.dumps(one_by_one)) == one_by_one
+        assert fold(fold(None, history.commits[:split]), history.commits[split:]) == stepwise
+        assert stepwise == history.snapshot()
+        assert stepwise is not None
+        assert checkpoint.decode(checkpoint.encode(stepwise), "a file") == stepwise
+        assert pickle.loads(pickle.dumps(stepwise)) == stepwise
 
 
 @given(steps=STEPS)
@@ -138,15 +138,15 @@ def test_what_a_commit_leaves_out_says_nothing_and_what_it_keeps_is_little(
 ) -> None:
     log = raw(steps)
     every = list(producer_batches(log, read_headers(log)))
-    kept = sufficient_batches(every)
-    assert ProducerTable().updated(kept, 5) == ProducerTable().updated(every, 5)
-    markers = sum(each.is_marker for each in every)
-    assert len(kept) <= 5 * 5 + 2 * markers + 5
+    sufficient = sufficient_batches(every)
+    assert ProducerTable().updated(sufficient, 5) == ProducerTable().updated(every, 5)
+    markers = sum(row.is_marker for row in every)
+    assert len(sufficient) <= 5 * 5 + 2 * markers + 5
 
 
 def test_a_partition_has_producers_of_its_own_and_a_drop_forgets_them(history: History) -> None:
-    append(history, told(7, 0))
-    append(history, told(8, 0), partition=2)
+    append(history, snapshot_of_entries(7, 0))
+    append(history, snapshot_of_entries(8, 0), partition=2)
     assert [len(table(history, number)) for number in range(3)] == [1, 0, 1]
     history.commit(Drop())
     history.topic_id = "12345678-1234-1234-1234-123456789abc"
@@ -157,23 +157,23 @@ def test_a_partition_has_producers_of_its_own_and_a_drop_forgets_them(history: H
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        (told(7, 9), "does not add"),
-        (told(7, 20), "does not add"),
-        (told(7, 12, offset_delta=5), "does not add"),
-        (told(7, 19, 2), "does not add"),
+        (snapshot_of_entries(7, 9), "does not add"),
+        (snapshot_of_entries(7, 20), "does not add"),
+        (snapshot_of_entries(7, 12, offset_delta=5), "does not add"),
+        (snapshot_of_entries(7, 19, 2), "does not add"),
     ],
 )
 def test_offsets_that_the_commit_does_not_add_are_refused(history: History, wrong: ProducerBatch, match: str) -> None:
-    append(history, told(7, 0), end=10)
-    before = history.snapshot()
+    append(history, snapshot_of_entries(7, 0), end=10)
+    old_snapshot = history.snapshot()
     commit = append(history, wrong, end=20)
     with pytest.raises(CorruptMetadataError, match=match):
-        apply(before, commit)
+        apply(old_snapshot, commit)
 
 
 def test_where_nothing_was_told_before_a_commit_may_tell_of_the_whole_log(history: History) -> None:
     history.commit(Add(segment(0, 0, 10)))
-    append(history, told(7, 3), told(8, 12), end=15)
+    append(history, snapshot_of_entries(7, 3), snapshot_of_entries(8, 12), end=15)
     assert [producer for producer, _ in table(history).items()] == [7, 8]
 
 
@@ -181,7 +181,7 @@ def test_where_nothing_was_told_before_a_commit_may_tell_of_the_whole_log(histor
 def test_what_is_known_is_forgotten_when_batches_of_producers_come_of_which_nothing_is_told(
     history: History, flag: str
 ) -> None:
-    append(history, told(7, 0))
+    append(history, snapshot_of_entries(7, 0))
     history.commit(Add(segment(0, 1, 5)))
     assert len(table(history)) == 1
     history.commit(Add(segment(0, 6, 5, **{flag: True})))
@@ -189,18 +189,23 @@ def test_what_is_known_is_forgotten_when_batches_of_producers_come_of_which_noth
 
 
 def test_batches_of_a_producer_that_are_not_in_their_order_are_refused(history: History) -> None:
-    before = history.snapshot()
-    commit = append(history, told(7, 5), told(7, 5), end=10)
+    old_snapshot = history.snapshot()
+    commit = append(history, snapshot_of_entries(7, 5), snapshot_of_entries(7, 5), end=10)
     with pytest.raises(CorruptMetadataError, match="order"):
-        apply(before, commit)
+        apply(old_snapshot, commit)
 
 
 def body() -> dict[str, Any]:
     """The JSON of what a commit tells of two batches."""
-    action = ProducerBatches({0: (told(7, 0, 3), told(8, 3)), 2: (told(8, 5, kind=COMMIT_MARKER),)})
-    (found,) = json.loads(json.dumps(commit_json.write_actions([action])))
-    assert commit_json.read_actions([found]) == (action,)
-    columns: dict[str, Any] = found["producers"]
+    action = ProducerBatches(
+        {
+            0: (snapshot_of_entries(7, 0, 3), snapshot_of_entries(8, 3)),
+            2: (snapshot_of_entries(8, 5, kind=COMMIT_MARKER),),
+        }
+    )
+    (fields,) = json.loads(json.dumps(commit_json.write_actions([action])))
+    assert commit_json.read_actions([fields]) == (action,)
+    columns: dict[str, Any] = fields["producers"]
     return columns
 
 
@@ -291,7 +296,7 @@ WRONG_ROWS: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("name", WRONG_ROWS)
 def test_rows_of_a_checkpoint_that_cannot_be_are_refused(history: History, name: str) -> None:
-    append(history, told(7, 0), told(8, 1), end=10)
+    append(history, snapshot_of_entries(7, 0), snapshot_of_entries(8, 1), end=10)
     state, segments, transactions, producers = checkpoint.unpack(checkpoint.encode(history.snapshot()))
     rows, (column, value) = producers.to_pylist(), WRONG_ROWS[name]
     rows[0][column] = value
@@ -301,7 +306,7 @@ def test_rows_of_a_checkpoint_that_cannot_be_are_refused(history: History, name:
 
 
 def test_a_checkpoint_with_fewer_rows_than_it_says_is_refused(history: History) -> None:
-    append(history, told(7, 0), told(8, 1))
+    append(history, snapshot_of_entries(7, 0), snapshot_of_entries(8, 1))
     state, segments, transactions, producers = checkpoint.unpack(checkpoint.encode(history.snapshot()))
     with pytest.raises(CorruptMetadataError, match="number of its rows"):
         checkpoint.decode(checkpoint.pack(state, segments, transactions, producers.slice(1)), "a file")
@@ -314,5 +319,5 @@ def test_an_entry_of_a_brokers_snapshot_becomes_batches_that_say_the_same(
     log, states = raw(steps), ProducerStates()
     states.see(log, read_headers(log))
     entries = states.entries()
-    told = ProducerTable().updated([each for entry in entries for each in batches_of(entry)], 0)
-    assert np.array_equal(ProducerStates(dict(told.items())).entries(), entries)
+    updated = ProducerTable().updated([row for entry in entries for row in batches_of(entry)], 0)
+    assert np.array_equal(ProducerStates(dict(updated.items())).entries(), entries)

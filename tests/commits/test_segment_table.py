@@ -84,9 +84,11 @@ def test_tables_that_differ_in_one_number_are_not_equal(
 ) -> None:
     segments = run_of(counts)
     changed = data.draw(st.integers(0, len(segments) - 1))
-    others = [replace(each, crc32c=each.crc32c ^ 1) if at == changed else each for at, each in enumerate(segments)]
+    changed_segments = [
+        replace(info, crc32c=info.crc32c ^ 1) if index == changed else info for index, info in enumerate(segments)
+    ]
     assert with_tail(segments, tail) == with_tail(segments, other_tail)
-    assert with_tail(segments, tail) != with_tail(others, other_tail)
+    assert with_tail(segments, tail) != with_tail(changed_segments, other_tail)
     assert with_tail(segments, tail) != with_tail(segments[1:], other_tail)
 
 
@@ -101,13 +103,13 @@ def test_a_table_with_an_active_segment_is_not_the_one_where_it_is_sealed(count:
 @given(COUNTS, TAILS, st.data())
 def test_replacing_is_what_it_is_for_a_list(counts: list[int], tail: int, data: st.DataObject) -> None:
     segments = run_of(counts)
-    gone = data.draw(st.sets(st.sampled_from(segments))) if segments else set()
+    removed = data.draw(st.sets(st.sampled_from(segments))) if segments else set()
     added = [
-        segment(0, info.base_offset, info.next_offset - info.base_offset) for info in gone if info.base_offset % 2
+        segment(0, info.base_offset, info.next_offset - info.base_offset) for info in removed if info.base_offset % 2
     ]
-    table = with_tail(segments, tail).replaced({info.stem for info in gone}, added)
-    kept = [info for info in segments if info not in gone]
-    assert list(table) == sorted([*kept, *added], key=lambda info: info.base_offset)
+    table = with_tail(segments, tail).replaced({info.stem for info in removed}, added)
+    remaining = [info for info in segments if info not in removed]
+    assert list(table) == sorted([*remaining, *added], key=lambda info: info.base_offset)
 
 
 @pytest.mark.parametrize(("base_offset", "count"), [(10, 10), (10, 1), (19, 1), (30, 10), (33, 3)])
@@ -133,12 +135,12 @@ def test_a_pickled_slice_of_a_large_table_is_small() -> None:
 
 
 def test_a_plain_segment_behind_an_open_transaction_leaves_it_open() -> None:
-    opened = segment(0, 0, has_transactions=True, first_unstable_offset=4)
+    open_segment = segment(0, 0, has_transactions=True, first_unstable_offset=4)
     plain = segment(0, 10, has_transactions=False, first_unstable_offset=NO_OFFSET)
     ended = segment(0, 20, has_transactions=True, first_unstable_offset=NO_OFFSET)
     first = [
         PartitionState(segments=SegmentTable.of(rows)).first_unstable_offset
-        for rows in ([], [plain], [opened], [opened, plain], [opened, plain, ended])
+        for rows in ([], [plain], [open_segment], [open_segment, plain], [open_segment, plain, ended])
     ]
     assert first == [NO_OFFSET, NO_OFFSET, 4, 4, NO_OFFSET]
 
@@ -158,10 +160,10 @@ def test_a_part_of_a_part_has_its_own_segments(counts: list[int], tail: int, dat
         table, segments = table.part(start, end), segments[start:end]
         assert list(table) == table[:] == segments
         assert table.columns().num_rows == len(table)
-        assert table.base_offsets.tolist() == [one.base_offset for one in segments]
-        assert table.array("compacted").tolist() == [one.compacted for one in segments]
-        assert table.live([one.stem for one in run_of(counts)]) == set()
-        assert table.live({one.stem for one in segments}) == {one.stem for one in segments}
+        assert table.base_offsets.tolist() == [info.base_offset for info in segments]
+        assert table.array("compacted").tolist() == [info.compacted for info in segments]
+        assert table.live([info.stem for info in run_of(counts)]) == set()
+        assert table.live({info.stem for info in segments}) == {info.stem for info in segments}
         assert pickle.loads(pickle.dumps(table)) == table == SegmentTable.of(segments)
 
 
@@ -170,9 +172,9 @@ def test_states_that_are_looked_up_one_by_one_take_little_memory() -> None:
     count = 20_000
     rows = SegmentTable.of([segment(number, 0, 1) for number in range(count)]).columns()
     ends = np.ones(count, np.int64)
-    table, before = PartitionTable.of_columns(0 * ends, ends, 0 * ends, rows, {}), resident()
+    table, initial_bytes = PartitionTable.of_columns(0 * ends, ends, 0 * ends, rows, {}), resident()
     states = [table[number] for number in range(count)]
-    assert resident() - before < 1_500 * count
+    assert resident() - initial_bytes < 1_500 * count
     assert [states[number].segments[0].partition for number in (0, 7, count - 1)] == [0, 7, count - 1]
 
 
@@ -180,7 +182,7 @@ def test_states_that_are_looked_up_one_by_one_take_little_memory() -> None:
 def test_joined_tables_have_the_segments_of_all(spans: list[tuple[int, int]], tail: int, apart: bool) -> None:
     segments = run_of([1] * 12)
     tables = [with_tail(segments, tail if apart else 0).part(start, start + count) for start, count in spans]
-    whole = SegmentTable.of(segments)
-    tables = tables if apart else [whole.part(start, start + count) for start, count in spans]
-    expected = [one for start, count in spans for one in segments[start : start + count]]
+    joined_table = SegmentTable.of(segments)
+    tables = tables if apart else [joined_table.part(start, start + count) for start, count in spans]
+    expected = [info for start, count in spans for info in segments[start : start + count]]
     assert list(SegmentTable.joined(tables)) == expected

@@ -67,13 +67,13 @@ def remembered(batches: dict[Batch, TransactionInfo], now_ms: int) -> dict[Batch
     """What is younger than thirty days of which no pause counts for more than one, and each application's newest."""
     ordered = sorted(batches.items(), key=lambda item: item[1].timestamp_ms)
     newest = {app: batch for (app, batch), _ in ordered}
-    kept, age, after_ms = dict[Batch, TransactionInfo](), 0, now_ms
-    for (app, batch), found in reversed(ordered):
-        age += min(after_ms - found.timestamp_ms, DAY_MS)
-        after_ms = found.timestamp_ms
+    remembered_rows, age, after_ms = dict[Batch, TransactionInfo](), 0, now_ms
+    for (app, batch), info in reversed(ordered):
+        age += min(after_ms - info.timestamp_ms, DAY_MS)
+        after_ms = info.timestamp_ms
         if age <= KEPT_MS or newest[app] == batch:
-            kept[app, batch] = found
-    return kept
+            remembered_rows[app, batch] = info
+    return remembered_rows
 
 
 def test_the_newest_number_of_an_application_is_that_of_its_last_commit() -> None:

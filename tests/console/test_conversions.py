@@ -57,7 +57,7 @@ def test_only_the_columns_that_are_shown_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("lines", "is not json, csv"),
         ("", "is not json, csv"),
@@ -68,8 +68,8 @@ def test_only_the_columns_that_are_shown_are_read() -> None:
         (r"%v\x4", r"unknown escape \\x"),
     ],
 )
-def test_a_format_that_is_none_is_told_so(text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+def test_a_format_that_is_none_is_told_so(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         Conversions.parse(text)
 
 
@@ -82,7 +82,7 @@ def test_csv_has_bytes_that_are_no_text_as_they_are() -> None:
 def test_csv_is_read_back_by_others(records: list[tuple[str | None, str]]) -> None:
     rows = batch(*((None if key is None else key.encode(), value.encode()) for key, value in records))
     text = bytes(csv_rows(rows, titles=True)).decode()
-    found = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
-    assert [(row["key"], row["value"]) for row in found] == [(key or "", value) for key, value in records]
-    assert (found[0]["offset"], found[0]["timestamp"], found[0]["headers"]) == ("7", "1970-01-01T00:00:01.500Z", "")
+    table = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+    assert [(row["key"], row["value"]) for row in table] == [(key or "", value) for key, value in records]
+    assert (table[0]["offset"], table[0]["timestamp"], table[0]["headers"]) == ("7", "1970-01-01T00:00:01.500Z", "")
     assert not bytes(csv_rows(rows, titles=False)).startswith(b'"partition"')

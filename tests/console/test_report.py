@@ -13,7 +13,7 @@ import pytest
 from distlog.console.output import Report, Summary, fail, print_report, status_of
 from distlog.core.errors import CorruptRecordError, InvalidConfigError
 
-LEFT = Summary("left 2 files", {"files": 2}, [{"name": "a", "size": 1}, {"name": "b", "size": 2}], ["name"])
+LEFTOVER = Summary("left 2 files", {"files": 2}, [{"name": "a", "size": 1}, {"name": "b", "size": 2}], ["name"])
 
 
 class Damaged:
@@ -35,12 +35,12 @@ def printed(report: Report, capsys: pytest.CaptureFixture[str], *, as_json: bool
 
 
 def test_people_see_the_text_and_then_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(LEFT, capsys, as_json=False) == ["left 2 files", "name", "a", "b"]
+    assert printed(LEFTOVER, capsys, as_json=False) == ["left 2 files", "name", "a", "b"]
     assert printed(Damaged(), capsys, as_json=False) == ["1 damaged", "file", "x.log"]
     assert printed(Summary("", {"rows": []}), capsys, as_json=False) == []
 
 
-@pytest.mark.parametrize("report", [LEFT, Damaged()])
+@pytest.mark.parametrize("report", [LEFTOVER, Damaged()])
 def test_programs_see_one_object_on_the_last_line(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
     print("what came before")
     (_, line) = printed(report, capsys, as_json=True)
@@ -53,13 +53,13 @@ def test_programs_can_read_the_object_whatever_the_encoding(monkeypatch: pytest.
         out = io.TextIOWrapper(io.BytesIO(), encoding, errors)
         monkeypatch.setattr(sys, "stdout", out)
         # a folder whose name is not UTF-8, as Python has it
-        facts = {"topics": ["/data/\u65e5\u672c", "/data/\udcff"]}
-        print_report(Summary("", facts), as_json=True)
-        assert json.loads(out.buffer.getvalue()) == facts
+        document = {"topics": ["/data/\u65e5\u672c", "/data/\udcff"]}
+        print_report(Summary("", document), as_json=True)
+        assert json.loads(out.buffer.getvalue()) == document
 
 
 def test_the_status_says_whether_all_is_well() -> None:
-    assert (status_of(LEFT), status_of(Damaged())) == (0, 1)
+    assert (status_of(LEFTOVER), status_of(Damaged())) == (0, 1)
 
 
 @pytest.mark.parametrize(("error", "status"), [(InvalidConfigError("a\n b"), 2), (CorruptRecordError("a\n b"), 1)])

@@ -17,18 +17,20 @@ def test_the_last_committed_change_in_the_log_counts(events: list[tuple[str, int
     log: list[tuple[int, str, int]] = []
     open_: dict[int, list[tuple[int, str]]] = {}
     best: dict[str, int] = {}
-    for at, (kind, producer, key) in enumerate(events):
+    for number, (kind, producer, key) in enumerate(events):
         if kind == "w":
-            waiting.add(producer, key, at)
-            open_.setdefault(producer, []).append((at, key))
-            log.append((producer, key, at))
+            waiting.add(producer, key, number)
+            open_.setdefault(producer, []).append((number, key))
+            log.append((producer, key, number))
         elif kind == "p":
             waiting.supersede(key)
-            counted[key] = best[key] = at
+            counted[key] = best[key] = number
         else:
             counted.update(waiting.end(producer, is_committed=kind == "c"))
-            for place, name in open_.pop(producer, []):
+            for event_number, name in open_.pop(producer, []):
                 if kind == "c":
-                    best[name] = max(best.get(name, -1), place)
+                    best[name] = max(best.get(name, -1), event_number)
     assert counted == best
-    assert waiting.keys >= {key for producer in open_ for at, key in open_[producer] if at > best.get(key, -1)}
+    assert waiting.keys >= {
+        key for producer in open_ for number, key in open_[producer] if number > best.get(key, -1)
+    }

@@ -57,6 +57,6 @@ def live(time: Time, seconds: float, *members: Consumer, step_s: float = 1.0) ->
             member._assignment.renew()
 
 
-def settled(time: Time, *members: Consumer) -> None:
+def until_settled(time: Time, *members: Consumer) -> None:
     """Let members look at each other until nothing changes hands any more."""
     live(time, 0.8 * LEASE_S, *members, step_s=LEASE_S / 20)

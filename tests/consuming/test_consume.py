@@ -52,13 +52,13 @@ def test_what_is_there_comes_first_and_then_what_is_added(topic: Topic) -> None:
     append(topic, 1, 2)
     time = Time()
     time.events.extend([lambda: append(topic, 1, 3), lambda: None, lambda: append(topic, 0, 1)])
-    found = drained(consume(topic, time))
-    assert [row for row in found if row[0] == 0] == span(0, 0, 31)
-    assert [row for row in found if row[0] == 1] == span(1, 0, 5)
-    assert found.index((1, 4)) < found.index((0, 30))
+    records = drained(consume(topic, time))
+    assert [row for row in records if row[0] == 0] == span(0, 0, 31)
+    assert [row for row in records if row[0] == 1] == span(1, 0, 5)
+    assert records.index((1, 4)) < records.index((0, 30))
 
 
-def test_records_that_are_written_in_place_come_while_their_segment_grows(topic: Topic) -> None:
+def test_records_arrive_while_their_segment_grows(topic: Topic) -> None:
     write(topic, 0, 1)
     time, consumer = Time(), None
     time.events.extend(lambda: write(topic, 0, 2) for _ in range(20))
@@ -183,19 +183,19 @@ def test_windows_take_turns_and_leave_nothing_out(topic: Topic, monkeypatch: pyt
         append(topic, 0, 20)
     append(topic, 1, 5)
     monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 700)
-    found = drained(consume(topic))
-    assert [row for row in found if row[0] == 0] == span(0, 0, 100)
+    records = drained(consume(topic))
+    assert [row for row in records if row[0] == 0] == span(0, 0, 100)
     # the other partition need not wait for all of the first
-    assert found.index((1, 4)) < found.index((0, 60))
+    assert records.index((1, 4)) < records.index((0, 60))
 
 
 def test_a_segment_larger_than_a_window_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = topic_on(Storage(f"memory://{tmp_path.name}/topic"), 1, {"batch.bytes": "150"})
     topic.append(values(range(200)))
     monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 1000)
-    found = [rows(batch) for batch in consume(topic)]
-    assert len(found) > 3
-    assert [row for each in found for row in each] == span(0, 0, 200)
+    windows = [rows(batch) for batch in consume(topic)]
+    assert len(windows) > 3
+    assert [row for window in windows for row in window] == span(0, 0, 200)
 
 
 @pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
@@ -241,18 +241,18 @@ def test_it_goes_on_while_segments_are_merged_and_vacuumed(topic: Topic, monkeyp
         append(topic, 0, 5)
     monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 700)
     consumer = consume(topic)
-    found = rows(next(consumer))
+    records = rows(next(consumer))
     topic.refresh()
     topic.alter_config({"internal.segment.bytes": "100000"})
-    before = topic.segments()["stem"].to_pylist()
+    old_values = topic.segments()["stem"].to_pylist()
     topic.compact()
     live = topic.segments()["stem"].to_pylist()
-    assert len(live) < len(before)
-    names = [file.name for file in topic.storage.list("topic-0") if any(stem in file.name for stem in before)]
+    assert len(live) < len(old_values)
+    names = [file.name for file in topic.storage.list("topic-0") if any(stem in file.name for stem in old_values)]
     # as vacuum does, after the delay
     topic.storage.delete([name for name in names if not any(stem in name for stem in live)])
-    found += drained(consumer)
-    assert found == span(0, 0, 60)
+    records += drained(consumer)
+    assert records == span(0, 0, 60)
 
 
 @pytest.mark.parametrize("name", [name for name in golden.partitions() if "txn" in name])
@@ -260,8 +260,8 @@ def test_with_read_committed_it_ends_at_the_last_stable_offset(name: str, tmp_pa
     topic = adopt_golden(f"memory://{tmp_path.name}", golden.partitions()[name])
     for isolation in ("read_committed", "read_uncommitted"):
         consumer = consume(topic, isolation=isolation, columns=["offset"])
-        found = [offset for batch in consumer for offset in batch.column(0).to_pylist()]
-        assert found == topic.scan(isolation=isolation).to_table()["offset"].to_pylist()
+        offsets = [offset for batch in consumer for offset in batch.column(0).to_pylist()]
+        assert offsets == topic.scan(isolation=isolation).to_table()["offset"].to_pylist()
         # behind the markers and the aborted records at the end too, but never behind an open transaction
         assert consumer.lag() == {0: 0}
     assert consumer.position == topic.end_offsets()
@@ -336,11 +336,11 @@ def test_an_idle_look_at_objects_is_one_request(memory_topic: Callable[[], Topic
     time = Time()
     consumer = consume(topic, time, timeout=60.0)
     assert drained(consumer) == []
-    before, paused = topic.storage.counters.gets, len(time.pauses)
+    old_gets, paused = topic.storage.counters.gets, len(time.pauses)
     assert drained(consumer) == []
     counters = topic.storage.counters
     # the last look comes after the last pause
-    assert counters.gets - before == len(time.pauses) - paused + 1
+    assert counters.gets - old_gets == len(time.pauses) - paused + 1
     assert len(time.pauses) - paused > 50
     assert (counters.lists, counters.puts) == (1, counters.puts)
 

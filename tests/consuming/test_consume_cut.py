@@ -28,7 +28,7 @@ def write(topic: Topic, count: int) -> None:
             writer.append(b"v", partition=0)
 
 
-def lose(topic: Topic, count: int, seen: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def lose(topic: Topic, count: int, read_on: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Append in place; when all of it was `seen`, the sync fails, so it is cut off."""
     writer, real, failures = distlog.open(topic.url).writer(linger_ms=0), os.fsync, [True]
 
@@ -41,7 +41,7 @@ def lose(topic: Topic, count: int, seen: Callable[[], Any], monkeypatch: pytest.
         writer.append(b"lost", partition=0)
     while topic.refresh().end_offsets() != {0: 3 + count}:
         pass
-    assert seen()[-count:] == span(0, 3, 3 + count)
+    assert read_on()[-count:] == span(0, 3, 3 + count)
     with monkeypatch.context() as patches:
         patches.setattr(os, "fsync", fsync)
         with pytest.raises(DistlogError, match=r"sync|device|lost"):
@@ -51,7 +51,7 @@ def lose(topic: Topic, count: int, seen: Callable[[], Any], monkeypatch: pytest.
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 @pytest.mark.parametrize("more", [0, 1, 9])
-def test_what_comes_in_the_place_of_records_that_were_cut_is_handed_out(
+def test_records_that_replace_cut_ones_are_returned(
     policy: Any, more: int, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(topic, 3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from commits import put_commit, put_state
-from group_members import LEASE_S, joined, settled, state
+from group_members import LEASE_S, joined, state, until_settled
 from group_members import time as time
 from group_members import topic as topic
 from topic_consumers import Time, consume, drained, span
@@ -57,8 +57,8 @@ def test_what_was_not_committed_is_handed_out_again(
     assert dict(state(topic).positions) == committed
     assert sum(committed.values()) < 12
     with joined(topic, time) as consumer:
-        found = drained(consumer)
-    assert sorted(found) == [row for row in span(0, 0, 6) + span(1, 0, 6) if row[1] >= committed[row[0]]]
+        records = drained(consumer)
+    assert sorted(records) == [row for row in span(0, 0, 6) + span(1, 0, 6) if row[1] >= committed[row[0]]]
 
 
 def test_a_block_that_commits_by_itself_keeps_what_it_committed(topic: Topic, time: Time) -> None:
@@ -90,14 +90,14 @@ def test_a_start_counts_when_the_group_is_made_and_for_each_partition(topic: Top
         assert drained(consumer) == span(1, 6, 8)
 
 
-def test_a_partition_that_is_added_is_begun_at_its_start_whoever_sees_it_first(topic: Topic, time: Time) -> None:
-    one = joined(topic, time, start=distlog.LATEST, partitions=[0, 1])
+def test_an_added_partition_starts_at_its_first_record_for_any_member(topic: Topic, time: Time) -> None:
+    member = joined(topic, time, start=distlog.LATEST, partitions=[0, 1])
     put_commit(topic.log, topic.snapshot, "config", lambda _: [SetPartitions(3)])
     topic.refresh()
     topic.append(values(range(3)), partition=2)
-    drained(one)
+    drained(member)
     other = joined(topic, time, start=distlog.LATEST)
-    settled(time, one, other)
+    until_settled(time, member, other)
     assert [row for row in drained(other) if row[0] == 2] == span(2, 0, 3)
 
 
@@ -182,16 +182,16 @@ def test_a_position_that_is_newer_than_what_the_member_knew_of_the_log_is_no_los
     policy: Any, topic: Topic, time: Time
 ) -> None:
     # 1. two members; the other one has not looked at the topic since it came
-    one, other = joined(topic, time), joined(topic, time, out_of_range=policy)
-    settled(time, one, other)
-    (number,) = one.position
+    member, other = joined(topic, time), joined(topic, time, out_of_range=policy)
+    until_settled(time, member, other)
+    (number,) = member.position
     # 2. the first hands out and commits what was appended since, and leaves
     topic.append(values(range(3)), partition=number)
-    drained(one)
-    one.commit()
-    one.close()
+    drained(member)
+    member.commit()
+    member.close()
     # 3. the other takes over at a position behind the end that it knows
-    settled(time, other)
+    until_settled(time, other)
     assert other.position[number] == 9
     assert drained(other) == span(1 - number, 0, 6)
     assert state(topic).positions[number] == 9

@@ -31,41 +31,41 @@ def topic(tmp_path: Path) -> Topic:
 class Interrupt:
     """Raises KeyboardInterrupt when the consumer's code begins a function or ends a call, as Ctrl-C does there."""
 
-    def __init__(self, at: int) -> None:
-        self.left = at
+    def __init__(self, number: int) -> None:
+        self.remaining = number
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if event in ("call", "c_return") and frame.f_code.co_filename == consumer_module.__file__:
-            self.left -= 1
-            if self.left == 0:
+            self.remaining -= 1
+            if self.remaining == 0:
                 sys.setprofile(None)
                 raise KeyboardInterrupt
 
 
-def interrupted(consumer: Consumer, at: int) -> list[tuple[int, int]] | None:
+def interrupted(consumer: Consumer, number: int) -> list[tuple[int, int]] | None:
     """What the consumer hands out when it is interrupted `at` that place; None if there are not as many places."""
-    sys.setprofile(Interrupt(at))
+    sys.setprofile(Interrupt(number))
     try:
-        found = rows(next(consumer))
+        window = rows(next(consumer))
     except KeyboardInterrupt:
         return []
     finally:
         sys.setprofile(None)
-    return None if found else []
+    return None if window else []
 
 
 def test_wherever_an_interrupt_comes_nothing_is_lost_and_the_group_is_left(topic: Topic) -> None:
-    for at in itertools.count(1):
-        consumer = consume(topic, group=f"g{at}")
-        if interrupted(consumer, at) is None:
+    for number in itertools.count(1):
+        consumer = consume(topic, group=f"g{number}")
+        if interrupted(consumer, number) is None:
             break
         assert drained(consumer) == span(0, 0, 6)
         consumer.commit()
         consumer.close()
         assert consumer.position == {}
-    assert at > 10
-    assert topic.groups()["member"].null_count == at - 1
-    assert sorted(topic.groups()["position"].to_pylist()) == [0] + [6] * (at - 1)
+    assert number > 10
+    assert topic.groups()["member"].null_count == number - 1
+    assert sorted(topic.groups()["position"].to_pylist()) == [0] + [6] * (number - 1)
 
 
 def is_refused(use: Callable[[], object]) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from full_disk import fail_writes
-from group_members import LEASE_S, ids, joined, live, settled, state
+from group_members import LEASE_S, ids, joined, live, state, until_settled
 from group_members import time as time
 from group_members import topic as topic
 from memory_files import refuse_writes
@@ -27,41 +27,41 @@ from distlog.core.topic import Topic
 
 
 def test_two_members_share_and_the_second_begins_when_the_first_has_committed(topic: Topic, time: Time) -> None:
-    one = joined(topic, time)
-    found = drained(one)
-    assert len(found) == 12
+    member = joined(topic, time)
+    records = drained(member)
+    assert len(records) == 12
     other = joined(topic, time)
-    settled(time, one, other)
+    until_settled(time, member, other)
     # what the first has in hand is its own for a lease, so that nothing is processed twice
-    assert (sorted(one.position), other.position) == ([0, 1], {})
+    assert (sorted(member.position), other.position) == ([0, 1], {})
     topic.append(values(range(2)), partition=0)
     topic.append(values(range(2)), partition=1)
-    assert drained(one) == span(0, 6, 8)
+    assert drained(member) == span(0, 6, 8)
     assert drained(other) == []
-    one.commit()
-    settled(time, one, other)
-    assert (one.position, other.position) == ({0: 8}, {1: 6})
+    member.commit()
+    until_settled(time, member, other)
+    assert (member.position, other.position) == ({0: 8}, {1: 6})
     assert drained(other) == span(1, 6, 8)
 
 
 def test_a_partition_that_is_not_committed_is_given_up_after_a_lease(topic: Topic, time: Time) -> None:
-    one = joined(topic, time)
-    drained(one)
+    member = joined(topic, time)
+    drained(member)
     other = joined(topic, time)
     for _ in range(25):
-        settled(time, one, other)
+        until_settled(time, member, other)
     assert other.position == {1: 0}
     assert drained(other) == span(1, 0, 6)
-    one.commit()
+    member.commit()
     assert state(topic).positions == {0: 6, 1: 0}
 
 
 def test_a_member_that_leaves_is_replaced_at_the_next_look(topic: Topic, time: Time) -> None:
-    one, other = joined(topic, time), joined(topic, time)
-    settled(time, one, other)
-    assert len(one.position) == len(other.position) == 1
-    one.close()
-    settled(time, other)
+    member, other = joined(topic, time), joined(topic, time)
+    until_settled(time, member, other)
+    assert len(member.position) == len(other.position) == 1
+    member.close()
+    until_settled(time, other)
     assert len(other.position) == 2
 
 
@@ -81,10 +81,10 @@ def test_a_member_that_cannot_leave_says_so_and_what_went_wrong_before_is_raised
 
 @pytest.mark.parametrize("after", range(5))
 def test_a_member_that_dies_is_replaced_after_its_lease_and_not_before(after: int, topic: Topic, time: Time) -> None:
-    one = joined(topic, time)
+    member = joined(topic, time)
     time.now_s += after * LEASE_S / 10
     other = joined(topic, time)
-    live(time, 100, one, other)
+    live(time, 100, member, other)
     began = time.now_s
     while len(other.position) < 2:
         assert time.now_s - began < (1.4 if topic.storage.is_local else 1.6) * LEASE_S
@@ -97,16 +97,16 @@ def test_a_member_that_dies_is_replaced_after_its_lease_and_not_before(after: in
 def test_clocks_of_members_need_not_agree(topic: Topic) -> None:
     early, late = Time(), Time()
     late.now_s = 1e9
-    one, other = joined(topic, early), joined(topic, late)
+    first_member, other = joined(topic, early), joined(topic, late)
     for _ in range(200):
-        for clock, member in ((early, one), (late, other)):
+        for clock, member in ((early, first_member), (late, other)):
             live(clock, 2, member, step_s=2)
-    assert len(one.position) == len(other.position) == 1
+    assert len(first_member.position) == len(other.position) == 1
 
 
 def test_a_member_that_was_paused_cannot_commit_and_hands_out_nothing_old(topic: Topic, time: Time) -> None:
     paused, other = joined(topic, time), joined(topic, time)
-    settled(time, paused, other)
+    until_settled(time, paused, other)
     (mine,) = paused.position
     batch = next(paused)
     live(time, 1.5 * LEASE_S, other, step_s=LEASE_S / 20)
@@ -119,7 +119,7 @@ def test_a_member_that_was_paused_cannot_commit_and_hands_out_nothing_old(topic:
     assert rows(batch)[0] == (mine, 0)
     assert drained(paused) == []
     # it is a member again
-    settled(time, paused, other)
+    until_settled(time, paused, other)
     assert len(paused.position) == 1
 
 
@@ -127,28 +127,28 @@ def test_a_member_that_was_paused_alone_goes_on(topic: Topic, time: Time, monkey
     monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 60)
     consumer = joined(topic, time)
     next(consumer)
-    before = ids(topic)
+    old_ids = ids(topic)
     time.now_s += 100 * LEASE_S
     consumer.commit()
     assert next(consumer) is not None
-    assert ids(topic) == before
+    assert ids(topic) == old_ids
 
 
 def test_a_fetch_that_takes_longer_than_the_lease_hands_out_nothing(
     topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paused, read, others = joined(topic, time), consumed_log.ConsumedLog.read, list[Consumer]()
+    paused, read, other_members = joined(topic, time), consumed_log.ConsumedLog.read, list[Consumer]()
 
     def slow(log: consumed_log.ConsumedLog, positions: Mapping[int, int]) -> consumed_log.Window | None:
         monkeypatch.setattr(consumed_log.ConsumedLog, "read", read)
         time.now_s += 2 * LEASE_S
-        others.append(joined(topic, time))
-        live(time, 1.5 * LEASE_S, *others, step_s=LEASE_S / 20)
+        other_members.append(joined(topic, time))
+        live(time, 1.5 * LEASE_S, *other_members, step_s=LEASE_S / 20)
         return read(log, positions)
 
     monkeypatch.setattr(consumed_log.ConsumedLog, "read", slow)
     assert drained(paused) == []
-    assert sorted(others[0].position) == [0, 1]
+    assert sorted(other_members[0].position) == [0, 1]
 
 
 @pytest.mark.long
@@ -159,22 +159,24 @@ def test_an_idle_member_makes_four_requests_a_minute_in_a_group_of_any_size(
     topic = topic_on(Storage(f"memory://{tmp_path.name}/idle"), 60)
     members = [joined(topic, time) for _ in range(count)]
     for _ in range(3):
-        settled(time, *members)
-    known, counters = ids(topic), topic.storage.counters
-    before = dataclasses.replace(counters)
+        until_settled(time, *members)
+    member_ids, counters = ids(topic), topic.storage.counters
+    old_counters = dataclasses.replace(counters)
     minutes = 10
     live(time, 60 * minutes, *members)
-    made = [getattr(counters, name) - getattr(before, name) for name in ("puts", "lists", "gets", "deletes")]
-    assert made == [2 * minutes * count, 2 * minutes * count, 0, 0]
+    requests = [
+        getattr(counters, name) - getattr(old_counters, name) for name in ("puts", "lists", "gets", "deletes")
+    ]
+    assert requests == [2 * minutes * count, 2 * minutes * count, 0, 0]
     # and each of them has lived all the time
-    assert ids(topic) == known
+    assert ids(topic) == member_ids
     assert sum(len(member.position) for member in members) == 60
 
 
 def heartbeats(topic: Topic) -> list[str]:
     """The ids of those that have shown that they live."""
-    _, found = GroupLog(topic.storage, topic.snapshot.topic_id, "g").watch(None)
-    return sorted(found)
+    _, heartbeat_names = GroupLog(topic.storage, topic.snapshot.topic_id, "g").watch(None)
+    return sorted(heartbeat_names)
 
 
 def beat(topic: Topic, time: Time, *members: Consumer) -> list[str]:
@@ -184,10 +186,10 @@ def beat(topic: Topic, time: Time, *members: Consumer) -> list[str]:
 
 
 def test_who_leaves_takes_its_heartbeats_along(topic: Topic, time: Time) -> None:
-    one, other = joined(topic, time), joined(topic, time)
-    known = beat(topic, time, one, other)
-    assert heartbeats(topic) == sorted(known)
-    one.close()
+    member, other = joined(topic, time), joined(topic, time)
+    heartbeat = beat(topic, time, member, other)
+    assert heartbeats(topic) == sorted(heartbeat)
+    member.close()
     assert heartbeats(topic) == ids(topic) != []
     other.close()
     assert heartbeats(topic) == []
@@ -200,8 +202,8 @@ def test_a_heartbeat_that_comes_when_its_member_was_taken_for_dead_is_deleted(to
     assert len(state(topic).members) == 1
     log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
     log.beat(late, 7)
-    settled(time, other)
-    settled(time, other)
+    until_settled(time, other)
+    until_settled(time, other)
     assert late not in heartbeats(topic)
 
 
@@ -217,9 +219,9 @@ def test_a_commit_shows_life_too(tmp_path: Path, time: Time) -> None:
     topic = topic_on(Storage(f"memory://{tmp_path.name}/busy"), 1)
     consumer = joined(topic, time)
     counters = topic.storage.counters
-    before = counters.puts
+    old_puts = counters.puts
     for _ in range(20):
         time.now_s += LEASE_S / 4
         consumer.commit()
         assert next(consumer, None) is None
-    assert counters.puts - before == 20
+    assert counters.puts - old_puts == 20

@@ -40,9 +40,9 @@ def test_an_idle_look_is_one_get_of_the_next_version(topic: Topic, proxy: FaultP
     proxy.reset()
     time.pauses.clear()
     assert drained(consumer) == []
-    wanted = paths.commit_file(2)
+    commit_file = paths.commit_file(2)
     assert [request.method for request in proxy.requests] == ["GET"] * (len(time.pauses) + 1)
-    assert all(request.path.split("?")[0].endswith(f"/topic/{wanted}") for request in proxy.requests)
+    assert all(request.path.split("?")[0].endswith(f"/topic/{commit_file}") for request in proxy.requests)
     assert len(time.pauses) > 10
 
 
@@ -51,11 +51,11 @@ def test_a_commit_whose_reply_is_lost_happens_once(fault: object, topic: Topic, 
     log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
     with consume(topic, group="g", timeout=0) as consumer:
         assert drained(consumer) == span(0, 0, 4)
-        before = log.load()
+        old_snapshot = log.load()
         proxy.inject("PUT", fault, path="*_groups*")
         consumer.commit()
         after = log.load()
-        assert (after.version, after.positions) == (before.version + 1, {0: 4, 1: 0})
+        assert (after.version, after.positions) == (old_snapshot.version + 1, {0: 4, 1: 0})
     with consume(topic, group="g", timeout=0) as consumer:
         assert drained(consumer) == []
 

@@ -24,12 +24,12 @@ def test_close_from_another_thread_ends_a_pause_at_once(topic: Topic) -> None:
 
 def test_close_in_a_signal_handler_ends_a_pause_at_once(topic: Topic) -> None:
     consumer = topic.consume(poll_interval=1000.0)
-    before = signal.signal(signal.SIGALRM, lambda *_: consumer.close())
+    old_signal = signal.signal(signal.SIGALRM, lambda *_: consumer.close())
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         assert drained(consumer) == []
     finally:
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_signal)
 
 
 def test_an_interrupt_comes_through_at_once_and_loses_nothing(topic: Topic) -> None:

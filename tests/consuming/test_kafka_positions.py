@@ -60,11 +60,11 @@ def test_groups_of_one_name_have_nothing_to_do_with_each_other_by_themselves(top
 def test_positions_in_a_dropped_topic_of_the_same_name_are_neither_taken_over_nor_past_the_end(topic: Topic) -> None:
     KafkaCommits(topic, "jobs")({0: 4, 1: 9})
     topic.drop()
-    made_anew = distlog.create(topic.url, partitions=2)
-    assert made_anew.verify().ok
-    assert made_anew.verify().warnings == ()
+    recreated = distlog.create(topic.url, partitions=2)
+    assert recreated.verify().ok
+    assert recreated.verify().warnings == ()
     with pytest.raises(GroupNotFoundError):
-        made_anew.reset_group("g", kafka="jobs")
+        recreated.reset_group("g", kafka="jobs")
 
 
 def test_nothing_is_taken_over_while_the_group_has_members(topic: Topic) -> None:
@@ -77,7 +77,7 @@ def test_nothing_is_taken_over_while_the_group_has_members(topic: Topic) -> None
     assert topic.reset_group("g", kafka="g") == {0: 4, 1: 10}
 
 
-def test_a_group_without_positions_and_two_places_at_once_are_refused(topic: Topic) -> None:
+def test_a_group_without_committed_offsets_and_two_sources_are_refused(topic: Topic) -> None:
     for _ in range(2):
         with pytest.raises(GroupNotFoundError, match="has no position in the topic"):
             topic.reset_group("g", kafka="jobs")
@@ -106,15 +106,15 @@ def test_a_position_that_retention_has_passed_is_the_log_start_and_one_above_the
 def test_damage_beside_the_topic_is_named_and_nothing_is_taken_over(tmp_path: Path) -> None:
     topic = topic_on(Storage(str(tmp_path / "root" / "topic")), 2, TINY)
     KafkaCommits(topic)({0: 0})
-    beside = tmp_path / "root" / OFFSETS_TOPIC
-    distlog.open(str(beside)).append(
+    offsets_folder = tmp_path / "root" / OFFSETS_TOPIC
+    distlog.open(str(offsets_folder)).append(
         [{"key": b"\0\1\0\1g\0\5topic", "value": b"?"}], partition=offsets_partition("g", 3)
     )
-    with pytest.raises(distlog.CorruptRecordError, match=f"url={beside}"):
+    with pytest.raises(distlog.CorruptRecordError, match=f"url={offsets_folder}"):
         topic.reset_group("g", kafka="g")
-    for commit in (beside / paths.COMMITS_DIR).iterdir():
+    for commit in (offsets_folder / paths.COMMITS_DIR).iterdir():
         commit.write_bytes(b"{}")
-    with pytest.raises(CorruptMetadataError, match=f"url={beside}"):
+    with pytest.raises(CorruptMetadataError, match=f"url={offsets_folder}"):
         topic.reset_group("g", kafka="g")
     assert positions(topic) == []
 
@@ -122,9 +122,9 @@ def test_damage_beside_the_topic_is_named_and_nothing_is_taken_over(tmp_path: Pa
 @pytest.mark.parametrize("url", ["/", "/topic", "memory://topic", "s3://bucket/topic", "s3://bucket"])
 def test_only_what_has_a_folder_above_it_has_a_neighbour(url: str) -> None:
     pytest.importorskip("s3fs")
-    beside = Storage(url).sibling("x")
+    sibling = Storage(url).sibling("x")
     expected = {"/topic": "/x", "s3://bucket/topic": "s3://bucket/x"}.get(url)
-    assert (beside and beside.url) == expected
+    assert (sibling and sibling.url) == expected
 
 
 def test_a_topic_that_has_no_folder_above_it_has_no_clients_of_kafka() -> None:

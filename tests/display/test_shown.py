@@ -24,9 +24,9 @@ MOMENT = datetime.fromtimestamp(NOW / 1000, timezone.utc)
 
 @pytest.fixture
 def topic() -> distlog.Topic:
-    made = topic_on(Storage(f"memory://{uuid.uuid4().hex}/clicks"), 2)
-    made.append(values(range(3), partition=1), app_id="<b>", batch_id=1)
-    return made
+    new_topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}/clicks"), 2)
+    new_topic.append(values(range(3), partition=1), app_id="<b>", batch_id=1)
+    return new_topic
 
 
 def test_a_listing_is_lines_with_numbers_to_the_right() -> None:
@@ -88,10 +88,10 @@ def test_a_topic_shows_its_partitions(topic: distlog.Topic) -> None:
 
 def test_a_scan_shows_what_it_would_read_and_reads_nothing(topic: distlog.Topic) -> None:
     scan = topic.scan(start={0: 0, 1: 1})
-    before = topic.storage.counters.bytes_read
+    old_bytes_read = topic.storage.counters.bytes_read
     assert repr(scan).startswith("Scan(segments=1, bytes=")
     assert "<td>1</td><td>1</td><td>3</td><td>1</td>" in scan._repr_html_()
-    assert topic.storage.counters.bytes_read == before
+    assert topic.storage.counters.bytes_read == old_bytes_read
 
 
 def test_settings_show_what_was_set_and_in_a_notebook_all() -> None:
@@ -123,17 +123,17 @@ def reports(folder: Path) -> Iterator[Any]:
 
 
 def test_reports_are_one_line_and_a_table_in_a_notebook(tmp_path: Path) -> None:
-    found = list(reports(tmp_path))
-    assert len({type(report) for report in found}) == 11
-    for report in found:
+    shown = list(reports(tmp_path))
+    assert len({type(report) for report in shown}) == 11
+    for report in shown:
         name = type(report).__name__
         assert repr(report).startswith(f"<{name}: ")
         assert "\n" not in repr(report)
         assert len(repr(report)) < 400
         assert report._repr_html_().startswith("<p>")
         assert (report.to_table().num_rows > 0) == ("<table" in report._repr_html_())
-    assert repr(found[1]) == "<AppendResult: appended 5 records, version 2; offsets 0: 5 to 10>"
-    assert "appended before" in repr(found[2])
+    assert repr(shown[1]) == "<AppendResult: appended 5 records, version 2; offsets 0: 5 to 10>"
+    assert "appended before" in repr(shown[2])
 
 
 def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
@@ -191,6 +191,15 @@ def test_no_secret_is_shown(s3_url: Any) -> None:
     topic = distlog.create(f"{s3_url.url}/clicks", storage_options=s3_url.options)
     result = topic.append(values(range(3)))
     scan = topic.scan()
-    for one in (topic, scan, topic.history(), topic.segments(), topic.groups(), topic.config, result, topic.vacuum()):
+    for shown in (
+        topic,
+        scan,
+        topic.history(),
+        topic.segments(),
+        topic.groups(),
+        topic.config,
+        result,
+        topic.vacuum(),
+    ):
         for secret in (s3_url.options["secret"], s3_url.options["key"]):
-            assert secret not in repr(one) + one._repr_html_()
+            assert secret not in repr(shown) + shown._repr_html_()

@@ -38,8 +38,8 @@ def test_a_dump_is_that_of_kafkas_tool(options: tuple[str, ...]) -> None:
     files = [file for file in FILES if "--index-sanity-check" not in options or "crashed" not in file.parts]
     assert len(files) > 400
     out, err = of_kafka(files, *options)
-    found = dumped(*files, **OPTIONS[options])
-    assert found.out.splitlines() == out.splitlines()
+    dump = dumped(*files, **OPTIONS[options])
+    assert dump.out.splitlines() == out.splitlines()
     # Kafka's tool tells what is wrong in the order of a hash map
-    assert sorted(found.err.splitlines()) == sorted(line for line in err.splitlines() if not line.startswith("SLF4J"))
-    assert found.failures == 0
+    assert sorted(dump.err.splitlines()) == sorted(line for line in err.splitlines() if not line.startswith("SLF4J"))
+    assert dump.failures == 0

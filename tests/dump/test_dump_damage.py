@@ -45,11 +45,11 @@ def put(position: int, data: bytes) -> bytes:
 
 
 def test_a_wrong_checksum_is_shown_and_the_records_too(tmp_path: Path) -> None:
-    found = of(tmp_path, put(SECOND + 17, b"\0\0\0\1"))
-    whole = of(tmp_path, SMALL)
-    assert [line for line in found.lines if "isvalid: false" in line] == [found.lines[5]]
-    assert found.lines[6:] == whole.lines[6:]
-    assert found.failures == 0
+    dump = of(tmp_path, put(SECOND + 17, b"\0\0\0\1"))
+    sound_dump = of(tmp_path, SMALL)
+    assert [line for line in dump.lines if "isvalid: false" in line] == [dump.lines[5]]
+    assert dump.lines[6:] == sound_dump.lines[6:]
+    assert dump.failures == 0
 
 
 @pytest.mark.parametrize(
@@ -66,37 +66,37 @@ def test_a_wrong_checksum_is_shown_and_the_records_too(tmp_path: Path) -> None:
 def test_what_cannot_be_decoded_is_named_and_the_next_batch_is_shown(
     tmp_path: Path, position: int, data: bytes, complaint: str
 ) -> None:
-    found = of(tmp_path, put(position, data))
-    assert complaint in found.err
-    assert f"file={tmp_path / LOG.name} position=0 offset=114" in found.err
-    assert found.failures == 1
-    assert found.lines[-2:] == of(tmp_path, SMALL).lines[-2:]
+    dump = of(tmp_path, put(position, data))
+    assert complaint in dump.err
+    assert f"file={tmp_path / LOG.name} position=0 offset=114" in dump.err
+    assert dump.failures == 1
+    assert dump.lines[-2:] == of(tmp_path, SMALL).lines[-2:]
 
 
 @pytest.mark.parametrize("length", [5, -1, -(2**31), 13, 30])
 def test_behind_an_impossible_size_nothing_is_read_and_the_rest_is_counted(tmp_path: Path, length: int) -> None:
-    found = of(tmp_path, put(SECOND + 8, struct.pack(">i", length)))
-    assert f"a batch claims {length} bytes" in found.err
-    assert f"position={SECOND}" in found.err
-    assert found.lines[-1] == f"Found {len(SMALL) - SECOND} invalid bytes at the end of {LOG.name}"
-    assert found.failures == 1
+    dump = of(tmp_path, put(SECOND + 8, struct.pack(">i", length)))
+    assert f"a batch claims {length} bytes" in dump.err
+    assert f"position={SECOND}" in dump.err
+    assert dump.lines[-1] == f"Found {len(SMALL) - SECOND} invalid bytes at the end of {LOG.name}"
+    assert dump.failures == 1
 
 
 def test_a_torn_last_batch_is_counted(tmp_path: Path) -> None:
-    found = of(tmp_path, SMALL[: THIRD + 40])
-    assert found.lines[-1] == f"Found 40 invalid bytes at the end of {LOG.name}"
-    assert (found.err, found.failures) == ("", 0)
+    dump = of(tmp_path, SMALL[: THIRD + 40])
+    assert dump.lines[-1] == f"Found 40 invalid bytes at the end of {LOG.name}"
+    assert (dump.err, dump.failures) == ("", 0)
     assert "invalid bytes" not in of(tmp_path, SMALL[: THIRD + 40], max_bytes=THIRD + 40).lines[-1]
 
 
 def test_each_changed_byte_gives_a_dump(tmp_path: Path) -> None:
-    whole = of(tmp_path, SMALL).lines
+    sound_lines = of(tmp_path, SMALL).lines
     for position, data in list(each_byte_changed(SMALL))[::7]:
         lines = of(tmp_path, data).lines
         assert lines[1] == "Log starting offset: 114"
         # what lies ahead of the damaged batch is as it was
         first = 5 if position >= THIRD else 2
-        assert lines[:first] == whole[:first]
+        assert lines[:first] == sound_lines[:first]
 
 
 def test_wrong_entries_of_an_offset_index_are_listed(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_wrong_entries_of_an_offset_index_are_listed(tmp_path: Path) -> None:
     struct.pack_into(">i", data, 16, struct.unpack_from(">i", data, 16)[0] + 1)
     struct.pack_into(">i", data, len(data) - 4, 2**31 - 1)
     index.write_bytes(data)
-    found = dumped(index)
-    assert found.err.splitlines() == [
+    dump = dumped(index)
+    assert dump.err.splitlines() == [
         f"Mismatches in :{index}",
         "  Index offset: 290, log offset: 289",
         f"The log has no whole batch at these indexed positions, in :{index}",
@@ -153,9 +153,9 @@ def copied(folder: Path) -> None:
 )
 def test_an_index_that_is_not_sane_is_named(tmp_path: Path, name: str, data: bytes, complaint: str) -> None:
     (tmp_path / name).write_bytes(data)
-    found = dumped(tmp_path / name, index_sanity_check=True)
-    assert complaint in found.err
-    assert (len(found.lines), found.failures) == (1, 1)
+    dump = dumped(tmp_path / name, index_sanity_check=True)
+    assert complaint in dump.err
+    assert (len(dump.lines), dump.failures) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ def test_a_file_that_cannot_be_read_is_named_and_the_next_one_is_shown(
     tmp_path: Path, name: str, data: bytes, complaint: str
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    found = dumped(tmp_path / name, TXN / "00000000000000000114.txnindex")
-    assert complaint in found.err
-    assert found.failures == 1
-    assert found.lines[-1].startswith("version: 0 producerId: 9")
+    dump = dumped(tmp_path / name, TXN / "00000000000000000114.txnindex")
+    assert complaint in dump.err
+    assert dump.failures == 1
+    assert dump.lines[-1].startswith("version: 0 producerId: 9")
 
 
 def test_unknown_and_missing_files_are_named_and_the_exit_status_tells(tmp_path: Path, cli: CommandLine) -> None:

@@ -29,9 +29,9 @@ def file_of(name: str) -> str:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_dump_is_that_of_kafkas_tool(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXPECTED[name].parent)
-    found = dumped(file_of(name), **ALL)
-    assert found.out == gzip.decompress(EXPECTED[name].read_bytes())
-    assert found.failures == 0
+    dump = dumped(file_of(name), **ALL)
+    assert dump.out == gzip.decompress(EXPECTED[name].read_bytes())
+    assert dump.failures == 0
 
 
 def test_the_command_prints_it(monkeypatch: pytest.MonkeyPatch, cli: CommandLine) -> None:
@@ -62,17 +62,19 @@ def text_or_base64(value: Any) -> bytes | None:
 @pytest.mark.parametrize("name", [name for name in PARTITIONS if name.startswith(("first.", "cleaned.", "logs."))])
 def test_the_records_as_json_are_those_of_a_consumer(name: str) -> None:
     partition = PARTITIONS[name]
-    objects = [each for log in partition.logs for each in dumped(log, as_json=True, **ALL).objects]
-    records = [each for each in objects if each["type"] == "record" and "coordinatorEpoch" not in each]
+    objects = [entry for log in partition.logs for entry in dumped(log, as_json=True, **ALL).objects]
+    records = [entry for entry in objects if entry["type"] == "record" and "coordinatorEpoch" not in entry]
     first = partition.records()[0]["offset"]
-    found = [
-        (each["offset"], each["timestamp"], text_or_base64(each.get("key")), text_or_base64(each.get("payload")))
-        for each in records
-        if each["offset"] >= first
+    records_dumped = [
+        (entry["offset"], entry["timestamp"], text_or_base64(entry.get("key")), text_or_base64(entry.get("payload")))
+        for entry in records
+        if entry["offset"] >= first
     ]
-    assert found == [(each["offset"], each["timestamp"], each["key"], each["value"]) for each in partition.records()]
-    names = [each.get("headerKeys", []) for each in records if each["offset"] >= first]
-    assert names == [[header["key"] for header in each["headers"]] for each in partition.records()]
+    assert records_dumped == [
+        (entry["offset"], entry["timestamp"], entry["key"], entry["value"]) for entry in partition.records()
+    ]
+    names = [entry.get("headerKeys", []) for entry in records if entry["offset"] >= first]
+    assert names == [[header["key"] for header in entry["headers"]] for entry in partition.records()]
 
 
 def test_json_has_the_fields_of_the_text_by_their_names() -> None:
@@ -101,13 +103,13 @@ def test_json_has_the_fields_of_the_text_by_their_names() -> None:
         "isvalid": True,
     }
     (marker,) = [
-        each
-        for each in dumped(folder / "00000000000000000114.log", as_json=True, **ALL).objects
-        if each.get("offset") == 116
+        entry
+        for entry in dumped(folder / "00000000000000000114.log", as_json=True, **ALL).objects
+        if entry.get("offset") == 116
     ]
     assert (marker["endTxnMarker"], marker["coordinatorEpoch"]) == ("ABORT", 0)
     producers = dumped(folder / "00000000000000000713.snapshot", as_json=True).objects[1:]
-    assert [each["currentTxnFirstOffset"] for each in producers] == [712, None, None]
+    assert [entry["currentTxnFirstOffset"] for entry in producers] == [712, None, None]
 
 
 def test_leader_epochs_are_printed(tmp_path: Path) -> None:
@@ -119,14 +121,14 @@ def test_leader_epochs_are_printed(tmp_path: Path) -> None:
 
 def test_a_compacted_log_is_told_where_its_offsets_have_gaps() -> None:
     logs = PARTITIONS["cleaned.compact-none-0"].logs
-    found = [dumped(log, deep_iteration=True) for log in logs]
-    offsets = [[int(line.split()[2]) for line in each.lines if line.startswith("|")] for each in found]
-    gaps = [[(a, b) for a, b in pairwise(each) if b != a + 1] for each in offsets]
+    dumps = [dumped(log, deep_iteration=True) for log in logs]
+    offsets = [[int(line.split()[2]) for line in offset.lines if line.startswith("|")] for offset in dumps]
+    gaps = [[(a, b) for a, b in pairwise(offset) if b != a + 1] for offset in offsets]
     assert any(gaps)
-    for log, each, pairs in zip(logs, found, gaps, strict=True):
+    for log, offset, pairs in zip(logs, dumps, gaps, strict=True):
         title = [f"Non-consecutive offsets in {log}"] if pairs else []
-        assert each.err.splitlines() == title + [f"  {a} is followed by {b}" for a, b in pairs]
-    assert any("deleteHorizonMs: OptionalLong[" in line for each in found for line in each.lines)
+        assert offset.err.splitlines() == title + [f"  {a} is followed by {b}" for a, b in pairs]
+    assert any("deleteHorizonMs: OptionalLong[" in line for offset in dumps for line in offset.lines)
 
 
 def test_only_the_first_bytes_are_read_if_that_is_asked_for() -> None:
@@ -158,6 +160,6 @@ def test_the_zeros_that_a_crash_left_at_the_end_of_an_index_are_not_shown() -> N
     folder = PARTITIONS["crashed.crashed-0"].folder
     for suffix in (".index", ".timeindex"):
         (file,) = [path for path in folder.glob(f"*{suffix}") if path.stat().st_size > 60_000]
-        found = dumped(file)
-        assert (found.err, found.failures) == ("", 0)
-        assert 2 < len(found.lines) < 200
+        dump = dumped(file)
+        assert (dump.err, dump.failures) == ("", 0)
+        assert 2 < len(dump.lines) < 200

@@ -44,8 +44,8 @@ def test_finished_windows_are_counted_and_late_records_dropped(spark: SparkSessi
     run("windowed_count", spark, tmp_path)
     rows = target.refresh().scan().to_table().to_pylist()
     counts = {(row["key"].decode(), row["timestamp"].timestamp() * 1000): json.loads(row["value"]) for row in rows}
-    wanted = Counter((key, START + (time - START) // MINUTE * MINUTE) for key, time in clicks)
-    assert {place: found["count"] for place, found in counts.items()} == dict(wanted)
+    counter = Counter((key, START + (time - START) // MINUTE * MINUTE) for key, time in clicks)
+    assert {window: result["count"] for window, result in counts.items()} == dict(counter)
     assert len(rows) == 6
 
 
@@ -69,11 +69,11 @@ def test_a_copy_has_another_number_of_partitions_and_each_keys_order(spark: Spar
         numbers = range(first, first + 100)
         source.append([{"key": f"k{n % 11}", "value": str(n), "headers": [("n", b"%d" % n)]} for n in numbers])
         run("repartition", spark, tmp_path)
-    found: dict[bytes, list[int]] = {}
+    values_by_key: dict[bytes, list[int]] = {}
     for row in target.refresh().scan().to_table().to_pylist():
         assert row["headers"] == [{"key": "n", "value": row["value"]}]
-        found.setdefault(row["key"], []).append(int(row["value"]))
-    assert found == {b"k%d" % key: list(range(key, 200, 11)) for key in range(11)}
+        values_by_key.setdefault(row["key"], []).append(int(row["value"]))
+    assert values_by_key == {b"k%d" % key: list(range(key, 200, 11)) for key in range(11)}
     assert min(target.end_offsets().values()) > 0
 
 
@@ -110,5 +110,5 @@ def test_a_query_for_kafkas_source_runs_with_another_format_and_a_path(spark: Sp
     query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
     assert query.awaitTermination(600)
     assert [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]] == [2, 2, 2, 2, 1]
-    found = sorted((row.partition, row.offset, row.value) for row in spark.table("moved").collect())
-    assert found == [(0, n, f"v{2 * n}") for n in range(1, 5)] + [(1, n, f"v{2 * n + 1}") for n in range(5)]
+    copied = sorted((row.partition, row.offset, row.value) for row in spark.table("moved").collect())
+    assert copied == [(0, n, f"v{2 * n}") for n in range(1, 5)] + [(1, n, f"v{2 * n + 1}") for n in range(5)]

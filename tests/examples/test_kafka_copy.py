@@ -36,34 +36,34 @@ def copy(topic: str, log: str, checkpoint: Path, *more: str) -> None:
 
 def consumed(topic: str) -> dict[int, list[tuple[object, ...]]]:
     """(key, value, headers) of all records, by partition, in order."""
-    found: dict[int, list[tuple[object, ...]]] = {}
+    rows: dict[int, list[tuple[object, ...]]] = {}
     consumer = KafkaConsumer(
         topic, bootstrap_servers=SERVERS, auto_offset_reset="earliest", consumer_timeout_ms=5000, group_id=None
     )
     for record in consumer:
-        found.setdefault(record.partition, []).append((record.key, record.value, list(record.headers)))
+        rows.setdefault(record.partition, []).append((record.key, record.value, list(record.headers)))
     consumer.close()
-    return found
+    return rows
 
 
 def test_a_topic_goes_from_kafka_to_distlog_and_back(tmp_path: Path) -> None:
-    there, back = (f"{name}-{uuid.uuid4().hex}" for name in ("there", "back"))
+    source, back = (f"{name}-{uuid.uuid4().hex}" for name in ("there", "back"))
     admin = KafkaAdminClient(bootstrap_servers=SERVERS)
-    admin.create_topics([NewTopic(name, num_partitions=3, replication_factor=1) for name in (there, back)])
+    admin.create_topics([NewTopic(name, num_partitions=3, replication_factor=1) for name in (source, back)])
     admin.close()
     topic = distlog.create(f"{tmp_path}/clicks", partitions=3)
     producer = KafkaProducer(bootstrap_servers=SERVERS)
     for first in (0, 500):  # the second time, the copy goes on where it was
         for number in range(first, first + 500):
-            producer.send(there, b"v%d" % number, b"k%d" % (number % 50), headers=[("n", b"%d" % number)])
+            producer.send(source, b"v%d" % number, b"k%d" % (number % 50), headers=[("n", b"%d" % number)])
         producer.flush()
-        copy(there, topic.url, tmp_path / "from-kafka")
+        copy(source, topic.url, tmp_path / "from-kafka")
     rows = topic.refresh().scan().to_table().to_pylist()
-    found: dict[int, list[tuple[object, ...]]] = {}
+    rows_by_partition: dict[int, list[tuple[object, ...]]] = {}
     for row in rows:
         headers = [(header["key"], header["value"]) for header in row["headers"]]
-        found.setdefault(row["partition"], []).append((row["key"], row["value"], headers))
-    assert found == consumed(there)
-    assert sum(map(len, found.values())) == 1000
+        rows_by_partition.setdefault(row["partition"], []).append((row["key"], row["value"], headers))
+    assert rows_by_partition == consumed(source)
+    assert sum(map(len, rows_by_partition.values())) == 1000
     copy(back, topic.url, tmp_path / "to-kafka", "--back")
-    assert consumed(back) == found
+    assert consumed(back) == rows_by_partition

@@ -34,20 +34,20 @@ def texts_of_a_format(draw: st.DrawFn) -> tuple[str, list[str]]:
     parts = [part for pair in zip(draw(st.permutations(names)), marks, strict=True) for part in pair]
     texts = []
     for _ in range(draw(st.integers(1, 2))):
-        pieces = [draw(st.sampled_from(PARTS[part][0])) if part in PARTS else part for part in parts]
-        at = draw(st.integers(0, 2 * len(parts)))
-        if at < len(parts):
-            wrong = PARTS[parts[at]][1] if parts[at] in PARTS else ["x" * len(parts[at])]
-            pieces[at] = draw(st.sampled_from(wrong))
-        texts.append("".join(pieces))
+        fragments = [draw(st.sampled_from(PARTS[part][0])) if part in PARTS else part for part in parts]
+        position = draw(st.integers(0, 2 * len(parts)))
+        if position < len(parts):
+            wrong = PARTS[parts[position]][1] if parts[position] in PARTS else ["x" * len(parts[position])]
+            fragments[position] = draw(st.sampled_from(wrong))
+        texts.append("".join(fragments))
     return "".join(parts), texts
 
 
 @pytest.mark.parametrize(("name", "wrong"), [(name, wrong) for name, part in PARTS.items() for wrong in part[1]])
 def test_a_wrong_part_is_what_strptime_makes_of_it(name: str, wrong: str) -> None:
     parts = ["%Y", "-", "%b" if name == "%b" else "%m", "-", "%d", " ", "%H", ":", "%M", ":", "%S", ".", "%f", "%z"]
-    pieces = [wrong if part == name else PARTS[part][0][-1] if part in PARTS else part for part in parts]
-    check_columns_as_texts("".join(parts), ["".join(pieces)])
+    fragments = [wrong if part == name else PARTS[part][0][-1] if part in PARTS else part for part in parts]
+    check_columns_as_texts("".join(parts), ["".join(fragments)])
 
 
 @examples(200)
@@ -59,10 +59,10 @@ def test_texts_in_columns_are_the_times_that_strptime_reads(given_texts: tuple[s
 def check_columns_as_texts(form: str, texts: list[str]) -> None:
     """Check that texts have the same times and faults in columns as one by one."""
     times = TimeReader(time_format=form)
-    found = times.of_column(pa.array(texts))
+    column = times.of_column(pa.array(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FixedTimes, "of", lambda form: None)
-        assert times.of_column(pa.array(texts)) == found
+        assert times.of_column(pa.array(texts)) == column
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ FIELDS = {"key": "k", "value": "v"}
 
 def line_by_line(block: bytes) -> tuple[list[tuple[bytes | None, bytes | None]], list[int]]:
     """The (key, value) of each object, and the numbers of lines that are none, by Python."""
-    found, bad = list[tuple[bytes | None, bytes | None]](), list[int]()
+    pairs, bad = list[tuple[bytes | None, bytes | None]](), list[int]()
     for number, line in enumerate(block.split(b"\n"), 1):
         if not line.strip(b" \t\r"):
             continue
@@ -23,10 +23,10 @@ def line_by_line(block: bytes) -> tuple[list[tuple[bytes | None, bytes | None]],
             value = json.loads(line.decode(), parse_float=str, parse_int=str, parse_constant=str)
             if not isinstance(value, dict):
                 raise ValueError
-            found.append((text_of(value.get("k")), text_of(value.get("v"))))
+            pairs.append((text_of(value.get("k")), text_of(value.get("v"))))
         except (ValueError, RecursionError):
             bad.append(number)
-    return found, bad
+    return pairs, bad
 
 
 def text_of(value: Any) -> bytes | None:
@@ -45,11 +45,11 @@ def same(written: bytes | None, expected: bytes | None) -> bool:
 
 
 def check(block: bytes) -> None:
-    found = parsed(objects(**FIELDS), block)
+    result = parsed(objects(**FIELDS), block)
     expected, bad = line_by_line(block)
-    assert [line for line, _ in bad_lines(found, block)] == bad, block
-    assert len(expected) == found.records.num_rows, block
-    for row, pair in zip(rows(found), expected, strict=True):
+    assert [line for line, _ in bad_lines(result, block)] == bad, block
+    assert len(expected) == result.records.num_rows, block
+    for row, pair in zip(rows(result), expected, strict=True):
         assert same(row["key"], pair[0]), block
         assert same(row["value"], pair[1]), block
 
@@ -95,29 +95,31 @@ OBJECTS = st.dictionaries(st.sampled_from(["k", "v", "key", "", "é"]), VALUES, 
 
 @given(st.lists(OBJECTS | LEAVES, min_size=1, max_size=4), st.booleans(), st.sampled_from([None, (",", ":")]))
 def test_any_objects_are_what_python_reads(values: list[object], is_ascii: bool, separators: Any) -> None:
-    check("\n".join(json.dumps(each, ensure_ascii=is_ascii, separators=separators) for each in values).encode())
+    check("\n".join(json.dumps(value, ensure_ascii=is_ascii, separators=separators) for value in values).encode())
 
 
 @given(st.lists(OBJECTS, min_size=1, max_size=3), st.integers(0, 200), st.binary(max_size=2))
-def test_damaged_objects_are_bad_where_python_refuses_them(values: list[object], at: int, damage: bytes) -> None:
-    text = "\n".join(json.dumps(each, ensure_ascii=False) for each in values).encode()
-    check(text[:at] + damage + text[at + 1 :])
+def test_damaged_objects_are_bad_where_python_refuses_them(
+    values: list[object], position: int, damage: bytes
+) -> None:
+    text = "\n".join(json.dumps(value, ensure_ascii=False) for value in values).encode()
+    check(text[:position] + damage + text[position + 1 :])
 
 
 def test_a_field_of_another_object_is_not_the_key() -> None:
-    found = parsed(objects(key="id"), b'{"m": {"id": 3.00}, "id": 3.0}\n{"id": {"id": 1}}')
-    assert [row["key"] for row in rows(found)] == [b"3.0", b'{"id": 1}']
+    result = parsed(objects(key="id"), b'{"m": {"id": 3.00}, "id": 3.0}\n{"id": {"id": 1}}')
+    assert [row["key"] for row in rows(result)] == [b"3.0", b'{"id": 1}']
 
 
 def test_an_object_as_key_or_value_is_as_it_was_written() -> None:
-    found = parsed(objects(key="a", value="b"), b'{"a": {"x":1.50,  "y": "\\u00e9"}, "b":[ 12345678901234567.89 ]}')
-    assert rows(found)[0]["key"] == b'{"x":1.50,  "y": "\\u00e9"}'
-    assert rows(found)[0]["value"] == b"[ 12345678901234567.89 ]"
+    result = parsed(objects(key="a", value="b"), b'{"a": {"x":1.50,  "y": "\\u00e9"}, "b":[ 12345678901234567.89 ]}')
+    assert rows(result)[0]["key"] == b'{"x":1.50,  "y": "\\u00e9"}'
+    assert rows(result)[0]["value"] == b"[ 12345678901234567.89 ]"
 
 
 def test_times_of_objects_are_numbers_and_texts() -> None:
     times = (b"5", b'"7"', b'"1970-01-01T00:00:01Z"', b"null", b"[]", b"1.5", b"true", b'"\\u0038"')
     block = b"\n".join(b'{"t": %b}' % time for time in times)
-    found = parsed(objects(timestamp="t"), block)
-    assert [row["timestamp"] for row in rows(found)] == [5, 7, 1000, None, 8]
-    assert bad_lines(found, block) == [(5, 4), (6, 4), (7, 4)]
+    result = parsed(objects(timestamp="t"), block)
+    assert [row["timestamp"] for row in rows(result)] == [5, 7, 1000, None, 8]
+    assert bad_lines(result, block) == [(5, 4), (6, 4), (7, 4)]

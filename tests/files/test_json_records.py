@@ -20,15 +20,15 @@ def values(block: bytes) -> list[bytes]:
     return parsed(TextLines(), block).records.column("value").to_pylist()
 
 
-def one(**record: object) -> dict[str, object]:
+def one_line(**record: object) -> dict[str, object]:
     return parsed(records(), json.dumps(record).encode()).records.to_pylist()[0]
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), min_size=1), st.integers(1, 50))
 def test_blocks_hold_whole_lines_and_all_of_them(lines: list[bytes], size: int) -> None:
     content = b"\n".join(lines) + b"\n"
-    found = list(blocks(io.BytesIO(content), size))
-    assert b"\n".join(found) + b"\n" == content
+    parts = list(blocks(io.BytesIO(content), size))
+    assert b"\n".join(parts) + b"\n" == content
     assert list(blocks(io.BytesIO(content[:-1] + b"x"), size))[-1].endswith(b"x")
 
 
@@ -48,10 +48,10 @@ def test_the_first_separator_ends_the_key() -> None:
 
 def test_a_line_without_the_separator_is_left_out_and_named() -> None:
     block = b"a:b\nab\ncd\ne:f"
-    found = parsed(TextLines(":"), block)
-    assert found.records.to_pylist() == [{"key": b"a", "value": b"b"}, {"key": b"e", "value": b"f"}]
-    assert bad_lines(found, block) == [(2, 1), (3, 1)]
-    assert "no key separator" in found.bad[0].reason
+    result = parsed(TextLines(":"), block)
+    assert result.records.to_pylist() == [{"key": b"a", "value": b"b"}, {"key": b"e", "value": b"f"}]
+    assert bad_lines(result, block) == [(2, 1), (3, 1)]
+    assert "no key separator" in result.bad[0].reason
 
 
 def test_a_separator_may_have_the_escapes_of_a_format() -> None:
@@ -62,7 +62,7 @@ def test_a_separator_may_have_the_escapes_of_a_format() -> None:
 
 
 def test_an_object_is_a_record() -> None:
-    record = one(key="k", value="é", timestamp=5, partition=1, headers=[{"key": "h", "value": None}])
+    record = one_line(key="k", value="é", timestamp=5, partition=1, headers=[{"key": "h", "value": None}])
     assert record == {
         "partition": 1,
         "timestamp": 5,
@@ -73,7 +73,7 @@ def test_an_object_is_a_record() -> None:
 
 
 def test_a_null_value_is_a_tombstone_and_base64_is_bytes() -> None:
-    assert one(key={"base64": "/w=="}, value=None) == {
+    assert one_line(key={"base64": "/w=="}, value=None) == {
         "partition": None,
         "timestamp": None,
         "key": b"\xff",
@@ -83,11 +83,11 @@ def test_a_null_value_is_a_tombstone_and_base64_is_bytes() -> None:
 
 
 def test_a_timestamp_may_be_iso_8601() -> None:
-    assert one(value="", timestamp="1970-01-01T00:00:01.500Z")["timestamp"] == 1500
+    assert one_line(value="", timestamp="1970-01-01T00:00:01.500Z")["timestamp"] == 1500
 
 
 def test_what_a_scan_adds_is_left_out() -> None:
-    assert "offset" not in one(value="v", offset=7, timestamp_type=0)
+    assert "offset" not in one_line(value="v", offset=7, timestamp_type=0)
 
 
 def test_blank_lines_are_skipped_but_counted() -> None:

@@ -73,9 +73,9 @@ SECOND = {
 
 def test_a_row_as_json_has_all_of_its_columns(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet")
-    found = [value for _, value, _ in rows([tmp_path])]
-    assert [json.loads(value) for value in found] == [FIRST, SECOND]
-    assert b'"price": 1.10,' in found[0]
+    values = [value for _, value, _ in rows([tmp_path])]
+    assert [json.loads(value) for value in values] == [FIRST, SECOND]
+    assert b'"price": 1.10,' in values[0]
 
 
 def test_a_column_as_key_or_value_is_what_it_is_in_a_row(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_large_row_group_of_an_object_is_never_held_as_a_whole(
         )
     reader = FileReader(ReadOptions(value="value"), Measured())
     reading = reader.read(reader.splits(reader.files([url])))
-    found = [value for part in reading for value in part.records["value"].to_pylist()]
-    assert found == [b"%010d" % number for number in range(count)]
+    values = [value for part in reading for value in part.records["value"].to_pylist()]
+    assert values == [b"%010d" % number for number in range(count)]
     assert max(sizes) == pytest.approx(largest, rel=0.2)
     assert sum(sizes) < 800_000

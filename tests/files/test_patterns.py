@@ -33,10 +33,10 @@ def test_groups_of_a_pattern_are_key_value_and_time(tmp_path: Path) -> None:
 
 def test_lines_that_do_not_match_or_have_no_time_are_bad() -> None:
     lines: list[str | bytes] = ["a:3 @6", "a=4 @soon", "b= @7"]
-    found = parsed(r"(?P<key>\w*)= ?(?P<value>\d?) @(?P<timestamp>.+)", lines)
-    assert bad_lines(found, "\n".join(map(str, lines)).encode()) == [(1, 0), (2, 0)]
-    assert found.bad[0].reason == "the pattern does not match: a:3 @6"
-    assert found.bad[1].reason.startswith("not a time: ")
+    result = parsed(r"(?P<key>\w*)= ?(?P<value>\d?) @(?P<timestamp>.+)", lines)
+    assert bad_lines(result, "\n".join(map(str, lines)).encode()) == [(1, 0), (2, 0)]
+    assert result.bad[0].reason == "the pattern does not match: a:3 @6"
+    assert result.bad[1].reason.startswith("not a time: ")
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_lines_that_do_not_match_or_have_no_time_are_bad() -> None:
 )
 @pytest.mark.filterwarnings("ignore:Possible set")
 def test_a_pattern_is_pythons(pattern: str, line: str | bytes, key: str | bytes) -> None:
-    found = parsed(pattern, [line, "plain ascii id=5 ab[c 'q' = xax aa"])
-    whole = line.encode() if isinstance(line, str) else line
-    expected = (key.encode() if isinstance(key, str) else key, whole)
-    assert [(row["key"], row["value"]) for row in found.records.slice(0, 1).to_pylist()] == [expected]
+    result = parsed(pattern, [line, "plain ascii id=5 ab[c 'q' = xax aa"])
+    data = line.encode() if isinstance(line, str) else line
+    expected = (key.encode() if isinstance(key, str) else key, data)
+    assert [(row["key"], row["value"]) for row in result.records.slice(0, 1).to_pylist()] == [expected]
 
 
 ATOMS = st.sampled_from(
@@ -89,17 +89,17 @@ PATTERNS = st.recursive(
     st.lists(st.text("ab1_ -.\t\x0b\x1c\ré", max_size=8), min_size=1, max_size=6),
 )
 @example(["a*?", "(?:a|ab)", "b*"], ["aab", "xab"])
-def test_any_pattern_finds_what_pythons_search_finds(pieces: list[str], lines: list[str]) -> None:
+def test_any_pattern_finds_what_pythons_search_finds(fragments: list[str], lines: list[str]) -> None:
     names = ("key", "value", "timestamp")
-    pattern = "".join(f"(?P<{name}>{piece})" for name, piece in zip(names[:2], pieces, strict=False)) + "".join(
-        pieces[2:]
-    )
+    pattern = "".join(
+        f"(?P<{name}>{fragment})" for name, fragment in zip(names[:2], fragments, strict=False)
+    ) + "".join(fragments[2:])
     matches = [re.search(pattern, line.removesuffix("\r")) for line in lines]
-    found = parsed(pattern, list(lines)).records.to_pylist()
+    rows = parsed(pattern, list(lines)).records.to_pylist()
     expected = [
-        (match["key"] or None, match["value"] if len(pieces) > 1 else match.string) for match in matches if match
+        (match["key"] or None, match["value"] if len(fragments) > 1 else match.string) for match in matches if match
     ]
-    assert [(row["key"] and row["key"].decode(), row["value"].decode()) for row in found] == expected
+    assert [(row["key"] and row["key"].decode(), row["value"].decode()) for row in rows] == expected
 
 
 def test_usual_patterns_are_left_to_the_fast_reader() -> None:

@@ -56,57 +56,59 @@ def test_states_follow_each_other_and_only_the_newest_are_kept(storage_url: Addr
     log, reader = log_on(storage), log_on(storage)
     state = log.load()
     assert (state.version, state.exists) == (-1, False)
-    seen = reader.newer(state)
+    newer = reader.newer(state)
     for count in range(1, 2 * KEPT + 20):
         state = put_state(log, state, further)
         assert (state.version, state.positions) == (count - 1, {0: count})
         if count % 20 == 0:
-            seen = reader.newer(seen)
-            assert seen == state
+            newer = reader.newer(newer)
+            assert newer == state
     assert log_on(storage).load() == state
     assert versions(storage)[-KEPT:] == list(range(state.version - KEPT + 1, state.version + 1))
     assert len(versions(storage)) < 2 * KEPT
 
 
 def test_the_loser_of_a_race_plans_again_from_the_newest_state(storage: Storage) -> None:
-    one, other = log_on(storage), log_on(storage)
-    state = one.load()
+    log, other = log_on(storage), log_on(storage)
+    state = log.load()
     for _ in range(3):
-        put_state(one, one.load(), further)
+        put_state(log, log.load(), further)
     assert put_state(other, state, further).positions == {0: 4}
 
 
 @pytest.mark.parametrize("late_by", [1, KEPT - 2, KEPT - 1, KEPT, KEPT + 1, 2 * KEPT, 2 * KEPT + 1, 3 * KEPT + 5])
 def test_a_put_that_comes_when_its_name_was_deleted_does_not_count(late_by: int, storage: Storage) -> None:
-    one, late = log_on(storage), log_on(storage)
+    log, late = log_on(storage), log_on(storage)
     for _ in range(5):
-        stale = put_state(one, one.load(), further)
+        stale = put_state(log, log.load(), further)
     for _ in range(late_by):
-        newest = put_state(one, one.load(), further)
+        newest = put_state(log, log.load(), further)
     assert put_state(late, stale, further).positions == {0: newest.positions[0] + 1}
-    assert one.load().positions == {0: newest.positions[0] + 1}
+    assert log.load().positions == {0: newest.positions[0] + 1}
 
 
 def test_a_put_on_top_of_one_that_does_not_count_does_not_count_either(storage: Storage) -> None:
-    one = log_on(storage)
+    log = log_on(storage)
     for _ in range(5):
-        stale = put_state(one, one.load(), further)
+        stale = put_state(log, log.load(), further)
     for _ in range(3 * KEPT):
-        newest = put_state(one, one.load(), further)
+        newest = put_state(log, log.load(), further)
     # a member that was late put this, and died before it could find out
     ghost = dataclasses.replace(further(stale), version=stale.version + 1)
     storage.put(file_of(ghost.version), ghost.encode())
     late = log_on(storage)
     assert late.newer(stale) == ghost
     assert put_state(late, ghost, further).positions == {0: newest.positions[0] + 1}
-    assert one.load() == late.load()
+    assert log.load() == late.load()
 
 
 @pytest.mark.parametrize("operation", range(4))
-@pytest.mark.parametrize("before", [True, False])
-def test_after_an_unknown_outcome_the_same_may_be_tried_again(operation: int, before: bool, storage: Storage) -> None:
+@pytest.mark.parametrize("is_before", [True, False])
+def test_after_an_unknown_outcome_the_same_may_be_tried_again(
+    operation: int, is_before: bool, storage: Storage
+) -> None:
     state = put_state(log_on(storage), log_on(storage).load(), further)
-    faulty = FaultyStorage(storage, operation, before=before)
+    faulty = FaultyStorage(storage, operation, fails_before=is_before)
     log = log_on(faulty)
 
     def plan(state: GroupState) -> GroupState:
@@ -123,16 +125,16 @@ def test_a_commit_is_one_put_and_one_list_and_a_look_is_two_gets(storage: Storag
     log = log_on(storage)
     state = put_state(log, log.load(), further)
     counters = storage.counters
-    before = (counters.gets, counters.puts, counters.lists, counters.deletes)
+    old_counters = (counters.gets, counters.puts, counters.lists, counters.deletes)
     state = put_state(log, state, further)
     assert (counters.gets, counters.puts, counters.lists, counters.deletes) == (
-        before[0],
-        before[1] + 1,
-        before[2] + 1,
-        before[3],
+        old_counters[0],
+        old_counters[1] + 1,
+        old_counters[2] + 1,
+        old_counters[3],
     )
     log.newer(state)
-    assert counters.gets == before[0] + 2
+    assert counters.gets == old_counters[0] + 2
 
 
 def test_who_never_wins_gives_up_at_the_deadline(storage: Storage) -> None:
@@ -185,8 +187,8 @@ def test_the_many_members_of_a_group_wait_longer_for_each_other(
 
 def state_of(**fields: Any) -> GroupState:
     member = Member(id=MEMBER, name="host:1", beat=3, lease_ms=1000, partitions=(0,))
-    asked = {"members": (member,), "owners": {0: MEMBER}, "positions": {0: 5, 1: 0}, "partitions": 2, **fields}
-    return GroupState(version=4, id=TOPIC, topic_id=TOPIC, group="jobs", **asked)
+    values = {"members": (member,), "owners": {0: MEMBER}, "positions": {0: 5, 1: 0}, "partitions": 2, **fields}
+    return GroupState(version=4, id=TOPIC, topic_id=TOPIC, group="jobs", **values)
 
 
 def test_a_state_is_what_it_was_after_a_round_trip() -> None:

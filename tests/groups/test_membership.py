@@ -38,10 +38,10 @@ def test_who_left_its_group_can_commit_nothing_and_puts_nothing(
 ) -> None:
     with consume(topic, group="g") as consumer:
         drained(consumer)
-    left = state_of(topic)
+    state = state_of(topic)
     with pytest.raises(FencedMemberError, match="left"):
         consumer.commit(positions)
-    assert state_of(topic) == left
+    assert state_of(topic) == state
 
 
 def test_who_is_no_member_any_more_cannot_come_back_by_a_commit_of_nothing(topic: Topic) -> None:
@@ -115,8 +115,8 @@ def test_a_new_member_gets_its_share_and_the_rest_stays() -> None:
 
 
 def test_nobody_is_left_without_while_others_have_two() -> None:
-    found = assignment(members("abc"), {0: "a", 1: "a", 2: "b", 3: "b"}, 4)
-    assert Counter(found.values()) == {"a": 2, "b": 1, "c": 1}
+    owners = assignment(members("abc"), {0: "a", 1: "a", 2: "b", 3: "b"}, 4)
+    assert Counter(owners.values()) == {"a": 2, "b": 1, "c": 1}
 
 
 def test_who_takes_some_partitions_only_gets_no_others() -> None:
@@ -134,27 +134,27 @@ def test_shares_differ_by_one_at_most_and_moves_lead_to_the_same_answer(
 ) -> None:
     takers = members("".join(sorted(names, reverse=True)))
     owners = {number: owner for number, owner in owned.items() if owner in names and number < partitions}
-    wanted = assignment(takers, owners, partitions)
-    counts = Counter(wanted.values())
-    assert set(wanted) == set(range(partitions))
+    expected = assignment(takers, owners, partitions)
+    counts = Counter(expected.values())
+    assert set(expected) == set(range(partitions))
     assert max(counts.values()) - min(counts[name] for name in names) <= 1
     # one partition after the other is given up, and then taken
     for number, owner in list(owners.items()):
-        if wanted[number] != owner:
+        if expected[number] != owner:
             del owners[number]
-            assert assignment(takers, owners, partitions) == wanted
-    for number, owner in wanted.items():
+            assert assignment(takers, owners, partitions) == expected
+    for number, owner in expected.items():
         owners[number] = owner
-        assert assignment(takers, owners, partitions) == wanted
+        assert assignment(takers, owners, partitions) == expected
 
 
 def test_the_work_grows_with_partitions_and_members_and_not_with_both_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked, takes = [0], Member.takes
+    calls, takes = [0], Member.takes
 
     def counted(self: Member, partition: int) -> bool:
-        asked[0] += 1
+        calls[0] += 1
         return takes(self, partition)
 
     monkeypatch.setattr(Member, "takes", counted)
@@ -162,4 +162,4 @@ def test_the_work_grows_with_partitions_and_members_and_not_with_both_together(
     owners = {number: names[number % 150] for number in range(600)}
     shares = Counter(assignment([member(name) for name in names], owners, 600).values())
     assert set(shares.values()) == {2}
-    assert asked[0] <= 900
+    assert calls[0] <= 900

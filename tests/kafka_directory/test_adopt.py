@@ -33,7 +33,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("way", ["in place", "copied"])
 def test_every_partition_reads_as_a_consumer_of_the_broker_read_it(stage: str, way: str, tmp_path: Path) -> None:
     log_dir = copy_of(stage, tmp_path)
-    before = contents(log_dir)
+    old_contents = contents(log_dir)
     report = distlog.adopt(log_dir, None if way == "in place" else str(tmp_path / "topics"))
     assert report.ok
     for name, partition in golden_of(stage).items():
@@ -43,10 +43,10 @@ def test_every_partition_reads_as_a_consumer_of_the_broker_read_it(stage: str, w
         if partition.expected.with_name(partition.expected.name.replace(".jsonl", ".committed.jsonl")).exists():
             assert read(topic, int(number), committed=True) == partition.records(committed=True)
     assert all(topic.verify().ok for topic in report.topics.values())
-    assert {name: found for name, found in contents(log_dir).items() if name in before} == before
+    assert {name: records for name, records in contents(log_dir).items() if name in old_contents} == old_contents
 
 
-def test_in_place_nothing_is_copied_and_the_topics_are_in_the_log_directory(tmp_path: Path) -> None:
+def test_a_direct_adoption_copies_nothing_and_keeps_topics_in_the_log_directory(tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
     report = distlog.adopt(log_dir)
     topic = distlog.open(str(log_dir / "txn"))
@@ -121,7 +121,7 @@ def test_another_topic_at_the_address_is_not_touched(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "topics" / "txn")).append([{"value": b"ours"}])
     report = distlog.adopt(log_dir, str(tmp_path / "topics"))
     assert not report.ok
-    assert [each.name for each in report.adopted if isinstance(each.error, TopicExistsError)] == ["txn"]
+    assert [topic.name for topic in report.adopted if isinstance(topic.error, TopicExistsError)] == ["txn"]
     assert distlog.open(str(tmp_path / "topics" / "txn")).end_offsets() == {0: 1}
     with pytest.raises(TopicExistsError):
         distlog.adopt(log_dir / "txn-0", str(tmp_path / "topics" / "txn"))
@@ -135,11 +135,11 @@ def test_an_address_where_an_adopted_topic_was_dropped_is_not_used_again(tmp_pat
 
 def test_a_dry_run_only_says_what_would_be_done(tmp_path: Path) -> None:
     log_dir = copy_of("crashed", tmp_path)
-    before = contents(tmp_path)
+    old_contents = contents(tmp_path)
     report = distlog.adopt(log_dir, dry_run=True)
     assert str(report).startswith("would adopt 1 topic, ")
     assert report.to_dict()["partitions"][0]["log_end_offset"] == 200
-    assert (report.topics, contents(tmp_path)) == ({}, before)
+    assert (report.topics, contents(tmp_path)) == ({}, old_contents)
 
 
 def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_folder_of_a_topic_is_no_log_directory(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     with topic.writer() as writer:
         writer.append(b"kept")
-    before = contents(tmp_path)
+    old_contents = contents(tmp_path)
     for call in (
         lambda: distlog.adopt(tmp_path / "clicks"),
         lambda: distlog.adopt(tmp_path / "clicks" / "clicks-0"),
@@ -165,7 +165,7 @@ def test_the_folder_of_a_topic_is_no_log_directory(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidTopicError, match="the folder of a topic, not a broker's log directory"):
             call()
-    assert contents(tmp_path) == before
+    assert contents(tmp_path) == old_contents
 
 
 def test_a_log_directory_whose_lock_a_process_holds_is_refused(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_topic_whose_folder_would_look_like_a_partition_is_copied_only(tmp_pat
 @pytest.mark.long
 def test_retention_compaction_and_vacuum_work_and_leave_the_brokers_files(tmp_path: Path) -> None:
     log_dir = copy_of("logs", tmp_path)
-    before = contents(log_dir)
+    old_contents = contents(log_dir)
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "file.delete.delay.ms": "0"}
     for topic in distlog.adopt(log_dir, config=config).topics.values():
         topic.append([{"key": b"after", "value": b"%d" % number} for number in range(3)])
@@ -205,17 +205,17 @@ def test_retention_compaction_and_vacuum_work_and_leave_the_brokers_files(tmp_pa
         assert topic.retention().partitions
         assert topic.vacuum().files
         assert topic.verify().ok
-    assert {name: found for name, found in contents(log_dir).items() if name in before} == before
+    assert {name: records for name, records in contents(log_dir).items() if name in old_contents} == old_contents
 
 
 def test_vacuum_of_a_dropped_topic_deletes_what_was_adopted_for_it(tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
-    before = contents(log_dir)
+    old_contents = contents(log_dir)
     topic = distlog.adopt(log_dir, topics=["txn"], config={"file.delete.delay.ms": "0"}).topic
     topic.drop()
     vacuum(topic.storage, topic.log)
     assert list((log_dir / "txn" / "txn-0").glob("*.log")) == []
-    assert {name: found for name, found in contents(log_dir).items() if name in before} == before
+    assert {name: records for name, records in contents(log_dir).items() if name in old_contents} == old_contents
 
 
 def test_producers_after_the_last_snapshot_are_found_in_the_log(tmp_path: Path) -> None:
@@ -223,21 +223,21 @@ def test_producers_after_the_last_snapshot_are_found_in_the_log(tmp_path: Path) 
     right = (folder / "00000000000000000713.snapshot").read_bytes()
     (folder / "00000000000000000713.snapshot").unlink()
     distlog.adopt(folder)
-    made = (folder.parent / "txn" / "txn-0" / "00000000000000000713.snapshot").read_bytes()
-    entries = [sorted(read_producer_snapshot(data).tolist()) for data in (made, right)]
+    snapshot = (folder.parent / "txn" / "txn-0" / "00000000000000000713.snapshot").read_bytes()
+    entries = [sorted(read_producer_snapshot(data).tolist()) for data in (snapshot, right)]
     assert entries[0] == entries[1]
     shutil.rmtree(folder.parent / "txn")
     for file in folder.glob("*.snapshot"):
         file.write_bytes(b"damaged")
     assert distlog.adopt(folder).ok
-    made = (folder.parent / "txn" / "txn-0" / "00000000000000000713.snapshot").read_bytes()
-    assert sorted(read_producer_snapshot(made).tolist()) == entries[1]
+    snapshot = (folder.parent / "txn" / "txn-0" / "00000000000000000713.snapshot").read_bytes()
+    assert sorted(read_producer_snapshot(snapshot).tolist()) == entries[1]
 
 
-KEPT = {"leader-epoch-checkpoint", ".snapshot"}
+KEPT_SUFFIXES = {"leader-epoch-checkpoint", ".snapshot"}
 
 
-def left(folder: Path) -> set[str]:
+def leftover(folder: Path) -> set[str]:
     """The suffixes, or whole names, of the files in a partition's folder."""
     return {path.suffix or path.name for path in folder.iterdir()}
 
@@ -251,10 +251,10 @@ def topic(tmp_path: Path) -> distlog.Topic:
 def test_a_dropped_topic_that_was_adopted_leaves_no_file(topic: distlog.Topic, tmp_path: Path) -> None:
     folder = tmp_path / "idempotent" / "idempotent-0"
     topic.vacuum()
-    assert left(folder) >= KEPT
+    assert leftover(folder) >= KEPT_SUFFIXES
     topic.drop()
     topic.vacuum()
-    assert left(folder) == set()
+    assert leftover(folder) == set()
 
 
 def test_without_a_brokers_segment_its_leader_epochs_go_and_its_producers_stay(
@@ -266,7 +266,7 @@ def test_without_a_brokers_segment_its_leader_epochs_go_and_its_producers_stay(
     topic.retention()
     topic.vacuum()
     assert [path.name for path in folder.iterdir() if path.suffix] == [f"{end:020d}.snapshot"]
-    assert "leader-epoch-checkpoint" not in left(folder)
+    assert "leader-epoch-checkpoint" not in leftover(folder)
 
 
 @pytest.mark.parametrize("way", ["in place", "copied"])
@@ -276,18 +276,18 @@ def test_of_two_adoptions_to_one_address_on_a_disk_the_second_is_refused(
     records = golden_of("first")["java-lz4-0"].records()
     folder = partition_of("first", tmp_path, "java-lz4-0")
     target = str(tmp_path / "copies" / "java-lz4") if way == "copied" else None
-    seen = []
+    calls = []
 
     def adopt_again() -> None:
         with pytest.raises(StorageError, match="another adoption") as error:
             distlog.adopt(folder, target)
-        seen.append(error)
+        calls.append(error)
 
     # 1. all files of the first one are there; 2. a second one begins
     before_call(monkeypatch, "link", lambda _, to: "/_commits/" in to, adopt_again)
     topic = distlog.adopt(folder, target).topic
     # 3. the first one's topic is whole
-    assert seen
+    assert calls
     assert read(topic) == records
     assert topic.verify().ok
 
@@ -296,16 +296,16 @@ def test_of_two_exports_into_one_log_directory_the_second_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = [distlog.create(str(tmp_path / name)) for name in ("first", "second")]
-    target, seen = tmp_path / "logs", []
+    target, calls = tmp_path / "logs", []
 
     def export_another() -> None:
         with pytest.raises(StorageError, match="another export or adoption") as error:
             topics[1].export(target)
-        seen.append(error)
+        calls.append(error)
 
     before_call(monkeypatch, "replace", lambda _, to: to.endswith("-checkpoint"), export_another)
     topics[0].export(target)
-    assert seen
+    assert calls
     topics[1].export(target)
     assert (target / "replication-offset-checkpoint").read_text() == "0\n2\nfirst 0 0\nsecond 0 0\n"
 
@@ -324,7 +324,7 @@ def test_a_crash_at_any_step_leaves_the_brokers_files_or_an_adopted_topic(
         # 1. one index is missing, so that a file must be made too
         folder = partition_of("first", tmp_path / str(fail_at), "java-lz4-0")
         next(folder.glob("*.index")).unlink()
-        before = contents(folder.parent)
+        old_contents = contents(folder.parent)
         target = None if way == "in place" else str(tmp_path / str(fail_at) / "copies" / "java-lz4")
         url = str(folder.parent / "java-lz4") if target is None else target
         # 2. the adoption dies
@@ -341,7 +341,7 @@ def test_a_crash_at_any_step_leaves_the_brokers_files_or_an_adopted_topic(
             assert deaths.count > fail_at
         # 4. and nothing happened to the broker's files, in whose place the next adoption goes on
         after = contents(folder.parent)
-        assert {name: after[name] for name in before} == before
+        assert {name: after[name] for name in old_contents} == old_contents
         topic = distlog.adopt(folder, target).topic
         assert read(topic) == records
         assert topic.verify().ok
@@ -383,9 +383,9 @@ def test_behind_a_damaged_snapshot_producers_are_those_of_the_one_before_and_of_
     distlog.adopt(folder)
     right = producers(folder)
     shutil.rmtree(folder.parent / "txn")
-    *_, before, newest = sorted(folder.glob("*.snapshot"))
+    *_, previous, newest = sorted(folder.glob("*.snapshot"))
     assert (
-        read_producer_snapshot(before.read_bytes()).tolist() != read_producer_snapshot(newest.read_bytes()).tolist()
+        read_producer_snapshot(previous.read_bytes()).tolist() != read_producer_snapshot(newest.read_bytes()).tolist()
     )
     newest.write_bytes(DAMAGES[damage](newest.read_bytes()))
     distlog.adopt(folder)

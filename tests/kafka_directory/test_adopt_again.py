@@ -25,9 +25,9 @@ GOLDEN = golden_of("first")
 def some_of(folder: Path, *names: str, stage: str = "first") -> Path:
     """A log directory of our own, with these partitions only."""
     log_dir = copy_of(stage, folder)
-    for found in log_dir.glob("*-[0-9]"):
-        if found.name not in names:
-            shutil.rmtree(found)
+    for path in log_dir.glob("*-[0-9]"):
+        if path.name not in names:
+            shutil.rmtree(path)
     return log_dir
 
 
@@ -41,9 +41,9 @@ def cut(folder: Path, offset: int) -> int:
                 log.with_suffix(suffix).unlink(missing_ok=True)
             continue
         rows = read_headers(log.read_bytes())
-        whole = rows[rows["base_offset"] + rows["last_offset_delta"] < offset]
-        os.truncate(log, int(whole["size"].sum()))
-        end = int(whole["base_offset"][-1] + whole["last_offset_delta"][-1]) + 1
+        row = rows[rows["base_offset"] + rows["last_offset_delta"] < offset]
+        os.truncate(log, int(row["size"].sum()))
+        end = int(row["base_offset"][-1] + row["last_offset_delta"][-1]) + 1
     return end
 
 
@@ -170,7 +170,7 @@ def test_what_was_written_since_is_not_put_behind_other_records(tmp_path: Path) 
         distlog.adopt(final, str(tmp_path / "second"))
 
 
-def test_in_place_a_file_that_the_broker_wrote_on_in_is_no_longer_the_topics(tmp_path: Path) -> None:
+def test_a_file_that_the_broker_extended_leaves_the_directly_adopted_topic(tmp_path: Path) -> None:
     folder = partition_of("first", tmp_path, "codec-none-0")
     cut(folder, 150)
     distlog.adopt(folder)
@@ -183,7 +183,7 @@ def test_in_place_a_file_that_the_broker_wrote_on_in_is_no_longer_the_topics(tmp
 
 def test_of_replicas_the_one_of_the_latest_leader_epoch_and_then_the_longest_is_taken(tmp_path: Path) -> None:
     name, records = "codec-none-0", GOLDEN["codec-none-0"].records()
-    short, long = (some_of(tmp_path / place, name) for place in ("short", "long"))
+    short, long = (some_of(tmp_path / folder_name, name) for folder_name in ("short", "long"))
     end = cut(short / name, 150)
     report = distlog.adopt([short, long], str(tmp_path / "topics"))
     assert read(report.topics["codec-none"]) == records
@@ -205,7 +205,7 @@ def test_of_replicas_the_one_of_the_latest_leader_epoch_and_then_the_longest_is_
 
 
 def test_replicas_of_two_topics_of_one_name_are_not_mixed(tmp_path: Path) -> None:
-    log_dirs = [some_of(tmp_path / place, "codec-none-0") for place in ("a", "b")]
+    log_dirs = [some_of(tmp_path / name, "codec-none-0") for name in ("a", "b")]
     (log_dirs[1] / "codec-none-0" / "partition.metadata").write_text("version: 0\ntopic_id: MkU3OEVBNTcwNTJENDM2Qg")
     report = distlog.adopt(log_dirs, str(tmp_path / "topics"))
     assert isinstance(report.adopted[0].error, InvalidTopicError)

@@ -49,7 +49,7 @@ def logs(s3_server: S3Server, on_disk: Path) -> Storage:
 def test_a_log_directory_in_a_bucket_reads_as_a_consumer_of_the_broker_read_it(
     target: str, logs: Storage, tmp_path: Path
 ) -> None:
-    before = {file.name: file.size for file in logs.list("txn-0")}
+    old_sizes = {file.name: file.size for file in logs.list("txn-0")}
     url = None if target == "in the bucket" else str(tmp_path / "topics")
     report = distlog.adopt(logs.url, url, topics=TOPICS, storage_options=logs.options)
     (note,) = report.notes
@@ -63,7 +63,7 @@ def test_a_log_directory_in_a_bucket_reads_as_a_consumer_of_the_broker_read_it(
     assert read(report.topics["txn"], committed=True) == golden_of("first")["txn-0"].records(committed=True)
     assert report.topics["deleted-records"].start_offsets() == {0: 137}
     assert report.topics["txn"].verify().ok
-    assert {file.name: file.size for file in logs.list("txn-0")} == before
+    assert {file.name: file.size for file in logs.list("txn-0")} == old_sizes
     again = distlog.adopt(logs.url, url, topics=["txn"], storage_options=logs.options)
     assert again.notes == ("txn: was adopted before",)
 
@@ -75,7 +75,7 @@ def test_what_is_adopted_from_a_bucket_is_what_is_adopted_from_a_disk(
     remote = distlog.adopt(logs.url, str(tmp_path / "a"), topics=["txn"], storage_options=logs.options)
     local = distlog.adopt(on_disk, str(tmp_path / "b"), topics=["txn"])
     segments = [
-        [dataclasses.replace(each, created_ms=0) for each in report.topic.snapshot.partitions[0].segments]
+        [dataclasses.replace(segment, created_ms=0) for segment in report.topic.snapshot.partitions[0].segments]
         for report in (remote, local)
     ]
     assert segments[0] == segments[1]
@@ -92,11 +92,13 @@ def test_the_producers_of_what_is_adopted_to_a_bucket_are_in_its_commit(
     remote = distlog.adopt(logs.url, target, topics=["txn"], storage_options=logs.options).topics["txn"]
     # what a broker would begin with
     stored = max((tmp_path / "b" / "txn" / "txn-0").glob("*.snapshot"))
-    known = remote.refresh().snapshot.partitions[0].producers
-    assert np.array_equal(ProducerStates(dict(known.items())).entries(), read_producer_snapshot(stored.read_bytes()))
-    assert len(known.opened) == 1
+    producers = remote.refresh().snapshot.partitions[0].producers
+    assert np.array_equal(
+        ProducerStates(dict(producers.items())).entries(), read_producer_snapshot(stored.read_bytes())
+    )
+    assert len(producers.opened) == 1
     assert [row["producer_id"] for row in remote.producers().to_table().to_pylist()] == [
-        each for each, _ in known.items()
+        producer for producer, _ in producers.items()
     ]
     assert not local.refresh().snapshot.partitions[0].producers
 
@@ -108,18 +110,18 @@ def requests(storage: Storage) -> tuple[int, int, int]:
 
 @pytest.mark.s3
 def test_a_dry_run_reads_each_log_and_each_index_once(logs: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list[Storage]()
+    storages = list[Storage]()
     begin = Storage.__init__
 
-    def note(storage: Storage, *given: object) -> None:
-        begin(storage, *given)  # type: ignore[arg-type]
-        made.append(storage)
+    def note(storage: Storage, *arguments: object) -> None:
+        begin(storage, *arguments)  # type: ignore[arg-type]
+        storages.append(storage)
 
     monkeypatch.setattr(Storage, "__init__", note)
     target = f"{logs.url}/of-nobody"
     report = distlog.adopt(f"{logs.url}/codec-none-0", target, storage_options=logs.options, dry_run=True)
     (partition,) = report.adopted[0].partitions
-    listed, got, put = (sum(count) for count in zip(*map(requests, made), strict=True))
+    listed, got, put = (sum(count) for count in zip(*map(requests, storages), strict=True))
     files = sum(len(segment.files) for segment in partition.segments)
     # four checkpoints, the newest snapshot, the leader epochs and the topic's id; five look for a topic
     assert (len(partition.segments), got, put) == (4, files + 7 + 5, 0)
@@ -144,8 +146,8 @@ def test_a_large_log_is_read_window_by_window(s3_url: Address, tmp_path: Path) -
 def test_a_torn_end_is_cut_off_and_not_copied(s3_url: Address, tmp_path: Path) -> None:
     folder = partition_of("crashed", tmp_path, "crashed-0")
     last = sorted(folder.glob("*.log"))[-1]
-    whole = last.read_bytes()
-    last.write_bytes(whole + whole[:100])
+    content = last.read_bytes()
+    last.write_bytes(content + content[:100])
     remote = uploaded(folder.parent, s3_url)
     report = distlog.adopt(f"{remote.url}/crashed-0", f"{remote.url}/topic", storage_options=remote.options)
     assert f"{last.name}: cut" in report.notes[0]
@@ -169,13 +171,13 @@ def test_damage_names_the_object(s3_url: Address, tmp_path: Path) -> None:
 
 
 @pytest.mark.s3
-def test_an_object_that_gets_shorter_meanwhile_is_an_error(
+def test_an_object_that_shrinks_during_adoption_raises(
     logs: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = Storage.list
 
     def longer(storage: Storage, folder: str = "") -> list[object]:
-        return [dataclasses.replace(each, size=each.size + 1) for each in listed(storage, folder)]
+        return [dataclasses.replace(file, size=file.size + 1) for file in listed(storage, folder)]
 
     monkeypatch.setattr(Storage, "list", longer)
     with pytest.raises(StorageError, match="shorter than it should be"):

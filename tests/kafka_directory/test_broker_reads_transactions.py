@@ -25,8 +25,8 @@ def test_kafka_dump_log_reads_markers_and_aborted_transactions(tmp_path: Path) -
     process.topic().export(tmp_path / "kafka")
     log = tmp_path / "kafka" / "events-0" / f"{0:020d}.log"
     printed = dump([log, log.with_suffix(".txnindex")], "--deep-iteration")
-    found = re.findall(r"offset: (\d+) .*endTxnMarker: (\w+) coordinatorEpoch: (-?\d+)", printed)
-    assert found == [("3", "COMMIT", "0"), ("5", "ABORT", "0")]
+    markers = re.findall(r"offset: (\d+) .*endTxnMarker: (\w+) coordinatorEpoch: (-?\d+)", printed)
+    assert markers == [("3", "COMMIT", "0"), ("5", "ABORT", "0")]
     assert len(re.findall(r"isTransactional: true isControl: false", printed)) == 2
     assert "isvalid: false" not in printed
     (aborted,) = re.findall(r"version: 0 producerId: \d+ firstOffset: (\d+) lastOffset: (\d+) .*: (\d+)", printed)

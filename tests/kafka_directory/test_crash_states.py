@@ -27,37 +27,37 @@ def loaded(*names: str, end: int = 0) -> LoadedFiles:
     return loaded_files(names, lambda name: end)
 
 
-def stems(found: LoadedFiles) -> list[str]:
-    return [files[".log"] for files in found.segments.values()]
+def stems(loaded_files: LoadedFiles) -> list[str]:
+    return [files[".log"] for files in loaded_files.segments.values()]
 
 
 def test_cleaned_files_alone_do_not_count() -> None:
-    found = loaded(f"{A}.log", f"{B}.log", f"{A}.log.cleaned", f"{A}.index.cleaned")
-    assert stems(found) == [f"{A}.log", f"{B}.log"]
-    assert set(found.left_out) == {f"{A}.log.cleaned", f"{A}.index.cleaned"}
+    files = loaded(f"{A}.log", f"{B}.log", f"{A}.log.cleaned", f"{A}.index.cleaned")
+    assert stems(files) == [f"{A}.log", f"{B}.log"]
+    assert set(files.left_out) == {f"{A}.log.cleaned", f"{A}.index.cleaned"}
 
 
 def test_swap_files_at_or_above_a_cleaned_one_do_not_count() -> None:
-    found = loaded(f"{A}.log", f"{B}.log", f"{C}.log", f"{A}.log.cleaned", f"{B}.log.swap", end=200)
-    assert stems(found) == [f"{A}.log", f"{B}.log", f"{C}.log"]
+    files = loaded(f"{A}.log", f"{B}.log", f"{C}.log", f"{A}.log.cleaned", f"{B}.log.swap", end=200)
+    assert stems(files) == [f"{A}.log", f"{B}.log", f"{C}.log"]
 
 
 def test_a_swap_file_at_the_offset_of_the_first_cleaned_one_does_not_count() -> None:
     """A cleaning of the same segments began again: what it was to replace is not whole either."""
-    found = loaded(f"{A}.log", f"{B}.log", f"{A}.log.cleaned", f"{A}.log.swap", end=200)
-    assert stems(found) == [f"{A}.log", f"{B}.log"]
-    assert found.left_out[f"{A}.log.swap"] == "of a replacement that did not finish"
+    files = loaded(f"{A}.log", f"{B}.log", f"{A}.log.cleaned", f"{A}.log.swap", end=200)
+    assert stems(files) == [f"{A}.log", f"{B}.log"]
+    assert files.left_out[f"{A}.log.swap"] == "of a replacement that did not finish"
 
 
 def test_complete_swap_files_replace_the_files_in_their_range() -> None:
-    found = loaded(
+    files = loaded(
         *(f"{A}.log", f"{A}.index", f"{B}.log", f"{B}.snapshot", f"{C}.log", f"{C}.snapshot"),
         *(f"{A}.log.swap", f"{A}.index.swap"),
         end=200,
     )
-    assert stems(found) == [f"{A}.log.swap", f"{C}.log"]
-    assert found.segments[0][".index"] == f"{A}.index.swap"
-    assert found.snapshots == {200: f"{C}.snapshot"}
+    assert stems(files) == [f"{A}.log.swap", f"{C}.log"]
+    assert files.segments[0][".index"] == f"{A}.index.swap"
+    assert files.snapshots == {200: f"{C}.snapshot"}
 
 
 def test_swap_files_count_when_the_old_ones_are_deleted_already() -> None:
@@ -66,21 +66,21 @@ def test_swap_files_count_when_the_old_ones_are_deleted_already() -> None:
 
 def test_only_what_the_swap_files_that_are_left_cover_is_replaced() -> None:
     """The first of two replacements has its name already; the old file beside the second one is still there."""
-    found = loaded(f"{A}.log", f"{B}.log", f"{B}.log.swap", f"{C}.log", end=200)
-    assert stems(found) == [f"{A}.log", f"{B}.log.swap", f"{C}.log"]
-    assert found.left_out == {f"{B}.log": "replaced by a .swap file"}
+    files = loaded(f"{A}.log", f"{B}.log", f"{B}.log.swap", f"{C}.log", end=200)
+    assert stems(files) == [f"{A}.log", f"{B}.log.swap", f"{C}.log"]
+    assert files.left_out == {f"{B}.log": "replaced by a .swap file"}
 
 
 def test_an_index_that_alone_is_swapped_belongs_to_its_log() -> None:
-    found = loaded(f"{A}.log", f"{A}.index", f"{A}.timeindex.swap", f"{B}.log")
-    assert stems(found) == [f"{A}.log", f"{B}.log"]
-    assert found.segments[0][".timeindex"] == f"{A}.timeindex.swap"
+    files = loaded(f"{A}.log", f"{A}.index", f"{A}.timeindex.swap", f"{B}.log")
+    assert stems(files) == [f"{A}.log", f"{B}.log"]
+    assert files.segments[0][".timeindex"] == f"{A}.timeindex.swap"
 
 
 def test_deleted_files_and_indexes_without_a_log_do_not_count() -> None:
-    found = loaded(f"{A}.log", f"{B}.index", f"{C}.log.deleted", "leader-epoch-checkpoint", "other.log")
-    assert stems(found) == [f"{A}.log"]
-    assert found.left_out == {f"{B}.index": "an index without a log", f"{C}.log.deleted": "was being deleted"}
+    files = loaded(f"{A}.log", f"{B}.index", f"{C}.log.deleted", "leader-epoch-checkpoint", "other.log")
+    assert stems(files) == [f"{A}.log"]
+    assert files.left_out == {f"{B}.index": "an index without a log", f"{C}.log.deleted": "was being deleted"}
 
 
 def test_a_cleaning_that_stopped_before_its_last_renames_is_finished(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_cleaning_that_stopped_before_its_last_renames_is_finished(tmp_path: P
     assert report.topic.verify().ok
 
 
-def test_missing_and_insane_indexes_are_made_anew(tmp_path: Path) -> None:
+def test_missing_and_insane_indexes_are_rebuilt(tmp_path: Path) -> None:
     folder = partition_of("first", tmp_path, "codec-zstd-0")
     logs = sorted(folder.glob("*.log"))
     right = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".index", ".timeindex")}
@@ -115,7 +115,7 @@ def test_missing_and_insane_indexes_are_made_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["missing", "short", "of other transactions"])
-def test_a_transaction_index_that_lacks_aborted_transactions_is_made_anew(change: str, tmp_path: Path) -> None:
+def test_a_transaction_index_without_aborted_transactions_is_rebuilt(change: str, tmp_path: Path) -> None:
     folder = partition_of("first", tmp_path, "txn-0")
     right = {path.name: path.read_bytes() for path in folder.glob("*.txnindex")}
     for name, data in right.items():
@@ -127,8 +127,8 @@ def test_a_transaction_index_that_lacks_aborted_transactions_is_made_anew(change
             (folder / name).write_bytes(data[:9] + b"\x63" + data[10:])
     report = distlog.adopt(folder)
     assert len([note for note in report.notes if "rebuilt the" in note]) == len(right)
-    made = folder.parent / "txn" / "txn-0"
-    assert {path.name: path.read_bytes() for path in made.glob("*.txnindex")} == right
+    copy = folder.parent / "txn" / "txn-0"
+    assert {path.name: path.read_bytes() for path in copy.glob("*.txnindex")} == right
     assert read(report.topic, committed=True) == golden_of("first")["txn-0"].records(committed=True)
 
 
@@ -145,10 +145,10 @@ def crashed(tmp_path: Path, name: str = "codec-none-0", recovery_point: int = 0)
 def test_a_torn_end_is_cut_off_and_named(tmp_path: Path) -> None:
     folder = crashed(tmp_path)
     last = sorted(folder.glob("*.log"))[-1]
-    whole, torn = last.read_bytes(), last.read_bytes()[:-7]
+    content, torn = last.read_bytes(), last.read_bytes()[:-7]
     last.write_bytes(torn)
     report = distlog.adopt(folder)
-    batches = read_headers(whole)
+    batches = read_headers(content)
     start = int(batches["position"][-1])
     assert (
         f"{last.name}: cut {len(torn) - start} bytes from position {start}: the file ends within" in report.notes[0]

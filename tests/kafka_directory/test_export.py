@@ -22,12 +22,12 @@ from distlog.core.kafka.partition_folder import read_epochs, read_offsets
 from distlog.core.segments.producer_states import read_producer_snapshot
 
 NOW = 1_700_000_000_000
-KEPT = {"retention.ms": -1, "index.interval.bytes": 300, "batch.bytes": 200}
+KEPT_SETTINGS = {"retention.ms": -1, "index.interval.bytes": 300, "batch.bytes": 200}
 
 
 def topic_at(folder: Path, partitions: int = 1, **config: Any) -> Topic:
     named = {name.replace("_", "."): value for name, value in config.items()}
-    return distlog.create(str(folder / "clicks"), partitions, {**KEPT, **named})
+    return distlog.create(str(folder / "clicks"), partitions, {**KEPT_SETTINGS, **named})
 
 
 def append(topic: Topic, count: int = 50, partition: int | None = None, first: int = 0) -> None:
@@ -43,28 +43,28 @@ def written(report: Any) -> list[int]:
 
 
 def offsets_in(log_dir: Path, name: str) -> dict[str, int]:
-    found = read_offsets((log_dir / name).read_bytes())
-    return {f"{topic}-{partition}": offset for (topic, partition), offset in found.items()}
+    offsets = read_offsets((log_dir / name).read_bytes())
+    return {f"{topic}-{partition}": offset for (topic, partition), offset in offsets.items()}
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_was_adopted_is_exported_byte_for_byte(stage: str, tmp_path: Path) -> None:
     log_dir, exported = copy_of(stage, tmp_path), tmp_path / "exported"
-    before = contents(log_dir)
+    old_contents = contents(log_dir)
     for topic in distlog.adopt(log_dir, str(tmp_path / "topics")).topics.values():
         topic.export(exported)
     after = contents(exported)
     suffixes = (".log", ".index", ".timeindex", ".txnindex")
-    files = [name for name in before if name.endswith(suffixes)]
+    files = [name for name in old_contents if name.endswith(suffixes)]
     assert sorted(name for name in after if name.endswith(suffixes)) == sorted(files)
     # the indexes of a killed broker's last segment were not trimmed
-    remade = {name for name in files if len(before[name][0]) > 60_000 and name.endswith("index")}
+    remade = {name for name in files if len(old_contents[name][0]) > 60_000 and name.endswith("index")}
     assert bool(remade) == (stage == "crashed")
     same = [name for name in files if name not in remade]
-    assert {name: after[name][0] for name in same} == {name: before[name][0] for name in same}
+    assert {name: after[name][0] for name in same} == {name: old_contents[name][0] for name in same}
     for name in files:
         if name.endswith(".log"):
-            assert abs(after[name][1] - before[name][1]) < 2_000_000
+            assert abs(after[name][1] - old_contents[name][1]) < 2_000_000
 
 
 def test_files_are_named_by_base_offset_and_hold_the_offsets_that_readers_see(tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ def test_exporting_again_adds_what_is_new_and_takes_away_what_is_gone(tmp_path: 
     for partition in (0, 0, 1):
         append(topic, partition=partition)
     assert written(topic.export(kafka)) == [2, 1]
-    before = contents(kafka)
+    old_contents = contents(kafka)
     assert written(topic.export(kafka)) == [0, 0]
-    assert contents(kafka) == before
+    assert contents(kafka) == old_contents
     append(topic, partition=1)
     assert written(topic.export(kafka, partitions=[1])) == [1]
     topic.delete_records({0: 70})
@@ -137,7 +137,7 @@ def assert_same(topic: Topic, kafka: Path, folder: Path) -> None:
     assert again.verify().ok
 
 
-def test_the_tail_that_is_appended_in_place_is_exported_and_grows(tmp_path: Path) -> None:
+def test_a_directly_appended_tail_is_exported_and_grows(tmp_path: Path) -> None:
     topic, kafka = topic_at(tmp_path), tmp_path / "kafka"
     with topic.writer() as writer:
         for number in range(30):
@@ -203,9 +203,9 @@ def test_checkpoints_of_other_topics_stay(tmp_path: Path) -> None:
     topic = topic_at(tmp_path)
     append(topic)
     topic.delete_records({0: 10})
-    before = offsets_in(kafka, "recovery-point-offset-checkpoint")
+    old_offsets = offsets_in(kafka, "recovery-point-offset-checkpoint")
     topic.export(kafka)
-    assert offsets_in(kafka, "recovery-point-offset-checkpoint") == {**before, "clicks-0": 50}
+    assert offsets_in(kafka, "recovery-point-offset-checkpoint") == {**old_offsets, "clicks-0": 50}
     assert offsets_in(kafka, "log-start-offset-checkpoint") == {"deleted-records-0": 137, "clicks-0": 10}
 
 
@@ -229,19 +229,19 @@ def test_another_topic_of_the_same_name_is_not_replaced(tmp_path: Path) -> None:
     for root in ("one", "other"):
         distlog.create(f"{tmp_path}/{root}/clicks", partitions=2).append([{"value": root}], partition=0)
     distlog.open(f"{tmp_path}/one/clicks").export(tmp_path / "kafka", partitions=[0])
-    before = {path: path.read_bytes() for path in (tmp_path / "kafka").rglob("*") if path.is_file()}
+    old_files = {path: path.read_bytes() for path in (tmp_path / "kafka").rglob("*") if path.is_file()}
     with pytest.raises(TopicExistsError, match="another topic of this name was exported to this directory"):
         distlog.open(f"{tmp_path}/other/clicks").export(tmp_path / "kafka")
-    assert {path: path.read_bytes() for path in (tmp_path / "kafka").rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in (tmp_path / "kafka").rglob("*") if path.is_file()} == old_files
 
 
-def test_a_place_that_cannot_be_a_log_directory_is_named(tmp_path: Path) -> None:
+def test_an_invalid_log_directory_is_named(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     (tmp_path / "file").touch()
-    for place in (tmp_path / "file", Path("/proc/nowhere")):
+    for target in (tmp_path / "file", Path("/proc/nowhere")):
         with pytest.raises(StorageError, match="cannot open the log directory") as caught:
-            topic.export(str(place))
-        assert str(place) in str(caught.value)
+            topic.export(str(target))
+        assert str(target) in str(caught.value)
 
 
 def test_the_empty_log_of_a_topic_that_a_broker_made_is_taken_and_its_topic_id_kept(tmp_path: Path) -> None:

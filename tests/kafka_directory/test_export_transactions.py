@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from partition_logs import Process, append, new_topic
-from transacting import Sender, seen
+from transacting import Sender, values_seen
 
 import distlog
 
@@ -23,11 +23,11 @@ def test_an_open_transaction_is_exported_as_it_is_and_the_report_names_it(tmp_pa
     )
     assert (report.notes, report.to_dict()["notes"], str(report).splitlines()[1:]) == ((note,), [note], [note])
     again = distlog.adopt(tmp_path / "kafka", str(tmp_path / "first")).topics["events"]
-    assert seen(again) == {0: [b"before"]}
-    assert seen(again, "read_uncommitted") == {0: [b"before", b"open", b"behind"]}
+    assert values_seen(again) == {0: [b"before"]}
+    assert values_seen(again, "read_uncommitted") == {0: [b"before", b"open", b"behind"]}
 
     sender.abort()
     report = process.topic().export(tmp_path / "kafka")
     assert report.notes == ()
     again = distlog.adopt(tmp_path / "kafka", str(tmp_path / "second")).topics["events"]
-    assert seen(again) == {0: [b"before", b"behind"]}
+    assert values_seen(again) == {0: [b"before", b"behind"]}

@@ -43,7 +43,7 @@ def epochs_in(folder: Path | str) -> Epochs:
 
 
 @pytest.mark.parametrize(
-    ("log_start", "kept"),
+    ("log_start", "epochs"),
     [
         (0, [(0, 0), (1, 7), (2, 10)]),
         (5, [(0, 5), (1, 7), (2, 10)]),
@@ -53,10 +53,10 @@ def epochs_in(folder: Path | str) -> Epochs:
         (15, [(2, 15)]),
     ],
 )
-def test_the_epochs_of_a_log_begin_where_it_begins(log_start: int, kept: Epochs, tmp_path: Path) -> None:
+def test_the_epochs_of_a_log_begin_where_it_begins(log_start: int, epochs: Epochs, tmp_path: Path) -> None:
     topic = adopted(tmp_path, WRITTEN, log_start)
     assert topic.start_offsets()[0] == log_start
-    assert epochs_in(topic.url) == kept
+    assert epochs_in(topic.url) == epochs
 
 
 @pytest.mark.parametrize(("begins", "stays"), [(-1, True), (0, False), (1, False)])

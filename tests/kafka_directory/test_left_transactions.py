@@ -21,8 +21,8 @@ LOG = plain(0, b"a") + in_transaction(1, b"b") + in_transaction(2, b"c", sequenc
 
 def values(topic: Topic, *, committed: bool = True) -> list[bytes]:
     isolation = "read_committed" if committed else "read_uncommitted"
-    found: list[bytes] = topic.scan(isolation=isolation, columns=["value"]).to_table()["value"].to_pylist()  # type: ignore[arg-type]
-    return found
+    read_values: list[bytes] = topic.scan(isolation=isolation, columns=["value"]).to_table()["value"].to_pylist()  # type: ignore[arg-type]
+    return read_values
 
 
 @pytest.fixture(params=["in place", "copied", "memory"])
@@ -143,8 +143,8 @@ def test_states_that_are_damaged_hide_no_others_and_are_told(tmp_path: Path) -> 
     log_dir = left_log_dir(tmp_path, {"clicks-0": LOG}, states)
     report = distlog.adopt(log_dir, topics=["clicks"])
     assert values(report.topic) == [b"a", b"b", b"c", b"d"]
-    told = [note for note in report.notes if "not known" in note]
-    assert [f"__transaction_state-{number}: " in note for number, note in zip((1, 2), told, strict=True)] == [
+    notes = [note for note in report.notes if "not known" in note]
+    assert [f"__transaction_state-{number}: " in note for number, note in zip((1, 2), notes, strict=True)] == [
         True
     ] * 2
 

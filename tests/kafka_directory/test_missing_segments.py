@@ -32,7 +32,9 @@ def test_a_segment_that_is_missing_is_noted_and_stays_an_anomaly(way: str, tmp_p
     assert f"partition 0: no batch holds the offsets from {begin} to {end}" in note
     assert read(report.topic)[begin]["offset"] == end
     verified = report.topic.verify()
-    assert [(each.word, each.partition, each.offset) for each in verified.anomalies] == [("offset_gap", 0, begin)]
+    assert [(anomaly.word, anomaly.partition, anomaly.offset) for anomaly in verified.anomalies] == [
+        ("offset_gap", 0, begin)
+    ]
     assert [verdict.ok for verdict in verified.segments] == [False, True, True]
 
 

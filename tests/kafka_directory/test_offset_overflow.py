@@ -16,10 +16,10 @@ from distlog.core.format.record_batch import read_headers
 from distlog.core.kafka.partition_folder import file_name
 from distlog.core.limits import MAX_INT, MAX_LONG
 
-BEYOND = MAX_INT + 5
+HIGH_OFFSET = MAX_INT + 5
 
 
-def one(offset: int, count: int = 1) -> bytes:
+def single_record(offset: int, count: int = 1) -> bytes:
     """A batch of records whose values are their offsets."""
     rows = [record(delta, 0, None, b"%d" % (offset + delta)) for delta in range(count)]
     return batch(rows, base_offset=offset)
@@ -51,27 +51,33 @@ def offsets(topic: distlog.Topic) -> list[int]:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_segment_is_split_where_an_index_cannot_tell_its_offsets(clean: bool, tmp_path: Path) -> None:
-    there = [0, 5, MAX_INT, BEYOND, BEYOND + 3, 2 * BEYOND + 10]
-    path = partition(tmp_path, {0: [one(offset) for offset in there]}, clean=clean)
-    before = (path / file_name(0, ".log")).read_bytes()
+    all_offsets = [0, 5, MAX_INT, HIGH_OFFSET, HIGH_OFFSET + 3, 2 * HIGH_OFFSET + 10]
+    path = partition(tmp_path, {0: [single_record(offset) for offset in all_offsets]}, clean=clean)
+    old_log = (path / file_name(0, ".log")).read_bytes()
     topic, bases = adopted(path)
-    assert offsets(topic) == there
-    assert bases == [0, BEYOND, 2 * BEYOND + 10]
-    assert topic.end_offsets() == {0: 2 * BEYOND + 11}
-    assert (path / file_name(0, ".log")).read_bytes() == before
-    assert topic.append([{"value": b"next"}]).offsets == {0: (2 * BEYOND + 11, 2 * BEYOND + 12)}
+    assert offsets(topic) == all_offsets
+    assert bases == [0, HIGH_OFFSET, 2 * HIGH_OFFSET + 10]
+    assert topic.end_offsets() == {0: 2 * HIGH_OFFSET + 11}
+    assert (path / file_name(0, ".log")).read_bytes() == old_log
+    assert topic.append([{"value": b"next"}]).offsets == {0: (2 * HIGH_OFFSET + 11, 2 * HIGH_OFFSET + 12)}
 
 
 def test_segments_before_and_behind_one_that_is_split_stay_as_they_are(tmp_path: Path) -> None:
-    segments = {7: [one(7)], 9: [one(9), one(9 + BEYOND, 3)], 4 * BEYOND: [one(4 * BEYOND)]}
+    segments = {
+        7: [single_record(7)],
+        9: [single_record(9), single_record(9 + HIGH_OFFSET, 3)],
+        4 * HIGH_OFFSET: [single_record(4 * HIGH_OFFSET)],
+    }
     topic, bases = adopted(partition(tmp_path, segments))
-    assert bases == [7, 9, 9 + BEYOND, 4 * BEYOND]
-    assert offsets(topic) == [7, 9, 9 + BEYOND, 10 + BEYOND, 11 + BEYOND, 4 * BEYOND]
-    inode = (tmp_path / "kafka-logs" / "clicks" / "clicks-0" / file_name(4 * BEYOND, ".log")).stat().st_ino
-    assert inode == (tmp_path / "kafka-logs" / "clicks-0" / file_name(4 * BEYOND, ".log")).stat().st_ino
+    assert bases == [7, 9, 9 + HIGH_OFFSET, 4 * HIGH_OFFSET]
+    assert offsets(topic) == [7, 9, 9 + HIGH_OFFSET, 10 + HIGH_OFFSET, 11 + HIGH_OFFSET, 4 * HIGH_OFFSET]
+    inode = (tmp_path / "kafka-logs" / "clicks" / "clicks-0" / file_name(4 * HIGH_OFFSET, ".log")).stat().st_ino
+    assert inode == (tmp_path / "kafka-logs" / "clicks-0" / file_name(4 * HIGH_OFFSET, ".log")).stat().st_ino
 
 
-@pytest.mark.parametrize("batches", [[one(BEYOND), one(BEYOND + 1)], [one(MAX_INT - 1, 5)]])
+@pytest.mark.parametrize(
+    "batches", [[single_record(HIGH_OFFSET), single_record(HIGH_OFFSET + 1)], [single_record(MAX_INT - 1, 5)]]
+)
 def test_a_segment_of_which_no_batch_can_be_told_begins_at_its_first_one(
     batches: Sequence[bytes], tmp_path: Path
 ) -> None:
@@ -88,44 +94,52 @@ def test_producers_and_transactions_of_a_split_segment_are_known(tmp_path: Path)
     abort = record(0, 0, b"\0\0\0\0", b"\0\0\0\0\0\0")
     batches = [
         batch(rows, base_offset=3, attributes=0x10, producer=(7, 0, 0)),
-        batch(rows, base_offset=BEYOND, attributes=0x10, producer=(7, 0, 1)),
-        batch([abort], base_offset=BEYOND + 1, attributes=0x30, producer=(7, 0, -1)),
-        one(BEYOND + 2),
+        batch(rows, base_offset=HIGH_OFFSET, attributes=0x10, producer=(7, 0, 1)),
+        batch([abort], base_offset=HIGH_OFFSET + 1, attributes=0x30, producer=(7, 0, -1)),
+        single_record(HIGH_OFFSET + 2),
     ]
     path = partition(tmp_path, {3: batches})
     topic = distlog.adopt(path).topic
     assert topic.verify().ok
-    assert topic.scan(isolation="read_committed").to_table()["offset"].to_pylist() == [BEYOND + 2]
+    assert topic.scan(isolation="read_committed").to_table()["offset"].to_pylist() == [HIGH_OFFSET + 2]
     snapshots = list((path.parent / "clicks" / "clicks-0").glob("*.snapshot"))
-    assert [each.name for each in snapshots] == [file_name(BEYOND + 3, ".snapshot")]
+    assert [snapshot.name for snapshot in snapshots] == [file_name(HIGH_OFFSET + 3, ".snapshot")]
 
 
 def test_what_is_torn_behind_a_split_is_cut_and_told(tmp_path: Path) -> None:
-    path = partition(tmp_path, {0: [one(0), one(BEYOND), one(BEYOND + 1)[:-4]]}, clean=False)
+    path = partition(
+        tmp_path,
+        {0: [single_record(0), single_record(HIGH_OFFSET), single_record(HIGH_OFFSET + 1)[:-4]]},
+        clean=False,
+    )
     report = distlog.adopt(path)
-    assert offsets(report.topic) == [0, BEYOND]
+    assert offsets(report.topic) == [0, HIGH_OFFSET]
     cut = [note for note in report.notes if "cut" in note]
     assert len(cut) == 1
-    torn = len(one(BEYOND + 1)) - 4
+    torn = len(single_record(HIGH_OFFSET + 1)) - 4
     assert f"cut {torn} bytes from position {path.joinpath(file_name(0, '.log')).stat().st_size - torn}" in cut[0]
 
 
 def test_a_time_is_found_in_each_part_of_a_split_segment(tmp_path: Path) -> None:
     batches = [
         batch([record()], base_offset=offset, base_timestamp=offset, max_timestamp=offset)
-        for offset in (0, BEYOND, BEYOND + 7)
+        for offset in (0, HIGH_OFFSET, HIGH_OFFSET + 7)
     ]
     topic = distlog.adopt(partition(tmp_path, {0: batches})).topic
-    assert topic.offsets_for_times(BEYOND)[0] == (BEYOND, BEYOND)
-    assert topic.offsets_for_times(BEYOND + 1)[0] == (BEYOND + 7, BEYOND + 7)
+    assert topic.offsets_for_times(HIGH_OFFSET)[0] == (HIGH_OFFSET, HIGH_OFFSET)
+    assert topic.offsets_for_times(HIGH_OFFSET + 1)[0] == (HIGH_OFFSET + 7, HIGH_OFFSET + 7)
 
 
 @pytest.mark.parametrize("phase", [1, 2, 3, 4, 5])
 def test_a_broker_that_stopped_while_it_split_left_all_records(phase: int, tmp_path: Path) -> None:
     """The steps of Kafka's `replaceSegments`, from the files that are cleaned to those that are swapped."""
-    low, high, last = [one(0), one(5)], [one(BEYOND), one(BEYOND + 1)], 2 * BEYOND
-    path = partition(tmp_path, {0: [*low, *high], last: [one(last)]}, clean=False)
-    low_name, high_name = file_name(0, ".log"), file_name(BEYOND, ".log")
+    low, high, last = (
+        [single_record(0), single_record(5)],
+        [single_record(HIGH_OFFSET), single_record(HIGH_OFFSET + 1)],
+        2 * HIGH_OFFSET,
+    )
+    path = partition(tmp_path, {0: [*low, *high], last: [single_record(last)]}, clean=False)
+    low_name, high_name = file_name(0, ".log"), file_name(HIGH_OFFSET, ".log")
     (path / f"{low_name}{'.cleaned' if phase < 3 else '.swap'}").write_bytes(b"".join(low))
     (path / f"{high_name}{'.cleaned' if phase < 2 else '.swap'}").write_bytes(b"".join(high))
     if phase >= 4:
@@ -133,13 +147,13 @@ def test_a_broker_that_stopped_while_it_split_left_all_records(phase: int, tmp_p
     if phase == 5:
         (path / f"{low_name}.swap").rename(path / low_name)
     topic, bases = adopted(path)
-    assert offsets(topic) == [0, 5, BEYOND, BEYOND + 1, last]
-    assert bases == [0, BEYOND, last]
+    assert offsets(topic) == [0, 5, HIGH_OFFSET, HIGH_OFFSET + 1, last]
+    assert bases == [0, HIGH_OFFSET, last]
 
 
 def test_a_partition_whose_offsets_are_used_up_takes_no_more(tmp_path: Path) -> None:
     """Also in place, where no commit looks at the offsets: they would be negative, and the log could not be read."""
-    topic, _ = adopted(partition(tmp_path, {MAX_LONG - 6: [one(MAX_LONG - 6, 5)]}))
+    topic, _ = adopted(partition(tmp_path, {MAX_LONG - 6: [single_record(MAX_LONG - 6, 5)]}))
     with pytest.raises(distlog.CommitConflictError, match="nothing was committed"):
         topic.append([{"value": b"v"}] * 2)
     writer = topic.writer()
@@ -154,6 +168,6 @@ def test_a_partition_whose_offsets_are_used_up_takes_no_more(tmp_path: Path) -> 
 
 
 def test_a_record_with_the_last_offset_of_all_is_refused_and_not_left_out(tmp_path: Path) -> None:
-    path = partition(tmp_path, {MAX_LONG: [one(MAX_LONG)]})
+    path = partition(tmp_path, {MAX_LONG: [single_record(MAX_LONG)]})
     with pytest.raises(distlog.CorruptionError, match=r"the offset 2\^63 - 1: no log can end after it"):
         distlog.adopt(path)

@@ -35,12 +35,12 @@ def partition_of(partition: GoldenPartition) -> int:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
     """A broker that has made the topics, and stopped."""
-    made = Broker(tmp_path_factory.mktemp("broker"))
-    golden = {topic_of(each): 3 if topic_of(each) == "multi" else 1 for each in GOLDEN.values()}
-    with made.running():
-        made.create({"orders": 2, "appended": 1, "headless": 1, **golden}, FOREVER)
-        made.create({"keyed": 1}, COMPACTED)
-    return made
+    real_broker = Broker(tmp_path_factory.mktemp("broker"))
+    golden = {topic_of(golden_log): 3 if topic_of(golden_log) == "multi" else 1 for golden_log in GOLDEN.values()}
+    with real_broker.running():
+        real_broker.create({"orders": 2, "appended": 1, "headless": 1, **golden}, FOREVER)
+        real_broker.create({"keyed": 1}, COMPACTED)
+    return real_broker
 
 
 def orders(folder: Path) -> Topic:
@@ -84,14 +84,15 @@ def keyed(folder: Path) -> Topic:
 
 def test_adoption_finds_the_settings_that_the_broker_was_given(broker: Broker, tmp_path: Path) -> None:
     report = distlog.adopt(broker.data, str(tmp_path / "topics"), topics=["orders", "keyed"], dry_run=True)
-    found = {row["topic"]: row["settings"] for row in report.to_dict()["topics"]}
-    assert found == {"orders": FOREVER, "keyed": COMPACTED}
+    settings = {row["topic"]: row["settings"] for row in report.to_dict()["topics"]}
+    assert settings == {"orders": FOREVER, "keyed": COMPACTED}
 
 
 def test_a_broker_serves_what_was_exported_and_cleans_it_as_compaction_does(broker: Broker, tmp_path: Path) -> None:
     plain, timed, compacted = orders(tmp_path), appended(tmp_path), keyed(tmp_path)
     adopted = {
-        name: distlog.adopt(each.folder, str(tmp_path / name / topic_of(each))).topic for name, each in GOLDEN.items()
+        name: distlog.adopt(golden_log.folder, str(tmp_path / name / topic_of(golden_log))).topic
+        for name, golden_log in GOLDEN.items()
     }
 
     # 1. the export goes over the empty logs that the broker made, and is then added to
@@ -111,24 +112,24 @@ def test_a_broker_serves_what_was_exported_and_cleans_it_as_compaction_does(brok
             assert broker.ends("orders", number) == (0, end)
             assert broker.consume("orders", number) == rows(plain.scan(partitions=[number]).to_table())
             assert broker.consume("orders", number, 700) == rows(plain.scan([number], start=700).to_table())
-            found = plain.offsets_for_times(NOW + 1250)[number]
-            assert found
-            assert broker.offset_for_time("orders", number, NOW + 1250) == found[0]
+            offsets = plain.offsets_for_times(NOW + 1250)[number]
+            assert offsets
+            assert broker.offset_for_time("orders", number, NOW + 1250) == offsets[0]
         assert broker.consume("appended") == rows(timed.scan().to_table())
 
         # 4. what other brokers wrote, all and committed
-        for name, each in GOLDEN.items():
-            start = adopted[name].start_offsets()[partition_of(each)]
-            assert broker.consume(topic_of(each), partition_of(each), start) == each.records(), name
+        for name, golden_log in GOLDEN.items():
+            start = adopted[name].start_offsets()[partition_of(golden_log)]
+            assert broker.consume(topic_of(golden_log), partition_of(golden_log), start) == golden_log.records(), name
         assert broker.consume("txn", committed=True) == GOLDEN["first.txn-0"].records(committed=True)
         assert broker.ends("deleted-records")[0] == 137
 
         # 5. the cleaner keeps what compaction here keeps
         wait_for_cleaner(broker, "keyed 0 400")
         compacted.compact()
-        kept = rows(compacted.scan().to_table())
-        assert 100 < len(kept) < 401
-        assert broker.consume("keyed") == kept
+        old_rows = rows(compacted.scan().to_table())
+        assert 100 < len(old_rows) < 401
+        assert broker.consume("keyed") == old_rows
 
     # 6. what the broker left as it was can be exported again, what it changed cannot
     assert sum(row["segments_written"] for row in plain.export(broker.data).to_dict()["partitions"]) == 0
@@ -167,9 +168,9 @@ def test_a_search_by_time_goes_past_the_empty_file_before_a_head_that_compaction
     assert min((broker.data / "headless-0").glob("*.log")).stat().st_size == 0 < begin
     with broker.running():
         for time_ms in (0, NOW, NOW + 50, NOW + 99, NOW + 2000):
-            found = topic.offsets_for_times(time_ms)[0]
-            assert found
-            assert broker.offset_for_time("headless", 0, time_ms) == found[0] >= begin
+            offsets = topic.offsets_for_times(time_ms)[0]
+            assert offsets
+            assert broker.offset_for_time("headless", 0, time_ms) == offsets[0] >= begin
 
 
 def test_a_running_broker_is_noticed(broker: Broker, tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_a_running_broker_is_noticed(broker: Broker, tmp_path: Path) -> None:
             distlog.adopt(broker.data)
 
 
-def test_a_broker_does_not_start_where_a_topic_was_adopted_in_place(tmp_path: Path) -> None:
+def test_a_broker_does_not_start_on_a_directly_adopted_topic(tmp_path: Path) -> None:
     stopped = Broker(tmp_path)
     with stopped.running():
         stopped.create({"orders": 1})

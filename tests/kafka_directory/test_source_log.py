@@ -55,10 +55,10 @@ def test_a_log_that_is_not_in_memory_is_not_read_between_its_headers(tmp_path: P
     assert log.stat().st_size > SIZE
     right = distlog.adopt(tmp_path / "kafka", str(tmp_path / "right"))
     forget(log)
-    before = bytes_from_disk()
-    found = distlog.adopt(tmp_path / "kafka", dry_run=True)
-    assert bytes_from_disk() - before < SIZE // 4
-    assert found.adopted[0].partitions[0].segments[0].info == right.topic.snapshot.partitions[0].segments[0]
+    old_bytes = bytes_from_disk()
+    report = distlog.adopt(tmp_path / "kafka", dry_run=True)
+    assert bytes_from_disk() - old_bytes < SIZE // 4
+    assert report.adopted[0].partitions[0].segments[0].info == right.topic.snapshot.partitions[0].segments[0]
 
 
 @pytest.mark.usefixtures("cold")
@@ -95,7 +95,7 @@ def test_an_index_that_is_wrong_costs_time_and_changes_nothing(change: str, tmp_
     batches = batches_of(log)
     assert len(batches) > 50
     (tmp_path / "x.log").write_bytes(log)
-    positions = np.cumsum([len(each) for each in batches])[:-1]
+    positions = np.cumsum([len(batch) for batch in batches])[:-1]
     index = {
         "right": index_of(*positions),
         "one wrong": index_of(*positions[:7], positions[7] + 1, *positions[8:]),
@@ -105,15 +105,15 @@ def test_an_index_that_is_wrong_costs_time_and_changes_nothing(change: str, tmp_
         "cut": index_of(*positions)[:-3],
         "empty": b"",
     }[change]
-    found = open_headers(Storage(tmp_path), "x.log", len(log), index)
-    assert isinstance(found, HeaderScan) == (change in ("right", "one wrong", "cut"))
-    assert len(found) == len(log)
+    headers = open_headers(Storage(tmp_path), "x.log", len(log), index)
+    assert isinstance(headers, HeaderScan) == (change in ("right", "one wrong", "cut"))
+    assert len(headers) == len(log)
     half = int(positions[19])
-    assert [bytes(found[0:half]), bytes(found[half : len(log) + 5])] == [log[:half], log[half:]]
-    assert len(read_headers(found[half:])) == len(batches) - 20
+    assert [bytes(headers[0:half]), bytes(headers[half : len(log) + 5])] == [log[:half], log[half:]]
+    assert len(read_headers(headers[half:])) == len(batches) - 20
 
 
-def test_places_are_where_the_index_says_and_at_the_beginning() -> None:
+def test_positions_come_from_the_index_and_at_the_beginning() -> None:
     assert batch_positions(index_of(500, 900), 1000).tolist() == [0, 500, 900]
     for positions in ((900, 500), (500, 500), (0, 500), (500, 1000), (-5, 500)):
         assert batch_positions(index_of(*positions), 1000).tolist() == []

@@ -21,7 +21,7 @@ def test_a_link_in_a_partitions_folder_is_an_error_and_what_it_names_is_not_copi
         (log_dir / folder / name).rename(tmp_path / name)
         (log_dir / folder / name).symlink_to(tmp_path / name)
     report = distlog.adopt(log_dir, None if way == "in place" else str(tmp_path / "topics"))
-    assert [each.name for each in report.adopted if isinstance(each.error, StorageError)] == [
+    assert [topic.name for topic in report.adopted if isinstance(topic.error, StorageError)] == [
         "codec-none",
         "java-lz4",
     ]
@@ -29,14 +29,14 @@ def test_a_link_in_a_partitions_folder_is_an_error_and_what_it_names_is_not_copi
 
 
 @pytest.mark.parametrize("way", ["in place", "copied"])
-@pytest.mark.parametrize("what", ["the log", "its folder"])
-def test_a_link_that_takes_the_place_of_a_log_meanwhile_is_not_followed(
-    way: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("subject", ["the log", "its folder"])
+def test_a_link_that_replaces_a_log_during_adoption_is_not_followed(
+    way: str, subject: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = partition_of("first", tmp_path, "java-lz4-0")
 
     def put_a_link() -> None:
-        replaced = next(folder.glob("*.log")) if what == "the log" else folder
+        replaced = next(folder.glob("*.log")) if subject == "the log" else folder
         replaced.rename(tmp_path / "secret")
         replaced.symlink_to(tmp_path / "secret")
 
@@ -48,23 +48,23 @@ def test_a_link_that_takes_the_place_of_a_log_meanwhile_is_not_followed(
     assert not list((target if way == "copied" else folder.parent / "java-lz4").rglob("*.log"))
 
 
-def test_a_link_in_the_place_of_a_partitions_folder_is_the_error_of_its_topic(tmp_path: Path) -> None:
+def test_a_link_instead_of_a_partition_folder_fails_its_topic(tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
     (log_dir / "multi-1").rename(tmp_path / "multi-1")
     (log_dir / "multi-1").symlink_to(tmp_path / "multi-1")
     report = distlog.adopt(log_dir, str(tmp_path / "topics"))
-    assert [each.name for each in report.adopted if each.error] == ["multi"]
+    assert [topic.name for topic in report.adopted if topic.error] == ["multi"]
     assert not (tmp_path / "topics" / "multi").exists()
     # an export does not write behind a link either
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "txn-0").symlink_to(tmp_path / "multi-1")
-    before = contents(tmp_path / "multi-1")
+    old_contents = contents(tmp_path / "multi-1")
     with pytest.raises(StorageError, match="refusing to follow a link"):
         report.topics["txn"].export(tmp_path / "exported")
-    assert contents(tmp_path / "multi-1") == before
+    assert contents(tmp_path / "multi-1") == old_contents
 
 
-def test_a_pipe_in_the_place_of_a_log_is_refused(tmp_path: Path) -> None:
+def test_a_pipe_instead_of_a_log_is_refused(tmp_path: Path) -> None:
     folder = partition_of("first", tmp_path, "java-lz4-0")
     (log,) = folder.glob("*.log")
     log.unlink()
@@ -122,7 +122,7 @@ def test_partitions_of_different_topics_of_one_name_are_not_taken_as_one(tmp_pat
     metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
     report = distlog.adopt(log_dir)
     assert not report.ok
-    (refused,) = [each for each in report.to_dict()["topics"] if each.get("error")]
+    (refused,) = [topic for topic in report.to_dict()["topics"] if topic.get("error")]
     assert refused["topic"] == "multi"
     assert "different topics of one name" in refused["error"]
     assert not (log_dir / "multi").exists()

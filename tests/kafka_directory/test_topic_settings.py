@@ -21,7 +21,7 @@ import distlog
 from distlog import InvalidConfigError, InvalidTopicError
 from distlog.core.kafka import cluster_metadata
 
-TOLD = json.loads((DATA / "kafka-4.1" / "settings.json").read_text())
+SETTINGS = json.loads((DATA / "kafka-4.1" / "settings.json").read_text())
 METADATA, LOG, NEWEST = "__cluster_metadata-0", f"{0:020d}.log", f"{53:020d}-{1:010d}.checkpoint"
 CLICKS_ID = uuid.UUID(int=7)
 
@@ -66,7 +66,7 @@ def test_the_settings_are_those_that_the_broker_told_its_clients(tmp_path: Path)
     report = adopted(left_log_dir(tmp_path))
     assert report.ok
     refused = {"flush.messages", "min.insync.replicas"}
-    for topic, settings in TOLD.items():
+    for topic, settings in SETTINGS.items():
         expected = {name: value for name, value in settings.items() if name not in refused}
         assert settings_of(report, topic) == expected
         assert report.topics[topic].config.overrides() == {"retention.ms": "-1", **expected}
@@ -81,14 +81,14 @@ def test_a_partition_that_is_adopted_alone_has_them_too(tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     report = distlog.adopt(log_dir / "keyed-0", str(tmp_path / "copied"))
     assert report.topic.config.cleanup_policy == "compact"
-    assert report.to_dict()["topics"][0]["settings"] == TOLD["keyed"]
+    assert report.to_dict()["topics"][0]["settings"] == SETTINGS["keyed"]
 
 
 def test_given_settings_count_first_and_nothing_is_said_of_what_they_replace(tmp_path: Path) -> None:
-    given = {"retention.ms": "5", "flush.messages": "9", "segment.ms": "77"}
-    report = adopted(left_log_dir(tmp_path), topics=["clicks"], config=given)
+    settings = {"retention.ms": "5", "flush.messages": "9", "segment.ms": "77"}
+    report = adopted(left_log_dir(tmp_path), topics=["clicks"], config=settings)
     assert report.topic.config.overrides() == {
-        **given,
+        **settings,
         "cleanup.policy": "delete",
         "retention.bytes": "5000000",
     }
@@ -137,9 +137,9 @@ def test_a_topic_of_the_same_name_and_another_id_lends_no_settings(tmp_path: Pat
 
 def test_a_topic_that_is_there_keeps_its_own_settings(tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
-    before = adopted(log_dir, topics=["clicks"], config={"retention.ms": 1}).topic
+    old_topic = adopted(log_dir, topics=["clicks"], config={"retention.ms": 1}).topic
     report = adopted(log_dir, topics=["clicks"])
-    assert report.topic.config == before.config
+    assert report.topic.config == old_topic.config
     assert settings_of(report, "clicks") == {}
     assert report.notes[-1] == "clicks: was adopted before"
 
@@ -152,8 +152,8 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(tmp_path: Path) ->
     log_dir = left_log_dir(tmp_path)
     flip(log_dir / METADATA / NEWEST, 900)
     report = adopted(log_dir)
-    assert settings_of(report, "keyed") == TOLD["keyed"]
-    (note,) = {note for topic in TOLD for note in notes_of(report, topic) if "snapshot" in note}
+    assert settings_of(report, "keyed") == SETTINGS["keyed"]
+    (note,) = {note for topic in SETTINGS for note in notes_of(report, topic) if "snapshot" in note}
     assert note.startswith(f"{METADATA[:-2]}: an older snapshot is used: ")
     assert NEWEST in note
 
@@ -163,7 +163,7 @@ def test_a_snapshot_without_its_end_is_passed_over(tmp_path: Path) -> None:
     for snapshot in (log_dir / METADATA).glob("*.checkpoint"):
         snapshot.write_bytes(snapshot.read_bytes()[:-75])
     report = adopted(log_dir)
-    assert settings_of(report, "keyed") == TOLD["keyed"]
+    assert settings_of(report, "keyed") == SETTINGS["keyed"]
     assert sum("the snapshot does not end" in note for note in notes_of(report, "keyed")) == 2
 
 
@@ -172,9 +172,9 @@ def damage_the_log(folder: Path) -> None:
 
 
 def lose_the_middle(folder: Path) -> None:
-    rest = (folder / LOG).read_bytes()[batch_at(folder / LOG, 68) :]
+    remainder = (folder / LOG).read_bytes()[batch_at(folder / LOG, 68) :]
     (folder / LOG).unlink()
-    (folder / f"{68:020d}.log").write_bytes(rest)
+    (folder / f"{68:020d}.log").write_bytes(remainder)
 
 
 def lose_the_log(folder: Path) -> None:
@@ -227,7 +227,7 @@ def test_where_later_changes_may_be_lost_no_setting_is_taken_and_the_topics_are_
     damage(log_dir / METADATA)  # type: ignore[operator]
     report = adopted(log_dir)
     assert report.ok
-    for topic in TOLD:
+    for topic in SETTINGS:
         assert report.topics[topic].config.overrides() == {"retention.ms": "-1"}
         note = notes_of(report, topic)[-1]
         assert note.startswith("settings are not taken from __cluster_metadata, which is damaged: ")
@@ -251,8 +251,8 @@ def test_after_a_crash_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     (log_dir / ".kafka_cleanshutdown").unlink()
     log = log_dir / METADATA / LOG
-    whole = log.read_bytes()
-    log.write_bytes(whole[: batch_at(log, 68)].ljust(len(whole), b"\0"))
+    content = log.read_bytes()
+    log.write_bytes(content[: batch_at(log, 68)].ljust(len(content), b"\0"))
     report = adopted(log_dir, topics=["clicks"])
     assert settings_of(report, "clicks")["retention.ms"] == "86400000"
     assert "__cluster_metadata: cut from position " in notes_of(report, "clicks")[0]
@@ -264,7 +264,7 @@ def test_after_a_crash_the_log_ends_before_the_batch_that_is_not_whole(tmp_path:
     log = log_dir / METADATA / LOG
     log.write_bytes(log.read_bytes()[:-1])
     report = adopted(log_dir)
-    assert settings_of(report, "late") == TOLD["late"]
+    assert settings_of(report, "late") == SETTINGS["late"]
     assert "__cluster_metadata: cut from position " in notes_of(report, "late")[0]
 
 
@@ -378,8 +378,13 @@ def test_settings_that_are_wrong_here_are_left_out_and_shown_as_one_short_line(t
 
 @pytest.mark.parametrize("policy", ["shred", "", ",", "delete,shred"])
 def test_without_the_topics_policy_nothing_of_the_broker_deletes_records(policy: str, tmp_path: Path) -> None:
-    told = [RETENTION, setting("retention.bytes", "5"), setting("cleanup.policy", policy), setting("segment.ms", "7")]
-    report = adopted(made_log_dir(tmp_path, [topic_record(), *told]))
+    records = [
+        RETENTION,
+        setting("retention.bytes", "5"),
+        setting("cleanup.policy", policy),
+        setting("segment.ms", "7"),
+    ]
+    report = adopted(made_log_dir(tmp_path, [topic_record(), *records]))
     assert report.topic.config.overrides() == {"retention.ms": "-1", "segment.ms": "7"}
     assert settings_of(report, "clicks") == {"segment.ms": "7"}
     assert notes_of(report, "clicks") == [
@@ -391,13 +396,13 @@ def test_without_the_topics_policy_nothing_of_the_broker_deletes_records(policy:
 
 
 @pytest.mark.parametrize(
-    ("told", "policy"),
+    ("text", "policy"),
     [("compact,compact", "compact"), (" compact , delete,compact", "compact,delete"), ("delete ", "delete")],
 )
 def test_values_are_taken_and_shown_without_kafkas_spaces_and_repetitions(
-    told: str, policy: str, tmp_path: Path
+    text: str, policy: str, tmp_path: Path
 ) -> None:
-    settings = [setting("cleanup.policy", told), setting("retention.ms", " 1000 ")]
+    settings = [setting("cleanup.policy", text), setting("retention.ms", " 1000 ")]
     report = adopted(made_log_dir(tmp_path, [topic_record(), *settings]))
     assert settings_of(report, "clicks") == {"cleanup.policy": policy, "retention.ms": "1000"}
     assert report.topic.config.cleanup_policy == policy
@@ -407,7 +412,7 @@ def test_given_settings_that_contradict_the_brokers_fail_that_topic_alone(tmp_pa
     log_dir = made_log_dir(tmp_path, [topic_record(), setting("max.compaction.lag.ms", "8")])
     shutil.copytree(log_dir / "clicks-0", log_dir / "others-0")
     report = adopted(log_dir, config={"min.compaction.lag.ms": 9})
-    assert [(each.name, each.result) for each in report.adopted] == [("clicks", "failed"), ("others", "adopted")]
+    assert [(topic.name, topic.result) for topic in report.adopted] == [("clicks", "failed"), ("others", "adopted")]
     assert isinstance(report.adopted[0].error, InvalidConfigError)
 
 
@@ -473,10 +478,10 @@ LONGER = [topic_record(topic_id=uuid.UUID(int=9)), *[setting("retention.ms", "5"
 def test_of_several_clusters_the_id_of_a_topic_tells_whose_settings_it_has(
     ids: tuple[str | None, str | None], topic_id: uuid.UUID | None, expected: dict[str, str], tmp_path: Path
 ) -> None:
-    own = of_cluster(made_log_dir(tmp_path / "own", [topic_record(), RETENTION]), ids[0], topic_id)
+    own_dir = of_cluster(made_log_dir(tmp_path / "own", [topic_record(), RETENTION]), ids[0], topic_id)
     other = of_cluster(made_log_dir(tmp_path / "other", LONGER), ids[1])
     shutil.rmtree(other / "clicks-0")
-    report = adopted([own, other])
+    report = adopted([own_dir, other])
     assert settings_of(report, "clicks") == expected
     assert report.topic.config.overrides() == {"retention.ms": "-1", **expected}
     text = "there is metadata of several clusters, and the topic has no id that selects one"
@@ -484,10 +489,10 @@ def test_of_several_clusters_the_id_of_a_topic_tells_whose_settings_it_has(
 
 
 def test_a_topic_that_several_clusters_have_with_different_settings_has_none(tmp_path: Path) -> None:
-    own = of_cluster(made_log_dir(tmp_path / "own", [topic_record(), RETENTION]), "A", CLICKS_ID)
+    own_dir = of_cluster(made_log_dir(tmp_path / "own", [topic_record(), RETENTION]), "A", CLICKS_ID)
     other = of_cluster(made_log_dir(tmp_path / "other", [topic_record()]), "B")
     shutil.rmtree(other / "clicks-0")
-    report = adopted([own, other])
+    report = adopted([own_dir, other])
     assert report.topic.config.overrides() == {"retention.ms": "-1"}
     assert notes_of(report, "clicks") == [
         "several clusters have this topic, with different settings: its settings are not known"
@@ -529,10 +534,10 @@ def test_the_command_shows_a_table_of_topics_with_their_settings(tmp_path: Path,
         "731",
         "cleanup.policy=compact compression.type=zstd min.cleanable.dirty.ratio=0.1",
     ]
-    told = cli.bare("adopt", str(log_dir), "--to", url, "--json").json["topics"]
-    assert {row["result"] for row in told} == {"unchanged"}
+    topic_rows = cli.bare("adopt", str(log_dir), "--to", url, "--json").json["topics"]
+    assert {row["result"] for row in topic_rows} == {"unchanged"}
     assert [(row["topic"], row["records"], row["partitions"]) for row in dry] == [
-        (row["topic"], row["records"], row["partitions"]) for row in told
+        (row["topic"], row["records"], row["partitions"]) for row in topic_rows
     ]
-    assert dry[1]["settings"] == TOLD["keyed"]
+    assert dry[1]["settings"] == SETTINGS["keyed"]
     assert [len(row["notes"]) for row in dry] == [2, 0, 0, 0, 0]

@@ -41,10 +41,10 @@ ENDS = [0, *accumulate(map(len, BATCHES))]
 @pytest.fixture
 def file(tmp_path: Path) -> ActiveFile:
     """A file of three batches."""
-    made = ActiveFile(str(tmp_path / "log"))
-    made.create()
-    made.write(b"".join(BATCHES), 0)
-    return made
+    active = ActiveFile(str(tmp_path / "log"))
+    active.create()
+    active.write(b"".join(BATCHES), 0)
+    return active
 
 
 def walked(file: ActiveFile, start: int = 0, end: int | None = None, step: int = 1 << 20) -> list[bytes]:
@@ -123,16 +123,18 @@ def test_a_batch_that_is_cut_short_is_no_batch(file: ActiveFile) -> None:
     assert walked(file) == BATCHES[:-1]
 
 
-@pytest.mark.parametrize("at", [0, MAX_INT])
-def test_an_empty_range_has_no_batch(file: ActiveFile, at: int) -> None:
-    assert walked(file, at, at) == []
+@pytest.mark.parametrize("position", [0, MAX_INT])
+def test_an_empty_range_has_no_batch(file: ActiveFile, position: int) -> None:
+    assert walked(file, position, position) == []
 
 
 @pytest.mark.parametrize(
-    ("place", "wrong"), [(8, (9).to_bytes(4, "big")), (16, b"\x25"), (8, b"\xff\xff\xff\xff"), (16, b"\xff")]
+    ("position", "wrong"), [(8, (9).to_bytes(4, "big")), (16, b"\x25"), (8, b"\xff\xff\xff\xff"), (16, b"\xff")]
 )
-def test_what_cannot_be_a_batch_is_an_error_behind_the_good_ones(file: ActiveFile, place: int, wrong: bytes) -> None:
-    file.write(wrong, ENDS[1] + place)
+def test_what_cannot_be_a_batch_is_an_error_behind_the_good_ones(
+    file: ActiveFile, position: int, wrong: bytes
+) -> None:
+    file.write(wrong, ENDS[1] + position)
     walk = batches_from(file, 0, ENDS[-1], 1 << 20)
     assert bytes(next(walk).data) == BATCHES[0]
     with pytest.raises(CorruptRecordError) as caught:
@@ -150,21 +152,21 @@ def test_batches_of_a_file_are_those_of_memory(tmp_path: Path, codec: int) -> No
     """Producers, epochs, transactions, null keys and values; and formats 0 and 1."""
     many = [record(0, 0, None, b"v"), record(1, 5, b"k", None), record(2, 2, b"", b"")]
     section = compress(codec, b"".join(many))
-    facts = {"producer": (1000, 7, 2**31 - 2), "leader_epoch": 9, "attributes": codec | 0x10}
-    data = entry(0, 3, b"k", None) + entry(1, 4) + batch(many, base_offset=5, section=section, **facts)
+    fields = {"producer": (1000, 7, 2**31 - 2), "leader_epoch": 9, "attributes": codec | 0x10}
+    data = entry(0, 3, b"k", None) + entry(1, 4) + batch(many, base_offset=5, section=section, **fields)
     file = ActiveFile(str(tmp_path / "log"))
     file.write(data, 0)
     assert b"".join(walked(file, step=1)) == data
-    (found,) = batches_from(file, 0, len(data), 1 << 20)
-    assert found.rows.tobytes() == read_headers(data).tobytes()
-    row = found.rows[-1]
+    (window,) = batches_from(file, 0, len(data), 1 << 20)
+    assert window.rows.tobytes() == read_headers(data).tobytes()
+    row = window.rows[-1]
     assert [row["producer_id"], row["producer_epoch"], row["base_sequence"], row["leader_epoch"]] == [
         1000,
         7,
         2**31 - 2,
         9,
     ]
-    assert decode(found.data, found.rows[-1:], columns=("key", "value")).to_pydict() == {
+    assert decode(window.data, window.rows[-1:], columns=("key", "value")).to_pydict() == {
         "key": [None, b"k", b""],
         "value": [b"v", None, b""],
     }
@@ -174,14 +176,14 @@ def test_a_cut_to_the_size_that_there_is_calls_nothing(tmp_path: Path) -> None:
     calls = FailingCalls()
     file = ActiveFile(str(tmp_path / "log"), calls)
     file.write(bytes(42), 0)
-    calls.made.clear()
+    calls.calls_made.clear()
     file.cut(42)
-    assert calls.made == []
+    assert calls.calls_made == []
     with pytest.raises(StorageError, match="than it has"):
         file.cut(43)
-    assert calls.made == []
+    assert calls.calls_made == []
     file.cut(23)
-    assert (calls.made, file.size()) == (["ftruncate"], 23)
+    assert (calls.calls_made, file.size()) == (["ftruncate"], 23)
 
 
 def test_a_preallocated_log_has_its_blocks_and_no_bytes(tmp_path: Path) -> None:
@@ -200,10 +202,16 @@ def timed(magic: int) -> list[bytes]:
     rows = [(5, 10), (6, 11)]
     if magic == 2:
         return [
-            batch([record(0, 0, None, b"v")], base_offset=at, base_timestamp=time, max_timestamp=time, leader_epoch=4)
-            for at, time in rows
+            batch(
+                [record(0, 0, None, b"v")],
+                base_offset=offset,
+                base_timestamp=time,
+                max_timestamp=time,
+                leader_epoch=4,
+            )
+            for offset, time in rows
         ]
-    return [entry(magic, at, timestamp=time) for at, time in rows]
+    return [entry(magic, offset, timestamp=time) for offset, time in rows]
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
@@ -211,9 +219,9 @@ def test_a_time_is_found_in_every_format_that_has_times(tmp_path: Path, magic: i
     segment = new_segment(tmp_path, 5)
     for data in timed(magic):
         append(segment, data)
-    found = [segment.find_offset_by_timestamp(time) for time in (9, 10, 11, 12)]
+    offset = [segment.find_offset_by_timestamp(time) for time in (9, 10, 11, 12)]
     first, second = (5, 6) if magic else (None, None)
-    assert found == [first, first, second, None]
+    assert offset == [first, first, second, None]
     state = segment.state
     segment.recover(none_open())
     assert segment.state == state
@@ -222,8 +230,8 @@ def test_a_time_is_found_in_every_format_that_has_times(tmp_path: Path, magic: i
 def test_a_file_is_opened_once_by_many_threads(file: ActiveFile) -> None:
     file.close()
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: bytes(file.read(0, ENDS[-1])), range(64)))
-    assert set(found) == {b"".join(BATCHES)}
+        contents = list(pool.map(lambda _: bytes(file.read(0, ENDS[-1])), range(64)))
+    assert set(contents) == {b"".join(BATCHES)}
     assert open_below(Path(file.path).parent) == [file.path]
 
 

@@ -19,11 +19,11 @@ COUNT = 10_000
 @pytest.fixture
 def index(tmp_path: Path) -> ActiveIndex:
     """COUNT entries (3n, 5n), n from 1 on, in a file that is preallocated for more."""
-    made = ActiveIndex(str(tmp_path / "index"), OFFSET_ENTRY, 100_003)
-    made.create()
+    active_index = ActiveIndex(str(tmp_path / "index"), OFFSET_ENTRY, 100_003)
+    active_index.create()
     numbers = np.arange(1, COUNT + 1)
-    made.file.write(offset_entries(3 * numbers, 5 * numbers), 0)
-    return made
+    active_index.file.write(offset_entries(3 * numbers, 5 * numbers), 0)
+    return active_index
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 1023, 1024, 1025, 3000, COUNT])
@@ -34,7 +34,7 @@ def test_the_floor_is_found_wherever_it_is(index: ActiveIndex, count: int) -> No
         assert index.floor(target, 8 * count) == ((3 * slot, 5 * slot) if slot else (-1, 0))
 
 
-def test_entries_that_were_cut_meanwhile_are_answered_by_those_that_are_there(index: ActiveIndex) -> None:
+def test_cut_entries_are_replaced_by_present_ones(index: ActiveIndex) -> None:
     index.trim(800)
     assert index.floor(3 * COUNT, 8 * COUNT) == (300, 500)
     index.trim(0)
@@ -55,7 +55,7 @@ def test_an_index_without_a_file_is_empty_and_stays_so(tmp_path: Path) -> None:
     index.clear(0)
     index.trim(0)
     index.file.sync()
-    assert (index.floor(5, 0), calls.made, list(tmp_path.iterdir())) == ((-1, 0), [], [])
+    assert (index.floor(5, 0), calls.calls_made, list(tmp_path.iterdir())) == ((-1, 0), [], [])
 
 
 @pytest.mark.parametrize(("key", "position"), [(-5, 0), (0, -5), (-(2**31), -1)])

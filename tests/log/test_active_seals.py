@@ -56,15 +56,15 @@ def test_only_needed_partitions_are_sealed(folder: Path) -> None:
 
 
 def test_a_plan_sees_the_partitions_as_if_they_were_sealed(folder: Path) -> None:
-    process, seen = Process(folder), list[tuple[int, int]]()
+    process, ranges = Process(folder), list[tuple[int, int]]()
     append(process[0], b"a", b"b")
 
     def plan(snapshot: Snapshot) -> Sequence[Action]:
-        seen.append((snapshot.partitions[0].log_end_offset, len(snapshot.partitions[0].segments)))
+        ranges.append((snapshot.partitions[0].log_end_offset, len(snapshot.partitions[0].segments)))
         return [SetConfig({})]
 
     every(process, plan)
-    assert seen == [(2, 1)]
+    assert ranges == [(2, 1)]
 
 
 def test_an_empty_active_segment_is_sealed_to_nothing(folder: Path) -> None:
@@ -80,7 +80,7 @@ def test_an_empty_active_segment_is_sealed_to_nothing(folder: Path) -> None:
 def test_where_nothing_was_committed_the_segments_stay_active(folder: Path, error: Exception | None) -> None:
     process = Process(folder)
     append(process[0], b"a")
-    before = process.head()
+    old_head = process.head()
 
     def plan(snapshot: Snapshot) -> None:
         if error:
@@ -91,7 +91,7 @@ def test_where_nothing_was_committed_the_segments_stay_active(folder: Path, erro
             every(process, plan)
     else:
         every(process, plan)
-    assert process.head().version == before.version
+    assert process.head().version == old_head.version
     assert status(process) == PageStatus.ACTIVE
     assert append(process[0], b"b") == (1, 2)
     process[0].roll()
@@ -128,7 +128,7 @@ def test_after_a_commit_of_unknown_outcome_the_commit_log_is_asked(
     assert append(other[0], b"b") == (1, 2)
     assert sealed(other.head()) == ([(0, 1)] if landed else [])
     assert append(process[0], b"c") == (2, 3)
-    assert process.seen()[0] == [b"a", b"b", b"c"]
+    assert process.values()[0] == [b"a", b"b", b"c"]
 
 
 def test_a_seal_that_others_find_half_done_is_undone_in_the_files(
@@ -143,17 +143,17 @@ def test_a_seal_that_others_find_half_done_is_undone_in_the_files(
     def put(name: str, data: bytes, **options: float) -> bytes:
         raise CommitStateUnknownError("the reply was lost")
 
-    before = files()
+    old_files = files()
     with monkeypatch.context() as patches:
         patches.setattr(process.handle.storage, "put_if_absent", put)
         with pytest.raises(CommitStateUnknownError):
             commit_sealed(process)
-    assert files() != before
+    assert files() != old_files
     assert other[0].end().end_offset == 1
-    assert files() == before
+    assert files() == old_files
 
 
-def test_a_segment_that_became_active_meanwhile_is_sealed_too(folder: Path) -> None:
+def test_a_segment_that_became_active_is_sealed_too(folder: Path) -> None:
     process, other, calls = Process(folder), Process(folder), list[int]()
     append(process[2], b"a")
 
@@ -181,7 +181,7 @@ def test_a_stale_snapshot_is_no_hindrance(folder: Path) -> None:
     assert sealed(after) == [(0, 1), (1, 2)]
 
 
-def test_no_lock_is_held_where_others_sealed_all_meanwhile(folder: Path) -> None:
+def test_no_lock_is_held_where_another_process_sealed_all(folder: Path) -> None:
     """The commit may then take ten minutes, and writers wait for a lock for one."""
     process, other = Process(folder), Process(folder, timeout_s=0.05)
     append(process[0], b"a")
@@ -202,9 +202,9 @@ def test_a_commit_that_adds_a_segment_behind_an_active_one_is_refused_without_it
     process = Process(folder)
     append(process[0], b"a")
     head = process.head()
-    behind = segment(partition=0, base_offset=0)
+    next_segment = segment(partition=0, base_offset=0)
     with pytest.raises(CommitConflictError, match="sealed first"):
-        put_commit(process.handle.log, head, "append", lambda _: [Add(behind)])
+        put_commit(process.handle.log, head, "append", lambda _: [Add(next_segment)])
 
 
 def test_partitions_are_sealed_side_by_side(folder: Path) -> None:

@@ -37,7 +37,7 @@ def test_all_batches_that_may_be_in_flight_are_known_again_though_segments_began
     for first in (8, 13):
         more = [send(other[0], number) for number in range(first, first + 5)]
         assert [send(process[0], number) for number in range(first, first + 5)] == more
-    assert process.seen()[0] == [b"%d" % number for number in range(18)]
+    assert process.values()[0] == [b"%d" % number for number in range(18)]
 
 
 def test_what_is_known_of_the_epoch_before_is_not_taken_for_the_next(folder: Path) -> None:

@@ -36,9 +36,9 @@ def in_transaction() -> BatchRun:
 def unstable(folder: Path) -> int:
     process = Process(folder)
     append(process[0], b"next")
-    found = tail(process.handle, process.head(), 0)
-    assert found is not None
-    return found.first_unstable_offset
+    log_tail = tail(process.handle, process.head(), 0)
+    assert log_tail is not None
+    return log_tail.first_unstable_offset
 
 
 def test_a_transaction_whose_first_records_are_cut_off_is_not_open(folder: Path) -> None:
@@ -48,9 +48,9 @@ def test_a_transaction_whose_first_records_are_cut_off_is_not_open(folder: Path)
     append(process[0], b"kept")
     process[0].flush()
     (appended,) = process[0].append_runs([in_transaction()])
-    found = tail(process.handle, process.head(), 0)
-    assert found is not None
-    assert found.first_unstable_offset == 1
+    log_tail = tail(process.handle, process.head(), 0)
+    assert log_tail is not None
+    assert log_tail.first_unstable_offset == 1
     calls.fail("fsync", code=errno.EIO)
     with pytest.raises(LostRecordsError):
         process[0].flush(appended)
@@ -107,8 +107,8 @@ def test_a_snapshot_that_cannot_be_written_is_made_good_by_reading_the_log(
         patches.setattr(os, "pwrite", pwrite)
         process[0].roll()
         assert send(process[0], 3, 2) == (3, 5)
-    for each in (process, Process(folder)):
-        assert send(each[0], 3, 2) == (3, 5)
+    for reader in (process, Process(folder)):
+        assert send(reader[0], 3, 2) == (3, 5)
         with pytest.raises(OutOfOrderSequenceError):
-            send(each[0], 9)
+            send(reader[0], 9)
     assert send(Process(folder)[0], 5) == (5, 6)

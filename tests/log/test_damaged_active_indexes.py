@@ -54,23 +54,23 @@ def check(folder: Path, *after: bytes) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
-def test_a_process_that_comes_makes_it_anew(suffix: str, change: str, tmp_path: Path) -> None:
+def test_a_new_process_rebuilds_it(suffix: str, change: str, tmp_path: Path) -> None:
     folder = tmp_path / "events"
     process = prepared(folder)
     process.close()
     path = index(process, suffix)
-    before = path.read_bytes()
+    old_content = path.read_bytes()
     CHANGES[change](path)
     append(Process(folder)[0], b"4")
     # without a look into those that are as long as they should be, but for transactions
     if suffix == ".txnindex" or change in ("gone", "empty", "cut"):
-        assert path.read_bytes().startswith(before.rstrip(b"\0"))
+        assert path.read_bytes().startswith(old_content.rstrip(b"\0"))
     check(folder, b"4")
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
-def test_who_seals_makes_it_anew(suffix: str, change: str, tmp_path: Path) -> None:
+def test_a_seal_rebuilds_it(suffix: str, change: str, tmp_path: Path) -> None:
     """The process was there before the damage, and appends behind it."""
     folder = tmp_path / "events"
     process = prepared(folder)
@@ -84,7 +84,7 @@ def test_who_seals_makes_it_anew(suffix: str, change: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
-def test_who_takes_over_from_a_killed_process_makes_it_anew(
+def test_a_process_that_replaces_a_killed_one_rebuilds_it(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the killed one wrote is kept: a whole batch that no page counts."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from kafka_commits import KafkaCommits
-from partition_logs import Process, append, encoded, let_go_of_the_dead, log, new_topic
+from partition_logs import Process, append, encoded, log, new_topic, release_dead
 
 import distlog
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
@@ -27,7 +27,7 @@ VALUES = [b"%d" % number for number in range(8)]
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
     yield
-    let_go_of_the_dead()
+    release_dead()
 
 
 def filled(folder: Path, flushed: int = 8, **settings: object) -> Path:
@@ -53,12 +53,12 @@ def flip(path: Path, position: int) -> None:
 
 def check_refused(folder: Path, *processes: Process, match: str = "distlog repair") -> DamagedLogError:
     """Nobody appends, and nothing is changed."""
-    before = files(folder)
+    old_files = files(folder)
     for process in (*processes, Process(folder), Process(folder)):
         for _ in range(2):
             with pytest.raises(DamagedLogError, match=match) as raised:
                 append(process[0], b"new")
-    assert files(folder) == before
+    assert files(folder) == old_files
     assert not Process(folder).topic().verify().ok
     return raised.value
 
@@ -131,7 +131,7 @@ def test_a_flipped_bit_with_sound_batches_behind_it_takes_no_append_where_the_pa
     assert (error.details["position"], error.details["offset"]) == (number * SIZE, number)
     caplog.clear()
     _warn_once.cache_clear()
-    assert Process(folder).seen()[0] == VALUES[:number]
+    assert Process(folder).values()[0] == VALUES[:number]
     assert "readers see the records before it" in caplog.text
 
 
@@ -143,11 +143,11 @@ def test_a_torn_end_is_cut_and_logged(
     rebooted()
     with caplog.at_level(logging.WARNING):
         assert append(Process(folder)[0], b"new") == (7, 8)
-    told = [record.getMessage() for record in caplog.records if "recovery cuts off" in record.getMessage()]
-    assert told == [
+    messages = [record.getMessage() for record in caplog.records if "recovery cuts off" in record.getMessage()]
+    assert messages == [
         f"{log(folder)}: recovery cuts off 20 bytes behind position {7 * SIZE}, the records from offset 7 on"
     ]
-    assert Process(folder).seen()[0] == [*VALUES[:7], b"new"]
+    assert Process(folder).values()[0] == [*VALUES[:7], b"new"]
 
 
 def test_a_page_that_a_power_loss_took_is_a_torn_end_unless_it_was_flushed(
@@ -184,9 +184,9 @@ def test_a_repair_cuts_what_is_damaged_and_says_what_is_gone(
     waiting = living[0].append(*encoded(b"8"))
     flip(log(folder), 3 * SIZE + 66)
     page(folder).write_bytes(b"")
-    before = files(folder)
+    old_files = files(folder)
     trial = Process(folder).topic().repair(dry_run=True)
-    assert files(folder) == before
+    assert files(folder) == old_files
     topic = Process(folder).topic()
     with caplog.at_level(logging.WARNING):
         report = topic.repair()
@@ -200,7 +200,7 @@ def test_a_repair_cuts_what_is_damaged_and_says_what_is_gone(
     with pytest.raises(LostRecordsError):
         living[0].flush(waiting)
     assert append(living[0], b"new") == (3, 4)
-    assert living.seen()[0] == [*VALUES[:3], b"new"]
+    assert living.values()[0] == [*VALUES[:3], b"new"]
 
 
 @pytest.mark.parametrize("is_rebooted", [False, True])
@@ -233,11 +233,11 @@ def test_a_repair_of_a_log_that_is_shorter_or_gone_begins_a_new_one(damage: str,
     folder = filled(tmp_path / "events")
     CUTS[damage](log(folder))
     report = Process(folder).topic().repair()
-    (lost,) = report.partitions
-    assert lost.end_offset == 8
-    seen = Process(folder).seen()[0]
-    assert seen == VALUES[: lost.start_offset]
-    assert append(Process(folder)[0], b"new") == (len(seen), len(seen) + 1)
+    (lost_partition,) = report.partitions
+    assert lost_partition.end_offset == 8
+    records = Process(folder).values()[0]
+    assert records == VALUES[: lost_partition.start_offset]
+    assert append(Process(folder)[0], b"new") == (len(records), len(records) + 1)
     assert Process(folder).anomalies() == ()
 
 
@@ -257,27 +257,27 @@ def test_whatever_is_flipped_or_cut_all_that_was_acknowledged_is_readable_or_an_
         process[0].flush()
         process.close()
         is_cut, path = chance.random() < 0.4, log(folder)
-        place = chance.randrange(path.stat().st_size)
-        os.truncate(path, place) if is_cut else flip(path, place)
+        position = chance.randrange(path.stat().st_size)
+        os.truncate(path, position) if is_cut else flip(path, position)
         if chance.random() < 0.6:
             rebooted()
-            if chance.random() < 0.4 and not is_cut and place < path.stat().st_size - len(values[-1]) - 80:
+            if chance.random() < 0.4 and not is_cut and position < path.stat().st_size - len(values[-1]) - 80:
                 # in the last batch, or cut off, nobody could tell it from a torn end
                 page(folder).write_bytes(os.urandom(PAGE_BYTES))
-        before = path.read_bytes()
+        old_content = path.read_bytes()
         try:
             append(Process(folder)[0], b"new")
         except CorruptRecordError:
-            assert path.read_bytes() == before
+            assert path.read_bytes() == old_content
             continue
-        assert path.read_bytes().startswith(before)
+        assert path.read_bytes().startswith(old_content)
         with_new = Process(folder)
         try:
-            assert with_new.seen()[0] == [*values, b"new"]
+            assert with_new.values()[0] == [*values, b"new"]
         except DistlogError:
             # counted by the page, so told to readers, and nothing is overwritten
             assert not with_new.topic().verify().ok
-        let_go_of_the_dead()
+        release_dead()
 
 
 def test_an_export_of_a_damaged_log_is_an_error_and_leaves_what_an_earlier_one_wrote(
@@ -286,18 +286,18 @@ def test_an_export_of_a_damaged_log_is_an_error_and_leaves_what_an_earlier_one_w
     folder, kafka = filled(tmp_path / "events", flushed=0), tmp_path / "kafka"
     Process(folder).topic().export(kafka)
     (exported,) = kafka.glob("events-0/*.log")
-    before = exported.read_bytes()
+    old_content = exported.read_bytes()
     flip(log(folder), 3 * SIZE + 66)
     rebooted()
     with pytest.raises(DamagedLogError, match="sound ones lie behind it"):
         Process(folder).topic().export(kafka)
-    assert exported.read_bytes() == before
+    assert exported.read_bytes() == old_content
     Process(folder).topic().repair()
     Process(folder).topic().export(kafka)
 
 
 @pytest.mark.parametrize("damage", ["missing", "zeros", "noise"])
-def test_after_a_power_loss_verify_does_not_judge_indexes_that_are_made_anew(
+def test_verify_ignores_indexes_that_are_rebuilt_after_a_power_loss(
     damage: str, tmp_path: Path, rebooted: Callable[[], None]
 ) -> None:
     folder = filled(tmp_path / "events")
@@ -321,7 +321,9 @@ def test_verify_warns_of_a_group_that_has_read_behind_the_end_of_a_log(tmp_path:
     os.truncate(log(folder), 3 * SIZE)
     page(folder).unlink()
     report = distlog.open(str(folder)).verify()
-    assert [(one.word, one.partition, one.offset) for one in report.warnings] == [("end_below_group", 0, 8)]
+    assert [(warning.word, warning.partition, warning.offset) for warning in report.warnings] == [
+        ("end_below_group", 0, 8)
+    ]
     assert "below the position of group readers" in str(report)
     assert report.ok
 
@@ -338,7 +340,10 @@ def test_verify_warns_of_kafkas_groups_too_and_is_not_ended_by_their_damage(
     os.truncate(log(folder), 3 * SIZE)
     page(folder).unlink()
     report = distlog.open(str(folder)).verify()
-    assert [(one.word, one.offset) for one in report.warnings] == [("end_below_group", 8), ("end_below_group", 7)]
+    assert [(warning.word, warning.offset) for warning in report.warnings] == [
+        ("end_below_group", 8),
+        ("end_below_group", 7),
+    ]
     assert "the log ends at 3, below the position of group billing: was it cut?" in str(report)
     (tmp_path / "__consumer_offsets" / "_commits" / f"{0:020d}.json").write_bytes(b"{}")
     assert distlog.open(str(folder)).verify().ok

@@ -37,7 +37,7 @@ def test_where_a_process_died_after_a_failed_sync_readers_see_what_the_device_ha
     assert (process.anomalies(), caplog.text) == ((), "")
     (log,) = process.folder(0).glob("*.log")
     log.write_bytes(log.read_bytes()[: record.state.flushed_position].ljust(record.state.position, b"\0"))
-    assert contents(topic)[0] == process.seen()[0] == [b"a"]
+    assert contents(topic)[0] == process.values()[0] == [b"a"]
     assert (process.anomalies(), caplog.text) == ((), "")
     assert append(Process(folder)[0], b"c") == (1, 2)
 
@@ -63,7 +63,7 @@ def test_a_sync_that_failed_is_known_though_the_lock_was_not_to_be_had(folder: P
         log.flush(kept)
     assert append(other[0], b"c") == (1, 2)
     other[0].flush()
-    assert other.seen()[0] == [b"a", b"c"]
+    assert other.values()[0] == [b"a", b"c"]
     assert other.anomalies() == ()
 
 
@@ -94,7 +94,7 @@ def test_who_synced_while_another_s_seal_failed_is_told_what_was_cut_off(folder:
     calls.is_on = True
     with pytest.raises(StorageError, match="lost"):
         process[0].flush(lost)
-    assert process.seen()[0] == ([b"a", b"next"] if is_cut else [b"a"])
+    assert process.values()[0] == ([b"a", b"next"] if is_cut else [b"a"])
 
 
 @pytest.mark.parametrize("others", [0, 1, 5])
@@ -139,7 +139,7 @@ def test_what_was_lost_stays_lost_on_a_disk_that_goes_on_failing(folder: Path, t
     with pytest.raises(StorageError, match="lost"):
         other[0].flush(lost)
     other[0].flush(kept)
-    assert process.seen()[0] == [b"a", b"c", b"d"]
+    assert process.values()[0] == [b"a", b"c", b"d"]
     assert sealed(process.head())[0] == (0, 1)
 
 
@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_opened_to_be_synced_costs_no_record(
         with pytest.raises(StorageError, match="cannot open: Too many open files"):
             seals[by]()
     writing[0].flush(kept)
-    assert process.seen()[0] == [b"a"]
+    assert process.values()[0] == [b"a"]
     assert append(process[0], b"b") == (1, 2)
 
 
@@ -191,13 +191,13 @@ def test_a_sync_that_fails_in_a_seal_is_not_tried_again_either(tmp_path: Path, b
     }
     with pytest.raises(StorageError, match="cannot sync"):
         seals[by]()
-    assert other.seen()[0] == [b"a"]
+    assert other.values()[0] == [b"a"]
     with pytest.raises(StorageError, match="lost"):
         other[0].flush(lost)
-    assert other.seen()[0] == [b"a"]
+    assert other.values()[0] == [b"a"]
     assert append(other[0], b"d") == (1, 2)
     other[0].flush()
-    assert (sealed(other.head()), other.seen()[0], other.anomalies()) == ([(0, 1)], [b"a", b"d"], ())
+    assert (sealed(other.head()), other.values()[0], other.anomalies()) == ([(0, 1)], [b"a", b"d"], ())
 
 
 class KillingCalls(FailingCalls):
@@ -245,7 +245,7 @@ def test_a_log_that_others_deleted_or_cut_is_refused_after_a_sync_that_did_not_e
     assert record.status == PageStatus.ACTIVE
     log.write_bytes(whole)
     assert append(Process(folder)[0], b"d") == (3, 4)
-    assert Process(folder).seen()[0] == [b"a", b"b", b"c", b"d"]
+    assert Process(folder).values()[0] == [b"a", b"b", b"c", b"d"]
 
 
 def test_damage_behind_what_a_sync_that_did_not_end_was_to_save_cuts_nothing_of_that(folder: Path) -> None:
@@ -259,7 +259,7 @@ def test_damage_behind_what_a_sync_that_did_not_end_was_to_save_cuts_nothing_of_
     with pytest.raises(DamagedLogError, match="sound ones lie behind"):
         append(Process(folder)[0], b"d")
     assert log.read_bytes() == whole + changed + sound
-    assert Process(folder).seen()[0] == [b"a", b"b", b"c"]
+    assert Process(folder).values()[0] == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("is_preallocated", [False, True])
@@ -304,7 +304,7 @@ def test_a_page_that_the_kernel_forgot_is_lost_though_another_process_appended_i
     with pytest.raises(LostRecordsError):
         other[0].flush(appended)
     assert append(other[0], b"c") == (2, 3)
-    assert Process(folder).seen()[0] == [of_bytes(begin - 100), of_bytes(100), b"c"]
+    assert Process(folder).values()[0] == [of_bytes(begin - 100), of_bytes(100), b"c"]
 
 
 def test_a_page_that_the_kernel_forgot_of_an_append_that_was_not_acknowledged_is_cut(folder: Path) -> None:
@@ -320,4 +320,4 @@ def test_a_page_that_the_kernel_forgot_of_an_append_that_was_not_acknowledged_is
     data[4096:8192] = bytes(4096)
     log.write_bytes(data)
     assert append(Process(folder)[0], b"b") == (1, 2)
-    assert Process(folder).seen()[0] == [b"a", b"b"]
+    assert Process(folder).values()[0] == [b"a", b"b"]

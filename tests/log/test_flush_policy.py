@@ -53,10 +53,10 @@ def test_an_append_says_whether_it_must_be_synced_before_it_is_acknowledged(tmp_
 
 def test_messages_that_other_processes_wrote_count_too(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", flush_messages=3)
-    one, other = Process(folder), Process(folder)
-    append(one[0], b"a", b"b")
+    first, other = Process(folder), Process(folder)
+    append(first[0], b"a", b"b")
     assert other[0].append(*encoded(b"c")).flush_due
-    one[0].flush()
+    first[0].flush()
     assert not other[0].append(*encoded(b"d")).flush_due
 
 
@@ -70,7 +70,7 @@ def test_time_makes_a_flush_due_while_nobody_appends(tmp_path: Path) -> None:
     assert not flusher[0].flush_if_due()
     clock.now_ms += 1
     assert flusher[0].flush_if_due()
-    assert calls.made == ["fsync"]
+    assert calls.calls_made == ["fsync"]
     assert flusher[0].end() == (1, 1)
     clock.now_ms += 1000
     assert not flusher[0].flush_if_due()
@@ -79,16 +79,16 @@ def test_time_makes_a_flush_due_while_nobody_appends(tmp_path: Path) -> None:
 def test_the_time_is_that_since_the_last_sync_of_any_process(tmp_path: Path) -> None:
     clock = Clock()
     folder = new_topic(tmp_path / "events", flush_messages=MAX_LONG, flush_ms=1000)
-    one, other = Process(folder, clock=clock), Process(folder, clock=clock)
-    append(one[0], b"a")
+    first, other = Process(folder, clock=clock), Process(folder, clock=clock)
+    append(first[0], b"a")
     clock.now_ms += 600
     other[0].flush()
-    append(one[0], b"b")
+    append(first[0], b"b")
     clock.now_ms += 600
-    assert not one[0].flush_if_due()
+    assert not first[0].flush_if_due()
     clock.now_ms += 400
-    assert one[0].append(*encoded(b"c")).flush_due
-    assert one[0].flush_if_due()
+    assert first[0].append(*encoded(b"c")).flush_due
+    assert first[0].flush_if_due()
 
 
 def test_a_policy_that_never_flushes_leaves_it_to_rolls_and_the_caller(tmp_path: Path) -> None:

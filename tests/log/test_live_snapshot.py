@@ -34,9 +34,9 @@ def test_a_refresh_is_one_get_and_one_page_for_each_active_segment(
 ) -> None:
     write(topic, 0, 2)
     topic.refresh().end_offsets()
-    opened = list[str]()
+    opens = list[str]()
     for module in (builtins, os):
-        monkeypatch.setattr(module, "open", watched(module.open, opened))
+        monkeypatch.setattr(module, "open", watched(module.open, opens))
     topic.refresh()
     for _ in range(3):
         assert topic.end_offsets() == {0: 1, 1: 0, 2: 1, 3: 0}
@@ -44,14 +44,14 @@ def test_a_refresh_is_one_get_and_one_page_for_each_active_segment(
     monkeypatch.undo()
     commit = topic.storage.local_path(paths.commit_file(topic.version + 1))
     pages = [f"{topic.storage.local_path(f'topic-{number}')}/{paths.LOCK_FILE}" for number in (0, 2)]
-    assert opened == [commit, *pages]
+    assert opens == [commit, *pages]
 
 
-def watched(real: Callable[..., Any], opened: list[str]) -> Callable[..., Any]:
+def watched(real: Callable[..., Any], opens: list[str]) -> Callable[..., Any]:
     """`real`, which opens a file; the paths are noted, also of those that are not there."""
 
     def call(path: Any, *arguments: Any, **options: Any) -> Any:
-        opened.append(str(path))
+        opens.append(str(path))
         return real(path, *arguments, **options)
 
     return call

@@ -41,11 +41,11 @@ def folder() -> Iterator[Path]:
 @contextmanager
 def umask(mask: int) -> Iterator[None]:
     """Processes make files with this umask."""
-    before = os.umask(mask)
+    old_umask = os.umask(mask)
     try:
         yield
     finally:
-        os.umask(before)
+        os.umask(old_umask)
 
 
 def as_user(user: int, group: int, work: Callable[[], object]) -> None:
@@ -106,11 +106,11 @@ def test_who_may_only_read_the_folder_reads_the_newest_records_and_can_lock_noth
         watch = TailWatch(topic.handle)
         topic.refresh()
 
-        def sees_what_comes() -> None:
+        def reads_new_records() -> None:
             assert watch.changed(topic.snapshot)
             assert not watch.changed(topic.snapshot)
 
-        as_user(NOBODY, NOBODY, sees_what_comes)
+        as_user(NOBODY, NOBODY, reads_new_records)
         writer.append(b"second")
         writer.flush()
         counters = counters_in(str(partition))
@@ -119,15 +119,15 @@ def test_who_may_only_read_the_folder_reads_the_newest_records_and_can_lock_noth
 
 def lockable(partition: Path) -> list[str]:
     """The files of locks that this process can lock."""
-    found = []
+    modes = []
     for name in (".lock", ".flush"):
         try:
             file = os.open(partition / name, os.O_RDONLY)
         except PermissionError:
             continue
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        found.append(name)
-    return found
+        modes.append(name)
+    return modes
 
 
 @needs_root
@@ -238,20 +238,18 @@ def test_members_of_a_group_append_where_a_copy_was_made_under_a_narrow_umask(fo
 
 @pytest.mark.parametrize("name", [".lock", ".lock.page"])
 @pytest.mark.parametrize("target", [b"others'", None])
-def test_a_link_in_the_place_of_a_lock_is_an_error_and_leads_nowhere(
-    folder: Path, name: str, target: bytes | None
-) -> None:
-    others = folder / "others"
+def test_a_link_instead_of_a_lock_raises_and_is_not_followed(folder: Path, name: str, target: bytes | None) -> None:
+    elsewhere = folder / "others"
     if target is not None:
-        others.write_bytes(target)
-        others.chmod(0o644)
-    (folder / name).symlink_to(others)
+        elsewhere.write_bytes(target)
+        elsewhere.chmod(0o644)
+    (folder / name).symlink_to(elsewhere)
     with pytest.raises(StorageError, match="cannot open the lock"), FileLock(str(folder / ".lock")).held():
         pass
     if target is None:
-        assert not others.exists()
+        assert not elsewhere.exists()
     else:
-        assert (others.read_bytes(), stat.S_IMODE(others.stat().st_mode)) == (target, 0o644)
+        assert (elsewhere.read_bytes(), stat.S_IMODE(elsewhere.stat().st_mode)) == (target, 0o644)
 
 
 def test_a_mount_that_lets_nobody_change_modes_is_appended_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,11 +294,11 @@ def test_a_writer_that_was_killed_before_the_copy_is_made_good_by_the_next_one(f
     for number, lock in enumerate((first, second, first, second)):
         with lock.held() as page:
             page.write(b"%d" % number)
-    before = (folder / ".lock.page").read_bytes()
+    old_page = (folder / ".lock.page").read_bytes()
     with first.held() as page:
         page.write(b"killed")
     with open(folder / ".lock.page", "r+b") as copy:
-        copy.write(before)
+        copy.write(old_page)
     with second.held() as page:
         page.write(b"next")
     assert read_newest((folder / ".lock.page").read_bytes) == b"next"

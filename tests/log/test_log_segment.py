@@ -90,9 +90,9 @@ def test_bytes_that_are_not_those_of_the_headers_are_refused(tmp_path: Path) -> 
 
 def test_nothing_to_append_changes_nothing(tmp_path: Path) -> None:
     segment = new_segment(tmp_path)
-    before = segment.state
+    old_state = segment.state
     segment.append(b"", np.zeros(0, BATCH))
-    assert segment.state == before
+    assert segment.state == old_state
 
 
 def test_a_preallocated_segment_is_as_long_as_it_may_get_until_it_is_sealed(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_indexes_are_those_that_a_rebuild_makes(tmp_path: Path, step: int) -> No
     segment.seal()
     log, description = b"".join(batches), LogDescription(90, interval_bytes=300)
     description.add(log, read_headers(log))
-    found = files(tmp_path, 90)
-    assert {suffix: found[suffix] for suffix in (".index", ".timeindex")} == description.finish()
-    assert len(found[".index"]) > 50
+    file_contents = files(tmp_path, 90)
+    assert {suffix: file_contents[suffix] for suffix in (".index", ".timeindex")} == description.finish()
+    assert len(file_contents[".index"]) > 50
 
 
 def test_two_who_take_turns_write_what_one_would(tmp_path: Path) -> None:
@@ -174,16 +174,16 @@ def test_a_segment_is_made_once(tmp_path: Path) -> None:
 def test_the_names_of_a_new_segment_are_durable_when_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, fsync = list[list[str]](), os.fsync
+    listings, fsync = list[list[str]](), os.fsync
 
     def noted(file: int) -> None:
         if os.readlink(f"/proc/self/fd/{file}") == str(tmp_path):
-            there.append(sorted(path.suffix for path in tmp_path.iterdir()))
+            listings.append(sorted(path.suffix for path in tmp_path.iterdir()))
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", noted)
     new_segment(tmp_path)
-    assert there == [[".index", ".log", ".timeindex"]]
+    assert listings == [[".index", ".log", ".timeindex"]]
 
 
 HOUR = 3_600_000
@@ -270,8 +270,8 @@ def test_a_time_is_found_at_the_first_record_at_or_after_it(tmp_path: Path, inte
     segment = new_segment(tmp_path, 40, index_interval_bytes=interval)
     for offset in range(40, 50):
         append(segment, records(offset, leader_epoch=3))
-    found = {time: segment.find_offset_by_timestamp(time) for time in (420, 421, 490, 491, 401, 399)}
-    assert found == {420: 42, 421: 43, 490: 49, 491: None, 401: 41, 399: 40}
+    offsets = {time: segment.find_offset_by_timestamp(time) for time in (420, 421, 490, 491, 401, 399)}
+    assert offsets == {420: 42, 421: 43, 490: 49, 491: None, 401: 41, 399: 40}
 
 
 def test_a_time_is_found_inside_of_a_batch(tmp_path: Path) -> None:
@@ -305,16 +305,16 @@ def test_a_damaged_batch_is_not_believed_when_a_time_is_looked_for(tmp_path: Pat
 
 @pytest.mark.parametrize("wrong", [60, 49, 0])
 @pytest.mark.parametrize("inside", [0, 7, 30])
-def test_an_entry_that_names_another_place_is_not_believed(tmp_path: Path, wrong: int, inside: int) -> None:
+def test_an_index_entry_with_a_wrong_offset_is_ignored(tmp_path: Path, wrong: int, inside: int) -> None:
     segment = reopened(tmp_path, filled(tmp_path), index_interval_bytes=0)
-    places = [segment.translate_offset(offset) for offset in range(100)]
-    path, other = tmp_path / f"{0:020d}.index", places[wrong]
+    positions = [segment.translate_offset(offset) for offset in range(100)]
+    path, other = tmp_path / f"{0:020d}.index", positions[wrong]
     data = bytearray(path.read_bytes())
-    at = data.index((50).to_bytes(4, "big"))
+    index = data.index((50).to_bytes(4, "big"))
     assert other is not None
-    data[at + 4 : at + 8] = (other.position + inside).to_bytes(4, "big")
+    data[index + 4 : index + 8] = (other.position + inside).to_bytes(4, "big")
     path.write_bytes(data)
-    assert [segment.translate_offset(offset) for offset in range(100)] == places
+    assert [segment.translate_offset(offset) for offset in range(100)] == positions
 
 
 def test_a_seal_reads_nothing_of_a_log_without_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

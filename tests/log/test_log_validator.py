@@ -30,7 +30,7 @@ from pathlib import Path
 import pytest
 from commits import put_commit
 from partition_logs import Process, append, new_topic
-from producer_batches import CODECS, checked, made, records, refused, section
+from producer_batches import CODECS, checked, packed, records, refused, section
 from raw_batches import batch, record
 from topics import NOW, Clock
 
@@ -47,19 +47,19 @@ PRODUCER = (1324, 10, 984)
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_good_batch_is_stored_as_it_came(codec: str) -> None:
-    data = made(records(0, 1, 1), codec, producer=PRODUCER, attributes=TRANSACTIONAL)
+    data = packed(records(0, 1, 1), codec, producer=PRODUCER, attributes=TRANSACTIONAL)
     valid = checked(data)
     assert bytes(valid.data) == data
     assert (valid.newest_offset, valid.min_timestamp) == (1, NOW)
 
 
 def test_the_leader_epoch_is_the_logs() -> None:
-    assert checked(made(records(0), leader_epoch=55)).rows["leader_epoch"] == [-1]
+    assert checked(packed(records(0), leader_epoch=55)).rows["leader_epoch"] == [-1]
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_wrong_largest_time_is_corrected(codec: str) -> None:
-    data = made(records(0, 5, 3), codec, max_timestamp=NOW + 77)
+    data = packed(records(0, 5, 3), codec, max_timestamp=NOW + 77)
     valid = checked(data)
     assert valid.rows["max_timestamp"] == [NOW + 5]
     assert bytes(valid.data)[HEADER_SIZE:] == data[HEADER_SIZE:]
@@ -67,29 +67,31 @@ def test_a_wrong_largest_time_is_corrected(codec: str) -> None:
 
 def test_records_without_a_time_are_taken() -> None:
     valid = checked(
-        made(records(0, 0), base_timestamp=-1, max_timestamp=-1), message_timestamp_before_max_ms=1, segment_ms=1
+        packed(records(0, 0), base_timestamp=-1, max_timestamp=-1),
+        message_timestamp_before_max_ms=1,
+        segment_ms=1,
     )
     assert (valid.rows["max_timestamp"], valid.newest_offset, valid.min_timestamp) == ([-1], -1, -1)
 
 
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"])
 @pytest.mark.parametrize("source", ["none", "gzip"])
-def test_another_codec_of_the_topic_compresses_the_records_anew(source: str, codec: str) -> None:
+def test_another_topic_codec_recompresses_the_records(source: str, codec: str) -> None:
     contents = records(*range(100))
-    valid = checked(made(contents, source, max_timestamp=NOW + 99, producer=PRODUCER), compression_type=codec)
+    valid = checked(packed(contents, source, max_timestamp=NOW + 99, producer=PRODUCER), compression_type=codec)
     assert section(valid.data, codec) == b"".join(contents)
     if source != codec:
-        fresh = made(contents, codec, max_timestamp=NOW + 99, producer=PRODUCER)
+        fresh = packed(contents, codec, max_timestamp=NOW + 99, producer=PRODUCER)
         assert bytes(valid.data) == fresh
 
 
 def test_a_topic_without_compression_stores_records_uncompressed() -> None:
     contents = records(*range(100))
-    valid = checked(made(contents, "zstd", max_timestamp=NOW + 99), compression_type="uncompressed")
-    assert bytes(valid.data) == made(contents, max_timestamp=NOW + 99)
+    valid = checked(packed(contents, "zstd", max_timestamp=NOW + 99), compression_type="uncompressed")
+    assert bytes(valid.data) == packed(contents, max_timestamp=NOW + 99)
 
 
-def test_another_level_does_not_compress_the_records_anew() -> None:
+def test_another_level_does_not_recompress_the_records() -> None:
     contents = [b"".join(records(0))]
     data = batch(contents, section=compress(1, contents[0], 9), attributes=1, base_timestamp=NOW, max_timestamp=NOW)
     assert bytes(checked(data, compression_type="gzip", compression_gzip_level=1).data) == data
@@ -97,13 +99,13 @@ def test_another_level_does_not_compress_the_records_anew() -> None:
 
 def test_another_codec_takes_the_topics_level() -> None:
     contents = records(*range(100))
-    valid = checked(made(contents, max_timestamp=NOW + 99), compression_type="gzip", compression_gzip_level=9)
+    valid = checked(packed(contents, max_timestamp=NOW + 99), compression_type="gzip", compression_gzip_level=9)
     assert bytes(valid.data)[HEADER_SIZE:] == compress(1, b"".join(contents), 9)
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_an_append_time_is_put_into_the_header_alone(codec: str) -> None:
-    data = made(records(5, 1), codec, base_timestamp=1234)
+    data = packed(records(5, 1), codec, base_timestamp=1234)
     valid = checked(data, now_ms=NOW + 9, message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=0)
     rows, newest, oldest = stamped(valid.data, valid.rows, NOW + 9)
     assert bytes(valid.data)[HEADER_SIZE:] == data[HEADER_SIZE:]
@@ -128,7 +130,7 @@ def test_times_too_old_or_too_far_ahead_are_refused_with_their_numbers(
     codec: str, times: tuple[int, ...], bad: list[int]
 ) -> None:
     limits = {"message_timestamp_before_max_ms": DAY, "message_timestamp_after_max_ms": HOUR}
-    data = made(records(*times), codec)
+    data = packed(records(*times), codec)
     if not bad:
         checked(data, **limits)
         return
@@ -139,26 +141,26 @@ def test_times_too_old_or_too_far_ahead_are_refused_with_their_numbers(
 
 @pytest.mark.parametrize("time", [-2, -(2**62)])
 def test_a_negative_time_that_is_not_none_is_refused(time: int) -> None:
-    refused(InvalidTimestampError, made([record(0, time)], base_timestamp=0))
+    refused(InvalidTimestampError, packed([record(0, time)], base_timestamp=0))
 
 
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_a_producer_does_not_set_the_append_time(kind: str) -> None:
-    error = refused(InvalidTimestampError, made(records(0, 1), attributes=APPEND_TIME), message_timestamp_type=kind)
+    error = refused(InvalidTimestampError, packed(records(0, 1), attributes=APPEND_TIME), message_timestamp_type=kind)
     assert [number for number, _ in error.record_errors] == [0, 1]
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_compacted_topic_needs_keys(codec: str) -> None:
     keyed, bare = record(0, 0, b"k"), record(1, 0, None)
-    data = made([keyed, bare, record(2, 0, b""), record(3, 0, None)], codec)
+    data = packed([keyed, bare, record(2, 0, b""), record(3, 0, None)], codec)
     error = refused(RecordValidationError, data, cleanup_policy="compact,delete")
     assert [number for number, _ in error.record_errors] == [1, 3]
     checked(data)
 
 
 def test_all_records_that_are_refused_are_told_and_the_error_stays_short() -> None:
-    error = refused(RecordValidationError, made(records(*[0] * 20, key=None)), cleanup_policy="compact")
+    error = refused(RecordValidationError, packed(records(*[0] * 20, key=None)), cleanup_policy="compact")
     assert len(error.record_errors) == 20
     assert str(error).count("needs a key") == 3
     assert pickle.loads(pickle.dumps(error)).record_errors == error.record_errors
@@ -183,26 +185,26 @@ def test_a_claimed_number_of_records_costs_nothing_before_it_is_compared_with_th
 def test_a_wrong_time_counts_for_more_than_a_missing_key() -> None:
     contents = [record(number, HOUR * 9 * (number % 2), None) for number in range(5)]
     contents.append(record(5, HOUR * 9, b"k"))
-    error = refused(InvalidTimestampError, made(contents), cleanup_policy="compact")
+    error = refused(InvalidTimestampError, packed(contents), cleanup_policy="compact")
     assert [number for number, _ in error.record_errors] == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_batch_larger_than_a_varint_of_four_bytes_can_tell_is_checked() -> None:
     contents = [record(0, 0, b"k", bytes(1 << 20)), record(1, 1, b"k", bytes(200_000))]
-    checked(made(contents), max_message_bytes=1 << 24)
+    checked(packed(contents), max_message_bytes=1 << 24)
 
 
 def test_batches_are_appended_with_what_their_producer_must_know(tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events", compression_type="zstd"))
     append(process[0], b"first")
     for codec in CODECS:
-        process[0].append_batches(made(records(0, 1, value=codec.encode()), codec))
-    info = process[0].append_batches(made(records(0)))
+        process[0].append_batches(packed(records(0, 1, value=codec.encode()), codec))
+    info = process[0].append_batches(packed(records(0)))
     assert (info.appended.first_offset, info.appended.end_offset) == (11, 12)
     assert info.appended.flush_due
     assert (info.appended.append_time_ms, info.log_start_offset) == (-1, 0)
     values = [codec.encode() for codec in CODECS for _ in range(2)]
-    assert process.seen()[0] == [b"first", *values, b"value"]
+    assert process.values()[0] == [b"first", *values, b"value"]
     process[0].roll()
     assert process.anomalies() == ()
 
@@ -210,18 +212,18 @@ def test_batches_are_appended_with_what_their_producer_must_know(tmp_path: Path)
 def test_the_append_time_and_the_log_start_are_told(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=0)
     process = Process(folder, clock=Clock(NOW + 5))
-    process[0].append_batches(made(records(0, 1)))
+    process[0].append_batches(packed(records(0, 1)))
     process[0].roll()
     put_commit(process.handle.log, process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 1)])
     process.snapshots.refresh()
-    info = process[0].append_batches(made(records(-DAY)))
+    info = process[0].append_batches(packed(records(-DAY)))
     assert (info.appended.first_offset, info.appended.append_time_ms, info.log_start_offset) == (2, NOW + 5, 1)
 
 
 def test_the_bytes_that_are_given_stay_as_they_are(tmp_path: Path) -> None:
-    data = bytearray(made(records(0, 1)))
-    before = bytes(data)
+    data = bytearray(packed(records(0, 1)))
+    old_data = bytes(data)
     process = Process(new_topic(tmp_path / "events"))
     for _ in range(2):
         process[0].append_batches(memoryview(data).toreadonly())
-    assert bytes(data) == before
+    assert bytes(data) == old_data

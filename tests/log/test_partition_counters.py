@@ -29,9 +29,9 @@ class SlowCalls:
 
 
 def counted(folder: Path) -> PartitionCounters:
-    found = counters_in(str(folder / "events-0"))
-    assert found is not None
-    return found
+    partition_counters = counters_in(str(folder / "events-0"))
+    assert partition_counters is not None
+    return partition_counters
 
 
 def size_of(*values: bytes) -> int:
@@ -40,22 +40,22 @@ def size_of(*values: bytes) -> int:
 
 def test_appends_and_syncs_of_all_processes_are_counted(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events")
-    one, two = Process(folder, calls=SlowCalls()), Process(folder, calls=SlowCalls())
-    append(one[0], b"a")
+    first, two = Process(folder, calls=SlowCalls()), Process(folder, calls=SlowCalls())
+    append(first[0], b"a")
     append(two[0], b"b", b"c")
-    done = counted(folder)
-    assert (done.appends, done.append_bytes, done.flushes) == (2, size_of(b"a") + size_of(b"b", b"c"), 0)
-    one[0].flush()
+    counters = counted(folder)
+    assert (counters.appends, counters.append_bytes, counters.flushes) == (2, size_of(b"a") + size_of(b"b", b"c"), 0)
+    first[0].flush()
     two[0].flush()  # everything is on the device already
     assert counted(folder).flushes == 1
     two[0].roll()
-    append(one[0], b"d")
+    append(first[0], b"d")
     commit_sealed(two, calls=SlowCalls())
-    done = counted(folder)
-    assert (done.appends, done.flushes) == (3, 3)
-    assert done.flush_ns >= 3 * FSYNC_S * 1e9
-    assert done.append_ns > 0
-    one.close()
+    counters = counted(folder)
+    assert (counters.appends, counters.flushes) == (3, 3)
+    assert counters.flush_ns >= 3 * FSYNC_S * 1e9
+    assert counters.append_ns > 0
+    first.close()
     two.close()
 
 
@@ -86,7 +86,7 @@ def test_counters_begin_at_0_with_each_boot(tmp_path: Path, rebooted: Callable[[
     assert counted(folder).appends == 1
 
 
-def test_a_partition_that_nobody_appended_to_in_place_has_no_counters(tmp_path: Path) -> None:
+def test_a_partition_without_direct_appends_has_no_counters(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events")
     assert counters_in(str(folder / "events-0")) is None
     assert list((folder).glob("events-0/*")) == []

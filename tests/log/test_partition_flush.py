@@ -35,18 +35,18 @@ def test_what_is_on_the_device_is_not_synced_again_by_anybody(folder: Path) -> N
     appended = process[0].append(*encoded(b"a"))
     append(other[0], b"b")
     other[0].flush()
-    made = calls.made.count("fsync")
+    syncs = calls.calls_made.count("fsync")
     for log in (process[0], other[0]):
         log.flush()
         log.flush(appended)
-    assert calls.made.count("fsync") == made
+    assert calls.calls_made.count("fsync") == syncs
 
 
 def test_a_flush_syncs_what_only_other_processes_wrote(folder: Path) -> None:
     calls = FailingCalls()
     append(Process(folder)[0], b"a")
     Process(folder, calls=calls)[0].flush()
-    assert calls.made == ["fsync"]
+    assert calls.calls_made == ["fsync"]
 
 
 def test_a_seal_syncs_what_only_other_processes_wrote(folder: Path) -> None:
@@ -57,14 +57,14 @@ def test_a_seal_syncs_what_only_other_processes_wrote(folder: Path) -> None:
         active.recover()
         active.begin_seal()
     # the log and two indexes
-    assert calls.made.count("fsync") == 3
+    assert calls.calls_made.count("fsync") == 3
 
 
 def test_there_is_nothing_to_flush_where_nothing_is_active(folder: Path) -> None:
     calls = FailingCalls()
     process = Process(folder, calls=calls)
     process[0].flush()
-    assert calls.made == []
+    assert calls.calls_made == []
 
 
 def test_who_waits_while_another_one_syncs_shares_the_next_sync(folder: Path) -> None:
@@ -76,23 +76,23 @@ def test_who_waits_while_another_one_syncs_shares_the_next_sync(folder: Path) ->
         def fsync(self, fd: int) -> None:
             self.syncs += 1
             if self.syncs == 1:
-                begun.set()
+                has_started.set()
                 assert go_on.wait(60)
             os.fsync(fd)
 
-    begun, go_on, calls = threading.Event(), threading.Event(), Slow()
+    has_started, go_on, calls = threading.Event(), threading.Event(), Slow()
     process = Process(folder, calls=calls)
     log = process[0]
     append(log, b"a")
     calls.syncs = 0
     first = threading.Thread(target=log.flush)
     first.start()
-    assert begun.wait(60)
-    others = [threading.Thread(target=log.flush, args=[log.append(*encoded(b"b"))]) for _ in range(7)]
-    for thread in others:
+    assert has_started.wait(60)
+    threads = [threading.Thread(target=log.flush, args=[log.append(*encoded(b"b"))]) for _ in range(7)]
+    for thread in threads:
         thread.start()
     go_on.set()
-    for thread in (first, *others):
+    for thread in (first, *threads):
         thread.join()
     assert calls.syncs == 2
     assert log.end() == (8, 8)
@@ -112,9 +112,9 @@ def test_who_synced_while_another_rolled_has_what_it_waited_for(folder: Path) ->
 
     calls = Raced()
     process = Process(folder, calls=calls)
-    kept = append_all(process, b"a")
+    kept_end = append_all(process, b"a")
     calls.is_on = True
-    process[0].flush(kept)
+    process[0].flush(kept_end)
     assert sealed(process.head()) == [(0, 1)]
 
 
@@ -145,7 +145,7 @@ def test_a_log_that_was_walked_is_flushed_before_more_is_appended(folder: Path) 
     calls.fail("fsync", code=errno.EIO)
     with pytest.raises(StorageError, match="cannot sync"):
         process[0].flush()
-    assert process.seen()[0] == [b"a"]
+    assert process.values()[0] == [b"a"]
 
 
 def append_all(process: Process, *values: bytes) -> Appended:

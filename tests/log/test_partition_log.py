@@ -59,7 +59,7 @@ def test_appends_get_the_offsets_behind_the_log_end(folder: Path) -> None:
     process = Process(folder)
     assert append(process[0], b"a") == (0, 1)
     assert append(process[0], b"b", b"c") == (1, 3)
-    assert process.seen() == {0: [b"a", b"b", b"c"]}
+    assert process.values() == {0: [b"a", b"b", b"c"]}
     assert process[0].end() == (3, 0)
 
 
@@ -67,7 +67,7 @@ def test_processes_go_on_from_each_other(folder: Path) -> None:
     one, other = Process(folder), Process(folder)
     for number in range(6):
         assert append((one, other)[number % 2][0], b"%d" % number) == (number, number + 1)
-    assert other.seen() == {0: [b"%d" % number for number in range(6)]}
+    assert other.values() == {0: [b"%d" % number for number in range(6)]}
     # one `active`, and nothing else was committed
     assert one.head().version == 1
 
@@ -123,7 +123,7 @@ def test_a_full_segment_is_sealed_and_the_next_one_opened_in_one_commit(tmp_path
     head = one.head()
     assert sealed(head) == [(0, 2), (2, 4), (4, 6)]
     assert [commit.operation for commit in one.handle.log.history()] == ["roll", "roll", "roll", "active", "create"]
-    assert one.seen() == {0: [b"%d" % number for number in range(8)]}
+    assert one.values() == {0: [b"%d" % number for number in range(8)]}
     assert one.anomalies() == ()
 
 
@@ -191,10 +191,10 @@ def test_an_active_segment_of_a_newer_library_takes_no_appends(folder: Path, is_
     append(newer[0], b"c")
     forged(newer.handle.storage, newer.snapshots.snapshot, requires={"writer": ["row-tracking"]})
     process.snapshots.refresh()
-    before = process.seen()
+    before = process.values()
     with pytest.raises(UnsupportedVersionError, match=r"row-tracking.*upgrade to write"):
         append(process[0], b"d")
-    assert process.seen() == before
+    assert process.values() == before
     assert before[0][-1] == b"c"
 
 
@@ -232,7 +232,7 @@ def test_close_waits_for_a_thread_that_holds_the_lock_and_then_lets_go_of_the_fi
     assert not closing.is_alive()
     process.close()
     assert open_below(tmp_path) == []
-    assert process.seen() == {0: [b"before", b"in between"]}
+    assert process.values() == {0: [b"before", b"in between"]}
     assert append(process[0], b"after") == (2, 3)
 
 
@@ -262,7 +262,7 @@ def test_partitions_that_others_opened_meanwhile_are_not_opened_again(tmp_path: 
     actives = [state.active for state in process.head().partitions]
     for number in range(4):
         append(process[number], b"b")
-    assert process.seen() == {number: [b"a", b"b"] if number == 2 else [b"b"] for number in range(4)}
+    assert process.values() == {number: [b"a", b"b"] if number == 2 else [b"b"] for number in range(4)}
     assert [state.active for state in process.head().partitions] == actives
     open_together([other[number] for number in range(4)])
     assert operations(process) == ["create", "active", "active"]
@@ -284,4 +284,4 @@ def test_of_partitions_that_cannot_all_be_opened_none_is(tmp_path: Path, monkeyp
     assert operations(process) == ["create"]
     for number in range(3):
         append(process[number], b"a")
-    assert process.seen() == {number: [b"a"] for number in range(3)}
+    assert process.values() == {number: [b"a"] for number in range(3)}

@@ -28,16 +28,16 @@ SEGMENTS = 100
 _watched: list[Counter[str]] = []
 
 
-def _see(event: str, arguments: tuple[Any, ...]) -> None:
+def _count_open(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open" and isinstance(arguments[0], str):
-        for opened in _watched:
-            opened[arguments[0]] += 1
+        for opens in _watched:
+            opens[arguments[0]] += 1
 
 
 @cache
 def _begin_to_see() -> None:
     """From now on, since nothing removes a hook; so not by an import, which every worker does."""
-    sys.addaudithook(_see)
+    sys.addaudithook(_count_open)
 
 
 @pytest.fixture(scope="module")
@@ -57,29 +57,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[dict[str, int], int]]]:
+def count_opens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[dict[str, int], int]]]:
     """Tells which of the partition's files were opened how often, and how many bytes were read in place."""
-    seen, counted, real = Counter[str](), [0], os.preadv
+    files_opened, counted, real = Counter[str](), [0], os.preadv
 
     def preadv(*arguments: Any) -> int:
         count = real(*arguments)
         counted[0] += count
         return count
 
-    def told() -> tuple[dict[str, int], int]:
+    def counts() -> tuple[dict[str, int], int]:
         partition = str(folder / "events-0")
-        found = {
+        counts_by_suffix = {
             "active" + Path(name).suffix if Path(name).suffix else Path(name).name: count
-            for name, count in seen.items()
+            for name, count in files_opened.items()
             if os.path.dirname(name) == partition
         }
-        return found, counted[0]
+        return counts_by_suffix, counted[0]
 
     monkeypatch.setattr(os, "preadv", preadv)
     _begin_to_see()
-    _watched.append(seen)
-    yield told
-    _watched.remove(seen)
+    _watched.append(files_opened)
+    yield counts
+    _watched.remove(files_opened)
 
 
 def log_bytes(process: Process) -> int:
@@ -89,36 +89,36 @@ def log_bytes(process: Process) -> int:
     return (process.folder(0) / f"{active.stem}.log").stat().st_size
 
 
-def test_no_segment_is_opened_to_tell_where_the_log_ends(folder: Path, opened: Any) -> None:
+def test_no_segment_is_opened_to_tell_where_the_log_ends(folder: Path, count_opens: Any) -> None:
     process = Process(folder)
     assert process[0].end() == (SEGMENTS + 2, SEGMENTS + 2)
     # the lock is opened twice: for the lock, and for its map; and there is the copy of its page
-    assert opened() == ({paths.LOCK_FILE: 2, "active.page": 1}, 0)
+    assert count_opens() == ({paths.LOCK_FILE: 2, "active.page": 1}, 0)
 
 
-def test_a_look_for_what_is_due_opens_one_page(folder: Path, opened: Any) -> None:
+def test_a_look_for_what_is_due_opens_one_page(folder: Path, count_opens: Any) -> None:
     assert not Process(folder)[0].flush_if_due()
-    assert opened() == ({paths.LOCK_FILE: 1}, 0)
+    assert count_opens() == ({paths.LOCK_FILE: 1}, 0)
 
 
-def test_an_append_opens_the_files_that_it_writes(folder: Path, opened: Any) -> None:
+def test_an_append_opens_the_files_that_it_writes(folder: Path, count_opens: Any) -> None:
     process = Process(folder)
     append(process[0], b"one more")
-    assert opened() == ({paths.LOCK_FILE: 2, "active.page": 1, "active.log": 1, "active.index": 1}, 0)
+    assert count_opens() == ({paths.LOCK_FILE: 2, "active.page": 1, "active.log": 1, "active.index": 1}, 0)
     process[0].flush()
 
 
-def test_after_a_power_loss_the_active_segment_alone_is_read_once(folder: Path, opened: Any) -> None:
+def test_after_a_power_loss_the_active_segment_alone_is_read_once(folder: Path, count_opens: Any) -> None:
     (folder / "events-0" / paths.LOCK_FILE).unlink()
     calls = FailingCalls()
     process = Process(folder, calls=calls)
     size = log_bytes(process)
     assert process[0].end().end_offset >= SEGMENTS + 2
-    files, read = opened()
+    files, read = count_opens()
     # and a lock is made under a temporary name, with the copy of its page
     assert {name: count for name, count in files.items() if name.startswith("active")} == dict.fromkeys(
         ("active.log", "active.index", "active.timeindex", "active.snapshot", "active.page", "active.tmp"), 1
     )
     assert read == size
     # and it is synced, since nobody knows how much of it is on the device
-    assert calls.made.count("fsync") == 3
+    assert calls.calls_made.count("fsync") == 3

@@ -54,7 +54,7 @@ def test_old_records_of_a_live_producer_are_there_once_although_another_process_
     append(other[0], b"another")
     other[0].roll()
     assert [send(process[0], 0, time=time), send(process[0], 1, time=time)] == [(0, 1), (2, 3)]
-    assert process.seen()[0] == [b"0", b"another", b"1"]
+    assert process.values()[0] == [b"0", b"another", b"1"]
 
 
 def test_a_batch_that_comes_again_is_answered_with_its_first_offsets(folder: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_batch_that_comes_again_is_answered_with_its_first_offsets(folder: Pat
         assert [send(each[0], 0, 3), send(each[0], 3, 2)] == [(0, 3), (3, 5)]
     assert send(other[0], 5) == (5, 6)
     assert send(process[0], 5) == (5, 6)
-    assert process.seen()[0] == [b"%d" % number for number in range(6)]
+    assert process.values()[0] == [b"%d" % number for number in range(6)]
 
 
 def test_gaps_and_old_epochs_are_refused_and_nothing_is_written(folder: Path) -> None:
@@ -76,7 +76,7 @@ def test_gaps_and_old_epochs_are_refused_and_nothing_is_written(folder: Path) ->
     send(other[0], 0, epoch=1)
     with pytest.raises(ProducerFencedError, match="current_epoch=1"):
         send(process[0], 1)
-    assert process.seen()[0] == [b"0", b"0"]
+    assert process.values()[0] == [b"0", b"0"]
 
 
 def test_producers_do_not_mind_each_other_nor_who_has_no_id(folder: Path) -> None:
@@ -98,7 +98,7 @@ def test_several_batches_that_were_appended_together_come_again_together(folder:
         data[place : place + 8] = np.frombuffer(struct.pack(">q", row), np.uint8)
     for again in (process, Process(folder)):
         assert again[0].append(data.copy(), headers.copy())[:2] == (0, 8)
-    assert process.seen()[0] == [b"%d" % number for number in range(8)]
+    assert process.values()[0] == [b"%d" % number for number in range(8)]
 
 
 def by_roll(process: Process) -> None:
@@ -172,7 +172,7 @@ def test_what_a_failed_sync_cut_off_can_be_sent_again(folder: Path) -> None:
         send(process[0], 2)
     assert send(other[0], 2) == (2, 3)
     assert send(process[0], 2) == (2, 3)
-    assert process.seen()[0] == [b"0", b"1", b"2"]
+    assert process.values()[0] == [b"0", b"1", b"2"]
 
 
 def test_what_is_sent_again_is_flushed_though_it_was_there(folder: Path) -> None:

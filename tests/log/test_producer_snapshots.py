@@ -20,7 +20,7 @@ from distlog.core.maintain.merge import merge
 from distlog.core.storage.storage import Storage
 
 
-def kept(process: Process) -> list[str]:
+def remaining_producers(process: Process) -> list[str]:
     """The offsets at which producers were stored, but for those of segments."""
     return sorted(path.stem for path in process.folder(0).glob("0*.snapshot"))
 
@@ -38,12 +38,12 @@ def test_what_is_sent_again_after_its_segment_was_deleted_is_not_appended_again(
     send(process[0], 0, 3, epoch=2)
     delete_all(process)
     assert not list(process.folder(0).glob("*.log"))
-    for each in (process, Process(folder)):
-        assert send(each[0], 0, 3, epoch=2) == (0, 3)
+    for writer in (process, Process(folder)):
+        assert send(writer[0], 0, 3, epoch=2) == (0, 3)
         with pytest.raises(OutOfOrderSequenceError):
-            send(each[0], 4, epoch=2)
+            send(writer[0], 4, epoch=2)
         with pytest.raises(ProducerFencedError):
-            send(each[0], 3, epoch=1)
+            send(writer[0], 3, epoch=1)
     assert send(Process(folder)[0], 3, epoch=2) == (3, 4)
 
 
@@ -99,7 +99,7 @@ def test_vacuum_deletes_what_retention_kept_when_the_log_begins_later_or_the_top
     for number in range(3):
         send(process[0], number)
         delete_all(process)
-    assert kept(process) == ["00000000000000000003"]
+    assert remaining_producers(process) == ["00000000000000000003"]
     topic = process.topic()
     topic.drop()
     topic.vacuum()
@@ -110,11 +110,15 @@ def test_retention_asks_storage_for_nothing_where_no_batch_has_a_producer(tmp_pa
     topic = topic_on(Storage(str(tmp_path / "events")), 1000, {"retention.bytes": 0})
     for first in range(2):
         topic.append(rows(1000, 1, first))
-        counters, before = topic.storage.counters, dataclasses.replace(topic.storage.counters)
+        counters, old_counters = topic.storage.counters, dataclasses.replace(topic.storage.counters)
         assert len(topic.retention().partitions) == 1000
         # the commit alone; what is deleted is from a topic that was here before
-        assert (counters.puts - before.puts, counters.gets, counters.lists) == (1, before.gets, before.lists)
-        assert counters.deletes - before.deletes == 1000
+        assert (counters.puts - old_counters.puts, counters.gets, counters.lists) == (
+            1,
+            old_counters.gets,
+            old_counters.lists,
+        )
+        assert counters.deletes - old_counters.deletes == 1000
 
 
 def test_producers_are_known_when_compaction_empties_the_first_segment_behind_a_retention_cut(tmp_path: Path) -> None:
@@ -161,7 +165,7 @@ def merged(tmp_path: Path) -> Path:
     process.topic().compact()
     process.topic().vacuum()
     states = process.head().partitions
-    assert [[one.is_bundled for one in state.segments] for state in states] == [[True], [True]]
+    assert [[segment.is_bundled for segment in state.segments] for state in states] == [[True], [True]]
     return folder
 
 
@@ -200,11 +204,11 @@ def test_producers_are_known_when_a_restore_moves_the_beginning_back_to_an_earli
     """1. Retention cuts the log twice. 2. Vacuum keeps what it cut off. 3. A restore brings back the second part."""
     folder = tmp_path / "events"
     topic = sent_once(folder, rolls=3)
-    wanted = cut(topic, 1)
-    age(folder, wanted)
+    expected = cut(topic, 1)
+    age(folder, expected)
     cut(topic, 2)
-    assert topic.vacuum().gc_floor == wanted
-    topic.restore(wanted)
+    assert topic.vacuum().gc_floor == expected
+    topic.restore(expected)
     again = Process(folder)
     assert again.head().partitions[0].segments[0].base_offset == 1
     assert send(again[0], 0) == (0, 1)
@@ -247,18 +251,18 @@ def cut_often(folder: Path, *, restored: bool) -> tuple[distlog.Topic, int]:
     else:
         age(folder, topic.version)
         cut(topic, 1)
-    wanted = topic.version
+    version = topic.version
     cut(topic, 2, 3)
-    assert topic.vacuum().gc_floor < wanted
-    return topic, wanted
+    assert topic.vacuum().gc_floor < version
+    return topic, version
 
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_producers_are_known_when_a_version_between_the_gc_floor_and_the_head_is_restored(
     tmp_path: Path, restored: bool
 ) -> None:
-    topic, wanted = cut_often(tmp_path / "events", restored=restored)
-    topic.restore(wanted)
+    topic, expected = cut_often(tmp_path / "events", restored=restored)
+    topic.restore(expected)
     again = Process(tmp_path / "events")
     assert again.head().partitions[0].segments[0].base_offset == 1
     assert send(again[0], 0) == (0, 1)
@@ -268,8 +272,8 @@ def test_producers_are_known_when_a_version_between_the_gc_floor_and_the_head_is
 def test_an_export_of_a_version_between_the_gc_floor_and_the_head_has_its_producers(
     tmp_path: Path, restored: bool
 ) -> None:
-    _, wanted = cut_often(tmp_path / "events", restored=restored)
-    old = distlog.open(str(tmp_path / "events"), version=wanted)
+    _, expected = cut_often(tmp_path / "events", restored=restored)
+    old = distlog.open(str(tmp_path / "events"), version=expected)
     old.export(tmp_path / "kafka")
     adopted = distlog.adopt(tmp_path / "kafka", str(tmp_path / "again")).topics["events"]
     assert send(Process(tmp_path / "again" / "events")[0], 0) == (0, 1), adopted

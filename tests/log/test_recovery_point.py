@@ -71,7 +71,7 @@ def test_a_reader_after_a_power_loss_reads_as_little(
     assert read_bytes[".log"] == 0
     assert tail(process.handle, process.head(), 0) == expected
     assert read_bytes[".log"] == log(folder).stat().st_size - size
-    assert process.seen()[0] == [b"%d" % number for number in range(8)]
+    assert process.values()[0] == [b"%d" % number for number in range(8)]
 
 
 def test_after_a_power_loss_records_without_a_time_age_from_the_sync_that_covered_them(
@@ -88,9 +88,9 @@ def test_after_a_power_loss_records_without_a_time_age_from_the_sync_that_covere
     process.close()
     rebooted()
     process = Process(tmp_path / "events", clock=clock)
-    found = tail(process.handle, process.head(), 0)
-    assert found is not None
-    assert (found.next_offset, found.created_ms) == (2, clock.now_ms)
+    log_tail = tail(process.handle, process.head(), 0)
+    assert log_tail is not None
+    assert (log_tail.next_offset, log_tail.created_ms) == (2, clock.now_ms)
 
 
 @pytest.mark.parametrize("preallocate", [False, True])
@@ -111,25 +111,25 @@ def test_after_a_clean_end_nothing_of_the_log_is_read(
     read_bytes.clear()
     assert process[0].end() == (8, 8)
     assert read_bytes[".log"] <= room
-    assert process.seen()[0] == [b"%d" % number for number in range(8)]
+    assert process.values()[0] == [b"%d" % number for number in range(8)]
 
 
 def test_a_clean_end_is_noted_once(tmp_path: Path) -> None:
     folder, calls = new_topic(tmp_path / "events", **SETTINGS), FailingCalls()
     process = Process(folder, calls=calls)
     process[0].checkpoint()
-    assert calls.made == []
+    assert calls.calls_made == []
     append(process[0], b"a")
-    del calls.made[:]
+    del calls.calls_made[:]
     process[0].checkpoint()
     # the log, two indexes, the page
-    assert calls.made == ["fsync"] * 4
+    assert calls.calls_made == ["fsync"] * 4
     process[0].checkpoint()
     Process(folder, calls=calls)[0].checkpoint()
-    assert calls.made == ["fsync"] * 4
+    assert calls.calls_made == ["fsync"] * 4
     append(process[0], b"b")
     process[0].flush()
-    del calls.made[:]
+    del calls.calls_made[:]
     process[0].checkpoint()
     # not the log again
-    assert calls.made == ["fsync"] * 3
+    assert calls.calls_made == ["fsync"] * 3

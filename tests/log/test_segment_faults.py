@@ -115,11 +115,11 @@ def test_a_sync_that_failed_is_not_tried_again(tmp_path: Path) -> None:
     calls.fail("fsync", code=errno.EIO)
     with pytest.raises(StorageError, match="cannot sync"):
         segment.flush()
-    made = calls.made.count("fsync")
+    syncs = calls.calls_made.count("fsync")
     for change in (segment.flush, segment.seal, lambda: append(segment, records(3))):
         with pytest.raises(StorageError, match="a sync failed"):
             change()
-    assert calls.made.count("fsync") == made
+    assert calls.calls_made.count("fsync") == syncs
     assert segment.state.flushed_offset == 2
     segment.drop_unflushed(none_open())
     assert segment.seal().next_offset == 2

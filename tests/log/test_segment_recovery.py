@@ -44,17 +44,17 @@ LOGS = sorted([*(DATA / "kafka-4.1" / "first").rglob("*.log"), *(DATA / "kafka-4
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_recovery_mends_a_damaged_index(tmp_path: Path, suffix: str) -> None:
     state = filled(tmp_path)
-    before = files(tmp_path)
+    old_files = files(tmp_path)
     path = tmp_path / f"{0:020d}{suffix}"
-    path.write_bytes(before[suffix][:5] + bytes(range(200)) + before[suffix][205:])
+    path.write_bytes(old_files[suffix][:5] + bytes(range(200)) + old_files[suffix][205:])
     segment = reopened(tmp_path, state, index_interval_bytes=0)
     segment.recover(none_open())
     assert segment.state == state
-    assert files(tmp_path) == before
+    assert files(tmp_path) == old_files
     for offset in range(100):
-        place, found = segment.translate_offset(offset), segment.find_offset_by_timestamp(10 * offset)
-        assert place is not None
-        assert (place.base_offset, found) == (offset, offset)
+        position, location = segment.translate_offset(offset), segment.find_offset_by_timestamp(10 * offset)
+        assert position is not None
+        assert (position.base_offset, location) == (offset, offset)
 
 
 def test_a_segment_of_which_nothing_is_known_is_recovered_to_what_its_appends_said(tmp_path: Path) -> None:
@@ -72,22 +72,22 @@ def test_the_indexes_of_a_recovered_log_are_those_that_the_broker_wrote(tmp_path
     shutil.copy(log, tmp_path)
     segment = found_again(tmp_path, int(log.stem), index_interval_bytes=BROKER_INTERVAL)
     transactions = none_open()
-    for before in sorted(log.parent.glob("*.log")):
-        if before < log:
-            transactions = _after(before, transactions)
+    for earlier in sorted(log.parent.glob("*.log")):
+        if earlier < log:
+            transactions = _after(earlier, transactions)
     segment.recover(transactions)
     assert segment.size == log.stat().st_size
     segment.seal()
-    found = files(tmp_path, log.stem)
+    contents = files(tmp_path, log.stem)
     for suffix in (".index", ".timeindex", ".txnindex"):
         kafka = log.with_suffix(suffix)
         written = kafka.read_bytes() if kafka.exists() else b""
         if log.parent.parent.name == "crashed":
             # the last entry comes, and the zeros behind all go, when a segment is sealed, and this one was not
             written = written.rstrip(b"\0")
-            assert found.get(suffix, b"").startswith(written)
+            assert contents.get(suffix, b"").startswith(written)
         else:
-            assert found.get(suffix, b"") == written
+            assert contents.get(suffix, b"") == written
 
 
 def _after(log: Path, transactions: OpenTransactions) -> OpenTransactions:
@@ -145,8 +145,8 @@ def test_a_damaged_batch_ends_the_log_before_it(tmp_path: Path, damaged: int) ->
     if damaged < 19:
         with pytest.raises(DamagedLogError, match="distlog repair") as raised:
             segment.recover(none_open())
-        place = {"position": damaged * size, "offset": damaged, "sound_offset": damaged + 1}
-        assert place.items() <= raised.value.details.items()
+        details = {"position": damaged * size, "offset": damaged, "sound_offset": damaged + 1}
+        assert details.items() <= raised.value.details.items()
         assert path.read_bytes() == data
         assert found_again(tmp_path).look_through(none_open()).next_offset == damaged
         return
@@ -170,22 +170,22 @@ def test_a_batch_that_is_out_of_order_ends_the_log_before_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("from_start", [False, True])
 def test_a_torn_end_goes_wherever_it_is_torn(tmp_path: Path, from_start: bool) -> None:
     first, last = records(0, [b"first"]) + records(1), [records(2, [b"x"]), records(3, [b"y", b"z"]), records(5)]
-    whole = first + b"".join(last)
+    content = first + b"".join(last)
     ends = np.cumsum([len(first), *map(len, last)]).tolist()
     # at and around each end, and every third byte between
-    near = {end + beside for end in ends for beside in (-1, 0, 1)}
-    for cut in sorted({*range(len(first), len(whole), 3), *near} & {*range(len(first), len(whole) + 1)}):
+    near = {end + number for end in ends for number in (-1, 0, 1)}
+    for cut in sorted({*range(len(first), len(content), 3), *near} & {*range(len(first), len(content) + 1)}):
         folder = tmp_path / str(cut)
         segment = new_segment(folder, index_interval_bytes=0)
         append(segment, records(0, [b"first"]), records(1))
         path = folder / f"{0:020d}.log"
-        path.write_bytes(whole[:cut])
+        path.write_bytes(content[:cut])
         assert segment.unknown_bytes() == cut - len(first)
-        kept = max(end for end in ends if end <= cut)
+        kept_end = max(end for end in ends if end <= cut)
         segment.recover(none_open()) if from_start else segment.recover_tail(none_open())
-        assert path.read_bytes() == whole[:kept]
+        assert path.read_bytes() == content[:kept_end]
         expected = new_segment(folder / "expected", index_interval_bytes=0)
-        for data in (records(0, [b"first"]), records(1), *last[: ends.index(kept)]):
+        for data in (records(0, [b"first"]), records(1), *last[: ends.index(kept_end)]):
             append(expected, data)
         assert segment.state == expected.state
         assert files(folder) == files(folder / "expected")

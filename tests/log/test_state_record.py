@@ -34,10 +34,10 @@ def test_a_record_of_another_boot_is_none(rebooted: Callable[[], None]) -> None:
     assert StateRecord.unpack(data) is None
 
 
-@pytest.mark.parametrize(("place", "value"), [(0, 1), (1, 5), (1, 255), (34, 0xFF), (34, ord("/"))], ids=str)
-def test_a_record_of_another_version_status_or_stem_is_none(place: int, value: int) -> None:
+@pytest.mark.parametrize(("index", "value"), [(0, 1), (1, 5), (1, 255), (34, 0xFF), (34, ord("/"))], ids=str)
+def test_a_record_of_another_version_status_or_stem_is_none(index: int, value: int) -> None:
     data = bytearray(RECORD.pack())
-    data[place] = value
+    data[index] = value
     assert StateRecord.unpack(bytes(data)) is None
 
 
@@ -56,11 +56,11 @@ def test_anything_else_is_none_and_no_error(data: bytes | None) -> None:
 
 
 @given(st.integers(0, RECORD_BYTES - 1), st.integers(0, 255))
-def test_a_byte_that_changed_is_no_error(place: int, value: int) -> None:
+def test_a_byte_that_changed_is_no_error(index: int, value: int) -> None:
     data = bytearray(RECORD.pack())
-    data[place] = value
-    found = StateRecord.unpack(bytes(data))
-    assert found is None or found.status == PageStatus.NONE or found.pack() == data
+    data[index] = value
+    record = StateRecord.unpack(bytes(data))
+    assert record is None or record.status == PageStatus.NONE or record.pack() == data
 
 
 def test_the_state_counts_for_the_segment_that_the_commit_log_says() -> None:

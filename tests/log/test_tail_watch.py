@@ -44,7 +44,7 @@ def write(topic: Topic, partition: int) -> None:
         writer.append(b"", partition=partition)
 
 
-def test_an_append_in_place_is_seen_once(topic: Topic) -> None:
+def test_a_direct_append_is_seen_once(topic: Topic) -> None:
     write(topic, 0)
     write(topic, 2)
     watch = TailWatch(topic.handle)

@@ -24,10 +24,10 @@ from distlog.core.topic import Topic
 
 @pytest.fixture
 def process(tmp_path: Path) -> Process:
-    found = Process(new_topic(tmp_path / "events", partitions=2, internal_segment_bytes=1 << 20))
+    new_process = Process(new_topic(tmp_path / "events", partitions=2, internal_segment_bytes=1 << 20))
     for number in range(5):
-        append(found[0], b"%d" % number, time=NOW + number)
-    return found
+        append(new_process[0], b"%d" % number, time=NOW + number)
+    return new_process
 
 
 def page_of(process: Process) -> Path:
@@ -48,7 +48,7 @@ def test_the_tail_is_the_last_segment(process: Process) -> None:
     process[0].roll()
     append(process[0], b"5")
     state = with_tails(process.handle, process.head()).partitions[0]
-    assert [(each.base_offset, each.next_offset, each.is_active) for each in state.segments] == [
+    assert [(segment.base_offset, segment.next_offset, segment.is_active) for segment in state.segments] == [
         (0, 5, False),
         (5, 6, True),
     ]
@@ -70,8 +70,8 @@ def test_a_snapshot_with_tails_stays_at_its_moment(process: Process) -> None:
 
 
 def test_a_snapshot_with_tails_is_copied_with_them(process: Process) -> None:
-    seen = with_tails(process.handle, process.head())
-    for copied in (pickle.loads(pickle.dumps(seen)), copy.copy(seen)):
+    tails = with_tails(process.handle, process.head())
+    for copied in (pickle.loads(pickle.dumps(tails)), copy.copy(tails)):
         assert copied.partitions[0].segments[-1].is_active
 
 
@@ -117,9 +117,9 @@ def test_where_the_page_does_not_check_the_log_is_walked(process: Process, damag
     process.close()
     damage(page_of(process))
     assert tail(process.handle, process.head(), 0) == expected
-    before = sorted(os.listdir(page_of(process).parent))
-    assert Process(Path(process.handle.storage.url)).seen()[0] == [b"%d" % number for number in range(5)]
-    assert sorted(os.listdir(page_of(process).parent)) == before
+    old_names = sorted(os.listdir(page_of(process).parent))
+    assert Process(Path(process.handle.storage.url)).values()[0] == [b"%d" % number for number in range(5)]
+    assert sorted(os.listdir(page_of(process).parent)) == old_names
 
 
 def test_a_page_of_another_boot_is_not_believed(
@@ -130,10 +130,10 @@ def test_a_page_of_another_boot_is_not_believed(
     assert tail(process.handle, process.head(), 0) == expected
     assert walks == []
     rebooted()
-    found = tail(process.handle, process.head(), 0)
-    assert found
+    log_tail = tail(process.handle, process.head(), 0)
+    assert log_tail
     assert expected
-    assert (found.crc32c, found.next_offset, len(walks)) == (expected.crc32c, 5, 1)
+    assert (log_tail.crc32c, log_tail.next_offset, len(walks)) == (expected.crc32c, 5, 1)
 
 
 def test_a_segment_that_was_sealed_since_is_walked_for_who_does_not_know(
@@ -144,8 +144,8 @@ def test_a_segment_that_was_sealed_since_is_walked_for_who_does_not_know(
     commit_sealed(process)
     append(process[0], b"6")
     walks = walked(monkeypatch)
-    found = tail(process.handle, head, 0)
-    assert (found and found.next_offset, len(walks)) == (6, 1)
+    log_tail = tail(process.handle, head, 0)
+    assert (log_tail and log_tail.next_offset, len(walks)) == (6, 1)
 
 
 def test_a_walk_stops_before_a_torn_batch_and_cuts_nothing(process: Process) -> None:
@@ -153,9 +153,9 @@ def test_a_walk_stops_before_a_torn_batch_and_cuts_nothing(process: Process) -> 
     (log,) = page_of(process).parent.glob("*.log")
     torn = log.read_bytes()[:-3]
     log.write_bytes(torn)
-    found = tail(process.handle, process.head(), 0)
-    assert found
-    assert found.next_offset == 4
+    log_tail = tail(process.handle, process.head(), 0)
+    assert log_tail
+    assert log_tail.next_offset == 4
     assert log.read_bytes() == torn
 
 
@@ -163,23 +163,23 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The segments whose logs are walked from now on."""
     walks, real = list[str](), ReadableSegment.look_through
     monkeypatch.setattr(
-        ReadableSegment, "look_through", lambda self, *given: (walks.append(self.stem), real(self, *given))[1]
+        ReadableSegment, "look_through", lambda self, *arguments: (walks.append(self.stem), real(self, *arguments))[1]
     )
     return walks
 
 
 def test_a_reader_needs_no_right_to_write(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened, real = list[int](), os.open
+    opens, real = list[int](), os.open
 
-    def watched(path: str, flags: int, *rest: Any, **named: Any) -> int:
-        opened.append(flags)
-        return real(path, flags, *rest, **named)
+    def watched(path: str, flags: int, *arguments: Any, **named: Any) -> int:
+        opens.append(flags)
+        return real(path, flags, *arguments, **named)
 
     monkeypatch.setattr(os, "open", watched)
     page_of(process).unlink()
     assert tail(process.handle, process.head(), 0)
-    assert opened
-    assert not any(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) for flags in opened)
+    assert opens
+    assert not any(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) for flags in opens)
 
 
 def test_the_table_of_segments_tells_which_still_grow(process: Process) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from partition_logs import Process, append, new_topic
-from transacting import Sender, committed, seen
+from transacting import Sender, committed, values_seen
 
 import distlog
 from distlog.core.errors import DistlogError
@@ -58,12 +58,12 @@ def test_work_on_the_segments_of_an_open_transaction_changes_nothing_of_its_end(
     (sender.commit if commits else sender.abort)()
     append(Process(folder)[0], b"5")
     work(Process(folder).topic())
-    rest = [b"a", b"3", b"4", b"b", b"c", b"5"] if commits else [b"3", b"4", b"5"]
-    assert committed(folder)[0] == [b"1", b"2", *rest]
+    remaining = [b"a", b"3", b"4", b"b", b"c", b"5"] if commits else [b"3", b"4", b"5"]
+    assert committed(folder)[0] == [b"1", b"2", *remaining]
     assert Process(folder).anomalies() == ()
     for path in folder.glob("events-0/*.snapshot"):
         path.unlink()
-    assert committed(folder)[0] == [b"1", b"2", *rest]
+    assert committed(folder)[0] == [b"1", b"2", *remaining]
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -162,5 +162,5 @@ def test_an_export_with_a_transaction_open_goes_on_with_its_end(folder: Path, tm
     append(Process(folder)[0], b"2")
     process.topic().refresh().export(target)
     (copy,) = distlog.adopt(target, str(tmp_path / "copies")).topics.values()
-    assert seen(copy)[0] == ([b"1", b"a", b"b", b"2"] if commits else [b"1", b"2"])
+    assert values_seen(copy)[0] == ([b"1", b"a", b"b", b"2"] if commits else [b"1", b"2"])
     assert copy.verify().anomalies == ()

@@ -14,7 +14,7 @@ import pytest
 from active_segments import FailingCalls
 from partition_logs import Process, append, commit_sealed
 from topics import NOW
-from transacting import Sender, committed, seen
+from transacting import Sender, committed, values_seen
 
 from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.errors import InvalidRecordError
@@ -33,14 +33,14 @@ def index(process: Process, partition: int = 0) -> list[tuple[int, int, int]]:
     active = process.head().partitions[partition].active
     assert active
     path = process.folder(partition) / f"{active.stem}.txnindex"
-    found = decode_transactions(path.read_bytes() if path.exists() else b"", path.name, 0)
-    return [(each.first_offset, each.last_offset, each.last_stable_offset) for each in found]
+    transactions = decode_transactions(path.read_bytes() if path.exists() else b"", path.name, 0)
+    return [(entry.first_offset, entry.last_offset, entry.last_stable_offset) for entry in transactions]
 
 
 def unstable(process: Process, partition: int = 0) -> int:
-    found = tail(process.handle, process.head(), partition)
-    assert found
-    return found.first_unstable_offset
+    log_tail = tail(process.handle, process.head(), partition)
+    assert log_tail
+    return log_tail.first_unstable_offset
 
 
 def stable_end(process: Process) -> int:
@@ -103,7 +103,11 @@ def test_the_index_of_a_sealed_segment_is_that_of_its_markers(folder: Path) -> N
     sender.abort()
     process[0].roll()
     segments = process.head().partitions[0].segments
-    assert [(each.txn_index_bytes, each.first_unstable_offset) for each in segments] == [(0, 0), (0, 0), (34, -1)]
+    assert [(segment.txn_index_bytes, segment.first_unstable_offset) for segment in segments] == [
+        (0, 0),
+        (0, 0),
+        (34, -1),
+    ]
     assert committed(folder)[0] == []
     assert Process(folder).anomalies() == ()
 
@@ -189,12 +193,12 @@ def test_a_marker_that_a_failed_sync_cut_off_is_appended_again(folder: Path, is_
     state = topic.live_snapshot.partitions[0]
     assert (aborted_transactions(topic.reader, state, 0), last_stable_offset(topic.reader, state)) == ([], 0)
     append(process[0], b"b")
-    assert seen(process.topic()) == {0: []}
+    assert values_seen(process.topic()) == {0: []}
     end()
     assert committed(folder)[0] == ([b"a", b"b"] if is_committed else [b"b"])
     topic = Process(folder).topic()
-    found = aborted_transactions(topic.reader, topic.live_snapshot.partitions[0], 0)
-    assert [(each.first_offset, each.last_offset) for each in found] == [(0, 2)] * (not is_committed)
+    aborted = aborted_transactions(topic.reader, topic.live_snapshot.partitions[0], 0)
+    assert [(entry.first_offset, entry.last_offset) for entry in aborted] == [(0, 2)] * (not is_committed)
     assert Process(folder).anomalies() == ()
 
 

@@ -95,10 +95,10 @@ def test_retention_that_has_done_its_work_does_nothing_more(tmp_path: Path) -> N
 def test_segments_below_the_log_start_go(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.fill(3)
-    for start, left in ((1, 3), (6, 2), (15, 0)):
+    for start, count in ((1, 3), (6, 2), (15, 0)):
         log.now.delete_records({0: start})
         log.now.retention()
-        assert (log.bounds, log.segments) == ((start, 15), left)
+        assert (log.bounds, log.segments) == ((start, 15), count)
     assert append(log[0], b"next") == (15, 16)
 
 

@@ -108,7 +108,7 @@ def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
     folder = after_a_power_loss(work, seed, tmp_path, monkeypatch)
     rebooted()
     after = Process(folder)
-    assert after.seen()[0] == [b"a", b"b" * 20_000, b"c"]
+    assert after.values()[0] == [b"a", b"b" * 20_000, b"c"]
     append(after[0], b"d")
     assert after.anomalies() == ()
 
@@ -123,7 +123,7 @@ def test_a_sync_that_fails_while_another_process_seals_is_no_loss(
         appended = process[0].append(*encoded(b"a"))
         real = os.fsync
 
-        def told_late(file: int) -> None:
+        def sync_late(file: int) -> None:
             """The kernel tells the error to this process; another one seals before it can do anything."""
             try:
                 real(file)
@@ -131,7 +131,7 @@ def test_a_sync_that_fails_while_another_process_seals_is_no_loss(
                 patches.setattr(os, "fsync", real)
                 other[0].roll()
 
-        patches.setattr(os, "fsync", told_late)
+        patches.setattr(os, "fsync", sync_late)
         disk.failing_syncs = 1
         process[0].flush(appended)
         process.close()
@@ -139,7 +139,7 @@ def test_a_sync_that_fails_while_another_process_seals_is_no_loss(
         disk.after_power_loss(tmp_path / "after")
         disk.close()
     rebooted()
-    assert Process(tmp_path / "after" / "events").seen()[0] == [b"a"]
+    assert Process(tmp_path / "after" / "events").values()[0] == [b"a"]
 
 
 def no_device(file: int) -> None:
@@ -151,7 +151,7 @@ def lost_after(work: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     process, waiting = Process(folder), Process(folder)
     append(process[0], b"a")
     process[0].flush()
-    lost = waiting[0].append(*encoded(b"b"))
+    lost_end = waiting[0].append(*encoded(b"b"))
     with monkeypatch.context() as patches:
         patches.setattr(os, "fsync", no_device)
         DiesUntold(patches).end(ENDS[work], process)
@@ -160,18 +160,18 @@ def lost_after(work: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     with log.open("r+b") as file:
         file.seek(-BATCH_BYTES, os.SEEK_END)
         file.write(bytes(BATCH_BYTES))
-    return waiting, lost
+    return waiting, lost_end
 
 
 @pytest.mark.parametrize("work", ["a flush", "a roll"])
 def test_what_the_kernel_no_longer_has_is_lost_for_all(
     work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting, lost = lost_after(work, new_topic(tmp_path / "events"), monkeypatch)
+    waiting, lost_end = lost_after(work, new_topic(tmp_path / "events"), monkeypatch)
     with pytest.raises(LostRecordsError):
-        waiting[0].flush(lost)
+        waiting[0].flush(lost_end)
     append(waiting[0], b"c")
-    assert waiting.seen()[0] == [b"a", b"c"]
+    assert waiting.values()[0] == [b"a", b"c"]
     assert waiting.anomalies() == ()
 
 
@@ -195,10 +195,10 @@ def test_what_nobody_had_open_when_the_kernel_failed_to_write_it_does_not_take_l
         ENDS.get(work, lambda _: None)(other)
         append(other[0], b"c")
         other[0].flush()
-    if b"c" not in other.seen()[0]:
+    if b"c" not in other.values()[0]:
         append(other[0], b"c")
         other[0].flush()
-    assert other.seen()[0] == [b"a", b"c"]
+    assert other.values()[0] == [b"a", b"c"]
     assert other.anomalies() == ()
 
 
@@ -219,7 +219,7 @@ def test_what_a_seal_let_go_of_on_a_full_disk_is_looked_at_before_it_counts_as_f
     process = Process(folder, calls=calls)
     append(process[0], b"a")
     process[0].flush()
-    lost = process[0].append(*encoded(b"b"))
+    lost_end = process[0].append(*encoded(b"b"))
     calls.is_full = True
     with pytest.raises(StorageFullError):
         append(process[0], b"c", time=NOW + 10_000)
@@ -230,9 +230,9 @@ def test_what_a_seal_let_go_of_on_a_full_disk_is_looked_at_before_it_counts_as_f
         file.seek(-BATCH_BYTES, os.SEEK_END)
         file.write(bytes(BATCH_BYTES))
     with pytest.raises(LostRecordsError):
-        process[0].flush(lost)
+        process[0].flush(lost_end)
     append(process[0], b"c")
-    assert process.seen()[0] == [b"a", b"c"]
+    assert process.values()[0] == [b"a", b"c"]
     assert process.anomalies() == ()
 
 
@@ -252,15 +252,15 @@ def test_what_others_left_unflushed_is_read_once_by_who_opens_it_later(
     with FileLock(str(folder / "events-0" / ".flush")).held() if is_busy else nullcontext():
         append(process[0], b"b")
     for _ in range(3):
-        written = calls.made.count("pwrite")
+        written = calls.calls_made.count("pwrite")
         process[0].flush()
-        assert calls.made.count("pwrite") == written
+        assert calls.calls_made.count("pwrite") == written
         append(process[0], b"c")
     assert len([path for path in read if path.endswith(".log")]) == 1
 
 
 @pytest.mark.parametrize("work", ["a checkpoint", "a roll"])
-def test_indexes_that_the_kernel_no_longer_has_are_made_anew(
+def test_indexes_that_the_kernel_forgot_are_rebuilt(
     work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = new_topic(tmp_path / "events")
@@ -276,5 +276,5 @@ def test_indexes_that_the_kernel_no_longer_has_are_made_anew(
     other = Process(folder)
     append(other[0], b"4", time=NOW + 4)
     other[0].roll()
-    assert other.seen()[0] == [b"0", b"1", b"2", b"3", b"4"]
+    assert other.values()[0] == [b"0", b"1", b"2", b"3", b"4"]
     assert other.anomalies() == ()

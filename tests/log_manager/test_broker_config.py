@@ -32,7 +32,7 @@ def test_the_intervals_have_kafkas_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("settings", "expected"),
     [
         ({"log_retention_hours": 2}, 2 * HOUR_MS),
         ({"log_retention_hours": 2, "log_retention_minutes": "3"}, 180_000),
@@ -41,12 +41,12 @@ def test_the_intervals_have_kafkas_defaults() -> None:
         ({"log_retention_minutes": -1}, -1),
     ],
 )
-def test_the_smaller_unit_of_a_time_counts(given: dict[str, object], expected: int) -> None:
-    assert defaults(**given) == {"retention.ms": expected}
+def test_the_smaller_unit_of_a_time_counts(settings: dict[str, object], expected: int) -> None:
+    assert defaults(**settings) == {"retention.ms": expected}
 
 
 def test_broker_settings_are_topic_settings_under_other_names() -> None:
-    found = defaults(
+    settings = defaults(
         log_segment_bytes=2 << 20,
         log_roll_hours=1,
         log_roll_jitter_ms=5,
@@ -58,7 +58,7 @@ def test_broker_settings_are_topic_settings_under_other_names() -> None:
         log_segment_delete_delay_ms=8,
         message_max_bytes=9,
     )
-    config = TopicConfig.parse(found)
+    config = TopicConfig.parse(settings)
     assert (config.segment_bytes, config.segment_ms, config.segment_jitter_ms) == (2 << 20, HOUR_MS, 5)
     assert (config.index_interval_bytes, config.segment_index_bytes, config.cleanup_policy) == (1, 100, "compact")
     assert (config.message_timestamp_type, config.flush_messages) == ("LogAppendTime", 7)
@@ -76,7 +76,7 @@ def test_what_a_server_properties_has_besides_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"log.retention.hour": 1}, "unknown setting log.retention.hour; did you mean log.retention.hours?"),
         ({"log.zzz": 1}, "unknown setting log.zzz; known are"),
@@ -97,6 +97,6 @@ def test_what_a_server_properties_has_besides_is_ignored() -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_refused_by_its_own_name(given: dict[str, Any], message: str) -> None:
+def test_a_wrong_setting_is_refused_by_its_own_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=re.escape(message)):
-        BrokerConfig.parse(given)
+        BrokerConfig.parse(settings)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from addresses import Address
 from left_transactions import TIME_MS, left_log_dir, plain
-from managed import MINUTE, Managed, create, done, errors
+from managed import MINUTE, Managed, create, effects, errors
 from raw_batches import batch, record
 from topics import NOW, Clock, contents, values
 
@@ -62,14 +62,14 @@ def test_the_dirtiest_topic_is_cleaned_first_and_a_clean_one_not_at_all(
     ]
     managed = Managed(tmp_path)
     order = cleaned_order(monkeypatch)
-    run = done(managed.after(minutes=1), "log-cleaner")
+    run = effects(managed.after(minutes=1), "log-cleaner")
     assert order == [("most", 0), ("half", 0)]
     assert (run["cleaned_partitions"], run["deleted_records"]) == (2, 480)
     assert len(contents_by_key(topics[0])) == 40
     assert len(contents_by_key(topics[1])) == 10
     assert topics[2].refresh().scan().count() == 100
     assert managed.manager.errors == {}
-    assert done(managed.after(minutes=1), "log-cleaner") == {}
+    assert effects(managed.after(minutes=1), "log-cleaner") == {}
 
 
 def test_the_dirtiest_partition_of_all_topics_is_cleaned_first(
@@ -85,7 +85,7 @@ def test_the_dirtiest_partition_of_all_topics_is_cleaned_first(
             topic.append(keyed(range(records), 100), partition=partition)
         topic.alter_config({"min.cleanable.dirty.ratio": 0.2})
     order, managed = cleaned_order(monkeypatch), Managed(tmp_path)
-    assert done(managed.after(minutes=1), "log-cleaner")["cleaned_partitions"] == 4
+    assert effects(managed.after(minutes=1), "log-cleaner")["cleaned_partitions"] == 4
     # 10 and 20 of 100 are below the ratio
     assert order == [("a", 1), ("b", 0), ("b", 2), ("a", 0)]
 
@@ -94,18 +94,18 @@ def test_a_partition_that_cannot_be_cleaned_keeps_none_of_its_topics_others_dirt
     topic = create(tmp_path, "clicks", 3, cleanup_policy="compact")
     for partition in range(3):
         topic.append(keyed(range(90), 10), partition=partition)
-    logs = [Path(topic.storage.local_path(topic.reader.name(each.segments[-1], ".log"))) for each in _states(topic)]
-    whole = [log.read_bytes() for log in logs]
+    logs = [Path(topic.storage.local_path(topic.reader.name(state.segments[-1], ".log"))) for state in _states(topic)]
+    contents = [log.read_bytes() for log in logs]
     for log in logs[:2]:
         log.write_bytes(log.read_bytes()[:100])
     managed = Managed(tmp_path)
     runs = managed.after(minutes=1)
-    assert done(runs, "log-cleaner")["cleaned_partitions"] == 1
+    assert effects(runs, "log-cleaner")["cleaned_partitions"] == 1
     error = errors(runs, "log-cleaner")[topic.url]
     assert re.findall(r"cannot clean partition (\d)", error) == ["0", "1"]
     topic.append(keyed(range(90), 10), partition=2)
-    assert done(managed.after(minutes=1), "log-cleaner")["cleaned_partitions"] == 1
-    for log, data in zip(logs, whole, strict=True):
+    assert effects(managed.after(minutes=1), "log-cleaner")["cleaned_partitions"] == 1
+    for log, data in zip(logs, contents, strict=True):
         if log.exists():
             log.write_bytes(data)
     managed.after(minutes=6)
@@ -118,16 +118,16 @@ def _states(topic: Topic) -> Sequence[PartitionState]:
 
 def contents_by_key(topic: Topic) -> dict[bytes, bytes]:
     table = topic.refresh().scan().to_table()
-    found = dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
-    assert len(found) == table.num_rows
-    return found
+    pairs = dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
+    assert len(pairs) == table.num_rows
+    return pairs
 
 
 def test_what_is_past_max_compaction_lag_is_cleaned_however_little_it_is(tmp_path: Path) -> None:
     topic = compacted(tmp_path, "clicks", 100, 10, max_compaction_lag_ms=HOUR_MS)
     managed = Managed(tmp_path)
-    assert done(managed.after(minutes=59), "log-cleaner") == {}
-    assert done(managed.after(minutes=2), "log-cleaner")["cleaned_partitions"] == 1
+    assert effects(managed.after(minutes=59), "log-cleaner") == {}
+    assert effects(managed.after(minutes=2), "log-cleaner")["cleaned_partitions"] == 1
     assert len(contents_by_key(topic)) == 100
 
 
@@ -144,10 +144,10 @@ def test_a_look_at_a_compacted_topic_is_one_get_and_at_any_other_none(memory_url
     managed = Managed(memory_url.url)
     managed.after(minutes=0.5)
     counters = managed.manager.topic("a").storage.counters
-    before = dataclasses.asdict(counters)
+    old_fields = dataclasses.asdict(counters)
     assert [run.task for run in managed.after(minutes=0.25)] == ["log-cleaner"]
     after = dataclasses.asdict(counters)
-    assert {name: after[name] - before[name] for name in after if after[name] != before[name]} == {"gets": 2}
+    assert {name: after[name] - old_fields[name] for name in after if after[name] != old_fields[name]} == {"gets": 2}
 
 
 def test_the_brokers_ratio_is_for_topics_without_one(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_the_brokers_ratio_is_for_topics_without_one(tmp_path: Path) -> None:
     topic.append(keyed(range(10)))
     topic.compact()
     topic.append(keyed(range(8)))
-    assert done(Managed(tmp_path).after(minutes=1), "log-cleaner") == {}
+    assert effects(Managed(tmp_path).after(minutes=1), "log-cleaner") == {}
     managed = Managed(tmp_path, log_cleaner_min_cleanable_ratio=0.1)
-    assert done(managed.after(minutes=1), "log-cleaner")["deleted_records"] == 8
+    assert effects(managed.after(minutes=1), "log-cleaner")["deleted_records"] == 8
 
 
 @pytest.mark.parametrize("minutes", [4, -60])
@@ -165,20 +165,20 @@ def test_a_topic_that_cannot_be_cleaned_is_put_aside_and_tried_again(tmp_path: P
     bad, good = (compacted(tmp_path, name, 10, 90) for name in ("bad", "good"))
     segment = bad.refresh().snapshot.partitions[0].segments[-1]
     log = Path(bad.storage.local_path(bad.reader.name(segment, ".log")))
-    whole = log.read_bytes()
-    log.write_bytes(whole[:100] + b"\0\0\0\0" + whole[104:])
+    content = log.read_bytes()
+    log.write_bytes(content[:100] + b"\0\0\0\0" + content[104:])
     managed = Managed(tmp_path)
     runs = managed.after(minutes=1)
     assert list(errors(runs, "log-cleaner")) == [bad.url]
-    assert done(runs, "log-cleaner")["cleaned_partitions"] == 1
+    assert effects(runs, "log-cleaner")["cleaned_partitions"] == 1
     assert len(contents_by_key(good)) == 10
-    log.write_bytes(whole)
+    log.write_bytes(content)
     runs = managed.after(minutes=1)
     assert list(errors(runs, "log-cleaner")) == [bad.url]
     managed.clock.now_ms += minutes * MINUTE
     managed.runs.clear()
     managed.manager.run_once()
-    assert done(managed.runs, "log-cleaner")["cleaned_partitions"] == 1
+    assert effects(managed.runs, "log-cleaner")["cleaned_partitions"] == 1
     assert (len(contents_by_key(bad)), managed.manager.errors) == (10, {})
 
 
@@ -203,14 +203,14 @@ def test_small_segments_are_merged_at_the_retention_interval(tmp_path: Path) -> 
     for number in range(8):
         topic.append(values([number]), partition=number % 2)
     managed = Managed(tmp_path)
-    assert done(managed.after(minutes=1), "segment-merge") == {
+    assert effects(managed.after(minutes=1), "segment-merge") == {
         "merged_segments": 8,
         "segments_made": 2,
         "merged_bytes": int(topic.snapshot.partitions[0].segments.log_bytes.sum()) * 2,
     }
     assert contents(topic.refresh()) == {0: [b"v0", b"v2", b"v4", b"v6"], 1: [b"v1", b"v3", b"v5", b"v7"]}
     version = topic.version
-    assert done(managed.after(minutes=5), "segment-merge") == {}
+    assert effects(managed.after(minutes=5), "segment-merge") == {}
     assert topic.refresh().version == version
 
 
@@ -233,5 +233,5 @@ def test_how_long_the_last_batch_of_a_silent_producer_is_kept_is_a_setting(
     clock = Clock()
     clock.now_ms = TIME_MS + 1000 - MINUTE
     managed = Managed(tmp_path / "root", clock=clock, producer_id_expiration_ms=limit_ms)
-    assert done(managed.after(minutes=1), "log-cleaner")["deleted_records"] == 1
+    assert effects(managed.after(minutes=1), "log-cleaner")["deleted_records"] == 1
     assert len(read_headers(bytes(topic.refresh().read(0, 0)))) == kept_batches

@@ -84,13 +84,13 @@ def test_a_bad_topic_does_not_stop_the_others_and_is_tried_again(tmp_path: Path)
     for name in ("bad", "good"):
         create(tmp_path, name)
     commit = tmp_path / "bad" / "_commits" / f"{0:020}.json"
-    whole = commit.read_bytes()
-    commit.write_bytes(whole[:-5])
+    content = commit.read_bytes()
+    commit.write_bytes(content[:-5])
     managed = Managed(tmp_path)
     assert managed.names() == ["good"]
     assert list(errors(managed.runs, "load-logs")) == [f"{tmp_path}/bad"]
     assert "commit" in managed.manager.errors["load-logs"][f"{tmp_path}/bad"]
-    commit.write_bytes(whole)
+    commit.write_bytes(content)
     managed.after(minutes=1)
     assert (managed.names(), managed.manager.errors) == (["bad", "good"], {})
 

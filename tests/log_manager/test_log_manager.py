@@ -137,13 +137,13 @@ def test_the_metrics_tell_of_partitions_and_tasks(tmp_path: Path) -> None:
     managed = Managed(tmp_path)
     managed.after(minutes=5)
     metrics = managed.manager.metrics()
-    one, two = "topic=clicks,partition=0", "topic=clicks,partition=1"
-    assert values_of(metrics, "distlog_log_start_offset") == {one: 10, two: 0}
-    assert values_of(metrics, "distlog_log_end_offset") == {one: 11, two: 0}
-    assert values_of(metrics, "distlog_log_segments") == {one: 1, two: 0}
-    assert values_of(metrics, "distlog_log_late_transaction") == {one: 0, two: 0}
+    first, two = "topic=clicks,partition=0", "topic=clicks,partition=1"
+    assert values_of(metrics, "distlog_log_start_offset") == {first: 10, two: 0}
+    assert values_of(metrics, "distlog_log_end_offset") == {first: 11, two: 0}
+    assert values_of(metrics, "distlog_log_segments") == {first: 1, two: 0}
+    assert values_of(metrics, "distlog_log_late_transaction") == {first: 0, two: 0}
     size = int(topic.refresh().snapshot.partitions[0].segments.log_bytes.sum())
-    assert values_of(metrics, "distlog_log_size_bytes") == {one: size, two: 0}
+    assert values_of(metrics, "distlog_log_size_bytes") == {first: size, two: 0}
     assert values_of(metrics, "distlog_topics") == {"": 1}
     assert values_of(metrics, "distlog_root_offline") == {"": 0}
     assert values_of(metrics, "distlog_log_retention_deleted_records") == {"": 10}
@@ -163,11 +163,11 @@ def test_a_metric_names_a_partition_whose_transaction_is_open_for_too_long(tmp_p
     managed = Managed(tmp_path / "root")
     for late_ms, is_late in ((0, 0), (1, 1)):
         managed.clock.now_ms = TIME_MS + MAX_TIMEOUT_MS + 300_000 + late_ms
-        found = values_of(managed.manager.metrics(), "distlog_log_late_transaction")
-        assert found == {"topic=clicks,partition=0": is_late, "topic=clicks,partition=1": 0}
+        samples = values_of(managed.manager.metrics(), "distlog_log_late_transaction")
+        assert samples == {"topic=clicks,partition=0": is_late, "topic=clicks,partition=1": 0}
 
 
-def test_the_metrics_tell_of_appends_in_place_and_of_syncs_whoever_made_them(tmp_path: Path) -> None:
+def test_the_metrics_count_direct_appends_and_syncs_of_any_process(tmp_path: Path) -> None:
     create(tmp_path, "bulk").append(values(range(10)))
     process = Process(new_topic(tmp_path / "clicks", 2))
     append(process[1], b"a")
@@ -175,15 +175,15 @@ def test_the_metrics_tell_of_appends_in_place_and_of_syncs_whoever_made_them(tmp
     process[1].flush()
     (log,) = (tmp_path / "clicks/clicks-1").glob("*.log")
     managed = Managed(tmp_path)
-    metrics, one = managed.manager.metrics(), "topic=clicks,partition=1"
-    assert values_of(metrics, "distlog_log_appends") == {one: 2}
-    assert values_of(metrics, "distlog_log_append_bytes") == {one: log.stat().st_size}
-    assert values_of(metrics, "distlog_log_flushes") == {one: 1}
+    metrics, partition = managed.manager.metrics(), "topic=clicks,partition=1"
+    assert values_of(metrics, "distlog_log_appends") == {partition: 2}
+    assert values_of(metrics, "distlog_log_append_bytes") == {partition: log.stat().st_size}
+    assert values_of(metrics, "distlog_log_flushes") == {partition: 1}
     for name in ("append", "flush"):
-        assert 0 < values_of(metrics, f"distlog_log_{name}_seconds")[one] < 3600
+        assert 0 < values_of(metrics, f"distlog_log_{name}_seconds")[partition] < 3600
     append(process[1], b"d")
     # no look at the topic is needed
-    assert values_of(managed.manager.metrics(), "distlog_log_appends") == {one: 3}
+    assert values_of(managed.manager.metrics(), "distlog_log_appends") == {partition: 3}
     process.close()
 
 
@@ -192,8 +192,8 @@ def test_a_copied_topic_has_metrics_of_its_own(tmp_path: Path) -> None:
     create(tmp_path, "clicks")
     shutil.copytree(tmp_path / "clicks", tmp_path / "copy")
     metrics = Managed(tmp_path).manager.metrics()
-    found = values_of(metrics, "distlog_log_end_offset")
-    assert found == {"topic=clicks,partition=0": 0, "topic=copy,partition=0": 0}
+    samples = values_of(metrics, "distlog_log_end_offset")
+    assert samples == {"topic=clicks,partition=0": 0, "topic=copy,partition=0": 0}
 
 
 def test_the_metrics_of_a_root_that_does_not_answer_say_so(tmp_path: Path) -> None:

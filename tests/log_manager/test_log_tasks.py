@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 
 from addresses import Address
-from managed import Managed, create, done, errors
+from managed import Managed, create, effects, errors
 from partition_logs import Process, append, new_topic
 from topics import NOW, Clock, contents, files, named_files, values
 
@@ -27,12 +27,12 @@ def test_retention_runs_after_the_initial_delay_and_then_at_its_interval(tmp_pat
     topic.append(values([8 * 60_000]))
     managed = Managed(tmp_path)
     assert [run.task for run in managed.after(minutes=0.4) if run.task == "log-retention"] == []
-    assert done(managed.after(minutes=0.1), "log-retention") == {}
+    assert effects(managed.after(minutes=0.1), "log-retention") == {}
     assert [run for run in managed.after(minutes=4.9) if run.task == "log-retention"] == []
-    assert done(managed.after(minutes=0.1), "log-retention") == {}
-    assert done(managed.after(minutes=5), "log-retention")["deleted_records"] == 1
+    assert effects(managed.after(minutes=0.1), "log-retention") == {}
+    assert effects(managed.after(minutes=5), "log-retention")["deleted_records"] == 1
     assert contents(topic.refresh()) == {0: [b"v%d" % (8 * 60_000)]}
-    assert done(managed.after(minutes=10), "log-retention")["deleted_segments"] == 1
+    assert effects(managed.after(minutes=10), "log-retention")["deleted_segments"] == 1
     assert contents(topic.refresh()) == {0: []}
 
 
@@ -84,7 +84,7 @@ def test_a_failing_topic_does_not_stop_the_retention_of_the_others(tmp_path: Pat
     managed = Managed(tmp_path)
     (tmp_path / "b" / "_commits" / f"{2:020}.json").write_text("{")
     runs = managed.after(minutes=1)
-    assert done(runs, "log-retention")["deleted_segments"] == 2
+    assert effects(runs, "log-retention")["deleted_segments"] == 2
     assert list(errors(runs, "log-retention")) == [f"{tmp_path}/b"]
     assert managed.names() == ["a", "b", "c"]
 
@@ -95,12 +95,12 @@ def test_files_are_deleted_when_their_delay_has_passed_once_per_delay(tmp_path: 
     topic.append(values([3_600_000]))
     kept = create(tmp_path, "kept")
     managed = Managed(tmp_path)
-    before = files(topic.storage)
-    first = done(managed.after(minutes=5), "delete-logs")
-    assert files(topic.storage) == named_files(topic.refresh()) < before
-    assert (first["vacuumed_topics"], first["deleted_files"]) == (2, len(before - files(topic.storage)))
-    assert done(managed.after(minutes=5), "delete-logs") == {"vacuumed_topics": 1}
-    assert done(managed.after(minutes=24 * 60), "delete-logs")["vacuumed_topics"] == 2
+    old_files = files(topic.storage)
+    first = effects(managed.after(minutes=5), "delete-logs")
+    assert files(topic.storage) == named_files(topic.refresh()) < old_files
+    assert (first["vacuumed_topics"], first["deleted_files"]) == (2, len(old_files - files(topic.storage)))
+    assert effects(managed.after(minutes=5), "delete-logs") == {"vacuumed_topics": 1}
+    assert effects(managed.after(minutes=24 * 60), "delete-logs")["vacuumed_topics"] == 2
     assert kept.refresh().version == kept.snapshot.version
 
 
@@ -109,10 +109,10 @@ def test_the_files_of_a_dropped_topic_are_deleted(tmp_path: Path) -> None:
     topic.append(values(range(5)))
     managed = Managed(tmp_path)
     topic.drop()
-    before = files(topic.storage)
-    assert before
+    old_files = files(topic.storage)
+    assert old_files
     runs = managed.after(minutes=5)
-    assert done(runs, "delete-logs")["deleted_files"] == len(before)
+    assert effects(runs, "delete-logs")["deleted_files"] == len(old_files)
     assert (files(topic.storage), managed.names(), managed.manager.errors) == (set(), [], {})
 
 
@@ -123,7 +123,7 @@ def test_active_segments_are_flushed_when_flush_ms_has_passed(tmp_path: Path) ->
     managed = Managed(tmp_path, clock=clock, log_flush_scheduler_interval_ms=60_000)
     flushed = []
     for _ in range(6):
-        flushed.append(done(managed.after(minutes=1), "log-flusher").get("flushes", 0))
+        flushed.append(effects(managed.after(minutes=1), "log-flusher").get("flushes", 0))
         flushed_offset = process[0].end().flushed_offset
     assert (flushed, flushed_offset) == ([0, 0, 1, 0, 0, 0], 1)
     append(process[0], b"b", b"c")
@@ -144,7 +144,7 @@ def test_a_flush_by_somebody_else_begins_the_time_again(tmp_path: Path) -> None:
     managed.after(minutes=1)
     process[0].flush()
     append(process[0], b"b")
-    flushes = [done(managed.after(minutes=1), "log-flusher").get("flushes", 0) for _ in range(4)]
+    flushes = [effects(managed.after(minutes=1), "log-flusher").get("flushes", 0) for _ in range(4)]
     assert flushes == [0, 0, 1, 0]
     process.close()
 
@@ -203,13 +203,13 @@ def test_a_manager_that_stops_flushes_the_other_logs_when_one_cannot_be(tmp_path
 
 
 def test_log_start_offsets_are_written_where_no_segment_shows_them(tmp_path: Path) -> None:
-    first, whole, emptied = (create(tmp_path, name) for name in ("first", "whole", "emptied"))
-    for topic in (first, whole, emptied):
+    first, full, emptied = (create(tmp_path, name) for name in ("first", "whole", "emptied"))
+    for topic in (first, full, emptied):
         topic.append(values(range(4)))
         topic.append(values(range(4)))
     first.delete_records({0: 2})
-    whole.delete_records({0: 4})
-    whole.retention()
+    full.delete_records({0: 4})
+    full.retention()
     emptied.delete_records({0: 8})
     emptied.retention()
     managed = Managed(tmp_path)
@@ -228,7 +228,7 @@ def test_files_are_deleted_after_a_clock_that_was_years_ahead_was_set_back(tmp_p
     managed.clock.now_ms = NOW
     managed.runs.clear()
     managed.manager.run_once()
-    assert done(managed.runs, "delete-logs")["vacuumed_topics"] == 1
+    assert effects(managed.runs, "delete-logs")["vacuumed_topics"] == 1
 
 
 def test_the_checkpoint_files_of_a_broker_stay_as_they_are(tmp_path: Path) -> None:
@@ -240,9 +240,9 @@ def test_the_checkpoint_files_of_a_broker_stay_as_they_are(tmp_path: Path) -> No
         topic.delete_records({0: 2})
         topic.export(directory)
     assert distlog.adopt(directory, topics=["adopted"]).ok
-    before = {file.name: file.read_bytes() for file in directory.iterdir() if file.is_file()}
+    old_files = {file.name: file.read_bytes() for file in directory.iterdir() if file.is_file()}
     Managed(directory).after(minutes=10)
-    assert {file.name: file.read_bytes() for file in directory.iterdir() if file.is_file()} == before
+    assert {file.name: file.read_bytes() for file in directory.iterdir() if file.is_file()} == old_files
     assert distlog.adopt(directory, topics=["left"]).topics["left"].start_offsets() == {0: 2}
 
 

@@ -57,13 +57,13 @@ def test_tasks_run_in_the_order_of_their_schedule_and_all_of_them_when_asked(clo
 
 
 def test_threads_run_the_tasks_side_by_side_until_they_are_stopped() -> None:
-    scheduler, both = Scheduler(), threading.Barrier(3, timeout=60)
+    scheduler, barrier = Scheduler(), threading.Barrier(3, timeout=60)
     ended = list[str]()
     for name in ("a", "b"):
-        scheduler.schedule(name, both.wait, delay_ms=0, period_ms=1 << 60)  # type: ignore[arg-type]
+        scheduler.schedule(name, barrier.wait, delay_ms=0, period_ms=1 << 60)  # type: ignore[arg-type]
     scheduler.schedule("later", lambda: ended.append("later"), delay_ms=1 << 60, period_ms=1, at_stop=True)
     scheduler.start()
-    both.wait()
+    barrier.wait()
     assert ended == []
     assert scheduler.stop(timeout_s=60)
     assert scheduler.is_stopping

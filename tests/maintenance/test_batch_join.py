@@ -45,15 +45,15 @@ def records(count: int) -> list[dict[str, Any]]:
 def test_many_small_appends_merge_to_the_bytes_of_one_append(tmp_path: Path, codec: str) -> None:
     config = {"compression.type": "uncompressed" if codec == "none" else codec, "retention.ms": -1}
     rows_of_all = records(300)
-    whole, merged = (distlog.create(f"{tmp_path}/{name}", config=config) for name in ("whole", "merged"))
-    whole.append(rows_of_all)
+    single, merged = (distlog.create(f"{tmp_path}/{name}", config=config) for name in ("whole", "merged"))
+    single.append(rows_of_all)
     for start in range(0, 300, 10):
         merged.append(rows_of_all[start : start + 10])
-    before = rows(merged.scan().to_table())
+    old_rows = rows(merged.scan().to_table())
     assert merged.compact().ok
-    assert logs(merged) == logs(whole)
-    assert rows(merged.scan().to_table()) == before
-    assert merged.offsets_for_times(distlog.MAX_TIMESTAMP) == whole.offsets_for_times(distlog.MAX_TIMESTAMP)
+    assert logs(merged) == logs(single)
+    assert rows(merged.scan().to_table()) == old_rows
+    assert merged.offsets_for_times(distlog.MAX_TIMESTAMP) == single.offsets_for_times(distlog.MAX_TIMESTAMP)
     assert merged.verify().ok
 
 
@@ -64,41 +64,41 @@ def test_joined_batches_are_nearly_full_and_full_ones_are_not_written_again(tmp_
         topic.append([{"value": b"%d" % number * 200, "timestamp": NOW + number}] * 3)
     topic.compact()
     (log,) = logs(topic)
-    sizes = [len(each) - HEADER_SIZE for each in batches_of(log)]
+    sizes = [len(data) - HEADER_SIZE for data in batches_of(log)]
     assert all(5000 < size <= 10_000 for size in sizes[:-1])
-    before = [(row["crc"], row["record_count"]) for row in read_headers(log)]
+    old_headers = [(row["crc"], row["record_count"]) for row in read_headers(log)]
     for number in range(100):
         topic.append([{"value": b"%d" % number * 200, "timestamp": NOW + number}] * 3)
     topic.compact()
     after = [(row["crc"], row["record_count"]) for row in read_headers(logs(topic)[0])]
-    assert after[: len(before) - 1] == before[:-1]
+    assert after[: len(old_headers) - 1] == old_headers[:-1]
     assert topic.verify().ok
 
 
-ONE = record(0, 0, b"k", b"v")
-PLAIN = batch([ONE])
+RECORD = record(0, 0, b"k", b"v")
+PLAIN = batch([RECORD])
 #: Batches that must not be joined with a plain one, nor with another of their kind.
 APART = {
-    "an idempotent producer": (batch([ONE], producer=(7, 0, 0)), batch([ONE], producer=(7, 0, 1))),
-    "a control batch": (batch([ONE], attributes=CONTROL), batch([ONE], attributes=CONTROL)),
-    "LogAppendTime": (batch([ONE], attributes=APPEND_TIME), batch([ONE], attributes=APPEND_TIME)),
-    "a delete horizon": (batch([ONE], attributes=DELETE_HORIZON), batch([ONE], attributes=DELETE_HORIZON)),
-    "another leader epoch": (batch([ONE], leader_epoch=1), batch([ONE], leader_epoch=2)),
+    "an idempotent producer": (batch([RECORD], producer=(7, 0, 0)), batch([RECORD], producer=(7, 0, 1))),
+    "a control batch": (batch([RECORD], attributes=CONTROL), batch([RECORD], attributes=CONTROL)),
+    "LogAppendTime": (batch([RECORD], attributes=APPEND_TIME), batch([RECORD], attributes=APPEND_TIME)),
+    "a delete horizon": (batch([RECORD], attributes=DELETE_HORIZON), batch([RECORD], attributes=DELETE_HORIZON)),
+    "another leader epoch": (batch([RECORD], leader_epoch=1), batch([RECORD], leader_epoch=2)),
     "an emptied batch": (batch([], last_delta=0), batch([], last_delta=0)),
-    "a batch with a gap": (batch([ONE], last_delta=1), batch([ONE], last_delta=1)),
-    "an unknown attribute": (batch([ONE], attributes=1 << 9), batch([ONE], attributes=1 << 9)),
+    "a batch with a gap": (batch([RECORD], last_delta=1), batch([RECORD], last_delta=1)),
+    "an unknown attribute": (batch([RECORD], attributes=1 << 9), batch([RECORD], attributes=1 << 9)),
     "an old format": (entry(1, 0, b"k", b"v"), entry(1, 0, b"k", b"v")),
 }
 
 
 def at_offsets(batches: tuple[bytes, ...]) -> list[tuple[int, bytes]]:
     """Each batch with the offset at which it begins, one behind the other."""
-    found, offset = [], 0
+    positions, offset = [], 0
     for data in batches:
         (row,) = read_headers(data)
-        found.append((offset, offset.to_bytes(8, "big") + data[8:]))
+        positions.append((offset, offset.to_bytes(8, "big") + data[8:]))
         offset += int(row["last_offset_delta"]) + 1
-    return found
+    return positions
 
 
 @pytest.mark.parametrize("kind", APART)
@@ -107,23 +107,23 @@ def test_batches_that_are_not_plain_records_stay_as_they_are(tmp_path: Path, kin
     placed = at_offsets((PLAIN, first, second, PLAIN))
     segments = [(offset, with_indexes(data, offset)) for offset, data in placed]
     topic = adopt(f"{tmp_path}/log", segments, placed[-1][0] + 1, config={"retention.ms": -1})
-    before = rows(topic.scan().to_table())
+    old_rows = rows(topic.scan().to_table())
     assert topic.compact().ok
     assert b"".join(logs(topic)) == b"".join(data for _, data in placed)
-    assert rows(topic.scan().to_table()) == before
+    assert rows(topic.scan().to_table()) == old_rows
 
 
 def test_plain_batches_between_others_are_joined(tmp_path: Path) -> None:
-    producer = batch([ONE], producer=(7, 0, 0))
+    producer = batch([RECORD], producer=(7, 0, 0))
     placed = at_offsets((PLAIN, PLAIN, producer, PLAIN, PLAIN, PLAIN))
     segments = [(offset, with_indexes(data, offset)) for offset, data in placed]
     topic = adopt(f"{tmp_path}/log", segments, 6, config={"retention.ms": -1})
-    before = rows(topic.scan().to_table())
+    old_rows = rows(topic.scan().to_table())
     assert topic.compact().ok
-    found = read_headers(logs(topic)[0])
-    assert found["record_count"].tolist() == [2, 1, 3]
-    assert found["producer_id"].tolist() == [-1, 7, -1]
-    assert rows(topic.scan().to_table()) == before
+    headers = read_headers(logs(topic)[0])
+    assert headers["record_count"].tolist() == [2, 1, 3]
+    assert headers["producer_id"].tolist() == [-1, 7, -1]
+    assert rows(topic.scan().to_table()) == old_rows
     assert topic.verify().ok
 
 
@@ -141,11 +141,11 @@ def test_the_append_times_of_a_topic_stay_those_of_its_commits(tmp_path: Path) -
     topic = distlog.create(f"{tmp_path}/log", config=config)
     for number in range(20):
         topic.append([{"value": b"%d" % number}] * 2)
-    before = rows(topic.scan().to_table())
-    assert len({row["timestamp"] for row in before}) == 20
+    old_rows = rows(topic.scan().to_table())
+    assert len({row["timestamp"] for row in old_rows}) == 20
     assert topic.compact().ok
     assert topic.segments().num_rows == 1
-    assert rows(topic.scan().to_table()) == before
+    assert rows(topic.scan().to_table()) == old_rows
     assert topic.verify().ok
 
 
@@ -155,11 +155,11 @@ def test_compressed_batches_are_opened_a_few_at_a_time(tmp_path: Path, monkeypat
     rows_of_all = records(300)
     for start in range(0, 300, 10):
         topic.append(rows_of_all[start : start + 10])
-    before = rows(topic.scan().to_table())
+    old_rows = rows(topic.scan().to_table())
     assert topic.compact().ok
     (log,) = logs(topic)
     assert 1 < len(read_headers(log)) < 15
-    assert rows(topic.scan().to_table()) == before
+    assert rows(topic.scan().to_table()) == old_rows
     assert topic.verify().ok
 
 
@@ -169,8 +169,8 @@ def appends(draw: st.DrawFn) -> list[tuple[list[dict[str, Any]], str]]:
     times = st.one_of(st.just(-1), st.integers(0, NOW), st.integers(NOW, NOW + 1000))
     texts = st.one_of(st.none(), st.binary(max_size=40))
     headers = st.lists(st.tuples(st.text(max_size=3), texts), max_size=2)
-    one = st.fixed_dictionaries({"timestamp": times, "key": texts, "value": texts, "headers": headers})
-    return draw(st.lists(st.tuples(st.lists(one, min_size=1, max_size=12), st.sampled_from(CODECS)), max_size=8))
+    row = st.fixed_dictionaries({"timestamp": times, "key": texts, "value": texts, "headers": headers})
+    return draw(st.lists(st.tuples(st.lists(row, min_size=1, max_size=12), st.sampled_from(CODECS)), max_size=8))
 
 
 @pytest.mark.long
@@ -181,14 +181,14 @@ def test_whatever_is_merged_reads_the_same_and_no_batch_exceeds_its_limits(
 ) -> None:
     config = {"batch.bytes": batch_bytes, "max.message.bytes": largest, "segment.ms": 2**62, "retention.ms": -1}
     topic = distlog.create(f"memory://join/{uuid.uuid4().hex}/log", config=config)
-    for number, (chosen, codec) in enumerate(made):
-        topic.append(chosen, compression=codec)
+    for number, (row_list, codec) in enumerate(made):
+        topic.append(row_list, compression=codec)
         if number % every == 0:
             assert topic.compact().ok
-    before, sizes = rows(topic.scan().to_table()), [len(log) for log in logs(topic)]
+    old_rows, sizes = rows(topic.scan().to_table()), [len(log) for log in logs(topic)]
     assert topic.compact().ok
-    assert rows(topic.scan().to_table()) == before
+    assert rows(topic.scan().to_table()) == old_rows
     assert topic.verify().ok
-    found = [read_headers(log) for log in logs(topic)]
-    assert sum(int(each["size"].sum()) for each in found) <= sum(sizes)
-    assert all(int(each["size"].max()) <= largest for each in found)
+    headers = [read_headers(log) for log in logs(topic)]
+    assert sum(int(headers_read["size"].sum()) for headers_read in headers) <= sum(sizes)
+    assert all(int(headers_read["size"].max()) <= largest for headers_read in headers)

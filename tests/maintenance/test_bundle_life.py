@@ -16,7 +16,7 @@ from distlog.core.errors import SnapshotTooOldError
 from distlog.core.storage.storage import Storage
 
 
-def both(value: str) -> list[dict[str, object]]:
+def both_parts(value: str) -> list[dict[str, object]]:
     """A record for each of the two partitions, so that an append of them is a bundle."""
     return [{"value": value, "partition": number} for number in (0, 1)]
 
@@ -24,8 +24,8 @@ def both(value: str) -> list[dict[str, object]]:
 def remove(world: World, partition: int) -> None:
     """What retention does to the segments of one partition."""
     topic = world.topic()
-    gone = [Remove(partition, one.stem) for one in topic.snapshot.partitions[partition].segments]
-    put_commit(world.log, topic.snapshot, "retention", lambda _: gone)
+    removals = [Remove(partition, segment.stem) for segment in topic.snapshot.partitions[partition].segments]
+    put_commit(world.log, topic.snapshot, "retention", lambda _: removals)
 
 
 def vacuumed(world: World) -> list[str]:
@@ -35,7 +35,7 @@ def vacuumed(world: World) -> list[str]:
 
 
 def test_a_bundle_stays_while_one_part_is_live_and_goes_with_the_last(world: World) -> None:
-    world.topic().append(both("v"))
+    world.topic().append(both_parts("v"))
     (bundle,) = bundles(world.storage)
     remove(world, 0)
     assert vacuumed(world) == []
@@ -48,7 +48,7 @@ def test_a_bundle_stays_while_one_part_is_live_and_goes_with_the_last(world: Wor
 
 
 def test_a_bundle_stays_for_the_delay(world: World) -> None:
-    world.topic().append(both("v"))
+    world.topic().append(both_parts("v"))
     held = world.topic()
     world.expire()
     assert vacuumed(world)
@@ -62,10 +62,10 @@ def test_a_merge_makes_one_bundle_of_several_which_go_then(tmp_path: Path) -> No
     topic = topic_on(storage, 4, {"file.delete.delay.ms": DELAY}, clock)
     for first in range(5):
         topic.append(rows(4, 1, first))
-    old, before = topic_on(storage, clock=clock), bundles(storage)
-    assert len(before) == 5
+    old, old_bundles = topic_on(storage, clock=clock), bundles(storage)
+    assert len(old_bundles) == 5
     topic.compact()
-    assert [one.stem for one in segments(topic)] == 4 * [segments(topic)[0].stem]
+    assert [segment.stem for segment in segments(topic)] == 4 * [segments(topic)[0].stem]
     assert len(bundles(storage)) == 6
     assert contents(topic) == contents(old)
     clock.now_ms += 1
@@ -73,9 +73,11 @@ def test_a_merge_makes_one_bundle_of_several_which_go_then(tmp_path: Path) -> No
     clock.now_ms += DELAY
     topic.vacuum()
     assert files(storage) == named_files(topic)
-    assert bundles(storage) == sorted({topic.reader.name(one) for one in segments(topic) if one.is_bundled})
+    assert bundles(storage) == sorted(
+        {topic.reader.name(segment) for segment in segments(topic) if segment.is_bundled}
+    )
     assert topic.verify().ok
-    assert {len(found) for found in contents(topic).values()} == {6}
+    assert {len(content) for content in contents(topic).values()} == {6}
 
 
 def test_compaction_takes_parts_and_leaves_files(tmp_path: Path) -> None:
@@ -85,30 +87,30 @@ def test_compaction_takes_parts_and_leaves_files(tmp_path: Path) -> None:
         topic.append([{"key": f"k{n % 2}", "value": f"{round_}", "partition": n % 2} for n in range(4)])
     topic.append([{"key": "z", "value": "z", "partition": number} for number in (0, 1)])
     topic.compact()
-    found = topic.scan(columns=["key", "value"]).to_table().to_pylist()
-    assert {row["value"] for row in found if row["key"] != b"z"} <= {b"3", b"2"}
-    assert not all(one.is_bundled for one in segments(topic))
+    values = topic.scan(columns=["key", "value"]).to_table().to_pylist()
+    assert {row["value"] for row in values if row["key"] != b"z"} <= {b"3", b"2"}
+    assert not all(segment.is_bundled for segment in segments(topic))
     assert topic.verify().ok
 
 
-def test_retention_by_time_takes_the_parts_of_a_long_load_in_pieces(tmp_path: Path) -> None:
+def test_retention_by_time_removes_a_long_load_in_parts(tmp_path: Path) -> None:
     clock = Clock()
     settings = {"segment.ms": "100", "segment.jitter.ms": "0", "retention.ms": "1000", "file.delete.delay.ms": "0"}
     storage = TimedStorage(Storage(str(tmp_path / "t")), clock)
     topic = topic_on(storage, 3, settings, clock)
     topic.append(rows(3, 300))
     assert len(bundles(storage)) == 3
-    for gone in (1, 2, 3):
-        clock.now_ms += 1_150 if gone == 1 else 100
+    for number in (1, 2, 3):
+        clock.now_ms += 1_150 if number == 1 else 100
         topic.retention()
         clock.now_ms += 1
         topic.vacuum()
-        assert len(bundles(storage)) == 3 - gone
+        assert len(bundles(storage)) == 3 - number
         assert files(storage) == named_files(topic)
 
 
 def test_a_dropped_topic_loses_its_bundles_after_the_delay(world: World) -> None:
-    world.topic().append(both("v"))
+    world.topic().append(both_parts("v"))
     world.topic().drop()
     world.wait(DELAY - 1)
     world.vacuum()

@@ -35,8 +35,8 @@ NOW = 10_000
 def snapshot(segments: Sequence[SegmentInfo], *actions: Action, **settings: object) -> Snapshot:
     """Two partitions with `segments`, and what `actions` did to them later."""
     history = History()
-    chosen = {"cleanup.policy": "compact", **{name.replace("_", "."): str(value) for name, value in settings.items()}}
-    history.create(2, **chosen)
+    config = {"cleanup.policy": "compact", **{name.replace("_", "."): str(value) for name, value in settings.items()}}
+    history.create(2, **config)
     history.commit(*map(Add, segments))
     if actions:
         history.commit(*actions)
@@ -52,8 +52,8 @@ def of(state: Snapshot, last_stable_offset: int | None = None) -> tuple[int, int
     """The cleanable offsets of partition 0."""
     partition = state.partitions[0]
     stable = partition.log_end_offset if last_stable_offset is None else last_stable_offset
-    found = cleanable(0, partition, state.config, NOW, stable)
-    return found.first_dirty_offset, found.first_uncleanable_offset
+    plan = cleanable(0, partition, state.config, NOW, stable)
+    return plan.first_dirty_offset, plan.first_uncleanable_offset
 
 
 def test_everything_sealed_is_cleanable() -> None:
@@ -107,11 +107,11 @@ def test_a_gap_between_segments_is_no_segment() -> None:
 
 def test_bytes_are_counted_by_segments_and_a_cut_one_twice() -> None:
     state = snapshot(row(6), Cleaned(0, 20), min_compaction_lag_ms=1)
-    found = cleanable(0, state.partitions[0], state.config, NOW, 40)
-    assert (found.clean_bytes, found.dirty_bytes, found.dirty_ratio) == (2000, 2000, 0.5)
+    plan = cleanable(0, state.partitions[0], state.config, NOW, 40)
+    assert (plan.clean_bytes, plan.dirty_bytes, plan.dirty_ratio) == (2000, 2000, 0.5)
     cut = snapshot(row(6), Cleaned(0, 25))
-    found = cleanable(0, cut.partitions[0], cut.config, NOW, 60)
-    assert (found.clean_bytes, found.dirty_bytes) == (3000, 4000)
+    plan = cleanable(0, cut.partitions[0], cut.config, NOW, 60)
+    assert (plan.clean_bytes, plan.dirty_bytes) == (3000, 4000)
 
 
 def test_a_ratio_equal_to_the_least_is_not_enough() -> None:
@@ -123,7 +123,7 @@ def test_a_ratio_equal_to_the_least_is_not_enough() -> None:
 
 def test_the_dirtiest_partition_is_first() -> None:
     state = snapshot([*row(4), *row(4, partition=1)], Cleaned(0, 30), Cleaned(1, 10), min_cleanable_dirty_ratio=0.1)
-    assert [found.partition for found in plan_compaction(state, NOW)] == [1, 0]
+    assert [plan.partition for plan in plan_compaction(state, NOW)] == [1, 0]
 
 
 def test_only_topics_that_are_compacted_are_chosen() -> None:
@@ -134,7 +134,7 @@ def test_only_topics_that_are_compacted_are_chosen() -> None:
 
 def test_an_old_dirty_record_is_due_whatever_the_ratio() -> None:
     settings = {"min_cleanable_dirty_ratio": 1, "max_compaction_lag_ms": NOW - 1_001}
-    assert [found.overdue for found in plan_compaction(snapshot(row(2), **settings), NOW)] == [True]
+    assert [plan.overdue for plan in plan_compaction(snapshot(row(2), **settings), NOW)] == [True]
     settings["max_compaction_lag_ms"] = NOW - 1_000
     assert plan_compaction(snapshot(row(2), **settings), NOW) == []
     unknown = row(2, first_timestamp=-1)
@@ -145,15 +145,18 @@ def test_an_old_dirty_record_is_due_whatever_the_ratio() -> None:
 
 def test_open_transactions_are_given_by_partition() -> None:
     state = snapshot([*row(2), *row(2, partition=1)], min_cleanable_dirty_ratio=0)
-    found = plan_compaction(state, NOW, {1: 10})
-    assert [(one.partition, one.first_uncleanable_offset) for one in found] == [(0, 20), (1, 10)]
-    assert pickle.loads(pickle.dumps(found)) == found
+    report = plan_compaction(state, NOW, {1: 10})
+    assert [(transaction.partition, transaction.first_uncleanable_offset) for transaction in report] == [
+        (0, 20),
+        (1, 10),
+    ]
+    assert pickle.loads(pickle.dumps(report)) == report
 
 
 def groups(segments: Sequence[SegmentInfo], **settings: Any) -> list[list[int]]:
     """The base offsets of the groups."""
     config = TopicConfig(**settings)
-    return [[one.base_offset for one in group] for group in group_segments(segments, config)]
+    return [[info.base_offset for info in group] for group in group_segments(segments, config)]
 
 
 def test_everything_small_is_one_group_and_order_is_kept() -> None:
@@ -215,7 +218,7 @@ def offsets(topic: distlog.Topic, *partitions: int) -> list[int]:
 def error_of(report: Any) -> str:
     """The reason of the bad partition, which must be the only one with a reason."""
     assert isinstance(report, CompactionReport)
-    errors = {one.partition: one.error for one in report.partitions}
+    errors = {partition.partition: partition.error for partition in report.partitions}
     assert [number for number, error in errors.items() if error is not None] == [BAD]
     return str(errors[BAD])
 
@@ -238,12 +241,12 @@ def test_the_report_says_the_same_to_programs(tmp_path: Path) -> None:
     topic = topic_of_three(f"{tmp_path}/log")
     damage(topic)
     report = topic.compact()
-    facts = json.loads(json.dumps(report.to_dict()))
-    assert facts["ok"] is False
-    assert {each["partition"]: each["error"] for each in facts["partitions"]} == {
+    document = json.loads(json.dumps(report.to_dict()))
+    assert document["ok"] is False
+    assert {partition["partition"]: partition["error"] for partition in document["partitions"]} == {
         0: None, BAD: error_of(report), 2: None
     }  # fmt: skip
-    assert report.to_table().to_pylist() == facts["partitions"]
+    assert report.to_table().to_pylist() == document["partitions"]
     topic.append([{"key": b"k", "value": b"new"}], partition=0)
     assert topic.compact(dry_run=True).to_dict()["ok"] is True
 
@@ -284,9 +287,9 @@ def test_any_damage_is_found_before_anything_is_committed(log: CompactedTopic, t
     good = path.read_bytes()
     for bad in (good[:-1] + b"\xff", good[:16] + b"\x05" + good[17:], good[:-1]):
         path.write_bytes(bad)
-        done = log.compact()
-        assert done is not None
-        assert path.name in (done.error or "")
+        report = log.compact()
+        assert report is not None
+        assert path.name in (report.error or "")
     assert log.topic().version == version
 
 
@@ -294,13 +297,13 @@ def test_a_malformed_record_behind_a_right_checksum_is_damage(log: CompactedTopi
     log.append((b"a", b"1"))
     good = batch([record(0, 0, b"1")], base_offset=1)
     bad = with_right_crc(good[:61] + b"\x02" + good[62:])
-    facts = {"crc32c": crc32c(bad), "first_batch_crc": UNKNOWN, "last_batch_crc": UNKNOWN}
-    segment, topic = describe({".log": good}, 1, 2, **facts), log.topic()
+    fields = {"crc32c": crc32c(bad), "first_batch_crc": UNKNOWN, "last_batch_crc": UNKNOWN}
+    segment, topic = describe({".log": good}, 1, 2, **fields), log.topic()
     put(topic, segment, {".log": bad})
     put_commit(topic.log, topic.snapshot, "import", lambda _: [Add(segment)])
-    done = log.compact()
-    assert done is not None
-    assert "offset=1" in (done.error or "")
+    report = log.compact()
+    assert report is not None
+    assert "offset=1" in (report.error or "")
 
 
 def test_what_no_file_is_the_reason_of_is_raised() -> None:
@@ -341,8 +344,8 @@ def test_the_job_of_all_that_is_due_fails_with_it(
 
     assert spark
     damage(topic_of_three(f"{tmp_path}/log"))
-    given = ["--topic", f"{tmp_path}/log", "--json"]
-    assert main(given) == 1
-    facts = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert (facts["failed"], facts["topics"][0]["compact"]["ok"]) == (1, False)
-    assert "vacuum" in facts["topics"][0]
+    arguments = ["--topic", f"{tmp_path}/log", "--json"]
+    assert main(arguments) == 1
+    document = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert (document["failed"], document["topics"][0]["compact"]["ok"]) == (1, False)
+    assert "vacuum" in document["topics"][0]

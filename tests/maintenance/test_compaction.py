@@ -26,16 +26,21 @@ from distlog.core.times import to_ms
 def test_the_last_record_of_each_key_stays_at_its_offset(log: CompactedTopic) -> None:
     log.append((b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
     log.append((b"c", b"1"), (b"b", b"2"))
-    done = log.compact()
+    report = log.compact()
     assert [(row["offset"], row["key"], row["value"]) for row in log.rows()] == [
         (2, b"a", b"2"),
         (3, b"c", b"1"),
         (4, b"b", b"2"),
     ]
-    assert done is not None
-    assert (done.records_before, done.records_after, done.segments_before, done.segments_after) == (5, 3, 2, 1)
-    assert done.bytes_after < done.bytes_before
-    assert (done.end_offset, log.first_dirty_offset, done.rounds) == (5, 5, 1)
+    assert report is not None
+    assert (report.records_before, report.records_after, report.segments_before, report.segments_after) == (
+        5,
+        3,
+        2,
+        1,
+    )
+    assert report.bytes_after < report.bytes_before
+    assert (report.end_offset, log.first_dirty_offset, report.rounds) == (5, 5, 1)
 
 
 def test_what_is_clean_is_not_compacted_again(log: CompactedTopic) -> None:
@@ -55,13 +60,13 @@ def test_new_keys_supersede_what_was_cleaned_before(log: CompactedTopic) -> None
 
 
 def test_batches_that_lose_nothing_are_copied_byte_for_byte(log: CompactedTopic) -> None:
-    whole, part, also = keyed(0, 1, 2), keyed(2, 3, 4), keyed(4, 3)
-    log.add(whole + part + also)
+    full, part, also = keyed(0, 1, 2), keyed(2, 3, 4), keyed(4, 3)
+    log.add(full + part + also)
     log.compact()
     data = log.log_bytes()
-    assert data.startswith(whole)
+    assert data.startswith(full)
     assert data.endswith(also)
-    assert len(data) < len(whole + part + also)
+    assert len(data) < len(full + part + also)
 
 
 def test_a_rewritten_batch_keeps_its_offsets_epoch_and_sequence(log: CompactedTopic) -> None:
@@ -131,9 +136,9 @@ def test_headers_and_empty_values_survive_a_rewrite(log: CompactedTopic) -> None
 
 def test_records_without_a_key_are_dropped_and_counted(log: CompactedTopic) -> None:
     log.add(keyed(0, None, 1, None) + keyed(3, 2))
-    done = log.compact()
-    assert done is not None
-    assert (done.unkeyed_records, log.offsets()) == (2, [1, 3])
+    report = log.compact()
+    assert report is not None
+    assert (report.unkeyed_records, log.offsets()) == (2, [1, 3])
 
 
 def test_what_is_not_cleanable_is_not_touched(tmp_path: Path) -> None:
@@ -143,9 +148,9 @@ def test_what_is_not_cleanable_is_not_touched(tmp_path: Path) -> None:
     log.clock.now += 1001
     log.append((b"a", b"3"), (b"b", b"2"))
     young = log.segments()[2]
-    done = log.compact()
-    assert done is not None
-    assert (done.end_offset, log.first_dirty_offset) == (3, 3)
+    report = log.compact()
+    assert report is not None
+    assert (report.end_offset, log.first_dirty_offset) == (3, 3)
     assert log.segments()[-1] == young
     assert log.offsets() == [1, 2, 3, 4]
 
@@ -162,13 +167,13 @@ def test_records_below_the_log_start_do_not_come_back(log: CompactedTopic) -> No
 
 def test_a_dry_run_reads_and_writes_nothing(log: CompactedTopic, tmp_path: Path) -> None:
     log.append((b"a", b"1"), (b"a", b"2"))
-    before = sorted(tmp_path.rglob("*"))
+    old_paths = sorted(tmp_path.rglob("*"))
     for path in tmp_path.rglob("*.log"):
         path.write_bytes(b"")
-    done = log.compact(dry_run=True)
-    assert done is not None
-    assert (done.records_before, done.records_after, done.rounds) == (2, 2, 0)
-    assert sorted(tmp_path.rglob("*")) == before
+    report = log.compact(dry_run=True)
+    assert report is not None
+    assert (report.records_before, report.records_after, report.rounds) == (2, 2, 0)
+    assert sorted(tmp_path.rglob("*")) == old_paths
 
 
 def test_a_batch_larger_than_a_chunk_or_than_any_message_may_be_now(tmp_path: Path) -> None:
@@ -185,9 +190,12 @@ def test_a_group_is_rewritten_against_offsets_as_it_is_against_a_map(log: Compac
     log.add(keyed(0, 1, 2, None, 1) + keyed(4, 3, 1))
     log.add(keyed(6, 2, 4) + keyed(8, 9))
     topic = log.topic()
-    found = [part for one in log.segments() for part in keyed_records(topic.reader, one, 0, Verdicts(), SECRET)]
+    results = [
+        part for segment in log.segments() for part in keyed_records(topic.reader, segment, 0, Verdicts(), SECRET)
+    ]
     hashes, offsets = (
-        np.concatenate([getattr(one, name)[one.keyed] for one in found]) for name in ("hashes", "offsets")
+        np.concatenate([getattr(segment, name)[segment.keyed] for segment in results])
+        for name in ("hashes", "offsets")
     )
     newest = dict(zip(map(bytes, hashes), offsets.tolist(), strict=True))
     survivors = OffsetSurvivors(0, 9, latest_offset=8)
@@ -246,14 +254,14 @@ def times(log: CompactedTopic) -> tuple[list[int], list[int]]:
 
 
 def newest(log: CompactedTopic) -> tuple[int, int] | None:
-    found: tuple[int, int] | None = log.topic().offsets_for_times(MAX_TIMESTAMP)[0]
-    return found
+    offsets: tuple[int, int] | None = log.topic().offsets_for_times(MAX_TIMESTAMP)[0]
+    return offsets
 
 
-def plain(base: int, *keys: bytes, at: int = NOW, **options: int) -> bytes:
+def plain(base: int, *keys: bytes, time_ms: int = NOW, **options: int) -> bytes:
     """A batch with a record per key, all of one time."""
     rows = [record(delta, 0, key) for delta, key in enumerate(keys)]
-    return batch(rows, base_offset=base, base_timestamp=at, max_timestamp=at, **options)
+    return batch(rows, base_offset=base, base_timestamp=time_ms, max_timestamp=time_ms, **options)
 
 
 def test_a_batch_with_a_horizon_that_loses_its_newest_record_has_the_time_of_the_newest_left(
@@ -263,7 +271,7 @@ def test_a_batch_with_a_horizon_that_loses_its_newest_record_has_the_time_of_the
     log.add(batch(rows, base_timestamp=NOW, max_timestamp=NOW + 90) + plain(3, b"d"))
     log.compact()
     assert (times(log)[0], newest(log)) == ([NOW + 90, NOW], (2, NOW + 90))
-    log.add(plain(4, b"c", at=1))
+    log.add(plain(4, b"c", time_ms=1))
     log.compact()
     assert times(log) == ([NOW + 70, NOW, 1], [NOW, NOW + 70, NOW, 1])
     assert (log.segments()[0].max_timestamp, newest(log)) == (NOW + 70, (1, NOW + 70))
@@ -279,8 +287,8 @@ def test_a_header_with_a_time_that_no_record_has_is_mended(log: CompactedTopic) 
 
 
 def test_an_emptied_batch_keeps_its_time_but_no_lookup_names_it(log: CompactedTopic) -> None:
-    log.add(plain(0, b"a", b"b", at=NOW + 50, producer=(7, 0, 0)))
-    log.add(plain(2, b"c") + plain(3, b"a", b"b", at=1))
+    log.add(plain(0, b"a", b"b", time_ms=NOW + 50, producer=(7, 0, 0)))
+    log.add(plain(2, b"c") + plain(3, b"a", b"b", time_ms=1))
     log.compact()
     assert times(log) == ([NOW + 50, NOW, 1], [NOW, 1, 1])
     assert (log.segments()[0].max_timestamp, newest(log)) == (NOW + 50, (2, NOW))
@@ -310,11 +318,11 @@ def test_a_segment_that_loses_nothing_is_left_where_it_is(tmp_path: Path) -> Non
     log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=100)
     log.append((b"a", b"1" * 20))
     log.append((b"b", b"1" * 20))
-    before = log.segments()
+    old_segments = log.segments()
     log.append((b"a", b"2" * 20))
-    done = log.compact()
-    assert done is not None
-    assert log.segments()[0] == before[1]
+    report = log.compact()
+    assert report is not None
+    assert log.segments()[0] == old_segments[1]
     assert log.offsets() == [1, 2]
     assert log.topic().snapshot.partitions[0].log_start_offset == 0
 
@@ -355,10 +363,10 @@ def test_outputs_grow_towards_the_segment_size(tmp_path: Path) -> None:
 def test_a_batch_that_grows_rolls_the_segment(tmp_path: Path) -> None:
     """A delete horizon makes two tombstones larger than they were, and than the segment may be together."""
     log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=140)
-    one, other = (batch([record(0, 0, key, None)], base_offset=at) for at, key in enumerate((b"a", b"b")))
-    log.add(one)
+    first, other = (batch([record(0, 0, key, None)], base_offset=offset) for offset, key in enumerate((b"a", b"b")))
+    log.add(first)
     log.add(other)
-    assert len(one + other) <= 140
+    assert len(first + other) <= 140
     log.compact()
     assert [(segment.base_offset, segment.next_offset) for segment in log.segments()] == [(0, 1), (1, 2)]
     assert log.offsets() == [0, 1]
@@ -374,7 +382,7 @@ def test_indexes_of_outputs_lead_to_their_records(tmp_path: Path) -> None:
     assert segment.offset_index_bytes > 0
     assert segment.time_index_bytes > 0
     topic = log.topic()
-    assert [next(iter(topic.records(0, start=at, limit=1))).offset for at in (0, 250, 399)] == [250, 250, 399]
+    assert [next(iter(topic.records(0, start=offset, limit=1))).offset for offset in (0, 250, 399)] == [250, 250, 399]
     assert topic.offsets_for_times(NOW + 4) == {0: (300, NOW + 4)}
 
 

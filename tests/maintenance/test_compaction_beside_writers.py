@@ -34,8 +34,8 @@ def active_files(process: Process) -> dict[str, tuple[int, bytes]]:
     active = process.head().partitions[0].active
     assert active
     folder = Path(process.handle.storage.url) / "events-0"
-    found = {name: folder / name for name in os.listdir(folder) if name.startswith(active.stem)}
-    return {name: (path.stat().st_mtime_ns, path.read_bytes()) for name, path in found.items()}
+    files_found = {name: folder / name for name in os.listdir(folder) if name.startswith(active.stem)}
+    return {name: (path.stat().st_mtime_ns, path.read_bytes()) for name, path in files_found.items()}
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def process(tmp_path: Path) -> Process:
 
 
 def test_keys_of_the_active_segment_supersede_nothing_and_it_is_not_touched(process: Process) -> None:
-    before = active_files(process)
+    old_active_files = active_files(process)
     report: Any = process.topic().compact()
-    (done,) = report.partitions
-    assert (done.end_offset, done.records_before, done.records_after) == (3, 3, 2)
+    (partition,) = report.partitions
+    assert (partition.end_offset, partition.records_before, partition.records_after) == (3, 3, 2)
     assert records(process) == [(1, b"l", b"1"), (2, b"k", b"2"), (3, b"k", b"3"), (4, b"l", b"4")]
-    assert active_files(process) == before
+    assert active_files(process) == old_active_files
     state = process.head().partitions[0]
     assert (state.first_dirty_offset, state.log_end_offset) == (3, 3)
     assert process.topic().compact().partitions == ()  # type: ignore[union-attr]
@@ -96,12 +96,12 @@ def test_merging_takes_the_sealed_segments_and_leaves_the_active_one(tmp_path: P
         append(process[0], value)
         process[0].roll()
     append(process[0], b"c")
-    before = active_files(process)
+    old_active_files = active_files(process)
     process.topic().compact()
     assert sealed(process.head()) == [(0, 2)]
-    assert active_files(process) == before
+    assert active_files(process) == old_active_files
     assert append(process[0], b"d") == (3, 4)
-    assert process.seen() == {0: [b"a", b"b", b"c", b"d"]}
+    assert process.values() == {0: [b"a", b"b", b"c", b"d"]}
 
 
 def test_a_segment_that_is_sealed_while_others_are_merged_is_no_conflict(
@@ -121,4 +121,4 @@ def test_a_segment_that_is_sealed_while_others_are_merged_is_no_conflict(
     before_call(monkeypatch, "link", lambda _, to: "/_commits/" in to, append_more)
     topic.compact()
     assert sealed(process.head()) == [(0, 2), (2, 3), (3, 4)]
-    assert process.seen() == {0: [b"a", b"b", b"c", b"d", b"e"]}
+    assert process.values() == {0: [b"a", b"b", b"c", b"d", b"e"]}

@@ -78,9 +78,9 @@ def test_a_committed_reader_sees_what_one_of_kafka_sees(tmp_path: Path) -> None:
 @pytest.mark.parametrize("partition", TOPICS)
 def test_every_header_field_is_kafkas(tmp_path: Path, partition: str) -> None:
     expected, _ = cleaned(partition)
-    found = compacted(tmp_path, partition).batches()[: len(expected)]
+    batches = compacted(tmp_path, partition).batches()[: len(expected)]
     for name in HEADER:
-        assert found[name].tolist() == expected[name].tolist(), name
+        assert batches[name].tolist() == expected[name].tolist(), name
 
 
 @pytest.mark.parametrize("partition", ["compact-none-0", "compact-txn-0"])
@@ -106,8 +106,8 @@ def test_the_same_records_appended_here_leave_the_same_offsets(tmp_path: Path, p
                 columns = ("key", "value", "timestamp", "headers")
                 topic.topic().append([{name: row[name] for name in columns} for row in records[first : last + 1]])
     topic.compact()
-    kept = [row["offset"] for row in partitions()[f"cleaned.{partition}"].records() if row["offset"] < end]
-    assert topic.offsets() == kept
+    offsets = [row["offset"] for row in partitions()[f"cleaned.{partition}"].records() if row["offset"] < end]
+    assert topic.offsets() == offsets
 
 
 @pytest.mark.parametrize("partition", TOPICS)

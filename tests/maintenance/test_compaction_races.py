@@ -35,13 +35,13 @@ class Running:
     """A compaction that has written its files and has not committed yet."""
 
     def __init__(self, log: CompactedTopic) -> None:
-        self.log, self.before = log, log.topic().snapshot
-        (due,) = plan_compaction(self.before, log.clock())
+        self.log, self.initial = log, log.topic().snapshot
+        (due,) = plan_compaction(self.initial, log.clock())
         self.handle = log.topic().handle
-        self.done: RewrittenPartition = clean_partition(self.handle, CleaningPlan.of(self.before, due))
+        self.rewritten: RewrittenPartition = clean_partition(self.handle, CleaningPlan.of(self.initial, due))
 
     def commit(self) -> tuple[int, Snapshot]:
-        left_out, after = commit_rewrite(self.handle, self.before, [self.done])
+        left_out, after = commit_rewrite(self.handle, self.initial, [self.rewritten])
         return left_out[0], after
 
 
@@ -57,7 +57,7 @@ def test_where_a_group_was_left_out_those_behind_it_leave_no_offsets_out(log: Co
     log.clock.now += DAY + 1
     fill(log, b"b", b"c", b"d", b"c", b"d")
     running = Running(log)
-    assert [len(group.outputs) for group in running.done.groups] == [1, 0, 1]
+    assert [len(group.outputs) for group in running.rewritten.groups] == [1, 0, 1]
     retention(log.topic().handle, log.topic().snapshot)
     assert running.commit()[0] == 2
     assert (log.offsets(), log.first_dirty_offset) == ([1, 2, 3, 4, 5], 0)
@@ -68,11 +68,11 @@ def test_where_a_group_was_left_out_those_behind_it_leave_no_offsets_out(log: Co
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-def test_a_key_that_a_restore_brings_back_meanwhile_keeps_its_tombstone(log: CompactedTopic, policy: str) -> None:
+def test_a_restored_key_keeps_its_tombstone(log: CompactedTopic, policy: str) -> None:
     """Compaction drops the tombstone, and restore brings back what it had deleted, from the same version on."""
     log.topic().alter_config({"cleanup.policy": policy})
     log.append((b"k", b"x" * 60), (b"a", b"x"))
-    before = log.topic().version
+    old_version = log.topic().version
     log.append((b"k", None), (b"b", b"x" * 60))
     if policy == "compact":
         log.compact()
@@ -84,7 +84,7 @@ def test_a_key_that_a_restore_brings_back_meanwhile_keeps_its_tombstone(log: Com
     log.clock.now += 2 * DAY
     log.append((b"c", b"x"))
     running = Running(log)
-    log.topic().restore(before)
+    log.topic().restore(old_version)
     running.commit()
     for _ in range(2):
         assert [record.value for record in log.topic().records() if record.key == b"k"][-1:] in ([], [None])
@@ -98,8 +98,8 @@ def test_a_clean_group_that_was_changed_leaves_all_that_was_dirty(log: Compacted
     log.compact()
     fill(log, b"a", b"b", b"c", b"d")
     running = Running(log)
-    one = dataclasses.replace(running.done, end_offset=0, groups=Running(log).done.groups[1:2])
-    commit_rewrite(running.handle, running.before, [one])
+    stale = dataclasses.replace(running.rewritten, end_offset=0, groups=Running(log).rewritten.groups[1:2])
+    commit_rewrite(running.handle, running.initial, [stale])
     assert running.commit()[0] == 1
     assert log.first_dirty_offset == 4
     log.compact()
@@ -112,7 +112,7 @@ def copy_first_segment(log: CompactedTopic) -> None:
     first = topic.snapshot.partitions[0].segments[0]
     copied = dataclasses.replace(first, stem=paths.new_stem(topic.version, uuid.uuid4().hex))
     for suffix in (".log", ".timeindex"):
-        old, new = (paths.segment_file(topic.name, 0, one.stem, suffix) for one in (first, copied))
+        old, new = (paths.segment_file(topic.name, 0, info.stem, suffix) for info in (first, copied))
         log.storage.put(new, log.storage.read(old))
     put_commit(log.log, topic.snapshot, "compact", lambda _: [Remove(0, first.stem), Add(copied)])
 
@@ -160,5 +160,8 @@ def test_what_is_planned_is_done_elsewhere_without_reading_a_commit(log: Compact
     planned = pickle.dumps((topic.handle, CleaningPlan.of(topic.snapshot, due)))
     for commit in tmp_path.rglob("_commits/*"):
         commit.unlink()
-    done = clean_partition(*pickle.loads(planned))
-    assert (done.end_offset, sum(one.record_count for group in done.groups for one in group.outputs)) == (3, 2)
+    rewritten = clean_partition(*pickle.loads(planned))
+    assert (
+        rewritten.end_offset,
+        sum(output.record_count for group in rewritten.groups for output in group.outputs),
+    ) == (3, 2)

@@ -21,9 +21,9 @@ def test_a_full_map_makes_another_round(tmp_path: Path) -> None:
     log = CompactedTopic(f"{tmp_path}/log")
     for number in range(30):
         log.append((b"%d" % (number % 10), b"%d" % number))
-    done = log.compact(dedupe_buffer_bytes=5 * SLOT_BYTES)
-    assert done is not None
-    assert done.rounds > 3
+    report = log.compact(dedupe_buffer_bytes=5 * SLOT_BYTES)
+    assert report is not None
+    assert report.rounds > 3
     assert log.offsets() == list(range(20, 30))
     assert log.first_dirty_offset == 30
 
@@ -37,14 +37,14 @@ def test_no_memory_for_a_key_is_an_error(log: CompactedTopic) -> None:
 def test_a_map_of_one_key_cleans_up_to_the_next_key(tmp_path: Path) -> None:
     log = CompactedTopic(f"{tmp_path}/log")
     log.add(b"".join(keyed(offset, offset % 2) for offset in range(5)))
-    for start, end, kept in ((2, 3, [1, 2, 3, 4]), (3, 4, [2, 3, 4]), (4, 5, [3, 4])):
+    for start, end, values in ((2, 3, [1, 2, 3, 4]), (3, 4, [2, 3, 4]), (4, 5, [3, 4])):
         assert log.compact_range(start, 5, 2 * SLOT_BYTES) == end
-        assert log.offsets() == kept
+        assert log.offsets() == values
 
 
 def mapped(log: CompactedTopic, start: int, end: int, slots: int = 100) -> OffsetMap:
     topic, keys = log.topic(), OffsetMap(slots)
-    segments = [one for one in log.segments() if one.next_offset > start and one.base_offset < end]
+    segments = [segment for segment in log.segments() if segment.next_offset > start and segment.base_offset < end]
     build_map(topic.reader, segments, start, end, Verdicts(), keys, SECRET)
     return keys
 
@@ -87,10 +87,10 @@ def _clicks(folder: Path, partitions: int) -> distlog.Topic:
 
 def test_small_partitions_are_cleaned_in_one_commit(tmp_path: Path) -> None:
     topic = _clicks(tmp_path, 5)
-    before = topic.version
+    old_version = topic.version
     report = topic.compact()
-    assert topic.version == before + 1
-    assert [(each.rounds, each.records_after) for each in report.partitions] == [(1, 1)] * 5
+    assert topic.version == old_version + 1
+    assert [(partition.rounds, partition.records_after) for partition in report.partitions] == [(1, 1)] * 5
 
 
 @pytest.mark.parametrize(("partitions_a_round", "commits"), [(0.5, 5), (2, 3), (4.9, 2)])
@@ -98,10 +98,10 @@ def test_a_round_ends_before_the_partition_that_makes_it_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions_a_round: float, commits: int
 ) -> None:
     topic = _clicks(tmp_path, 5)
-    before, size = topic.version, int(topic.snapshot.partitions[0].segments.log_bytes.sum())
+    old_version, size = topic.version, int(topic.snapshot.partitions[0].segments.log_bytes.sum())
     monkeypatch.setattr(compaction, "ROUND_BYTES", int(partitions_a_round * size))
     topic.compact()
-    assert topic.version == before + commits
+    assert topic.version == old_version + commits
     assert sum(len(batch) for batch in topic.scan()) == 5
 
 
@@ -111,16 +111,16 @@ def test_more_segments_than_a_commit_takes_are_cleaned_by_several(
 ) -> None:
     topic = distlog.create(f"memory://cleaned-by-{commits}-commits/t", partitions, {"cleanup.policy": "compact"})
     for number in range(appends):
-        topic.append([{"partition": one, "key": b"k", "value": b"%d" % number} for one in range(partitions)])
+        topic.append([{"partition": index, "key": b"k", "value": b"%d" % number} for index in range(partitions)])
     monkeypatch.setattr(commit_json, "MOST_ROWS", 2 * most)
     for module in (compaction, group_rewrite):
         monkeypatch.setattr(module, "MOST_SEGMENTS", most)
-    before = topic.version
+    old_version = topic.version
     report = topic.compact()
     assert report.ok
-    assert topic.version == before + commits
-    left = topic.scan(columns=["partition", "offset"]).to_table()
-    assert left["offset"].to_pylist() == [appends - 1] * partitions
+    assert topic.version == old_version + commits
+    table = topic.scan(columns=["partition", "offset"]).to_table()
+    assert table["offset"].to_pylist() == [appends - 1] * partitions
     assert topic.verify().ok
 
 
@@ -131,5 +131,5 @@ def test_a_damaged_partition_is_named_and_those_of_its_round_are_cleaned(tmp_pat
         file.seek(log.begin + log.size - 1)
         file.write(b"?")
     report = topic.compact()
-    assert [each.error is None for each in report.partitions] == [True, False, True]
-    assert [each.records_after for each in report.partitions] == [1, 2, 1]
+    assert [partition.error is None for partition in report.partitions] == [True, False, True]
+    assert [partition.records_after for partition in report.partitions] == [1, 2, 1]

@@ -186,7 +186,7 @@ def test_a_marker_stays_as_long_as_a_segment_below_the_log_start_needs_it(log: C
 def test_old_empty_batches_go_although_each_begins_with_the_same_sequence_number(log: CompactedTopic) -> None:
     """testEmptyBatchRemovalWithSequenceReuse."""
     producers = Producers(log)
-    producers.send(1, 1).commit(1).count_anew(1).send(1, 2).commit(1).plain(1).plain(2).roll()
+    producers.send(1, 1).commit(1).restart_numbers(1).send(1, 2).commit(1).plain(1).plain(2).roll()
     log.compact()
     for _ in range(2):
         assert (kept(log), last_offsets(log)) == ([1, 3, 4, 5], [1, 2, 3, 4, 5])

@@ -43,7 +43,7 @@ def test_an_expired_active_segment_is_sealed_and_removed(tmp_path: Path) -> None
     # the log goes on where it was
     assert append(process[0], b"c") == (2, 3)
     assert process.topic().start_offsets() == {0: 2}
-    assert process.seen() == {0: [b"c"]}
+    assert process.values() == {0: [b"c"]}
 
 
 def test_sealed_segments_go_and_the_active_one_that_is_not_expired_stays(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_sealed_segments_go_and_the_active_one_that_is_not_expired_stays(tmp_pat
     assert ([segment.base_offset for segment in plan.segments], plan.log_start_offset) == ([0], 1)
     assert [commit.operation for commit in process.handle.log.history(2)] == ["retention", "roll"]
     assert (sealed(process.head()), active(process.head())) == ([], 1)
-    assert process.seen() == {0: [b"b"]}
+    assert process.values() == {0: [b"b"]}
 
 
 def test_the_active_segment_counts_for_retention_bytes(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_records_of_an_active_segment_are_deleted_and_it_is_sealed_in_the_same_c
     commit = process.handle.log.history(1)[0]
     assert [type(action).__name__ for action in commit.actions] == ["Seal", "Add", "SetLogStartOffset"]
     assert append(other[0], b"d") == (3, 4)
-    assert process.seen() == {0: [b"c", b"d"]}
+    assert process.values() == {0: [b"c", b"d"]}
 
 
 def test_the_log_end_includes_the_active_segment(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_log_end_includes_the_active_segment(tmp_path: Path) -> None:
     process[0].roll()
     append(process[0], b"b", b"c")
     assert process.topic().delete_records({0: LOG_END, 1: LOG_END}).log_start_offsets == {0: 3, 1: 0}
-    assert process.seen() == {0: [], 1: []}
+    assert process.values() == {0: [], 1: []}
     assert append(process[0], b"d") == (3, 4)
 
 
@@ -129,7 +129,7 @@ def test_an_offset_below_the_active_segment_leaves_it_alone(tmp_path: Path) -> N
     for offset in (0, 1):
         process.topic().delete_records({0: offset})
     assert active(process.head()) == 1
-    assert process.seen() == {0: [b"b"]}
+    assert process.values() == {0: [b"b"]}
 
 
 def test_only_partitions_whose_active_segments_lose_records_are_sealed(tmp_path: Path) -> None:

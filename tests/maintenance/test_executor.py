@@ -40,10 +40,10 @@ def test_results_come_in_the_order_of_the_items(executor: LocalExecutor) -> None
 
 
 def test_in_turn_an_item_is_worked_on_when_its_result_is_wanted(in_turn: LocalExecutor) -> None:
-    begun: list[int] = []
-    results = iter(in_turn.map(lambda item: begun.append(item.number), ITEMS))
+    items_started: list[int] = []
+    results = iter(in_turn.map(lambda item: items_started.append(item.number), ITEMS))
     next(results)
-    assert begun == [0]
+    assert items_started == [0]
 
 
 def test_in_threads_several_items_are_worked_on_at_once() -> None:
@@ -61,17 +61,17 @@ def test_what_work_raises_is_raised(executor: LocalExecutor) -> None:
 
 
 def test_after_an_error_no_thread_works_on() -> None:
-    both, told, worked_on = threading.Barrier(2), threading.Event(), list[bool]()
+    barrier, has_failed, worked_on = threading.Barrier(2), threading.Event(), list[bool]()
 
     def work(item: Item) -> None:
-        both.wait(timeout=60)
+        barrier.wait(timeout=60)
         if item.number == 0:
             raise ValueError("the first")
-        worked_on.append(told.wait(timeout=0.2))
+        worked_on.append(has_failed.wait(timeout=0.2))
 
     with pytest.raises(ValueError, match="the first"):
         list(IN_THREADS.map(work, ITEMS[:2]))
-    told.set()
+    has_failed.set()
     assert worked_on == [False]
 
 

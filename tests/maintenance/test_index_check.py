@@ -39,13 +39,13 @@ BATCHES = batches_of()
 
 
 def segment(stem: str = OURS) -> SegmentInfo:
-    facts: dict[str, Any] = dict.fromkeys(
+    fields: dict[str, Any] = dict.fromkeys(
         ["record_count", "txn_index_bytes", "first_timestamp", "max_timestamp", "created_ms", "crc32c", "partition"],
         0,
     )
-    facts |= {"offset_index_bytes": 0, "time_index_bytes": 0, "offset_of_max_timestamp": -1, "compression": "none"}
+    fields |= {"offset_index_bytes": 0, "time_index_bytes": 0, "offset_of_max_timestamp": -1, "compression": "none"}
     ends = {"base_offset": 5, "next_offset": 5 + 30, "stored_base_offset": BASE, "log_bytes": 1000}
-    return SegmentInfo(stem=stem, **facts, **ends)
+    return SegmentInfo(stem=stem, **fields, **ends)
 
 
 def mismatch(

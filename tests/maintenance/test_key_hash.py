@@ -42,11 +42,11 @@ VECTORS = {
 }
 
 
-def hashes(keys: list[bytes], secret: bytes = SECRET, before: bytes = b"", behind: bytes = b"") -> list[str]:
+def hashes(keys: list[bytes], secret: bytes = SECRET, prefix: bytes = b"", suffix: bytes = b"") -> list[str]:
     """The hashes of keys that lie back to back between other bytes, in hexadecimal."""
-    data = np.frombuffer(before + b"".join(keys) + behind or b"\0", np.uint8)
+    data = np.frombuffer(prefix + b"".join(keys) + suffix or b"\0", np.uint8)
     offsets = np.cumsum([0] + [len(key) for key in keys]).astype(np.int32)
-    positions = offsets[:-1].astype(np.int64) + len(before)
+    positions = offsets[:-1].astype(np.int64) + len(prefix)
     return [row.astype("<i8").tobytes().hex() for row in hash_keys(data, positions, offsets, secret)]
 
 
@@ -58,18 +58,18 @@ def reference(key: bytes, secret: bytes = SECRET) -> str:
 
     def rounds(count: int) -> None:
         for _ in range(count):
-            for a, b, c, d, left, right in ((0, 1, 2, 3, 13, 16), (2, 1, 0, 3, 17, 21)):
+            for a, b, c, d, left_shift, right in ((0, 1, 2, 3, 13, 16), (2, 1, 0, 3, 17, 21)):
                 v[a], v[c] = (v[a] + v[b]) & MASK, (v[c] + v[d]) & MASK
-                v[b], v[d] = rotate(v[b], left) ^ v[a], rotate(v[d], right) ^ v[c]
+                v[b], v[d] = rotate(v[b], left_shift) ^ v[a], rotate(v[d], right) ^ v[c]
                 v[a] = rotate(v[a], 32)
 
-    k = [int.from_bytes(secret[at : at + 8], "little") for at in (0, 8)]
-    v = [int.from_bytes(b"somepseudorandomlygeneratedbytes"[at : at + 8], "big") for at in (0, 8, 16, 24)]
+    k = [int.from_bytes(secret[number : number + 8], "little") for number in (0, 8)]
+    v = [int.from_bytes(b"somepseudorandomlygeneratedbytes"[number : number + 8], "big") for number in (0, 8, 16, 24)]
     v = [each ^ k[index % 2] for index, each in enumerate(v)]
     v[1] ^= 0xEE
     padded = key + bytes(7 - len(key) % 8) + bytes([len(key) % 256])
-    for at in range(0, len(padded), 8):
-        word = int.from_bytes(padded[at : at + 8], "little")
+    for number in range(0, len(padded), 8):
+        word = int.from_bytes(padded[number : number + 8], "little")
         v[3] ^= word
         rounds(2)
         v[0] ^= word
@@ -91,7 +91,7 @@ def test_published_hashes(size: int) -> None:
 @pytest.mark.parametrize("size", [*range(50), 255, 256, 300])
 def test_every_length_at_the_end_of_the_data_and_before_it(size: int) -> None:
     key = bytes(200 + number % 50 for number in range(size))
-    assert hashes([key]) == hashes([key], before=b"\xff", behind=b"\xff" * 8) == [reference(key)]
+    assert hashes([key]) == hashes([key], prefix=b"\xff", suffix=b"\xff" * 8) == [reference(key)]
 
 
 @given(st.lists(st.binary(max_size=70), min_size=1, max_size=20), st.binary(min_size=16, max_size=16))

@@ -16,13 +16,13 @@ import distlog
 
 def test_small_segments_become_one_with_the_same_records_at_the_same_offsets(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 8)
-    before, ends = topic.scan().to_table(), topic.end_offsets()
+    old_rows, ends = topic.scan().to_table(), topic.end_offsets()
     groups = merged(topic)
     assert [len(group.segments) for group in groups] == [8, 8]
     assert topic.segments().num_rows == 2
-    assert topic.scan().to_table() == before
+    assert topic.scan().to_table() == old_rows
     assert topic.end_offsets() == ends
-    assert distlog.open(topic.url).scan().to_table() == before
+    assert distlog.open(topic.url).scan().to_table() == old_rows
 
 
 def test_the_merged_segment_is_described_as_one_that_was_written_so(tmp_path: Path) -> None:
@@ -32,27 +32,29 @@ def test_the_merged_segment_is_described_as_one_that_was_written_so(tmp_path: Pa
         (group,) = [group for group in merged(topic) if group.segments[0].partition == parts[0].partition] or [None]
         if group is None:
             continue
-        one = topic.snapshot.partitions[parts[0].partition].segments[0]
-        assert (one.base_offset, one.next_offset) == (parts[0].base_offset, parts[-1].next_offset)
-        assert one.record_count == sum(part.record_count for part in parts)
-        assert one.log_bytes == sum(part.log_bytes for part in parts)
-        assert one.offset_index_bytes == 8 * 2
-        assert one.max_timestamp == max(part.max_timestamp for part in parts)
-        assert one.min_timestamp == min(part.min_timestamp for part in parts)
-        assert one.dense
+        segment = topic.snapshot.partitions[parts[0].partition].segments[0]
+        assert (segment.base_offset, segment.next_offset) == (parts[0].base_offset, parts[-1].next_offset)
+        assert segment.record_count == sum(part.record_count for part in parts)
+        assert segment.log_bytes == sum(part.log_bytes for part in parts)
+        assert segment.offset_index_bytes == 8 * 2
+        assert segment.max_timestamp == max(part.max_timestamp for part in parts)
+        assert segment.min_timestamp == min(part.min_timestamp for part in parts)
+        assert segment.dense
     times = topic.offsets_for_times(distlog.MAX_TIMESTAMP)
     records = topic.scan().to_table()
-    for partition, found in times.items():
+    for partition, partition_times in times.items():
         mine = records.filter(np.array(records["partition"]) == partition)
         stamps = mine["timestamp"].cast("int64").to_numpy()
-        assert found == (int(mine["offset"].to_numpy()[stamps.argmax()]), int(stamps.max()))
+        assert partition_times == (int(mine["offset"].to_numpy()[stamps.argmax()]), int(stamps.max()))
 
 
 def test_batches_are_copied_byte_for_byte_but_for_their_base_offset(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 4, compression_type="zstd", batch_bytes=10)
-    before = {partition: bytes(topic.read(partition, offset)) for partition, offset in topic.start_offsets().items()}
+    old_data = {
+        partition: bytes(topic.read(partition, offset)) for partition, offset in topic.start_offsets().items()
+    }
     merged(topic)
-    for partition, data in before.items():
+    for partition, data in old_data.items():
         assert bytes(topic.read(partition, 0)).startswith(data)
 
 
@@ -84,9 +86,9 @@ def test_a_merge_says_how_far_it_is_behind(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 4)
     would = topic.compact(dry_run=True).to_dict()
     assert (would["backlog"], would["most_segments"]) == (8, 4)
-    done = topic.compact()
-    assert (done.to_dict()["backlog"], done.to_dict()["most_segments"]) == (0, 1)
-    assert "left to merge" not in str(done)
+    report = topic.compact()
+    assert (report.to_dict()["backlog"], report.to_dict()["most_segments"]) == (0, 1)
+    assert "left to merge" not in str(report)
 
 
 @examples(12)

@@ -35,25 +35,25 @@ from distlog.core.topic import Topic
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def done(topic: Topic, job_bytes: int) -> list[MergedJob]:
+def do_groups(topic: Topic, job_bytes: int) -> list[MergedJob]:
     """Each job of a merge, done but not committed; with a `job_bytes` of 0, group by group."""
     options = {"config": topic.config, "read_version": topic.version, "job_bytes": job_bytes}
     return [do_job(topic.handle, job, **options) for job in jobs(plan_merge(topic.snapshot))]
 
 
-def described(topic: Topic, one: SegmentInfo) -> tuple[Any, ...]:
+def described(topic: Topic, segment_info: SegmentInfo) -> tuple[Any, ...]:
     """What a segment is, wherever its bytes lie, and these bytes."""
-    places = {"log_position": 0, "offset_index_position": 0, "time_index_position": 0}
-    parts = [topic.reader.part(one, suffix) for suffix in (".log", ".index", ".timeindex")]
+    positions = {"log_position": 0, "offset_index_position": 0, "time_index_position": 0}
+    parts = [topic.reader.part(segment_info, suffix) for suffix in (".log", ".index", ".timeindex")]
     data = [topic.storage.read(part.name, part.begin, part.begin + part.size) for part in parts if part.size]
-    return dataclasses.replace(one, stem="", created_ms=0, **places), data
+    return dataclasses.replace(segment_info, stem="", created_ms=0, **positions), data
 
 
 def check_the_same(topic: Topic) -> None:
-    alone, together = done(topic, 0), done(topic, JOB_BYTES)
-    assert [one.counts.tolist() for one in together] == [one.counts.tolist() for one in alone]
-    for one, other in zip(together, alone, strict=True):
-        for mine, its in zip(one.segments, other.segments, strict=True):
+    alone, together = do_groups(topic, 0), do_groups(topic, JOB_BYTES)
+    assert [merged.counts.tolist() for merged in together] == [merged.counts.tolist() for merged in alone]
+    for merged, other in zip(together, alone, strict=True):
+        for mine, its in zip(merged.segments, other.segments, strict=True):
             assert described(topic, mine) == described(topic, its)
 
 
@@ -65,7 +65,7 @@ def test_groups_merged_together_are_what_each_is_by_itself(
     config = {"index.interval.bytes": interval, "batch.bytes": batch_bytes, "segment.ms": 2**62, "retention.ms": -1}
     topic = distlog.create(f"memory://columns/{uuid.uuid4().hex}/log", partitions=5, config=config)
     for _ in range(source.randrange(2, 7)):
-        made = [
+        columns = [
             {
                 "partition": source.randrange(5),
                 "value": source.randbytes(source.randrange(80)),
@@ -73,7 +73,7 @@ def test_groups_merged_together_are_what_each_is_by_itself(
             }
             for _ in range(source.randrange(1, 60))
         ]
-        topic.append(made, compression=source.choice(CODECS))
+        topic.append(columns, compression=source.choice(CODECS))
     check_the_same(topic)
 
 
@@ -83,11 +83,11 @@ def test_the_times_of_appends_are_written_into_the_batches_of_all_groups(tmp_pat
     config = {"message.timestamp.type": "LogAppendTime", "retention.ms": -1}
     topic = distlog.create(f"{root}/log", partitions=3, config=config)
     for number in range(4):
-        topic.append([{"partition": each % 3, "value": b"%d" % number} for each in range(7)])
+        topic.append([{"partition": index % 3, "value": b"%d" % number} for index in range(7)])
     check_the_same(topic)
-    before = topic.scan().to_table()
+    old_table = topic.scan().to_table()
     assert topic.compact().ok
-    assert topic.scan().to_table() == before
+    assert topic.scan().to_table() == old_table
     assert topic.verify().ok
 
 
@@ -130,13 +130,13 @@ def test_damage_stops_its_own_group_alone(kind: str) -> None:
     for first in range(3):
         topic.append(rows(6, 1, first))
     topic.append([{"partition": 3, "value": b"v"}])
-    before = contents(topic)
+    old_contents = contents(topic)
     DAMAGE[kind](topic)
     report = topic.compact()
-    assert [(one.partition, one.offsets) for one in report.failed] == [(3, (0, 4))]
+    assert [(group.partition, group.offsets) for group in report.failed] == [(3, (0, 4))]
     assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 1, 1, 4, 1, 1]
-    kept = [0, 1, 2, 4, 5]
-    assert topic.scan(partitions=kept).count() == sum(len(before[number]) for number in kept)
+    sound = [0, 1, 2, 4, 5]
+    assert topic.scan(partitions=sound).count() == sum(len(old_contents[number]) for number in sound)
 
 
 def test_a_sound_job_is_never_merged_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,11 +158,11 @@ def test_with_more_memory_fewer_requests_read_the_parts_of_many_partitions() -> 
         topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 64)
         for first in range(6):
             topic.append(rows(64, 1, first, 20_000))
-        before, gets = contents(topic), topic.storage.counters.gets
+        old_contents, gets = contents(topic), topic.storage.counters.gets
         _, after = merge(topic.handle, topic.snapshot, job_bytes=job_bytes)
         counted.append(topic.storage.counters.gets - gets)
         topic.advance(after)
-        assert contents(topic) == before
+        assert contents(topic) == old_contents
     # and one look for a newer commit
     assert counted == [8 * 6 + 1, 1 * 6 + 1]
 
@@ -200,11 +200,11 @@ def test_a_log_that_was_committed_with_a_wrong_batch_is_not_merged(position: int
     changed(topic.storage, topic.reader.name(hurt), lambda data: flip(data, hurt.log_position + position))
     logs, ends = merge_job.read_logs(topic.storage, topic.name, job.inputs), np.cumsum(job.inputs.log_bytes)
     checksums = [crc32c(logs[end - size : end]) for size, end in zip(job.inputs.log_bytes, ends, strict=True)]
-    told = dataclasses.replace(
+    wrong_group = dataclasses.replace(
         job, inputs=SegmentTable(with_numbers(job.inputs.columns(), {"crc32c": np.array(checksums)}))
     )
-    done = do_job(topic.handle, told, config=topic.config, read_version=topic.version)
-    assert list(done.failed) == [0]
+    result = do_job(topic.handle, wrong_group, config=topic.config, read_version=topic.version)
+    assert list(result.failed) == [0]
 
 
 def test_batches_of_two_partitions_are_not_joined_where_one_begins_as_the_other_ends() -> None:
@@ -214,11 +214,11 @@ def test_batches_of_two_partitions_are_not_joined_where_one_begins_as_the_other_
         topic.append(rows(2, 1, first))
     topic.delete_records({1: 2})
     topic.retention()
-    before = contents(topic)
+    old_contents = contents(topic)
     assert (topic.end_offsets()[0], topic.start_offsets()[1]) == (2, 2)
     assert topic.compact().ok
     assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 1]
-    assert contents(topic) == before
+    assert contents(topic) == old_contents
     assert topic.verify().ok
 
 
@@ -230,9 +230,9 @@ def test_a_group_that_is_below_the_log_start_by_its_commit_is_left_out() -> None
 
     class Late(LocalExecutor):
         def map(self, work: Any, items: Any, /) -> Any:
-            done = list(map(work, items))
+            results = list(map(work, items))
             put_commit(other.log, other.snapshot, "delete-records", lambda _: [SetLogStartOffset(1, 3)])
-            return done
+            return results
 
     report, after = merge(topic.handle, topic.snapshot, Late(topic.storage))
     assert [group.partition for group in report.groups] == [0]

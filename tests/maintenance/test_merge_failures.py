@@ -37,17 +37,17 @@ def spoil(topic: Topic, partition: int, index: int) -> None:
 def test_a_group_with_a_corrupt_batch_is_told_of_and_the_others_are_merged(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 4)
     spoil(topic, 0, 1)
-    before, end = topic.scan(partitions=[1]).to_table(), topic.end_offsets()[0]
+    old_rows, end = topic.scan(partitions=[1]).to_table(), topic.end_offsets()[0]
     report = topic.compact()
     assert not report.ok
     assert [len(state.segments) for state in topic.snapshot.partitions] == [4, 1]
-    assert topic.scan(partitions=[1]).to_table() == before
-    facts = report.to_dict()
-    assert (facts["ok"], facts["segments_before"], facts["segments_after"]) == (False, 4, 1)
-    (failed,) = facts["failed"]
+    assert topic.scan(partitions=[1]).to_table() == old_rows
+    document = report.to_dict()
+    assert (document["ok"], document["segments_before"], document["segments_after"]) == (False, 4, 1)
+    (failed,) = document["failed"]
     assert (failed["partition"], failed["base_offset"], failed["next_offset"]) == (0, 0, end)
     assert "fails its checksum" in failed["reason"]
-    assert (facts["backlog"], facts["most_segments"]) == (4, 4)
+    assert (document["backlog"], document["most_segments"]) == (4, 4)
     assert "4 segments left to merge" in str(report)
     text = f"merged 4 segments into 1, .*; cannot merge offsets 0 to {end} of partition 0: .*fails its checksum"
     assert re.match(text, str(report))
@@ -63,12 +63,12 @@ def test_parts_of_a_bundle_that_overlap_are_told_of_and_the_others_are_merged() 
         stem = topic.handle.new_stem(topic.version)
         topic.storage.put(paths.bundle_file(stem), data)
         long = {"log_bytes": 1_000_000, "time_index_bytes": 0, "time_index_crc32c": 0, "time_index_position": -1}
-        for one, facts in ((first, long), (second, {})):
-            end = topic.end_offsets()[one.partition]
-            add = Add(dataclasses.replace(one.at(end), stem=stem, **facts))
+        for info, fields in ((first, long), (second, {})):
+            end = topic.end_offsets()[info.partition]
+            add = Add(dataclasses.replace(info.at(end), stem=stem, **fields))
             topic.advance(put_commit(topic.log, topic.snapshot, "append", lambda _, add=add: [add])[1])
     report = topic.compact()
-    assert [one.partition for one in report.failed] == [0]
+    assert [info.partition for info in report.failed] == [0]
     assert [len(state.segments) for state in topic.snapshot.partitions] == [4, 1]
 
 
@@ -77,7 +77,7 @@ def test_a_merge_of_which_every_group_fails_commits_nothing(tmp_path: Path) -> N
     spoil(topic, 0, 1)
     spoil(topic, 1, 3)
     version = topic.version
-    assert [one.partition for one in topic.compact().failed] == [0, 1]
+    assert [group.partition for group in topic.compact().failed] == [0, 1]
     assert topic.refresh().version == version
 
 
@@ -97,16 +97,16 @@ def large_topic(address: Address, monkeypatch: pytest.MonkeyPatch) -> Topic:
 
 def test_a_merge_that_fails_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = large_topic(Address(str(tmp_path / "log"), {}), monkeypatch)
-    before, opened = files(topic.storage), os.listdir("/proc/self/fd")
+    old_files, descriptors = files(topic.storage), os.listdir("/proc/self/fd")
     assert not topic.compact().ok
-    assert files(topic.storage) == before
-    assert len(os.listdir("/proc/self/fd")) == len(opened)
+    assert files(topic.storage) == old_files
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
 
 
 def test_what_a_merge_cannot_write_to_the_end_is_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = large_topic(Address(str(tmp_path / "log"), {}), monkeypatch)
     spoil(topic, 0, 2)  # as it was
-    before = files(topic.storage)
+    old_files = files(topic.storage)
 
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -115,18 +115,18 @@ def test_what_a_merge_cannot_write_to_the_end_is_aborted(tmp_path: Path, monkeyp
     with pytest.raises(StorageError, match="No space left on device"):
         topic.compact()
     monkeypatch.undo()
-    assert files(topic.storage) == before
+    assert files(topic.storage) == old_files
 
 
 @pytest.mark.s3
 def test_a_merge_that_fails_leaves_no_upload(s3_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = large_topic(s3_url, monkeypatch)
-    before, begun = files(topic.storage), []
+    old_files, begun = files(topic.storage), []
     make = object_writer.MultipartUpload.__init__
-    monkeypatch.setattr(object_writer.MultipartUpload, "__init__", lambda *given: begun.append(make(*given)))
+    monkeypatch.setattr(object_writer.MultipartUpload, "__init__", lambda *arguments: begun.append(make(*arguments)))
     assert not topic.compact().ok
     assert begun
-    assert files(topic.storage) == before
+    assert files(topic.storage) == old_files
     assert uploads(s3_url) == []
 
 
@@ -140,5 +140,5 @@ def uploads(address: Address) -> list[str]:
         aws_secret_access_key=address.options["secret"],
         region_name="us-east-1",
     )
-    found = client.list_multipart_uploads(Bucket=bucket, Prefix=folder)
-    return [upload["Key"] for upload in found.get("Uploads", [])]
+    multipart_uploads = client.list_multipart_uploads(Bucket=bucket, Prefix=folder)
+    return [upload["Key"] for upload in multipart_uploads.get("Uploads", [])]

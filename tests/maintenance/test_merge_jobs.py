@@ -36,13 +36,13 @@ def group(partition: int, log_bytes: int, count: int = 2) -> SegmentGroup:
     """A group of `count` segments."""
     sizes = [log_bytes // count] * (count - 1)
     sizes.append(log_bytes - sum(sizes))
-    made = [segment(partition, 10 * number, log_bytes=size) for number, size in enumerate(sizes)]
-    return SegmentGroup(SegmentTable.of(made))
+    infos = [segment(partition, 10 * number, log_bytes=size) for number, size in enumerate(sizes)]
+    return SegmentGroup(SegmentTable.of(infos))
 
 
 def packed(*groups: SegmentGroup) -> list[list[int]]:
     """The partitions of each job."""
-    return [[one.partition for one in job.groups] for job in jobs(groups)]
+    return [[info.partition for info in job.groups] for job in jobs(groups)]
 
 
 def test_groups_share_a_job_and_one_that_is_larger_than_a_job_has_its_own() -> None:
@@ -64,39 +64,39 @@ def test_the_groups_of_one_partition_are_in_different_jobs() -> None:
 @pytest.mark.s3
 def test_a_merge_takes_a_get_for_each_bundle_and_a_put_for_all_partitions(s3_url: Address) -> None:
     topic = bundled_topic(Storage(*s3_url).child("t"), 5)
-    before, gets, puts = contents(topic), topic.storage.counters.gets, topic.storage.counters.puts
+    old_contents, gets, puts = contents(topic), topic.storage.counters.gets, topic.storage.counters.puts
     topic.compact()
     # two looks for a newer commit
     assert (topic.storage.counters.gets - gets, topic.storage.counters.puts - puts) == (5 + 2, 1 + 1)
-    assert len({one.stem for one in segments(topic)}) == 1
+    assert len({info.stem for info in segments(topic)}) == 1
     assert len(segments(topic)) == PARTITIONS
-    assert contents(topic) == before
+    assert contents(topic) == old_contents
     assert topic.verify().ok
 
 
 def test_more_segments_than_a_commit_takes_are_merged_by_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = bundled_topic(Storage("memory://merged-by-several-runs/t"), 3, partitions=300)
-    before = contents(topic)
+    old_contents = contents(topic)
     monkeypatch.setattr(commit_json, "MOST_ROWS", 1000)
     monkeypatch.setattr(merge, "MOST_SEGMENTS", 500)
     assert len(topic.compact(dry_run=True).groups) == 166
     reports = [topic.compact() for _ in range(3)]
     assert [(len(report.groups), report.backlog) for report in reports] == [(166, 402), (134, 0), (0, 0)]
     assert len(segments(topic)) == 300
-    assert contents(topic) == before
+    assert contents(topic) == old_contents
     assert topic.verify().ok
 
 
 def test_a_group_of_more_segments_than_a_commit_takes_is_merged_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = bundled_topic(Storage("memory://merged-bit-by-bit/t"), 40, partitions=1)
-    before = contents(topic)
+    old_contents = contents(topic)
     monkeypatch.setattr(merge, "MOST_SEGMENTS", 16)
     counts = [len(segments(topic))]
     while topic.compact().groups:
         counts.append(len(segments(topic)))
     assert counts[:2] == [40, 25]
     assert counts[-1] == 1
-    assert contents(topic) == before
+    assert contents(topic) == old_contents
     assert topic.verify().ok
 
 
@@ -113,12 +113,12 @@ def test_merged_bundles_are_merged_again_until_their_parts_are_large(
             topic.append(rows(3, 1, 3 * round_ + first, size=900))
         topic.compact()
         assert topic.verify().ok
-        are_bundled.append({one.is_bundled for one in segments(topic)})
+        are_bundled.append({info.is_bundled for info in segments(topic)})
     # 48 records of 900 bytes are more than a part may have, and eight times as much as a part with as many as fit
     assert are_bundled[0] == {True}
     assert are_bundled[-1] >= {False}
     assert len(segments(topic)) <= 3 * 10
-    assert {len(found) for found in contents(topic).values()} == {48}
+    assert {len(content) for content in contents(topic).values()} == {48}
 
 
 def flip(data: bytearray, position: int) -> None:
@@ -129,26 +129,26 @@ def flip(data: bytearray, position: int) -> None:
 @pytest.mark.parametrize("position", [70, 12])
 def test_a_damaged_part_stops_its_own_partition_and_others_share_bundles(tmp_path: Path, position: int) -> None:
     topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
-    hurt, before = topic.snapshot.partitions[7].segments[1], contents(topic)
+    hurt, old_contents = topic.snapshot.partitions[7].segments[1], contents(topic)
     changed(topic.storage, topic.reader.name(hurt), lambda data: flip(data, hurt.log_position + position))
     report = topic.compact()
-    assert [one.partition for one in report.failed] == [7]
-    assert len({one.stem for one in segments(topic) if one.partition != 7}) == 4
+    assert [info.partition for info in report.failed] == [7]
+    assert len({info.stem for info in segments(topic) if info.partition != 7}) == 4
     scanned = topic.scan(partitions=[number for number in range(PARTITIONS) if number != 7])
-    assert scanned.count() == sum(map(len, before.values())) - 3
+    assert scanned.count() == sum(map(len, old_contents.values())) - 3
 
 
 def test_a_merge_that_cannot_write_its_bundle_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
-    before, version = contents(topic), topic.version
+    old_contents, version = contents(topic), topic.version
     with monkeypatch.context() as patches:
         fail_writes(patches)
         with pytest.raises(StorageError, match="No space left"):
             topic.compact()
     assert topic.refresh().version == version
-    assert contents(topic) == before
+    assert contents(topic) == old_contents
     assert len(bundles(topic.storage)) == 3
 
 
@@ -156,8 +156,8 @@ def test_groups_larger_than_a_part_become_files(tmp_path: Path, monkeypatch: pyt
     topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
     monkeypatch.setattr(merge_job, "LARGEST_PART", 10)
     topic.compact()
-    assert {one.is_bundled for one in segments(topic)} == {False}
-    assert {len(found) for found in contents(topic).values()} == {3}
+    assert {info.is_bundled for info in segments(topic)} == {False}
+    assert {len(content) for content in contents(topic).values()} == {3}
 
 
 def interrupt() -> None:
@@ -169,18 +169,18 @@ def test_a_merge_that_ends_before_its_commit_leaves_a_bundle_for_vacuum(
 ) -> None:
     topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
     topic.alter_config({"file.delete.delay.ms": 0})
-    before, kept = contents(topic), set(bundles(topic.storage))
+    old_contents, old_bundles = contents(topic), set(bundles(topic.storage))
     with monkeypatch.context() as patches:
         before_call(patches, "link", lambda _, to: "/_commits/" in to, interrupt)
         with pytest.raises(KeyboardInterrupt):
             topic.compact()
-    assert len(set(bundles(topic.storage)) - kept) == 1
+    assert len(set(bundles(topic.storage)) - old_bundles) == 1
     topic.append(rows(PARTITIONS, 1, 3))
     topic.vacuum()
     topic.append(rows(PARTITIONS, 1, 4))
     topic.vacuum()
-    assert set(bundles(topic.storage)) >= kept
-    assert len(bundles(topic.storage)) == len(kept) + 2
-    assert {len(found) for found in contents(topic).values()} == {5}
-    assert {number: found[:3] for number, found in contents(topic).items()} == before
+    assert set(bundles(topic.storage)) >= old_bundles
+    assert len(bundles(topic.storage)) == len(old_bundles) + 2
+    assert {len(content) for content in contents(topic).values()} == {5}
+    assert {number: content[:3] for number, content in contents(topic).items()} == old_contents
     assert topic.verify().ok

@@ -42,8 +42,8 @@ def test_segments_whose_ages_differ_by_more_than_segment_ms_stay_apart(tmp_path:
 def test_what_a_bulk_append_rolled_by_time_is_not_merged_again(tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 86_400_000, "retention.ms": -1})
     topic.append([{"value": "v", "timestamp": NOW + hour * 3_600_000} for hour in range(240)])
-    before = topic.segments()
-    assert before.num_rows == 10
+    old_segments = topic.segments()
+    assert old_segments.num_rows == 10
     assert merged(topic) == []
     topic.append([{"value": "v", "timestamp": NOW + 240 * 3_600_000}])
     merged(topic)
@@ -67,10 +67,10 @@ def test_segments_that_each_span_more_than_segment_ms_merge_while_their_newest_r
     for number in range(10):
         times = [NOW + number, NOW + 100_000 + number, NOW + number]
         topic.append([{"value": "v", "timestamp": time} for time in times])
-    before = topic.scan().to_table()
+    old_table = topic.scan().to_table()
     merged(topic)
     assert topic.segments().num_rows == 2
-    assert topic.scan().to_table() == before
+    assert topic.scan().to_table() == old_table
 
 
 @pytest.mark.long
@@ -103,7 +103,7 @@ def test_the_indexes_of_a_merged_segment_stay_below_segment_index_bytes(tmp_path
         topic.append([{"value": "v", "timestamp": NOW + number}])
     merged(topic)
     segments = list(topic.snapshot.partitions[0].segments)
-    assert max(max(each.offset_index_bytes, each.time_index_bytes) for each in segments) <= 80
+    assert max(max(segment.offset_index_bytes, segment.time_index_bytes) for segment in segments) <= 80
     assert len(segments) < 40
 
 
@@ -115,20 +115,20 @@ def test_each_part_of_a_group_that_is_cut_tells_its_own_largest_time(times: str)
     topic = distlog.create(f"memory://limits/{uuid.uuid4().hex}/log", config=config)
     source = random.Random(1)
     for _ in range(10):
-        made = [NOW + source.randrange(1000) if times == "out of order" else -1 for _ in range(7)]
+        times_made = [NOW + source.randrange(1000) if times == "out of order" else -1 for _ in range(7)]
         # records of this size stay batches of their own, so each has an index entry
-        topic.append([{"value": b"v" * 90, "timestamp": time} for time in made])
-    before = topic.scan().to_table()
+        topic.append([{"value": b"v" * 90, "timestamp": time} for time in times_made])
+    old_table = topic.scan().to_table()
     groups = plan_merge(topic.snapshot)
     assert len(groups) == 1
     topic.alter_config({"segment.index.bytes": 120})
     _, after = merge_groups(topic.handle, topic.snapshot, groups)
     topic.advance(after)
     assert topic.segments().num_rows > 3
-    assert topic.scan().to_table() == before
+    assert topic.scan().to_table() == old_table
     assert topic.verify().ok
-    read = before["timestamp"].cast("int64").to_pylist()
+    read = old_table["timestamp"].cast("int64").to_pylist()
     for segment in topic.snapshot.partitions[0].segments:
-        own = read[segment.base_offset : segment.next_offset]
-        first = segment.base_offset + own.index(max(own)) if max(own) >= 0 else -1
-        assert (segment.max_timestamp, segment.offset_of_max_timestamp) == (max(own), first)
+        segment_rows = read[segment.base_offset : segment.next_offset]
+        first = segment.base_offset + segment_rows.index(max(segment_rows)) if max(segment_rows) >= 0 else -1
+        assert (segment.max_timestamp, segment.offset_of_max_timestamp) == (max(segment_rows), first)

@@ -34,8 +34,8 @@ def segment(number: int, base: int, size: int, time: int = -1, offsets: int = 1,
     """A segment of `offsets` offsets and `size` bytes, with its number as its stem."""
     times = {"first_timestamp": time, "max_timestamp": time, "offset_of_max_timestamp": base if time >= 0 else -1}
     stem = f"{number:020d}"
-    facts = {"stem": stem, "log_bytes": size, "record_count": 1, "created_ms": 100, **times, **changes}
-    return histories.segment(0, base, offsets, **facts)
+    fields = {"stem": stem, "log_bytes": size, "record_count": 1, "created_ms": 100, **times, **changes}
+    return histories.segment(0, base, offsets, **fields)
 
 
 def snapshot_of(segments: Sequence[SegmentInfo], log_start_offset: int = 0) -> Snapshot:
@@ -63,19 +63,19 @@ def planned(snapshot: Snapshot) -> list[list[int]]:
 def defined(segments: Sequence[SegmentInfo], log_start_offset: int) -> list[list[int]]:
     """The same, as it is defined: each group is looked at as a whole whenever it grows."""
     groups: list[list[SegmentInfo]] = [[]]
-    for one in (one for one in segments if one.next_offset > log_start_offset):
-        if one.log_bytes >= SEGMENT_BYTES:
+    for info in (info for info in segments if info.next_offset > log_start_offset):
+        if info.log_bytes >= SEGMENT_BYTES:
             groups.append([])
-        elif groups[-1] and not fit([*groups[-1], one]):
-            groups.append([one])
+        elif groups[-1] and not fit([*groups[-1], info]):
+            groups.append([info])
         else:
-            groups[-1].append(one)
-    return [[int(one.stem) for one in part] for group in groups for part in worth(group)]
+            groups[-1].append(info)
+    return [[int(info.stem) for info in part] for group in groups for part in worth(group)]
 
 
 def worth(group: list[SegmentInfo]) -> list[list[SegmentInfo]]:
     """The group, or where one of it is more than half of it, what is worth it before and behind that one."""
-    sizes = [one.log_bytes for one in group]
+    sizes = [info.log_bytes for info in group]
     if len(sizes) < 2 or not any(sizes):
         return []
     if 2 * max(sizes) <= sum(sizes):
@@ -86,10 +86,10 @@ def worth(group: list[SegmentInfo]) -> list[list[SegmentInfo]]:
 
 def fit(group: Sequence[SegmentInfo]) -> bool:
     """Whether one segment can hold them."""
-    newest = [one.max_timestamp if one.max_timestamp >= 0 else one.created_ms for one in group]
+    newest = [info.max_timestamp if info.max_timestamp >= 0 else info.created_ms for info in group]
     begin = group[0].first_timestamp if group[0].first_timestamp >= 0 else newest[0]
     return (
-        sum(one.log_bytes for one in group) <= SEGMENT_BYTES
+        sum(info.log_bytes for info in group) <= SEGMENT_BYTES
         and group[-1].next_offset - group[0].base_offset <= MAX_INT
         and max(newest) - begin <= SEGMENT_MS
     )
@@ -98,15 +98,15 @@ def fit(group: Sequence[SegmentInfo]) -> bool:
 @st.composite
 def any_segments(draw: st.DrawFn) -> list[SegmentInfo]:
     """Segments of any sizes and times, some far apart."""
-    made: list[SegmentInfo] = []
+    infos: list[SegmentInfo] = []
     base = 0
     for number in range(draw(st.integers(0, 40))):
         size = draw(st.sampled_from([0, 1, 1, 10, 100, 400, SEGMENT_BYTES - 1, SEGMENT_BYTES, SEGMENT_BYTES + 1]))
         time = draw(st.sampled_from([-1, 0, 1, 49, 50, 51, 100, 200]))
         offsets = draw(st.sampled_from([1, 1, 1, 5, MAX_INT - 1, MAX_INT]))
-        made.append(segment(number, base, size, time, offsets))
+        infos.append(segment(number, base, size, time, offsets))
         base += offsets + draw(st.sampled_from([0, 0, 3]))
-    return made
+    return infos
 
 
 @given(any_segments(), st.integers(0, 40))
@@ -124,8 +124,8 @@ def test_groups_that_may_grow_beyond_a_part_need_eight_times_the_bytes_of_their_
     config = TopicConfig()
 
     def counts(sizes: list[int]) -> list[int]:
-        made = [segment(number, number, size) for number, size in enumerate(sizes)]
-        return [len(group.segments) for group in plan_merge(replace(snapshot_of(made), config=config))]
+        segments = [segment(number, number, size) for number, size in enumerate(sizes)]
+        return [len(group.segments) for group in plan_merge(replace(snapshot_of(segments), config=config))]
 
     assert counts([LARGEST_PART] * (GROWTH - 1)) == []
     assert counts([LARGEST_PART] * GROWTH) == [GROWTH]
@@ -141,15 +141,15 @@ def test_the_partitions_of_a_plan_do_not_touch_each_other() -> None:
     states, alone = [], []
     for number in range(12):
         sizes = [source.choice([1, 10, 100, 400, SEGMENT_BYTES]) for _ in range(source.randrange(9))]
-        made = [replace(segment(each, each, size), partition=number) for each, size in enumerate(sizes)]
-        states.append(PartitionState(source.randrange(3), len(made), SegmentTable.of(made)))
-        alone += [(number, found) for found in planned(replace(snapshot_of([]), partitions=(states[-1],)))]
-    own = PartitionTable.of(states)
+        infos = [replace(segment(index, index, size), partition=number) for index, size in enumerate(sizes)]
+        states.append(PartitionState(source.randrange(3), len(infos), SegmentTable.of(infos)))
+        alone += [(number, group) for group in planned(replace(snapshot_of([]), partitions=(states[-1],)))]
+    own_table = PartitionTable.of(states)
     zeros, ends = np.zeros(12, np.int64), np.array([state.log_end_offset for state in states])
     starts = np.array([state.log_start_offset for state in states])
-    kept = {3: states[3], 7: states[7]}
-    mixed = PartitionTable.of_columns(starts, ends, zeros, own.segments(), kept)
-    for table in (own, mixed):
+    subset = {3: states[3], 7: states[7]}
+    mixed = PartitionTable.of_columns(starts, ends, zeros, own_table.segments(), subset)
+    for table in (own_table, mixed):
         groups = plan_merge(replace(snapshot_of([]), partitions=table))
         assert [(one.partition, [int(stem) for stem in one.stems]) for one in groups] == alone
 
@@ -160,15 +160,15 @@ def test_a_plan_makes_no_object_of_a_segment_and_no_columns_of_recent_ones(
 ) -> None:
     segments = [segment(number, number, 1) for number in range(100)]
     table = SegmentTable.of(segments[: 100 - recent]).appended(segments[100 - recent :])
-    whole = snapshot_of(segments)
-    snapshot = replace(whole, partitions=(replace(whole.partitions[0], segments=table),))
+    large = snapshot_of(segments)
+    snapshot = replace(large, partitions=(replace(large.partitions[0], segments=table),))
     monkeypatch.setattr(segment_table, "to_segments", lambda made: pytest.fail("_to_segments"))
     monkeypatch.setattr(segment_table, "to_columns", lambda made: pytest.fail("_to_columns"))
     (group,) = plan_merge(snapshot)
     assert (len(group.segments), group.log_bytes, group.records) == (100, 100, 100)
     monkeypatch.undo()
     assert list(pickle.loads(pickle.dumps(group)).segments) == segments
-    assert group.stems == [one.stem for one in segments]
+    assert group.stems == [info.stem for info in segments]
 
 
 @pytest.mark.long
@@ -183,17 +183,17 @@ def test_a_record_is_copied_as_often_as_the_logarithm_of_its_segments_growth(see
         size = source.choice([1, 1, 2, 5, 30])
         live.append((segment(number, number, size), [number]))
         copies[number], sizes[number] = 0, size
-        for group in planned(snapshot_of([one for one, _ in live])):
-            parts = [(one, members) for one, members in live if int(one.stem) in group]
+        for group in planned(snapshot_of([info for info, _ in live])):
+            parts = [(info, members) for info, members in live if int(info.stem) in group]
             members = [number for _, members in parts for number in members]
             for member in members:
                 copies[member] += 1
             first, last = parts[0][0], parts[-1][0]
-            total = sum(one.log_bytes for one, _ in parts)
-            made = segment(int(first.stem), first.base_offset, total, -1, last.next_offset - first.base_offset)
-            place = live.index(parts[0])
-            live[place : place + len(parts)] = [(made, members)]
-    for one, members in live:
+            total = sum(info.log_bytes for info, _ in parts)
+            merged = segment(int(first.stem), first.base_offset, total, -1, last.next_offset - first.base_offset)
+            index = live.index(parts[0])
+            live[index : index + len(parts)] = [(merged, members)]
+    for info, members in live:
         for member in members:
-            assert copies[member] <= math.log2(one.log_bytes / sizes[member]) + 1
+            assert copies[member] <= math.log2(info.log_bytes / sizes[member]) + 1
     assert len(live) < 60

@@ -10,7 +10,7 @@ from committed_batches import Gateway
 from hypothesis import given
 from hypothesis import strategies as st
 from partition_logs import Process, append, new_topic
-from transacting import Sender, seen
+from transacting import Sender, values_seen
 
 import distlog
 from distlog.core.maintain import merge_job
@@ -25,16 +25,16 @@ from distlog.core.topic import Topic
 def gateway(memory_url: Address) -> Iterator[Gateway]:
     # markers have times, and the records none
     distlog.create(f"{memory_url.url}/clicks", 2, config={"segment.ms": 1 << 50, "retention.ms": -1})
-    opened = Gateway(memory_url)
-    yield opened
-    opened.close()
+    new_gateway = Gateway(memory_url)
+    yield new_gateway
+    new_gateway.close()
 
 
 def views(topic: Topic) -> tuple[object, ...]:
     """What readers see: all values and the committed ones, and how far the committed ones go."""
     snapshot = topic.refresh().snapshot
     stable = [last_stable_offset(topic.reader, state) for state in snapshot.partitions]
-    return seen(topic, "read_uncommitted"), seen(topic), stable, topic.end_offsets()
+    return values_seen(topic, "read_uncommitted"), values_seen(topic), stable, topic.end_offsets()
 
 
 def segments(topic: Topic) -> list[int]:
@@ -56,15 +56,15 @@ def test_commits_with_transactions_are_merged_and_read_as_before(
         for number in (0, 1):
             gateway.send(producer, b"%d" % producer, number)
             gateway.end(producer, number, is_committed=producer % 3 != 0)
-    before = views(topic)
+    old_views = views(topic)
     assert topic.compact().ok
     assert segments(topic) == [1, 1]
-    assert views(topic) == views(distlog.open(topic.url)) == before
-    assert seen(topic)[1] == [b"1", b"2", b"4", b"5"]
+    assert views(topic) == views(distlog.open(topic.url)) == old_views
+    assert values_seen(topic)[1] == [b"1", b"2", b"4", b"5"]
     assert topic.verify().ok
     topic.alter_config({"file.delete.delay.ms": 0})
     topic.vacuum()
-    assert views(topic) == before
+    assert views(topic) == old_views
 
 
 def test_a_transaction_that_is_open_in_merged_segments_is_undecided_until_its_end(gateway: Gateway) -> None:
@@ -75,15 +75,15 @@ def test_a_transaction_that_is_open_in_merged_segments_is_undecided_until_its_en
     topic.append([{"value": b"plain"}], partition=0)
     assert topic.compact().ok
     assert segments(topic)[0] == 1
-    assert seen(topic)[0] == [b"decided"]
+    assert values_seen(topic)[0] == [b"decided"]
     gateway.end(2, is_committed=False)
-    assert seen(topic)[0] == [b"decided", b"plain"]
+    assert values_seen(topic)[0] == [b"decided", b"plain"]
     for producer in range(3, 8):
         gateway.send(producer, b"more")
         gateway.end(producer, is_committed=True)
     assert topic.compact().ok
     assert segments(topic)[0] == 1
-    assert seen(topic)[0] == [b"decided", b"plain", *[b"more"] * 5]
+    assert values_seen(topic)[0] == [b"decided", b"plain", *[b"more"] * 5]
 
 
 def test_a_group_with_an_open_transaction_may_be_cut(gateway: Gateway) -> None:
@@ -95,12 +95,12 @@ def test_a_group_with_an_open_transaction_may_be_cut(gateway: Gateway) -> None:
     gateway.send(9, b"open")
     topic.append([{"value": b"plain"}], partition=0)
     topic = gateway.topic()
-    before, groups = views(topic), plan_merge(topic.snapshot)
+    old_views, groups = views(topic), plan_merge(topic.snapshot)
     topic.alter_config({"segment.index.bytes": 50})
     merge_groups(topic.handle, topic.snapshot, groups)
     topic = gateway.topic()
     assert segments(topic)[0] == 3
-    assert views(topic) == views(distlog.open(topic.url)) == before
+    assert views(topic) == views(distlog.open(topic.url)) == old_views
     assert topic.verify().ok
 
 
@@ -117,7 +117,7 @@ def test_segments_whose_transactions_cannot_be_read_stay_as_they_are(gateway: Ga
     assert failed["partition"] == 1
     assert name in failed["reason"]
     assert segments(topic) == [1, 6]
-    assert seen(topic, "read_uncommitted") == {0: [b"hidden"] * 3, 1: [b"hidden"] * 3}
+    assert values_seen(topic, "read_uncommitted") == {0: [b"hidden"] * 3, 1: [b"hidden"] * 3}
 
 
 STEPS = st.lists(st.sampled_from(["send", "other", "plain", "commit", "abort", "roll", "bulk", "merge"]), max_size=30)
@@ -147,9 +147,9 @@ def test_readers_see_the_same_after_any_merge(tmp_path_factory: pytest.TempPathF
                 process[0].roll()
                 process[1].roll()
             case "merge":
-                before = views(topic)
+                old_views = views(topic)
                 assert topic.compact().ok
-                assert views(Process(folder).topic()) == before
+                assert views(Process(folder).topic()) == old_views
                 assert topic.refresh().verify().ok
     for sender in senders:
         sender.abort()

@@ -47,9 +47,9 @@ def damage_checkpoint(topic: Topic, version: int) -> None:
 
 def gets_to_open(topic: Topic, version: int) -> int:
     """How many files are read to open a version."""
-    before = topic.storage.counters.gets
+    old_gets = topic.storage.counters.gets
     assert topic.log.load(version=version).version == version
-    return topic.storage.counters.gets - before
+    return topic.storage.counters.gets - old_gets
 
 
 def test_checkpoints_stay_that_a_load_of_a_kept_version_begins_with(storage_url: Address) -> None:
@@ -69,16 +69,14 @@ def test_there_is_always_one_to_fall_back_on(tmp_path: Path) -> None:
     for _ in range(3):
         topic.vacuum()
         clock.now_ms += 10_000
-    before, newest = checkpoints(topic)[-2:]
-    assert checkpoints(topic)[:-2] == [before - 1]
+    previous, newest = checkpoints(topic)[-2:]
+    assert checkpoints(topic)[:-2] == [previous - 1]
     damage_checkpoint(topic, newest)
     assert gets_to_open(topic, newest) < 10
     assert topic.log.load().version == topic.version
 
 
-def test_verify_does_not_mind_a_checkpoint_that_goes_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_ignores_a_checkpoint_that_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = topic_of_versions(Storage(tmp_path / "log"), 4)
     read = checkpoint.read
 
@@ -134,9 +132,9 @@ def test_a_put_that_may_be_under_way_is_left_alone_however_short_the_delay(tmp_p
 def test_no_other_file_is_taken_for_a_torn_put(tmp_path: Path) -> None:
     topic, clock = topic_with_delay(tmp_path / "log", 0)
     names = (f"_commits/{'0a' * 16}.tmp", "log-0/.notes.tmp", f"log-0/{TORN}.txt", f"other-0/{TORN}")
-    left = [leave(tmp_path / "log", name, 10 * DELAY, clock.now_ms) for name in names]
+    remaining = [leave(tmp_path / "log", name, 10 * DELAY, clock.now_ms) for name in names]
     topic.vacuum()
-    assert all(path.exists() for path in left)
+    assert all(path.exists() for path in remaining)
 
 
 def test_a_put_whose_temporary_file_was_deleted_fails_and_puts_nothing(

@@ -72,18 +72,18 @@ def test_it_is_a_dict_until_it_is_full(rounds: list[list[bytes | None]], slots: 
     table, model, offset = OffsetMap(slots), dict[bytes, int](), 0
     limit = int(slots * 0.9)
     for batch in rounds:
-        taken = 0
+        count = 0
         for key in batch:
             if key is not None and len(model) >= limit:
                 break
             if key is not None:
-                model[key] = offset + taken
-            taken += 1
-        assert put(table, batch, offset) == taken
-        offset += taken
+                model[key] = offset + count
+            count += 1
+        assert put(table, batch, offset) == count
+        offset += count
     assert table.size == len(model)
-    asked = [b"key-%d" % number for number in range(41)]
-    assert get(table, *asked) == [model.get(key, -1) for key in asked]
+    keys_asked = [b"key-%d" % number for number in range(41)]
+    assert get(table, *keys_asked) == [model.get(key, -1) for key in keys_asked]
 
 
 def test_both_words_of_a_hash_tell_keys_apart() -> None:
@@ -119,9 +119,9 @@ def parts_of(blobs: Blobs) -> list[tuple[int, bytes]]:
 def superseded(parts: list[KeyedRecords], start_offset: int) -> list[int]:
     """The offsets below the last one of their key at or above `start_offset`, by a dict."""
     rows = [
-        (tuple(part.hashes[at].tolist()), int(part.offsets[at]))
+        (tuple(part.hashes[index].tolist()), int(part.offsets[index]))
         for part in parts
-        for at in np.flatnonzero(part.keyed)
+        for index in np.flatnonzero(part.keyed)
     ]
     last = {key: offset for key, offset in rows if offset >= start_offset}
     return sorted(offset for key, offset in rows if offset < last.get(key, 0))
@@ -132,12 +132,12 @@ def superseded(parts: list[KeyedRecords], start_offset: int) -> list[int]:
 def test_buckets_find_all_that_is_superseded_in_whatever_order_they_get_it(buckets: int, start_offset: int) -> None:
     parts = [some_records(start) for start in (0, 10_000, 20_000)]
     blobs = [blob for part in reversed(parts) for blob in parts_of(keys_by_bucket([part], start_offset, buckets))]
-    found = []
+    offsets = []
     for bucket in range(buckets):
         keys = OffsetMap(map_slots(KEYS))
-        found += [keys.take(key_rows(data)) for target, data in blobs if target == bucket]
-        found += [keys.superseded(key_rows(data)) for target, data in blobs if target == bucket + buckets]
-    assert sorted(np.concatenate(found).tolist()) == superseded(parts, start_offset)
+        offsets += [keys.take(key_rows(data)) for target, data in blobs if target == bucket]
+        offsets += [keys.superseded(key_rows(data)) for target, data in blobs if target == bucket + buckets]
+    assert sorted(np.concatenate(offsets).tolist()) == superseded(parts, start_offset)
 
 
 def test_a_bucket_has_all_records_of_its_keys_and_about_as_many_as_the_others() -> None:

@@ -29,34 +29,34 @@ def test_every_message_keeps_its_offset_time_key_and_value_in_format_2(name: str
     for log in OLD[name].logs:
         data = log.read_bytes()
         batches = read_headers(data)
-        made, rows_made = upgraded(data, batches)
-        found = read_headers(made)
-        check_crcs(made, found)
-        assert found.tolist() == rows_made.tolist()
-        assert set(found["magic"].tolist()) == {2}
-        assert decode(made, found, columns=COLUMNS) == decode(data, batches, columns=COLUMNS)
-        assert {int(codec) & 7 for codec in found["attributes"]} == {
+        converted, rows_made = upgraded(data, batches)
+        headers = read_headers(converted)
+        check_crcs(converted, headers)
+        assert headers.tolist() == rows_made.tolist()
+        assert set(headers["magic"].tolist()) == {2}
+        assert decode(converted, headers, columns=COLUMNS) == decode(data, batches, columns=COLUMNS)
+        assert {int(codec) & 7 for codec in headers["attributes"]} == {
             int(codec) & 7 for codec in batches["attributes"]
         }
 
 
 def test_plain_messages_become_few_batches_and_gaps_stay(tmp_path: Path) -> None:
     data = b"".join(entry(1, offset, b"v") for offset in (*range(1000), *range(2000, 2100)))
-    made, found = upgraded(data, read_headers(data))
-    assert len(found) == 2
-    assert found["base_offset"].tolist() == [0, 2000]
-    assert found["last_offset_delta"].tolist() == [999, 99]
-    assert len(made) < len(data)
+    converted, rows_read = upgraded(data, read_headers(data))
+    assert len(rows_read) == 2
+    assert rows_read["base_offset"].tolist() == [0, 2000]
+    assert rows_read["last_offset_delta"].tolist() == [999, 99]
+    assert len(converted) < len(data)
 
 
 def test_a_wrapper_of_format_1_around_messages_of_format_0_comes_out_right() -> None:
     """testCleanCorruptMessageSet: KAFKA-4298, an old cleaner wrote them so."""
     inner = b"".join(entry(0, offset, b"k%d" % offset) for offset in range(3))
     wrapper = entry(1, 2, None, gzip.compress(inner), attributes=1)
-    made, found = upgraded(wrapper, read_headers(wrapper))
-    check_crcs(made, found)
-    assert found["magic"].tolist() == [2]
-    records = decode(made, found, columns=("offset", "key")).to_pylist()
+    converted, rows_read = upgraded(wrapper, read_headers(wrapper))
+    check_crcs(converted, rows_read)
+    assert rows_read["magic"].tolist() == [2]
+    records = decode(converted, rows_read, columns=("offset", "key")).to_pylist()
     assert [(row["offset"], row["key"]) for row in records] == [(0, b"k0"), (1, b"k1"), (2, b"k2")]
 
 
@@ -78,8 +78,8 @@ def test_the_last_record_of_each_key_stays_and_tombstones_get_a_horizon(name: st
     }
     report = topic.compact()
     assert report.to_dict()["ok"]
-    kept = [{**row, "timestamp_type": 0} for row in rows(topic.scan().to_table())]
-    assert kept == sorted(last.values(), key=lambda row: row["offset"])
+    expected = [{**row, "timestamp_type": 0} for row in rows(topic.scan().to_table())]
+    assert expected == sorted(last.values(), key=lambda row: row["offset"])
     assert magics(topic) == {2}
     assert topic.verify().ok
     tombstones = {row["offset"] for row in last.values() if row["value"] is None}
@@ -88,8 +88,8 @@ def test_the_last_record_of_each_key_stays_and_tombstones_get_a_horizon(name: st
 
 def batches_of(topic: distlog.Topic) -> np.ndarray:
     logs = [topic.storage.read(topic.reader.name(segment)) for segment in topic.snapshot.partitions[0].segments]
-    found: Any = np.concatenate([read_headers(log) for log in logs])
-    return found
+    batches: Any = np.concatenate([read_headers(log) for log in logs])
+    return batches
 
 
 def magics(topic: distlog.Topic) -> set[int]:

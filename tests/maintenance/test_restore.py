@@ -28,20 +28,20 @@ def old_topic(storage: Storage, count: int = 5, **config: Any) -> Topic:
     return topic
 
 
-def all_of(count: int) -> dict[int, list[bytes]]:
+def all_parts(count: int) -> dict[int, list[bytes]]:
     return {0: [b"v%d" % number for number in range(count)]}
 
 
 def test_what_retention_deleted_comes_back_in_one_commit(storage: Storage) -> None:
     """1. A backfill of old records. 2. Retention lets it go. 3. New records. 4. Restore: all of it is there."""
     topic = old_topic(storage)
-    before = topic.version
+    old_version = topic.version
     assert topic.retention().to_dict()["records"] == 5
     topic.append(values([5]))
-    report = topic.restore(before)
-    assert (topic.version, report.version) == (before + 3, before + 3)
+    report = topic.restore(old_version)
+    assert (topic.version, report.version) == (old_version + 3, old_version + 3)
     assert report.to_dict()["records"] == 5
-    assert contents(topic) == contents(topic_on(storage)) == all_of(6)
+    assert contents(topic) == contents(topic_on(storage)) == all_parts(6)
     assert topic.history(1)["operation"].to_pylist() == ["restore"]
     assert topic.verify().ok
 
@@ -53,51 +53,51 @@ def test_more_segments_than_a_commit_takes_come_back_by_several(
     topic = topic_on(storage, 3, {"retention.ms": -1})
     for _ in range(260):
         topic.append([{"value": b"v", "partition": number} for number in range(3)])
-    before, was = topic.version, contents(topic)
+    old_version, was = topic.version, contents(topic)
     for number in range(3):
         topic.delete_records({number: 260})
         assert topic.retention().to_dict()["segments"] == 260
     monkeypatch.setattr("distlog.core.commits.commit_json.MOST_ROWS", 600)
     monkeypatch.setattr("distlog.core.maintain.restore.MOST_SEGMENTS", 600, raising=False)
-    dry, report = topic.restore(before, dry_run=True), topic.restore(before)
+    dry, report = topic.restore(old_version, dry_run=True), topic.restore(old_version)
     assert report.to_dict()["partitions"] == dry.to_dict()["partitions"]
     assert report.to_dict()["records"] == 780
     assert contents(topic) == contents(topic_on(storage)) == was
     assert topic.history(3)["operation"].to_pylist() == ["restore", "restore", "retention"]
-    assert topic.restore(before).to_dict()["records"] == 0
+    assert topic.restore(old_version).to_dict()["records"] == 0
 
 
 def test_more_segments_of_a_partition_than_a_commit_takes_are_refused_with_advice(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = old_topic(storage)
-    before = topic.version
+    old_version = topic.version
     topic.retention()
     monkeypatch.setattr("distlog.core.maintain.restore.MOST_SEGMENTS", 4)
     for dry_run in (True, False):
         with pytest.raises(CommitConflictError, match="a commit takes 4 segments: restore a later version first"):
-            topic.restore(before, dry_run=dry_run)
+            topic.restore(old_version, dry_run=dry_run)
     assert topic.history(1)["operation"].to_pylist() == ["retention"]
 
 
 def test_parts_of_a_bundle_come_back_too(storage: Storage) -> None:
     topic = topic_on(storage, 3, {"retention.ms": DAY})
     topic.append([{"value": b"v%d" % number, "timestamp": NOW - 2 * DAY, "partition": number} for number in range(3)])
-    before, was = topic.version, contents(topic)
+    old_version, was = topic.version, contents(topic)
     assert all(state.segments[0].is_bundled for state in topic.snapshot.partitions)
     assert topic.retention().to_dict()["records"] == 3
-    topic.restore(before)
+    topic.restore(old_version)
     assert contents(topic) == contents(topic_on(storage)) == was
     assert topic.verify().ok
 
 
 def test_the_report_warns_that_retention_deletes_it_again(storage: Storage) -> None:
     topic = old_topic(storage)
-    before = topic.version
+    old_version = topic.version
     topic.retention()
-    assert str(topic.restore(before, dry_run=True)).startswith("would restore 5 segments, 5 records")
+    assert str(topic.restore(old_version, dry_run=True)).startswith("would restore 5 segments, 5 records")
     assert contents(topic) == {0: []}
-    report, size = topic.restore(before), topic.snapshot.partitions[0].segments[0].log_bytes
+    report, size = topic.restore(old_version), topic.snapshot.partitions[0].segments[0].log_bytes
     assert "the next retention deletes 5 segments: first set retention.ms" in str(report)
     assert report.to_table().to_pylist() == [
         {
@@ -112,8 +112,8 @@ def test_the_report_warns_that_retention_deletes_it_again(storage: Storage) -> N
     ]
     topic.retention()
     topic.alter_config({"retention.ms": -1})
-    assert "deletes" not in str(topic.restore(before))
-    assert contents(topic) == all_of(5)
+    assert "deletes" not in str(topic.restore(old_version))
+    assert contents(topic) == all_parts(5)
 
 
 def test_deleted_records_come_back_also_where_no_segment_left(storage: Storage) -> None:
@@ -123,7 +123,7 @@ def test_deleted_records_come_back_also_where_no_segment_left(storage: Storage) 
     assert contents(topic) == {0: [], 1: [b"v3"]}
     report = topic.restore(1)
     assert contents(topic) == {0: [], 1: [b"v0", b"v1", b"v2", b"v3"]}
-    assert [one.partition for one in report.partitions] == [1]
+    assert [partition.partition for partition in report.partitions] == [1]
 
 
 def test_a_key_stays_deleted_where_the_segment_that_deleted_it_stays_compacted(storage: Storage) -> None:
@@ -133,14 +133,14 @@ def test_a_key_stays_deleted_where_the_segment_that_deleted_it_stays_compacted(s
     topic = topic_on(storage, 1, {"cleanup.policy": "compact", **settings}, clock)
     topic.append([{"key": "k", "value": b"x" * 300}])
     topic.append([{"key": "k", "value": None}])
-    before = topic.version
+    old_version = topic.version
     topic.append([{"key": "z", "value": b"z"}])
     for _ in range(3):
         clock.now_ms += 1000
         topic.compact()
         topic.append([{"key": "e", "value": b"e"}])
     assert "k" not in {record.key.decode() for record in topic.records() if record.key}
-    topic.restore(before)
+    topic.restore(old_version)
     assert "k" not in {record.key.decode() for record in topic.records() if record.key}
 
 
@@ -168,17 +168,17 @@ def keys_of(topic: Topic) -> set[bytes | None]:
     return {record.key for record in topic.refresh().records() if record.value is not None}
 
 
-@pytest.mark.parametrize("rest", [[], [{"key": "z", "value": b"z" * 300}]])
+@pytest.mark.parametrize("later", [[], [{"key": "z", "value": b"z" * 300}]])
 def test_a_key_stays_deleted_where_the_tombstone_came_since_and_is_gone(
-    rest: list[dict[str, Any]], storage: Storage
+    later: list[dict[str, Any]], storage: Storage
 ) -> None:
     """1. A key. 2. A version. 3. Its tombstone. 4. Compaction drops first the key, then the tombstone. 5. Restore."""
     topic, clock = keyed_topic(storage)
-    before = topic.version
-    topic.append([{"key": "k", "value": None}, *rest])
+    old_version = topic.version
+    topic.append([{"key": "k", "value": None}, *later])
     compact_again(topic, clock, 3)
-    assert (had := keys_of(topic)) == {b"a", b"e", *([b"z"] if rest else [])}
-    report = topic.restore(before)
+    assert (had := keys_of(topic)) == {b"a", b"e", *([b"z"] if later else [])}
+    report = topic.restore(old_version)
     assert keys_of(topic) == had
     assert report.to_dict()["lost"] == 1
     assert "some of their keys were deleted later, and compaction dropped the deletes" in str(report)
@@ -186,10 +186,10 @@ def test_a_key_stays_deleted_where_the_tombstone_came_since_and_is_gone(
 
 def test_a_key_comes_back_with_its_tombstone_where_that_came_since_and_is_there(storage: Storage) -> None:
     topic, clock = keyed_topic(storage)
-    before = topic.version
+    old_version = topic.version
     topic.append([{"key": "k", "value": None}, {"key": "z", "value": b"z" * 300}])
     compact_again(topic, clock, 1)
-    assert topic.restore(before).to_dict()["segments"] == 1
+    assert topic.restore(old_version).to_dict()["segments"] == 1
     assert [record.value for record in topic.refresh().records() if record.key == b"k"] == [b"x" * 300, None]
     compact_again(topic, clock, 2)
     assert keys_of(topic) == {b"a", b"z", b"e"}
@@ -197,12 +197,12 @@ def test_a_key_comes_back_with_its_tombstone_where_that_came_since_and_is_there(
 
 def test_a_log_start_does_not_go_back_to_a_key_whose_tombstone_is_gone(storage: Storage) -> None:
     topic, clock = keyed_topic(storage, "compact,delete")
-    before = topic.version
+    old_version = topic.version
     topic.append([{"key": "k", "value": None}, {"key": "z", "value": b"z" * 300}])
     topic.delete_records({0: 2})
     compact_again(topic, clock, 3)
     assert keys_of(topic) == {b"z", b"e"}
-    report = topic.restore(before)
+    report = topic.restore(old_version)
     assert keys_of(topic) == {b"z", b"e"}
     assert (topic.start_offsets(), report.to_dict()["lost"]) == ({0: 2}, 2)
 
@@ -210,14 +210,14 @@ def test_a_log_start_does_not_go_back_to_a_key_whose_tombstone_is_gone(storage: 
 def test_a_gap_of_compaction_is_no_loss_where_a_restore_lets_the_log_begin_ahead_of_it(storage: Storage) -> None:
     """1. A version. 2. Compaction drops, twice, what came since; its files go. 3. All is deleted. 4. Restore."""
     topic, clock = keyed_topic(storage, "compact,delete")
-    before = topic.version
+    old_version = topic.version
     for _ in range(2):
         topic.append([{"key": "b", "value": b"b"}, {"key": "c", "value": b"c"}])
         topic.append([{"key": "c", "value": b"c"}])
         compact_again(topic, clock, 1)
     storage.delete(files(storage) - named_files(topic.refresh()))
     topic.delete_records({0: LOG_END})
-    topic.restore(before)
+    topic.restore(old_version)
     assert topic.refresh().start_offsets()[0] < topic.end_offsets()[0]
     assert topic.verify().ok
 
@@ -227,10 +227,10 @@ def test_a_segment_of_which_compaction_left_nothing_comes_back_between_others(st
     topic, clock = keyed_topic(storage)
     for key in ("b", "c", "b", "c"):
         topic.append([{"key": key, "value": key.encode() * 300}])
-    before, had = topic.version, [record.offset for record in topic.records()]
+    old_version, had = topic.version, [record.offset for record in topic.records()]
     compact_again(topic, clock, 1)
     assert [record.offset for record in topic.refresh().records()] == [0, 1, 4, 5, 6]
-    report = topic.restore(before)
+    report = topic.restore(old_version)
     assert [record.offset for record in topic.refresh().records()] == [*had, 6]
     assert (report.to_dict()["segments"], report.to_dict()["lost"]) == (2, 0)
     assert topic.verify().ok
@@ -244,10 +244,10 @@ def test_a_segment_comes_back_right_behind_a_first_one_that_is_below_the_log_sta
     topic, clock = keyed_topic(storage, "compact,delete")
     topic.append([{"key": "a", "value": b"A" * 300}])
     topic.delete_records({0: 1})
-    before = topic.version
+    old_version = topic.version
     compact_again(topic, clock, 1)
     assert [record.offset for record in topic.refresh().records()] == [2, 3]
-    assert topic.restore(before).to_dict()["segments"] == 1
+    assert topic.restore(old_version).to_dict()["segments"] == 1
     assert [record.offset for record in topic.refresh().records()] == [1, 2, 3]
     assert topic.verify().ok
 
@@ -256,15 +256,15 @@ def test_what_is_behind_comes_back_dirty_and_without_a_gap(storage: Storage) -> 
     """1. A version. 2. More segments, of which compaction drops a whole one, and one of the version. 3. Restore."""
     topic, clock = keyed_topic(storage)
     topic.append([{"key": "a", "value": b"A" * 300}])
-    before = topic.version
+    old_version = topic.version
     for value in (b"1", b"2"):
         topic.append([{"key": "b", "value": value * 300}])
     compact_again(topic, clock, 1)
     assert [record.offset for record in topic.refresh().records()] == [0, 2, 4, 5]
-    assert topic.restore(before).to_dict()["segments"] == 2
+    assert topic.restore(old_version).to_dict()["segments"] == 2
     assert [record.offset for record in topic.refresh().records()] == [0, 1, 2, 3, 4, 5]
     assert topic.verify().ok
-    assert topic.restore(before).to_dict()["segments"] == 0
+    assert topic.restore(old_version).to_dict()["segments"] == 0
     compact_again(topic, clock, 1)
     assert [record.offset for record in topic.refresh().records()] == [0, 2, 4, 6]
     assert topic.restore(topic.version).to_dict()["segments"] == 0
@@ -276,10 +276,10 @@ def test_a_tombstone_that_comes_back_behind_a_lost_segment_deletes_its_key(stora
     topic.append([{"key": "a", "value": b"A" * 300}])
     topic.append([{"key": "d", "value": b"d" * 300}])
     topic.append([{"key": "d", "value": None}, {"key": "z", "value": b"z" * 300}])
-    before, lost = topic.version, topic.snapshot.partitions[0].segments[1]
+    old_version, segment = topic.version, topic.snapshot.partitions[0].segments[1]
     compact_again(topic, clock, 1)
-    storage.delete([f"{topic.name}-0/{lost.stem}.log"])
-    report = topic.restore(before)
+    storage.delete([f"{topic.name}-0/{segment.stem}.log"])
+    report = topic.restore(old_version)
     assert (report.to_dict()["segments"], report.to_dict()["lost"]) == (2, 1)
     assert [record.value for record in topic.refresh().records() if record.key == b"d"] == [b"d" * 300, None]
     for _ in range(3):
@@ -292,14 +292,14 @@ def test_records_that_a_merge_put_together_with_later_ones_are_not_lost(storage:
     topic = topic_on(storage, 1, {"retention.ms": -1})
     for value in range(4):
         topic.append([{"value": b"%d" % value}])
-    before = topic.version
+    old_version = topic.version
     topic.append([{"value": b"later"}])
     topic.compact()
     for _ in range(2):
-        assert topic.restore(before).to_dict()["lost"] == 0
+        assert topic.restore(old_version).to_dict()["lost"] == 0
     assert contents_of(topic.refresh()) == [b"0", b"1", b"2", b"3", b"later"]
     topic.delete_records({0: 2})
-    assert topic.restore(before).to_dict()["lost"] == 0
+    assert topic.restore(old_version).to_dict()["lost"] == 0
     assert contents_of(topic.refresh()) == [b"0", b"1", b"2", b"3", b"later"]
 
 
@@ -308,11 +308,11 @@ def test_records_that_an_earlier_restore_brought_back_stay_where_a_merge_took_th
     topic = topic_on(storage, 1, {"retention.ms": -1})
     for value in range(4):
         topic.append([{"value": b"%d" % value}])
-    before = topic.version
+    old_version = topic.version
     topic.delete_records({0: 2})
     topic.retention()
     between = topic.version
-    topic.restore(before)
+    topic.restore(old_version)
     topic.compact()
     assert topic.restore(between).to_dict()["lost"] == 0
     assert contents_of(topic.refresh()) == [b"0", b"1", b"2", b"3"]
@@ -323,11 +323,11 @@ def test_records_that_compaction_dropped_are_told_where_what_it_made_comes_back(
     """1. Records. 2. More, and compaction of all into one segment. 3. It is let go. 4. Restore of the first ones."""
     settings = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": 0}
     topic = old_topic(storage, 2, **settings)
-    before = topic.version
+    old_version = topic.version
     topic.append([{"key": "k", "value": b"v2", "timestamp": NOW - 2 * DAY}])
     topic.compact()
     topic.retention()
-    report = topic.restore(before)
+    report = topic.restore(old_version)
     assert contents_of(topic) == [b"v2"]
     assert (report.to_dict()["segments"], report.to_dict()["lost"]) == (1, 2)
 
@@ -336,7 +336,7 @@ def test_a_compacted_segment_whose_indexes_were_made_again_comes_back_as_any_oth
     """1. A version. 2. Records, of which compaction drops one. 3. New indexes. 4. All is let go. 5. Restore."""
     topic, clock = keyed_topic(storage, "compact,delete")
     topic.alter_config({"batch.bytes": 60, "internal.segment.bytes": 600})
-    before = topic.version
+    old_version = topic.version
     topic.append([{"key": key, "value": key.encode() * 60} for key in "pyz"])
     topic.append([{"key": "y", "value": b"Y" * 300}])
     compact_again(topic, clock, 1)
@@ -345,14 +345,14 @@ def test_a_compacted_segment_whose_indexes_were_made_again_comes_back_as_any_oth
     topic.rebuild_indexes(force=True)
     topic.delete_records({0: topic.end_offsets()[0]})
     topic.retention()
-    assert topic.restore(before).to_dict()["lost"] == 0
+    assert topic.restore(old_version).to_dict()["lost"] == 0
     assert contents_of(topic) == had
 
 
 def test_a_segment_that_came_back_once_and_was_emptied_then_leaves_no_gap(storage: Storage) -> None:
     """1. A version. 2. Segments. 3. They go, and come back. 4. Compaction drops one. 5. The first go. 6. Restore."""
     topic, clock = keyed_topic(storage, "compact,delete")
-    before = topic.version
+    old_version = topic.version
     for key in "bcdcf":
         topic.append([{"key": key, "value": key.encode() * 300}])
     all_there = topic.version
@@ -363,7 +363,7 @@ def test_a_segment_that_came_back_once_and_was_emptied_then_leaves_no_gap(storag
     assert [record.offset for record in topic.refresh().records()] == [0, 1, 2, 4, 5, 6, 7]
     topic.delete_records({0: 2})
     topic.retention()
-    topic.restore(before)
+    topic.restore(old_version)
     assert [record.offset for record in topic.refresh().records()] == list(range(8))
     assert topic.verify().ok
 
@@ -373,24 +373,24 @@ def test_a_segment_that_is_read_from_its_middle_on_as_before_is_not_lost(storage
     topic, clock = keyed_topic(storage, "compact,delete")
     topic.append([{"key": "q", "value": b"q" * 100}, {"key": "r", "value": b"r" * 100}])
     topic.delete_records({0: 3})
-    before = topic.version
+    old_version = topic.version
     topic.append([{"key": "key", "value": b"d" * 300}])
     topic.append([{"key": "key", "value": None}, {"key": "z", "value": b"z" * 300}])
     compact_again(topic, clock, 4)
     had, version = contents_of(topic), topic.version
-    report = topic.restore(before)
+    report = topic.restore(old_version)
     assert (report.to_dict()["lost"], report.to_dict()["segments"]) == (1, 0), "nothing older comes back"
     assert (contents_of(topic), topic.version) == (had, version)
 
 
 def test_compaction_is_taken_back_and_later_records_stay(storage: Storage) -> None:
     topic = old_topic(storage, 4, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
-    before = topic.version
+    old_version = topic.version
     topic.compact()
     assert topic.scan().count() == 1
     topic.append([{"key": "k", "value": b"v4"}])
-    assert topic.restore(before).to_dict()["records"] == 3
-    assert contents(topic) == all_of(5)
+    assert topic.restore(old_version).to_dict()["records"] == 3
+    assert contents(topic) == all_parts(5)
     assert topic.verify().ok
     topic.compact()
     assert [record.value for record in topic.records()] == [b"v4"]
@@ -422,13 +422,13 @@ def test_a_segment_comes_back_with_the_indexes_that_a_rebuild_gave_it(storage: S
     """1. The indexes are made again by another setting. 2. Retention. 3. Restore to before the rebuild."""
     topic = topic_on(storage, 1, {"retention.ms": DAY, "batch.bytes": 150, "index.interval.bytes": 4000})
     topic.append([{"value": b"v%d" % number * 20, "timestamp": NOW - 2 * DAY} for number in range(100)])
-    before, was = topic.version, contents(topic)
+    old_version, was = topic.version, contents(topic)
     topic.alter_config({"index.interval.bytes": 100})
     topic.rebuild_indexes(force=True)
     rebuilt = topic.snapshot.partitions[0].segments[0]
     assert rebuilt.offset_index_bytes > 8
     topic.retention()
-    topic.restore(before)
+    topic.restore(old_version)
     assert topic.snapshot.partitions[0].segments[0] == rebuilt
     assert contents(topic) == was
     assert topic.verify().ok

@@ -43,46 +43,46 @@ def topic_of(folder: Path, timestamps: list[int], **config: Any) -> Topic:
     return topic
 
 
-def at(topic: Topic, now_ms: int) -> TopicHandle:
+def at_time(topic: Topic, now_ms: int) -> TopicHandle:
     """The topic's handle, with a clock that shows `now_ms`."""
     return dataclasses.replace(topic.handle, clock=lambda: now_ms)
 
 
-def left(topic: Topic, now_ms: int) -> list[int]:
+def remaining_offsets(topic: Topic, now_ms: int) -> list[int]:
     """The base offsets of the segments that retention leaves at `now_ms`."""
-    retention(at(topic, now_ms), topic.snapshot)
+    retention(at_time(topic, now_ms), topic.snapshot)
     return [segment.base_offset for segment in topic.refresh().snapshot.partitions[0].segments]
 
 
 def test_a_segment_older_than_retention_ms_goes_and_one_of_exactly_that_age_stays(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 2000, 3000], retention_ms=500)
-    assert left(topic, 2500) == [1, 2]
-    assert left(topic, 2501) == [2]
+    assert remaining_offsets(topic, 2500) == [1, 2]
+    assert remaining_offsets(topic, 2501) == [2]
     assert topic.start_offsets() == {0: 2}
 
 
 def test_time_stops_at_the_first_segment_that_must_stay(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 9000, 1000], retention_ms=500)
-    assert left(topic, 9100) == [1, 2]
+    assert remaining_offsets(topic, 9100) == [1, 2]
 
 
 def test_a_future_timestamp_does_not_block_what_is_behind_it_for_ever(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [FUTURE, 1000], retention_ms=500, **{"message.timestamp.after.max.ms": FUTURE})
     written = topic.snapshot.partitions[0].segments[0].created_ms
-    assert left(topic, written + 500) == [0, 1]
-    assert left(topic, written + 501) == []
+    assert remaining_offsets(topic, written + 500) == [0, 1]
+    assert remaining_offsets(topic, written + 501) == []
 
 
 def test_records_without_a_time_age_from_when_they_were_written(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [-1], retention_ms=500)
     written = topic.snapshot.partitions[0].segments[0].created_ms
-    assert left(topic, written + 500) == [0]
-    assert left(topic, written + 501) == []
+    assert remaining_offsets(topic, written + 500) == [0]
+    assert remaining_offsets(topic, written + 501) == []
 
 
 @pytest.mark.parametrize("ahead_ms", [500, None], ids=["in the future", "without a time"])
 @pytest.mark.parametrize("flush_messages", [1, 100])
-def test_what_was_appended_in_place_a_moment_ago_stays_however_old_its_segment_is(
+def test_a_recent_direct_append_stays_however_old_its_segment_is(
     tmp_path: Path, ahead_ms: int | None, flush_messages: int
 ) -> None:
     """Nothing tells the age of such records but the time of their append: neither now, nor after the seal."""
@@ -95,22 +95,22 @@ def test_what_was_appended_in_place_a_moment_ago_stays_however_old_its_segment_i
             sender.send(pa.record_batch({"value": [b"vv"], "timestamp": [timestamp]}))
             assert topic.retention(dry_run=True).partitions == topic.retention().partitions == ()
     topic.append([{"value": b"seals the segment", "timestamp": clock.now_ms}])
-    assert left(topic, clock.now_ms + 900) == [0, 5]
-    assert left(topic, clock.now_ms + 1600) == []
+    assert remaining_offsets(topic, clock.now_ms + 900) == [0, 5]
+    assert remaining_offsets(topic, clock.now_ms + 1600) == []
 
 
 @pytest.mark.parametrize(
-    ("limit", "kept"), [(-1, 4), (0, 0), (1, 1), (SIZE, 1), (SIZE + 1, 2), (3 * SIZE, 3), (10**9, 4)]
+    ("limit", "remaining"), [(-1, 4), (0, 0), (1, 1), (SIZE, 1), (SIZE + 1, 2), (3 * SIZE, 3), (10**9, 4)]
 )
-def test_size_never_lets_a_partition_fall_below_retention_bytes(tmp_path: Path, limit: int, kept: int) -> None:
+def test_size_never_lets_a_partition_fall_below_retention_bytes(tmp_path: Path, limit: int, remaining: int) -> None:
     topic = topic_of(tmp_path, [1] * 4, retention_bytes=limit, retention_ms=-1)
     assert topic.snapshot.partitions[0].segments.log_bytes.tolist() == [SIZE] * 4
-    assert len(left(topic, 10)) == kept
+    assert len(remaining_offsets(topic, 10)) == remaining
 
 
 def test_a_partition_may_become_empty_and_its_log_end_stays(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 1000], retention_ms=0)
-    assert left(topic, 5000) == []
+    assert remaining_offsets(topic, 5000) == []
     assert (topic.start_offsets(), topic.end_offsets()) == ({0: 2}, {0: 2})
     assert topic.append([{"value": b"next"}]).offsets == {0: (2, 3)}
 
@@ -119,9 +119,9 @@ def test_a_topic_that_is_only_compacted_loses_what_is_below_its_log_start_and_no
     topic = topic_of(tmp_path, [1000, 1000, 1000], retention_ms=0, retention_bytes=0)
     delete_records(topic.handle, topic.snapshot, {0: 2})
     topic.alter_config({"cleanup.policy": "compact"})
-    assert left(topic, 10**6) == [2]
+    assert remaining_offsets(topic, 10**6) == [2]
     topic.alter_config({"cleanup.policy": "compact,delete"})
-    assert left(topic, 10**6) == []
+    assert remaining_offsets(topic, 10**6) == []
 
 
 def test_the_report_says_what_went_and_why(tmp_path: Path) -> None:
@@ -134,15 +134,15 @@ def test_the_report_says_what_went_and_why(tmp_path: Path) -> None:
 
 def test_a_dry_run_commits_nothing(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000], retention_ms=0)
-    plans, snapshot = retention(at(topic, 5000), topic.snapshot, dry_run=True)
+    plans, snapshot = retention(at_time(topic, 5000), topic.snapshot, dry_run=True)
     assert (len(plans), snapshot.version) == (1, topic.refresh().version)
 
 
 def test_nothing_to_let_go_is_no_commit(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000])
-    before = topic.version
-    assert left(topic, 1000) == [0]
-    assert topic.version == before
+    old_version = topic.version
+    assert remaining_offsets(topic, 1000) == [0]
+    assert topic.version == old_version
 
 
 def test_retention_reads_no_data_and_deletes_no_file(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_retention_reads_no_data_and_deletes_no_file(tmp_path: Path) -> None:
     for log in tmp_path.glob("log/log-0/*"):
         log.chmod(0)
     files = sorted(tmp_path.glob("log/log-0/*"))
-    assert left(topic, 5000) == []
+    assert remaining_offsets(topic, 5000) == []
     assert sorted(tmp_path.glob("log/log-0/*")) == files
 
 
@@ -159,9 +159,9 @@ def test_a_plan_that_lost_a_race_is_made_again(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 1000, 9000], retention_ms=500)
     stale = topic.snapshot
     other = topics.open(topic.url)
-    retention(at(other, 9100), other.snapshot)
+    retention(at_time(other, 9100), other.snapshot)
     other.refresh().append([{"value": b"vv", "timestamp": 9100}])
-    plans, after = retention(at(topic, 9700), stale)
+    plans, after = retention(at_time(topic, 9700), stale)
     assert [plan.segments[0].base_offset for plan in plans] == [2]
     assert after.partitions[0].log_start_offset == 4
 
@@ -201,17 +201,17 @@ def test_retention_is_kafkas_algorithm(timestamps: list[int], keep_ms: int, keep
         topic.append([{"value": b"vv", "timestamp": timestamp}])
     start = min(start, len(timestamps))
     delete_records(topic.handle, topic.snapshot, {0: start})
-    rest = list(enumerate(timestamps))
-    while rest and rest[0][0] + 1 <= start:
-        rest.pop(0)
-    surplus = len(rest) - keep
-    while rest and keep >= 0 and surplus - 1 >= 0:
-        rest.pop(0)
+    remaining = list(enumerate(timestamps))
+    while remaining and remaining[0][0] + 1 <= start:
+        remaining.pop(0)
+    surplus = len(remaining) - keep
+    while remaining and keep >= 0 and surplus - 1 >= 0:
+        remaining.pop(0)
         surplus -= 1
-    while rest and keep_ms >= 0 and 25 - rest[0][1] > keep_ms:
-        rest.pop(0)
+    while remaining and keep_ms >= 0 and 25 - remaining[0][1] > keep_ms:
+        remaining.pop(0)
     try:
-        assert left(topic, 25) == [base for base, _ in rest]
+        assert remaining_offsets(topic, 25) == [base for base, _ in remaining]
     finally:
         topic.drop()
 
@@ -227,28 +227,28 @@ def test_all_partitions_are_planned_at_once_as_one_by_one(seed: int) -> None:
     history.create(count, **{"retention.ms": str(keep_ms), "retention.bytes": str(keep), "cleanup.policy": policy})
     for _ in range(random.randrange(6)):
         ends = [state.log_end_offset for state in history.snapshot().partitions]
-        chosen = sorted(random.sample(range(count), random.randrange(1, count + 1)))
-        times = [random.choice([-1, 3000, 4000, 5000]) for _ in chosen]
+        partitions = sorted(random.sample(range(count), random.randrange(1, count + 1)))
+        times = [random.choice([-1, 3000, 4000, 5000]) for _ in partitions]
         added = [
             segment(number, ends[number], random.randrange(1, 9), max_timestamp=time, first_timestamp=time)
-            for number, time in zip(chosen, times, strict=True)
+            for number, time in zip(partitions, times, strict=True)
         ]
         history.commit(AddTable(to_columns(added)))
-        history.commit(SetLogStartOffset(chosen[0], random.randrange(added[0].next_offset)))
+        history.commit(SetLogStartOffset(partitions[0], random.randrange(added[0].next_offset)))
     snapshot = history.snapshot()
     expected = {}
     for number, state in enumerate(snapshot.partitions):
-        gone = list[SegmentInfo]()
-        for one in state.segments:
-            rest = sum(each.log_bytes for each in state.segments) - sum(each.log_bytes for each in gone)
-            time = one.max_timestamp if 0 <= one.max_timestamp <= 4600 else one.created_ms
-            by_size = policy == "delete" and 0 <= keep <= rest - one.log_bytes
+        removed = list[SegmentInfo]()
+        for info in state.segments:
+            size = sum(each.log_bytes for each in state.segments) - sum(each.log_bytes for each in removed)
+            time = info.max_timestamp if 0 <= info.max_timestamp <= 4600 else info.created_ms
+            by_size = policy == "delete" and 0 <= keep <= size - info.log_bytes
             by_time = policy == "delete" and 0 <= keep_ms < 4600 - time
-            if not (one.next_offset <= state.log_start_offset or by_size or by_time):
+            if not (info.next_offset <= state.log_start_offset or by_size or by_time):
                 break
-            gone.append(one)
-        if gone:
-            expected[number] = gone
+            removed.append(info)
+        if removed:
+            expected[number] = removed
     plans = plan_retention(snapshot, 4600)
     assert {plan.partition: [*plan.segments] for plan in plans} == expected
     assert [plan.partition for plan in plans] == sorted(expected)
@@ -264,13 +264,13 @@ def test_what_goes_from_many_partitions_is_a_table_that_readers_take_in_columns(
     rows = {"partition": [*range(300)] * 2, "value": ["v"] * 600, "timestamp": [0] * 600}
     for _ in range(2):
         topic.append(pa.table(rows))
-    before = topics.open(topic.url)
+    old_snapshot = topics.open(topic.url)
     assert len(topic.retention().partitions) == 300
     removed, *starts = Commit.decode(topic.storage.read(paths.commit_file(topic.version)), "").actions
     assert isinstance(removed, RemoveTable)
     assert (len(removed.rows), len(starts)) == (600, 300)
     assert set(map(type, starts)) == {SetLogStartOffset}
-    after = before.refresh().snapshot
+    after = old_snapshot.refresh().snapshot
     assert (after.table.own, after.table.log_start_offsets.tolist()) == ({}, [4] * 300)
     assert after.table.segment_count == 0
 
@@ -286,10 +286,10 @@ def test_more_segments_than_a_commit_takes_go_by_several_runs(
     monkeypatch.setattr("distlog.core.maintain.retention.MOST_SEGMENTS", 1001)
     planned = topic.retention(dry_run=True).partitions
     assert topic.retention().partitions == planned
-    assert [len(one.segments) for one in planned] == [4] * 250 + [1]
+    assert [len(partition.segments) for partition in planned] == [4] * 250 + [1]
     assert topic.snapshot.table.log_start_offsets.tolist() == [4] * 250 + [1] + [0] * 49
     assert topics.open(topic.url).scan().count() == 199
-    assert sum(len(one.segments) for one in topic.retention().partitions) == 199
+    assert sum(len(partition.segments) for partition in topic.retention().partitions) == 199
     assert topics.open(topic.url).scan().count() == 0
 
 
@@ -301,8 +301,8 @@ def test_the_report_says_which_setting_and_which_time(tmp_path: Path) -> None:
     assert said.startswith("would delete 4 segments, ")
     assert "2 by retention.ms=1000 (the newest record is of 1970-01-01T00:00:09.000Z)" in said
     assert "1 by retention.bytes=140; 1 below the log start offset" in said
-    facts = topic.retention().to_dict()
-    assert facts["config"] == {"retention.ms": 1000, "retention.bytes": 140}
+    document = topic.retention().to_dict()
+    assert document["config"] == {"retention.ms": 1000, "retention.bytes": 140}
     assert str(topic.retention()) == "deleted 0 segments, 0 bytes, 0 records"
 
 

@@ -62,21 +62,21 @@ class Stream:
         return plan_tail_merge(snapshot_of(self.config, state), {0: 1}, most_bytes=LARGEST_BYTES, most_segments=512)
 
     def _append(self, size: int) -> None:
-        made = histories.segment(0, self.end, 10, log_bytes=size)
-        self._copies[made.stem], self._smallest[made.stem] = 0, size
-        self.table, self.end, self.appended = self.table.appended([made]), self.end + 10, self.appended + size
+        segment = histories.segment(0, self.end, 10, log_bytes=size)
+        self._copies[segment.stem], self._smallest[segment.stem] = 0, size
+        self.table, self.end, self.appended = self.table.appended([segment]), self.end + 10, self.appended + size
 
     def _merge(self, group: SegmentGroup) -> None:
         first, last = group.segments[0], group.segments[-1]
-        made = histories.segment(
+        segment = histories.segment(
             0, first.base_offset, last.next_offset - first.base_offset, log_bytes=group.log_bytes
         )
         copies = 1 + max(self._copies.pop(stem) for stem in group.stems)
         smallest = min(self._smallest.pop(stem) for stem in group.stems)
         assert 2 * max(group.segments.log_bytes) <= group.log_bytes <= min(self.config.segment_size, LARGEST_BYTES)
         assert copies <= math.log2(group.log_bytes / smallest) + 1
-        self._copies[made.stem], self._smallest[made.stem] = copies, smallest
-        self.table = self.table.replaced(group.stems, [made])
+        self._copies[segment.stem], self._smallest[segment.stem] = copies, smallest
+        self.table = self.table.replaced(group.stems, [segment])
         self.copied += group.log_bytes
 
     @property
@@ -136,28 +136,28 @@ def test_the_merged_segments_always_fit_and_double(sizes: list[int], segment_byt
 
 def test_the_work_after_one_append_is_bounded_and_the_smallest_groups_come_first() -> None:
     def partition(number: int, size: int) -> PartitionState:
-        made = [histories.segment(number, 10 * each, 10, log_bytes=size) for each in range(8)]
-        return PartitionState(log_end_offset=80, segments=NO_SEGMENTS.appended(made))
+        segments = [histories.segment(number, 10 * index, 10, log_bytes=size) for index in range(8)]
+        return PartitionState(log_end_offset=80, segments=NO_SEGMENTS.appended(segments))
 
     snapshot = snapshot_of(TopicConfig(), *(partition(number, (15 - number) * MB) for number in range(15)))
 
-    def chosen(most_bytes: int, most_segments: int) -> list[int]:
+    def selected(most_bytes: int, most_segments: int) -> list[int]:
         groups = plan_tail_merge(
             snapshot, dict.fromkeys(range(15), 1), most_bytes=most_bytes, most_segments=most_segments
         )
         return [group.partition for group in groups]
 
-    assert chosen(8 * MB, 512) == [14]
-    assert chosen(8 * MB + 1, 512) == [14, 13]
-    assert chosen(LARGEST_BYTES, 17) == [14, 13, 12]
-    assert chosen(1 << 40, 512) == list(range(14, -1, -1))
+    assert selected(8 * MB, 512) == [14]
+    assert selected(8 * MB + 1, 512) == [14, 13]
+    assert selected(LARGEST_BYTES, 17) == [14, 13, 12]
+    assert selected(1 << 40, 512) == list(range(14, -1, -1))
     only = plan_tail_merge(snapshot, {7: 1}, most_bytes=LARGEST_BYTES, most_segments=512)
     assert [group.partition for group in only] == [7]
 
 
 def test_old_small_segments_are_left_to_a_merge_of_all() -> None:
-    made = [histories.segment(0, 10 * each, 10, log_bytes=100) for each in range(1000)]
-    state = PartitionState(log_end_offset=10_000, segments=NO_SEGMENTS.appended(made))
+    segments = [histories.segment(0, 10 * number, 10, log_bytes=100) for number in range(1000)]
+    state = PartitionState(log_end_offset=10_000, segments=NO_SEGMENTS.appended(segments))
     for appended in (1, 500):
         (group,) = plan_tail_merge(snapshot_of(TopicConfig(), state), {0: appended}, most_bytes=1, most_segments=1)
         assert len(group.segments) == WINDOW + appended
@@ -222,13 +222,13 @@ def test_a_merge_that_loses_every_race_is_given_up_soon(storage: Storage, monkey
 
 
 def test_work_grows_with_what_was_appended(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, int]] = []
-    monkeypatch.setattr(merge, "plan_tail_merge", lambda *_, **most: asked.append(most) or [])
+    reads: list[dict[str, int]] = []
+    monkeypatch.setattr(merge, "plan_tail_merge", lambda *_, **most: reads.append(most) or [])
     snapshot = snapshot_of(TopicConfig(), PartitionState())
     small = histories.segment(log_bytes=100)
     merge_tails(None, snapshot, [small])  # type: ignore[arg-type]
     merge_tails(None, snapshot, [dataclasses.replace(small, log_bytes=MB)] * 1000)  # type: ignore[arg-type]
-    assert asked == [
+    assert reads == [
         {"most_bytes": LARGEST_BYTES, "most_segments": 512},
         {"most_bytes": 4000 * MB, "most_segments": 2000},
     ]

@@ -44,15 +44,15 @@ def test_the_files_of_an_active_segment_and_the_locks_stay(folder: Path) -> None
     process, other = Process(folder), Process(folder)
     append(process[0], b"a")
     process[0].flush()
-    before = present(folder)
-    assert {".lock", ".flush"} < before
+    old_present = present(folder)
+    assert {".lock", ".flush"} < old_present
     assert stems(folder) == 1
     for _ in range(3):
         other_commits(process)
         assert clean(process).files == ()
-    assert present(folder) == before
+    assert present(folder) == old_present
     append(process[0], b"b")
-    assert other.seen() == {0: [b"a", b"b"]}
+    assert other.values() == {0: [b"a", b"b"]}
 
 
 def test_a_segment_that_was_sealed_and_not_removed_stays(folder: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_segment_that_was_sealed_and_not_removed_stays(folder: Path) -> None:
     other_commits(process)
     clean(process)
     assert stems(folder) == 3
-    assert process.seen() == {0: [b"a", b"b"]}
+    assert process.values() == {0: [b"a", b"b"]}
     assert process.anomalies() == ()
 
 
@@ -77,13 +77,13 @@ def test_a_segment_that_was_sealed_without_a_record_goes(folder: Path) -> None:
     assert stems(folder) == len(sealed(process.head())) == 2
 
 
-Meanwhile = Callable[[Process], object]
+Action = Callable[[Process], object]
 
 
-def racing(process: Process, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
+def racing(process: Process, concurrent: Action, monkeypatch: pytest.MonkeyPatch) -> None:
     """Do `meanwhile` right before the next commit of `process`, once."""
     other = Process(Path(process.handle.storage.url))
-    before_call(monkeypatch, "link", lambda _, to: "/_commits/" in to, lambda: meanwhile(other))
+    before_call(monkeypatch, "link", lambda _, to: "/_commits/" in to, lambda: concurrent(other))
 
 
 def test_the_files_of_a_segment_that_is_being_opened_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_the_files_of_a_segment_that_is_being_opened_stay(folder: Path, monkeypa
     racing(process, clean, monkeypatch)
     assert append(process[0], b"a") == (0, 1)
     assert stems(folder) == 1
-    assert Process(folder).seen() == {0: [b"a"]}
+    assert Process(folder).values() == {0: [b"a"]}
 
 
 def commit_and_clean(process: Process) -> None:
@@ -114,7 +114,7 @@ def test_a_segment_whose_files_were_deleted_before_its_commit_is_made_again(
         process[0].roll()
     append(process[0], b"b")
     expected = [b"a", b"b"] if is_roll else [b"b"]
-    assert Process(folder).seen() == {0: expected}
+    assert Process(folder).values() == {0: expected}
     other_commits(process)
     clean(process)
     assert stems(folder) == len(expected)
@@ -129,13 +129,13 @@ def test_the_locks_of_a_dropped_topic_go_with_its_segments(tmp_path: Path) -> No
     process[0].flush()
     later(folder)
     process.topic().drop()
-    before = present(folder)
+    old_present = present(folder)
     assert clean(process).files == ()
-    assert present(folder) == before
+    assert present(folder) == old_present
     later(folder)
     dry = clean(process, dry_run=True)
-    assert {file.name.rpartition("/")[2] for file in dry.files} == before
-    assert present(folder) == before
+    assert {file.name.rpartition("/")[2] for file in dry.files} == old_present
+    assert present(folder) == old_present
     assert set(clean(process).files) == set(dry.files)
     assert present(folder) == set()
     for change in (process[0].flush, process[0].roll):
@@ -187,7 +187,7 @@ def test_writers_of_a_new_topic_share_a_lock_when_vacuum_deletes_the_old_one_und
     assert append(late[0], b"a") == (0, 1)
     assert append(early[0], b"b") == (1, 2)
     assert append(late[0], b"c") == (2, 3)
-    assert late.seen() == {0: [b"a", b"b", b"c"]}
+    assert late.values() == {0: [b"a", b"b", b"c"]}
     assert late.anomalies() == ()
 
 
@@ -241,10 +241,10 @@ def test_a_reader_that_finds_an_active_segment_gone_looks_again(
 
     def refresh() -> Snapshot:
         monkeypatch.undo()
-        found = real()
+        names = real()
         merge_all(process)
         clean(process)
-        return found
+        return names
 
     monkeypatch.setattr(reader.current, "refresh", refresh)
     assert reader.refresh().end_offsets() == {0: 2}

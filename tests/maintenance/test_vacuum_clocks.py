@@ -52,8 +52,8 @@ def test_commits_ahead_in_the_log_do_not_stop_vacuum(world: TwoClocks, monkeypat
 
 def remove_everything(current: Snapshot) -> list[Action]:
     state = current.partitions[0]
-    gone = (Remove(0, segment.stem) for segment in state.segments)
-    return [*gone, SetLogStartOffset(0, state.log_end_offset)]
+    removals = (Remove(0, segment.stem) for segment in state.segments)
+    return [*removals, SetLogStartOffset(0, state.log_end_offset)]
 
 
 def test_a_commit_by_a_clock_that_is_behind_does_not_make_vacuum_delete_too_early(tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ def commit_group(topic: Topic, group: str) -> str:
 def test_groups_stay(world: World) -> None:
     world.append()
     folder = commit_group(world.topic(), "a group")
-    before = {file.name for file in world.storage.list(folder)}
+    old_names = {file.name for file in world.storage.list(folder)}
     for _ in range(3):
         world.wait(10 * DELAY)
         world.append()
         world.vacuum()
-    assert {file.name for file in world.storage.list(folder)} == before
+    assert {file.name for file in world.storage.list(folder)} == old_names
     assert world.topic().groups()["group"].to_pylist() == ["a group"] * 2
 
 

@@ -20,9 +20,9 @@ from searches import examples
 from verified_topics import (
     CONFIG,
     NOW,
+    anomalies_of,
     changed,
     flip,
-    found,
     raw_topic,
     second_batch,
     segment_of,
@@ -43,20 +43,20 @@ GOLDEN = partitions()
 
 def test_a_missing_log(topic: Topic) -> None:
     topic.storage.delete([topic.reader.name(segment_of(topic, 1))])
-    assert found(topic) == [("missing_segment", None, None)]
+    assert anomalies_of(topic) == [("missing_segment", None, None)]
     assert [verdict.ok for verdict in verified(topic).segments] == [True, False]
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_a_missing_index(topic: Topic, suffix: str) -> None:
     topic.storage.delete([topic.reader.name(segment_of(topic), suffix)])
-    assert found(topic) == [("missing_index", 0, None)]
+    assert anomalies_of(topic) == [("missing_index", 0, None)]
 
 
 def test_a_byte_of_a_record(topic: Topic) -> None:
     position, offset = second_batch(topic)
     name = changed(topic, ".log", flip(position + 70), 1)
-    assert found(topic) == [("corrupt_batch", position, offset)]
+    assert anomalies_of(topic) == [("corrupt_batch", position, offset)]
     (anomaly,) = verified(topic).anomalies
     assert (anomaly.file, anomaly.partition) == (name, 0)
     assert "checksum" in str(anomaly)
@@ -67,7 +67,7 @@ def test_every_bad_batch_is_named_not_only_the_first(topic: Topic) -> None:
     for row in (1, 2, 5):
         changed(topic, ".log", flip(int(positions[row]) + 65))
     expected = [("corrupt_batch", int(positions[row]), int(offsets[row])) for row in (1, 2, 5)]
-    assert found(topic) == expected
+    assert anomalies_of(topic) == expected
 
 
 def test_a_length_that_no_batch_has_ends_the_walk(topic: Topic) -> None:
@@ -78,13 +78,13 @@ def test_a_length_that_no_batch_has_ends_the_walk(topic: Topic) -> None:
         data[-1] ^= 1
 
     changed(topic, ".log", change, 1)
-    assert found(topic) == [("corrupt_batch", position, None)]
+    assert anomalies_of(topic) == [("corrupt_batch", position, None)]
 
 
 def test_a_length_beyond_the_end_of_the_file(topic: Topic) -> None:
     position, _ = second_batch(topic)
     changed(topic, ".log", flip(position + 8, 6), 1)
-    assert found(topic) == [("corrupt_batch", position, None)]
+    assert anomalies_of(topic) == [("corrupt_batch", position, None)]
 
 
 def test_a_count_that_no_batch_has_costs_that_batch_only(topic: Topic) -> None:
@@ -95,7 +95,7 @@ def test_a_count_that_no_batch_has_costs_that_batch_only(topic: Topic) -> None:
         data[-1] ^= 1
 
     changed(topic, ".log", change, 1)
-    words = found(topic)
+    words = anomalies_of(topic)
     assert words[0] == ("corrupt_batch", position, offset)
     assert [word for word, _, _ in words] == ["corrupt_batch", "corrupt_batch"]
 
@@ -104,20 +104,20 @@ def test_two_damaged_headers_are_both_named(topic: Topic) -> None:
     positions, offsets = topic.read(0, 0).positions.tolist(), topic.read(0, 0).base_offsets.tolist()
     changed(topic, ".log", flip(positions[2] + 57, 7))
     changed(topic, ".log", flip(positions[5] + 16, 5))
-    assert found(topic) == [("corrupt_batch", positions[2], offsets[2]), ("corrupt_batch", positions[5], None)]
+    assert anomalies_of(topic) == [("corrupt_batch", positions[2], offsets[2]), ("corrupt_batch", positions[5], None)]
 
 
 def test_what_a_damaged_header_says_is_not_believed(topic: Topic) -> None:
     """The offset at which the next batch would have to begin, here."""
     position, offset = second_batch(topic)
     changed(topic, ".log", flip(position + 26), 1)
-    assert found(topic) == [("corrupt_batch", position, offset)]
+    assert anomalies_of(topic) == [("corrupt_batch", position, offset)]
 
 
 @pytest.mark.parametrize("size", [0, 10, 100, -1])
 def test_a_log_that_was_cut(topic: Topic, size: int) -> None:
     changed(topic, ".log", lambda data: data[:size], 1)
-    words = {word for word, _, _ in found(topic)}
+    words = {word for word, _, _ in anomalies_of(topic)}
     assert "metadata_mismatch" in words
     assert words <= {"metadata_mismatch", "corrupt_batch", "index_mismatch", "time_index_mismatch"}
     assert ("corrupt_batch" in words) == (size != 0)
@@ -133,10 +133,10 @@ def test_a_log_with_more_than_was_committed(topic: Topic) -> None:
 def test_base_offsets_lie_outside_of_the_checksums(topic: Topic) -> None:
     position, offset = second_batch(topic)
     changed(topic, ".log", flip(position + 6), 1)
-    assert found(topic)[0] == ("offset_gap", position, offset + 256)
+    assert anomalies_of(topic)[0] == ("offset_gap", position, offset + 256)
     changed(topic, ".log", flip(position + 6), 1)
     changed(topic, ".log", flip(position + 7, (offset - 40).bit_length() - 1), 1)
-    assert found(topic)[0][:2] == ("offset_overlap", position)
+    assert anomalies_of(topic)[0][:2] == ("offset_overlap", position)
 
 
 def test_a_leader_epoch_lies_outside_of_them_too(topic: Topic) -> None:
@@ -149,11 +149,11 @@ def test_a_leader_epoch_lies_outside_of_them_too(topic: Topic) -> None:
 def test_a_missing_batch_is_a_gap_and_a_second_one_an_overlap(tmp_path: Path) -> None:
     first, second, third = (batch([record()], base_offset=offset) for offset in range(3))
     gap = raw_topic(tmp_path, first + third, 3)
-    assert found(gap) == [("offset_gap", len(first), 2)]
+    assert anomalies_of(gap) == [("offset_gap", len(first), 2)]
     doubled = first + second + second + third
     overlap = raw_topic(tmp_path, first + second + third, 3, log_bytes=len(doubled))
     put(overlap, segment_of(overlap), {".log": doubled})
-    assert found(overlap) == [("offset_overlap", 2 * len(first), 1)]
+    assert anomalies_of(overlap) == [("offset_overlap", 2 * len(first), 1)]
 
 
 @pytest.mark.parametrize(
@@ -173,13 +173,13 @@ def test_records_under_a_right_checksum_are_decoded(
     first = batch([record()])
     bad = with_right_crc(batch(records, base_offset=1, attributes=attributes))
     topic = raw_topic(tmp_path, first + bad + batch([record()], base_offset=3), 4, has_transactions=True)
-    assert found(topic) == [(word, len(first), 1)]
+    assert anomalies_of(topic) == [(word, len(first), 1)]
 
 
 def test_a_compressed_section_that_does_not_expand(tmp_path: Path) -> None:
     bad = batch([], count=1, last_delta=0, attributes=4, section=b"not zstd")
     topic = raw_topic(tmp_path, bad, 1, compression="zstd")
-    assert found(topic) == [("corrupt_record", 0, 0)]
+    assert anomalies_of(topic) == [("corrupt_record", 0, 0)]
 
 
 LIES = {
@@ -234,15 +234,15 @@ def test_an_index_is_compared_entry_by_entry(topic: Topic, suffix: str, stale: s
         changed(topic, suffix, flip(position, position % 8))
     assert words == {stale, corrupt}
     changed(topic, suffix, lambda data: data[:-1])
-    assert found(topic) == [("corrupt_index", len(right) - 1, None)]
+    assert anomalies_of(topic) == [("corrupt_index", len(right) - 1, None)]
 
 
 def test_a_transaction_index_is_compared(tmp_path: Path) -> None:
     topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
     changed(topic, ".txnindex", flip(9))
-    assert found(topic) == [("index_mismatch", 0, None)]
+    assert anomalies_of(topic) == [("index_mismatch", 0, None)]
     changed(topic, ".txnindex", lambda data: data[:-3])
-    assert [word for word, _, _ in found(topic)] == ["corrupt_index"]
+    assert [word for word, _, _ in anomalies_of(topic)] == ["corrupt_index"]
 
 
 @pytest.mark.parametrize("change", [None, flip(0), flip(9), lambda data: data[:-3]])
@@ -262,15 +262,15 @@ def test_a_segment_with_very_many_anomalies_is_not_read_on(topic: Topic, monkeyp
     monkeypatch.setattr(verify_segment_module, "MAX_ANOMALIES", 3)
     for position in topic.read(0, 0).positions.tolist():
         changed(topic, ".log", flip(position + 65))
-    assert [word for word, _, _ in found(topic)] == ["corrupt_batch"] * 3
+    assert [word for word, _, _ in anomalies_of(topic)] == ["corrupt_batch"] * 3
 
 
 def test_a_batch_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_segment_module, "CHUNK_BYTES", 150)
     topic = topic_at(str(tmp_path / "log"), config={"message.timestamp.type": "LogAppendTime"})
-    assert found(topic) == []
+    assert anomalies_of(topic) == []
     changed(topic, ".log", lambda data: data[:-1])
-    assert [word for word, _, _ in found(topic)] == ["metadata_mismatch", "corrupt_batch"]
+    assert [word for word, _, _ in anomalies_of(topic)] == ["metadata_mismatch", "corrupt_batch"]
 
 
 def test_the_report_as_a_table_as_json_and_as_text(topic: Topic) -> None:
@@ -296,11 +296,11 @@ def test_a_verdict_pickles(topic: Topic) -> None:
 @pytest.mark.s3
 def test_on_an_object_store(s3_url: Address) -> None:
     topic = topic_at(f"{s3_url.url}/log", appends=3, **s3_url.options)
-    assert found(topic) == []
+    assert anomalies_of(topic) == []
     changed(topic, ".log", flip(70), 2)
     changed(topic, ".index", lambda data: topic.storage.read(topic.reader.name(segment_of(topic, 1), ".index")))
     topic.storage.delete([topic.reader.name(segment_of(topic, 1), ".timeindex")])
-    assert [word for word, _, _ in found(topic)] == ["index_mismatch", "missing_index", "corrupt_batch"]
+    assert [word for word, _, _ in anomalies_of(topic)] == ["index_mismatch", "missing_index", "corrupt_batch"]
 
 
 SMALL = {"batch.bytes": 60, "index.interval.bytes": 60}
@@ -352,18 +352,18 @@ def test_a_sound_topic_passes(topic: Topic) -> None:
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_every_codec_and_kind_of_timestamp_passes(tmp_path: Path, codec: str, kind: str) -> None:
     config = {"compression.type": codec, "message.timestamp.type": kind}
-    assert found(topic_at(str(tmp_path / "log"), config=config)) == []
+    assert anomalies_of(topic_at(str(tmp_path / "log"), config=config)) == []
 
 
 def test_records_without_a_timestamp_pass(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "log"), config=CONFIG)
     topic.append([{"value": b"v", "timestamp": -1}] * 20)
-    assert found(topic) == []
+    assert anomalies_of(topic) == []
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if not name.startswith("crashed")])
 def test_what_a_broker_wrote_passes(tmp_path: Path, name: str) -> None:
-    assert found(adopt_golden(str(tmp_path / "log"), GOLDEN[name])) == []
+    assert anomalies_of(adopt_golden(str(tmp_path / "log"), GOLDEN[name])) == []
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
@@ -384,10 +384,10 @@ def test_what_compaction_and_merging_wrote_passes(tmp_path: Path, policy: str) -
             ]
         )
         if number % 4 == 3:
-            before = topic.segments().num_rows
+            old_row_count = topic.segments().num_rows
             topic.compact()
-            assert topic.segments().num_rows < before
-            assert found(topic) == []
+            assert topic.segments().num_rows < old_row_count
+            assert anomalies_of(topic) == []
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if "compact" in name])
@@ -395,15 +395,15 @@ def test_what_compaction_made_of_what_a_broker_wrote_passes(tmp_path: Path, name
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
     topic = adopt_golden(str(tmp_path / "log"), GOLDEN[name], config=config)
     topic.compact()
-    assert found(topic) == []
+    assert anomalies_of(topic) == []
 
 
 def test_batches_that_no_segment_can_hold_are_told_once_and_counted() -> None:
     first, far = batch([record()]), batch([record()], base_offset=1 << 31)
-    facts = LogFacts(describe({".log": first}, 0, (1 << 31) + 1))
+    fields = LogFacts(describe({".log": first}, 0, (1 << 31) + 1))
     for data in (first + far, first):
-        facts.add_batches(memoryview(data), read_headers(data))
-    assert facts.batches == 3
-    (message,) = facts.contradictions()
+        fields.add_batches(memoryview(data), read_headers(data))
+    assert fields.batches == 3
+    (message,) = fields.contradictions()
     assert "cannot be those of one segment" in message
     assert "2147483648" in message

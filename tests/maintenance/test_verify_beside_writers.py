@@ -44,7 +44,7 @@ def log_of(process: Process) -> Path:
     return Path(process.handle.storage.url) / "events-0" / f"{active.stem}.log"
 
 
-def found(report: VerifyReport) -> list[tuple[str, int | None, int | None]]:
+def anomalies_of(report: VerifyReport) -> list[tuple[str, int | None, int | None]]:
     """What is wrong: the word, the position, the offset."""
     return [(anomaly.word, anomaly.position, anomaly.offset) for anomaly in report.anomalies]
 
@@ -57,24 +57,24 @@ def flip(path: Path, position: int) -> None:
 
 def test_a_sound_active_segment_passes_and_nothing_is_written(process: Process) -> None:
     folder = Path(process.handle.storage.url)
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    old_files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     report = process.topic().verify()
-    assert found(report) == []
-    assert [(one.segment.is_active, one.records, one.batches) for one in report.segments] == [
+    assert anomalies_of(report) == []
+    assert [(segment.segment.is_active, segment.records, segment.batches) for segment in report.segments] == [
         (False, 1, 1),
         (True, 10, 5),
     ]
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == old_files
 
 
 @pytest.mark.parametrize("settings", [{"preallocate": True}, {"segment_index_bytes": 12}, {}])
 def test_space_behind_the_end_is_no_anomaly(tmp_path: Path, settings: dict[str, Any]) -> None:
     process = Process(new_topic(tmp_path / "events", internal_segment_bytes=1 << 16, **settings))
     append(process[0], b"a")
-    assert found(process.topic().verify()) == []
+    assert anomalies_of(process.topic().verify()) == []
 
 
-def test_a_largest_timestamp_that_no_header_places_is_no_anomaly(process: Process) -> None:
+def test_a_maximum_timestamp_without_a_header_is_no_anomaly(process: Process) -> None:
     rows = [record(0, 5, None, b"new"), record(1, 0, None, b"old"), record(2, 5, None, b"new")]
     data, _ = encoded(b"x")
     raw = bytearray(batch(rows, base_timestamp=NOW + 50, max_timestamp=NOW + 55))
@@ -83,7 +83,7 @@ def test_a_largest_timestamp_that_no_header_places_is_no_anomaly(process: Proces
     process[0].append(data, read_headers(data.data))
     topic = process.topic()
     assert topic.live_snapshot.partitions[0].segments[-1].offset_of_max_timestamp == -1
-    assert found(topic.verify()) == []
+    assert anomalies_of(topic.verify()) == []
 
 
 def test_a_damaged_batch_of_an_active_segment_is_named(process: Process) -> None:
@@ -91,7 +91,7 @@ def test_a_damaged_batch_of_an_active_segment_is_named(process: Process) -> None
     topic = process.topic()
     size = path.stat().st_size
     flip(path, size - 2)
-    ((word, position, offset),) = found(topic.verify())
+    ((word, position, offset),) = anomalies_of(topic.verify())
     assert (word, position, offset) == ("corrupt_batch", size // 5 * 4, 9)
 
 
@@ -99,17 +99,19 @@ def test_an_active_log_that_is_shorter_than_the_page_says_is_an_anomaly(process:
     topic = process.topic()
     assert topic.end_offsets() == {0: 11, 1: 0}
     os.truncate(log_of(process), 100)
-    assert {"lost_records", "metadata_mismatch", "corrupt_batch"} == {word for word, _, _ in found(topic.verify())}
+    assert {"lost_records", "metadata_mismatch", "corrupt_batch"} == {
+        word for word, _, _ in anomalies_of(topic.verify())
+    }
 
 
 def test_what_is_appended_while_it_runs_is_not_looked_at(process: Process) -> None:
     topic = process.topic()
 
-    def tell(records: int, size: int) -> None:
+    def report_progress(records: int, size: int) -> None:
         append(process[0], b"later")
 
-    report = verify(topic.handle, topic.live_snapshot, on_progress=tell)
-    assert (found(report), report.segments[-1].records) == ([], 10)
+    report = verify(topic.handle, topic.live_snapshot, on_progress=report_progress)
+    assert (anomalies_of(report), report.segments[-1].records) == ([], 10)
 
 
 def rolled(process: Process) -> None:
@@ -129,7 +131,7 @@ def merged(process: Process) -> None:
 
 
 @pytest.mark.parametrize("change", [rolled, merged])
-def test_a_segment_that_is_sealed_or_gone_meanwhile_is_no_anomaly(
+def test_a_concurrently_sealed_or_removed_segment_is_no_anomaly(
     process: Process, change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = process.topic()
@@ -144,11 +146,11 @@ def test_a_segment_that_is_sealed_or_gone_meanwhile_is_no_anomaly(
     monkeypatch_done = list[bool]()
     monkeypatch.setattr(verify_module, "verify_segment", late)
     report = verify(topic.handle, snapshot)
-    assert found(report) == []
+    assert anomalies_of(report) == []
     assert monkeypatch_done
 
 
-def test_a_damaged_segment_that_is_sealed_meanwhile_is_named_all_the_same(
+def test_a_damaged_segment_is_named_when_sealed_concurrently(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = process.topic()
@@ -156,7 +158,7 @@ def test_a_damaged_segment_that_is_sealed_meanwhile_is_named_all_the_same(
     path = log_of(process)
     flip(path, path.stat().st_size - 2)
     process[0].roll()
-    ((word, _, offset),) = found(verify(topic.handle, snapshot))
+    ((word, _, offset),) = anomalies_of(verify(topic.handle, snapshot))
     assert (word, offset) == ("corrupt_batch", 9)
 
 
@@ -170,29 +172,29 @@ def test_a_segment_that_a_failed_sync_ended_with_nothing_is_no_anomaly(tmp_path:
     with pytest.raises(StorageError):
         process[0].flush()
     report = verify(topic.handle, snapshot)
-    assert (found(report), report.segments) == ([], ())
+    assert (anomalies_of(report), report.segments) == ([], ())
 
 
 def test_a_version_is_verified_without_what_is_active(process: Process) -> None:
     pinned = Topic(process.handle, process.head(), pinned=True)
     report = pinned.verify()
-    assert (found(report), len(report.segments)) == ([], 1)
+    assert (anomalies_of(report), len(report.segments)) == ([], 1)
 
 
 def test_a_rebuild_of_all_indexes_leaves_the_active_segment_alone(process: Process) -> None:
     folder, stem = log_of(process).parent, log_of(process).stem
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.glob(f"{stem}*")}
-    assert len(before) == 3
+    old_files = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.glob(f"{stem}*")}
+    assert len(old_files) == 3
     topic = process.topic()
     topic.alter_config({"retention.ms": 1})
     # the change of a setting has sealed it: this one is new
     append(process[0], b"b")
     append(process[0], b"c")
     stem = log_of(process).stem
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.glob(f"{stem}*")}
+    old_files = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.glob(f"{stem}*")}
     report = process.topic().rebuild_indexes(force=True)
     assert len(report.segments) == 2
-    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.glob(f"{stem}*")} == before
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.glob(f"{stem}*")} == old_files
     assert append(process[0], b"d") == (13, 14)
     assert process.anomalies() == ()
 
@@ -212,7 +214,7 @@ def test_the_aborted_transactions_of_an_active_segment_are_checked_up_to_its_end
     assert wrong.word == "corrupt_index"
 
 
-def test_who_finds_an_index_of_an_active_segment_gone_is_told_that_the_next_append_makes_it_anew(
+def test_a_missing_index_of_an_active_segment_is_reported_as_rebuilt_by_the_next_append(
     tmp_path: Path,
 ) -> None:
     """A power loss may take its name; the transactions are found in the log until then."""

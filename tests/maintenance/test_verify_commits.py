@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from commits import put_commit
 from verified_topics import (
+    anomalies_of,
     changed,
     flip,
-    found,
     segment_of,
     topic_at,
     verified,
@@ -48,7 +48,7 @@ def test_a_commit_of_another_topic(topic: Topic, tmp_path: Path) -> None:
 def test_checkpoints_are_compared_with_the_commits(topic: Topic) -> None:
     checkpoint.write(topic.storage, topic.log.load(version=1))
     right = checkpoint.write(topic.storage, topic.snapshot)
-    assert found(topic) == []
+    assert anomalies_of(topic) == []
     data = topic.storage.read(right)
     topic.storage.put(right, data[:-1])
     (anomaly,) = verified(topic).anomalies
@@ -100,7 +100,7 @@ def test_segments_follow_each_other(
     assert [(anomaly.word, anomaly.offset) for anomaly in verify_table(snapshot)] == expected
 
 
-def test_what_was_vacuumed_or_rebuilt_meanwhile_is_not_wrong(topic: Topic) -> None:
+def test_concurrently_vacuumed_or_rebuilt_segments_are_not_wrong(topic: Topic) -> None:
     """1. Verify takes its snapshot. 2. A segment goes, and the indexes of the other one are rebuilt. 3. It reads."""
     stale = topic.snapshot
     first = segment_of(topic)

@@ -23,17 +23,17 @@ def topic(**config: Any) -> CompactedTopic:
     return CompactedTopic(f"memory://{uuid.uuid4().hex}/log", **config)
 
 
-def found(log: CompactedTopic) -> list[tuple[str, int | None, int | None]]:
+def anomalies_of(log: CompactedTopic) -> list[tuple[str, int | None, int | None]]:
     """What is wrong: the word, the position, the offset."""
-    return [(each.word, each.position, each.offset) for each in log.topic().verify().anomalies]
+    return [(anomaly.word, anomaly.position, anomaly.offset) for anomaly in log.topic().verify().anomalies]
 
 
 def packed(codec: int, rows: list[bytes], **options: Any) -> bytes:
     """A batch of records at NOW that a codec compressed."""
     section = bytes(compression.compress(codec, b"".join(rows)))
     times = {"base_timestamp": NOW, "max_timestamp": NOW}
-    facts = {"section": section, "attributes": codec, **times, **options}
-    return batch(rows, **facts)
+    fields = {"section": section, "attributes": codec, **times, **options}
+    return batch(rows, **fields)
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -42,15 +42,17 @@ def test_a_header_with_a_time_that_no_record_has_is_found(log: CompactedTopic, c
     rows = [record(0, 0, b"a"), record(1, 70, b"b"), record(2, 5, b"c")]
     first = packed(codec, rows, max_timestamp=NOW + 70)
     log.add(first + packed(codec, rows, base_offset=3, max_timestamp=NOW + 70 + wrong_by))
-    assert [one for one in found(log) if one[0] == "timestamp_mismatch"] == [("timestamp_mismatch", len(first), 3)]
-    (message,) = [str(each) for each in log.topic().verify().anomalies if each.word == "timestamp_mismatch"]
+    assert [one for one in anomalies_of(log) if one[0] == "timestamp_mismatch"] == [
+        ("timestamp_mismatch", len(first), 3)
+    ]
+    (message,) = [str(anomaly) for anomaly in log.topic().verify().anomalies if anomaly.word == "timestamp_mismatch"]
     assert f"{NOW + 70 + wrong_by} in the header of a batch, {NOW + 70} in its records" in message
 
 
 def test_a_marker_with_a_time_that_its_record_has_not_is_found(log: CompactedTopic) -> None:
     marker = batch([record(0, 0, b"")], base_offset=1, attributes=CONTROL | TRANSACTIONAL, max_timestamp=5)
     log.add(batch([record(0, 0, b"a")]) + marker)
-    assert "timestamp_mismatch" in [word for word, _, _ in found(log)]
+    assert "timestamp_mismatch" in [word for word, _, _ in anomalies_of(log)]
 
 
 def test_what_is_right_before_a_damaged_batch_is_compared_all_the_same(log: CompactedTopic) -> None:
@@ -59,12 +61,12 @@ def test_what_is_right_before_a_damaged_batch_is_compared_all_the_same(log: Comp
     (segment,) = log.segments()
     name = f"{log.topic().name}-0/{segment.stem}.log"
     log.storage.put(name, wrong + batch([record(7, 0, b"b")], base_offset=1))
-    assert [word for word, _, _ in found(log)] == ["non_monotonical_delta", "timestamp_mismatch"]
+    assert [word for word, _, _ in anomalies_of(log)] == ["non_monotonical_delta", "timestamp_mismatch"]
 
 
 def test_by_append_time_no_record_needs_to_have_the_time_of_its_header(log: CompactedTopic) -> None:
     log.add(batch([record(0, -70, b"a")], base_timestamp=NOW, max_timestamp=NOW + 5, attributes=APPEND_TIME))
-    assert found(log) == []
+    assert anomalies_of(log) == []
 
 
 @pytest.mark.parametrize("codec", range(1, 5))
@@ -73,7 +75,7 @@ def test_an_emptied_batch_has_no_codec(log: CompactedTopic, codec: int) -> None:
     log.add(packed(codec, [record(0, 0, b"a")], base_offset=1))
     log.compact()
     assert log.batches()["record_count"].tolist() == [0, 1]
-    assert found(log) == []
+    assert anomalies_of(log) == []
 
 
 def test_a_marker_may_be_the_first_to_have_the_largest_timestamp(log: CompactedTopic) -> None:
@@ -84,4 +86,4 @@ def test_a_marker_may_be_the_first_to_have_the_largest_timestamp(log: CompactedT
     producers.commit(1).plain(2).plain(1).roll()
     log.compact()
     assert log.segments()[0].offset_of_max_timestamp == 1
-    assert found(log) == []
+    assert anomalies_of(log) == []

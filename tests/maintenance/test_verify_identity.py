@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adopted import forget_facts
+from adopted import forget_fields
 from commits import put_commit
 from topics import NOW, values
 
@@ -28,9 +28,9 @@ def segment_of(topic: Topic) -> SegmentInfo:
     return topic.snapshot.partitions[0].segments[0]
 
 
-def with_facts(topic: Topic, **facts: Any) -> Topic:
+def with_changes(topic: Topic, **fields: Any) -> Topic:
     """The topic whose metadata says `facts` of its segment."""
-    wrong = dataclasses.replace(segment_of(topic), **facts)
+    wrong = dataclasses.replace(segment_of(topic), **fields)
     replaced = [Remove(0, wrong.stem), Add(wrong)]
     _, snapshot = put_commit(topic.log, topic.snapshot, "rebuild", lambda _: replaced)
     topic.advance(snapshot)
@@ -45,23 +45,23 @@ def anomalies(topic: Topic) -> list[tuple[str, str]]:
 def test_what_tells_a_log_from_another_is_compared(tmp_path: Path, name: str) -> None:
     topic = topic_at(tmp_path)
     right = getattr(segment_of(topic), name)
-    with_facts(topic, **{name: right ^ 1})
+    with_changes(topic, **{name: right ^ 1})
     assert anomalies(topic) == [("metadata_mismatch", f"{name} is {right ^ 1} in the metadata, {right} in the log")]
 
 
 @pytest.mark.parametrize("suffix", ["offset_index", "time_index"])
 def test_the_checksum_of_each_index_is_compared(tmp_path: Path, suffix: str) -> None:
     topic = topic_at(tmp_path)
-    with_facts(topic, **{f"{suffix}_crc32c": 1})
+    with_changes(topic, **{f"{suffix}_crc32c": 1})
     ((word, message),) = anomalies(topic)
     assert word == "corrupt_index"
     assert "the checksum of the index file differs from its segment's metadata: rebuild the index" in message
 
 
 def test_no_record_is_older_than_the_metadata_says(tmp_path: Path) -> None:
-    topic = with_facts(topic_at(tmp_path), min_timestamp=NOW - 5)
+    topic = with_changes(topic_at(tmp_path), min_timestamp=NOW - 5)
     assert topic.verify().ok, "a bound need not be met"
-    with_facts(topic, min_timestamp=NOW + 1)
+    with_changes(topic, min_timestamp=NOW + 1)
     ((word, message),) = anomalies(topic)
     assert (word, message) == (
         "metadata_mismatch",
@@ -70,5 +70,5 @@ def test_no_record_is_older_than_the_metadata_says(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_not_wrong(tmp_path: Path) -> None:
-    topic = with_facts(forget_facts(topic_at(tmp_path)), min_timestamp=-1)
+    topic = with_changes(forget_fields(topic_at(tmp_path)), min_timestamp=-1)
     assert topic.verify().ok

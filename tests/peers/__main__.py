@@ -27,17 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     cache, logs = Path(options.cache).resolve(), Path(options.logs).resolve()
     only = options.only.split(",") if options.only else []
-    chosen = [each for each in PROGRAMS if not only or each.language in only or each.name in only]
-    if not chosen:
+    selected = [program for program in PROGRAMS if not only or program.language in only or program.name in only]
+    if not selected:
         print(f"no such program or language: {options.only}", file=sys.stderr)
         return 2
-    commands, skipped = _prepared(chosen, cache)
+    commands, skipped = _prepared(selected, cache)
     results: list[Result] = []
     for name, begin in _servers(options.storage, options.broker, cache).items():
-        results += [Result(each, "the-program", name, "skipped", reason) for each, reason in skipped.items()]
-        results += _at(name, begin, commands, logs / name, options.story)
+        results += [Result(program, "the-program", name, "skipped", reason) for program, reason in skipped.items()]
+        results += _run_on(name, begin, commands, logs / name, options.story)
     expected = expected_failures(Path(__file__).parent / "expected_failures.toml")
-    names = list(dict.fromkeys(each.server for each in results))
+    names = list(dict.fromkeys(program.server for program in results))
     print(table(results, expected, names), "", summary(results, _versions()), "", sep="\n")
     faults = wrong(results, expected)
     print(*faults, sep="\n")
@@ -57,56 +57,62 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _versions() -> dict[str, str]:
-    return {each.name: each.version for each in PROGRAMS}
+    return {program.name: program.version for program in PROGRAMS}
 
 
-def _prepared(chosen: Sequence[Program], cache: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
+def _prepared(selected: Sequence[Program], cache: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
     """The commands of programs, and why others have none."""
     cache.mkdir(parents=True, exist_ok=True)
     commands, skipped = {}, {}
-    for each in chosen:
-        print(f"{each.name} {each.version}: fetched and built", file=sys.stderr)
+    for program in selected:
+        print(f"{program.name} {program.version}: fetched and built", file=sys.stderr)
         try:
-            commands[each.name] = each.command(cache)
+            commands[program.name] = program.command(cache)
         except MissingError as error:
-            skipped[each.name] = str(error)
+            skipped[program.name] = str(error)
     return commands, skipped
 
 
 def _servers(storage: str, broker: bool, cache: Path) -> dict[str, Begin]:
     kinds = storage.split(",")
-    found: dict[str, Begin] = {}
+    begins: dict[str, Begin] = {}
     if "local" in kinds:
-        found["gateway"] = servers.on_disk
+        begins["gateway"] = servers.on_disk
     if "s3" in kinds:
-        found["gateway-s3"] = servers.on_moto
+        begins["gateway-s3"] = servers.on_moto
         if servers.has_versitygw():
-            found["gateway-versitygw"] = servers.on_versitygw
+            begins["gateway-versitygw"] = servers.on_versitygw
     if broker:
         kafka_broker.JARS = str(programs.jars(cache, programs.KAFKA))
-        found["broker"] = servers.kafka
-    return found
+        begins["broker"] = servers.kafka
+    return begins
 
 
-def _at(server: str, begin: Begin, commands: dict[str, list[str]], logs: Path, stories: list[str]) -> list[Result]:
+def _run_on(
+    server: str, begin: Begin, commands: dict[str, list[str]], logs: Path, stories: list[str]
+) -> list[Result]:
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="distlog-peers-"))
-        stack.callback(lambda: [shutil.copy(each, logs) for each in Path(folder).glob("*.log")])
+        stack.callback(lambda: [shutil.copy(result, logs) for result in Path(folder).glob("*.log")])
         at = stack.enter_context(begin(Path(folder)))
         return [
-            each for name, command in commands.items() for each in _told(name, server, command, at, logs, stories)
+            result
+            for name, command in commands.items()
+            for result in _results_of(name, server, command, at, logs, stories)
         ]
 
 
-def _told(program: str, server: str, command: list[str], at: Servers, logs: Path, stories: list[str]) -> list[Result]:
+def _results_of(
+    program: str, server: str, command: list[str], server_addresses: Servers, logs: Path, stories: list[str]
+) -> list[Result]:
     print(f"{program} at {server}", file=sys.stderr)
     output, errors = logs / f"{program}.out", logs / f"{program}.err"
     with output.open("wb") as out, errors.open("wb") as err:
         try:
             run = subprocess.run(
-                [*command, at.address, at.secured, program.replace(".", "-"), *stories],
+                [*command, server_addresses.address, server_addresses.secured, program.replace(".", "-"), *stories],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

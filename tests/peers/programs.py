@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 #: The version of the broker, of Kafka's tools and of the newest Java client.
 KAFKA = "4.4.0"
 #: The version of node-rdkafka, whose package has librdkafka's header.
@@ -41,11 +41,11 @@ def jars(cache: Path, version: str, profile: str = "kafka") -> Path:
     """A folder with Kafka's jars of a version, fetched once. Raises MissingError."""
     folder = cache / f"{profile}-{version}"
     if not folder.is_dir():
-        begun = cache / f"{folder.name}.begun"
+        marker = cache / f"{folder.name}.begun"
         maven = [_needed("mvn"), "-q", "-B", f"-Dmaven.repo.local={cache / 'maven'}", f"-Dkafka.version={version}"]
-        goal = ["-f", str(HERE / "java" / "pom.xml"), "-P", profile, "dependency:copy-dependencies"]
-        _run([*maven, *goal, f"-DoutputDirectory={begun}"])
-        begun.rename(folder)
+        goal = ["-f", str(FOLDER / "java" / "pom.xml"), "-P", profile, "dependency:copy-dependencies"]
+        _run([*maven, *goal, f"-DoutputDirectory={marker}"])
+        marker.rename(folder)
     return folder
 
 
@@ -58,7 +58,7 @@ def java(jars: Path, *arguments: str) -> list[str]:
 def _java(profile: str) -> Callable[[Path, str], list[str]]:
     def prepared(cache: Path, version: str) -> list[str]:
         folder = jars(cache, version, profile)
-        sources = sorted(map(str, (HERE / "java").glob("*.java")))
+        sources = sorted(map(str, (FOLDER / "java").glob("*.java")))
         _run([_needed("javac"), "-nowarn", "-d", str(folder / "classes"), "-cp", f"{folder}/*", *sources])
         return java(folder, "Peer")
 
@@ -67,13 +67,13 @@ def _java(profile: str) -> Callable[[Path, str], list[str]]:
 
 def _python(file: str) -> Callable[[Path, str], list[str]]:
     def prepared(cache: Path, version: str) -> list[str]:
-        return [sys.executable, str(HERE / "python" / file)]
+        return [sys.executable, str(FOLDER / "python" / file)]
 
     return prepared
 
 
 def _tools(cache: Path, version: str) -> list[str]:
-    return [sys.executable, str(HERE / "tools.py"), str(jars(cache, version))]
+    return [sys.executable, str(FOLDER / "tools.py"), str(jars(cache, version))]
 
 
 def _go(program: str) -> Callable[[Path, str], list[str]]:
@@ -81,8 +81,8 @@ def _go(program: str) -> Callable[[Path, str], list[str]]:
         built = cache / "go" / program
         folders = {"GOPATH": cache / "go", "GOCACHE": cache / "go" / "cache", "GOMODCACHE": cache / "go" / "modules"}
         flags = {"GOFLAGS": "-mod=mod -modcacherw", "GOTOOLCHAIN": "local"}
-        environment = {**os.environ, **{name: str(each) for name, each in folders.items()}, **flags}
-        _run([_needed("go"), "build", "-o", str(built), f"./{program}"], cwd=HERE / "go", env=environment)
+        environment = {**os.environ, **{name: str(value) for name, value in folders.items()}, **flags}
+        _run([_needed("go"), "build", "-o", str(built), f"./{program}"], cwd=FOLDER / "go", env=environment)
         return [str(built)]
 
     return prepared
@@ -95,7 +95,7 @@ def _node(file: str, package: str) -> Callable[[Path, str], list[str]]:
         npm = [_needed("npm"), "install", "--silent", "--no-audit", "--no-fund", "--cache", str(cache / "npm")]
         if not (folder / manifest).exists():
             _run([*npm, "--prefix", str(folder), f"{package}@{version}"], cwd=folder)
-        for source in (HERE / "node").glob("*.mjs"):
+        for source in (FOLDER / "node").glob("*.mjs"):
             shutil.copy(source, folder)
         return [_needed("node"), str(folder / file)]
 
@@ -105,7 +105,7 @@ def _node(file: str, package: str) -> Callable[[Path, str], list[str]]:
 def _rust(cache: Path, version: str) -> list[str]:
     target = cache / "rust"
     environment = {**os.environ, "CARGO_HOME": str(cache / "cargo"), "CARGO_TARGET_DIR": str(target)}
-    _run([_needed("cargo"), "build", "--quiet", "--locked"], cwd=HERE / "rust", env=environment)
+    _run([_needed("cargo"), "build", "--quiet", "--locked"], cwd=FOLDER / "rust", env=environment)
     return [str(target / "debug" / "peer")]
 
 
@@ -120,26 +120,26 @@ def _c(cache: Path, version: str) -> list[str]:
             data = archive.extractfile(header)
             assert data is not None
             (folder / "librdkafka" / "rdkafka.h").write_bytes(data.read())
-    found = importlib.util.find_spec("confluent_kafka")
-    assert found is not None
-    assert found.origin is not None
-    (library,) = (Path(found.origin).parents[1] / "confluent_kafka.libs").glob("librdkafka-*.so.1")
-    options = ["-O1", f"-I{folder}", "-o", str(folder / "peer"), str(HERE / "c" / "peer.c"), str(library)]
+    spec = importlib.util.find_spec("confluent_kafka")
+    assert spec is not None
+    assert spec.origin is not None
+    (library,) = (Path(spec.origin).parents[1] / "confluent_kafka.libs").glob("librdkafka-*.so.1")
+    options = ["-O1", f"-I{folder}", "-o", str(folder / "peer"), str(FOLDER / "c" / "peer.c"), str(library)]
     _run([_needed("cc"), *options, f"-Wl,-rpath,{library.parent}"])
     return [str(folder / "peer")]
 
 
 def _needed(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    command = shutil.which(name)
+    if command is None:
         raise MissingError(f"no {name} here")
-    return found
+    return command
 
 
 def _run(command: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {(done.stdout + done.stderr)[-4000:]}")
+    process = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {(process.stdout + process.stderr)[-4000:]}")
 
 
 #: All of them, in the order of their runs.

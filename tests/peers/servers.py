@@ -94,7 +94,7 @@ def _over(bucket: str, options: Mapping[str, Any], folder: Path) -> Iterator[Ser
 @contextmanager
 def _gateway(root: str, folder: Path, *options: str) -> Iterator[str]:
     command = [sys.executable, "-m", "distlog", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
-    settings = [part for each in _SETTINGS for part in ("--config", each)]
+    settings = [part for setting in _SETTINGS for part in ("--config", setting)]
     log = folder / f"gateway-{root.rpartition('/')[2]}.log"
     with _process([*command, *settings, *options], log, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

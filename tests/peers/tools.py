@@ -20,18 +20,18 @@ class Tools:
     """Kafka's tools at one server; each story takes topics and groups of its own."""
 
     def __init__(self, jars: str, address: str, secured: str, prefix: str) -> None:
-        self._jars, self._at, self._prefix = Path(jars), address, prefix
+        self._jars, self._options, self._prefix = Path(jars), address, prefix
         self._secured = secured
 
     def run(self, name: str, *arguments: str, text: str = "") -> str:
         """What a tool prints. Raises AssertionError if it does not end well."""
-        command = java(self._jars, name, "--bootstrap-server", self._at, *arguments)
-        done = subprocess.run(
+        command = java(self._jars, name, "--bootstrap-server", self._options, *arguments)
+        process = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False
         )
-        shown = " ".join((done.stdout + done.stderr).split())[-700:]
-        assert done.returncode == 0, f"{name} {' '.join(arguments)} ended with {done.returncode}: {shown}"
-        return done.stdout + "\n" + done.stderr
+        shown = " ".join((process.stdout + process.stderr).split())[-700:]
+        assert process.returncode == 0, f"{name} {' '.join(arguments)} ended with {process.returncode}: {shown}"
+        return process.stdout + "\n" + process.stderr
 
     def topic(self, name: str, partitions: int = 1, *options: str) -> str:
         """A topic by `kafka-topics --create`."""
@@ -41,7 +41,7 @@ class Tools:
 
     def written(self, topic: str, *lines: str) -> None:
         """Records by `kafka-console-producer`."""
-        self.run(f"{_TOOLS}.ConsoleProducer", "--topic", topic, text="".join(f"{each}\n" for each in lines))
+        self.run(f"{_TOOLS}.ConsoleProducer", "--topic", topic, text="".join(f"{line}\n" for line in lines))
 
     # --- the stories
 
@@ -152,8 +152,8 @@ class Tools:
         assert name in self.run(f"{_TOOLS}.TransactionsCommand", "list")
         shown = self.run(f"{_TOOLS}.TransactionsCommand", "describe", "--transactional-id", name)
         assert "CompleteCommit" in shown, shown
-        place = ("--topic", topic, "--partition", "0")
-        assert "None" in self.run(f"{_TOOLS}.TransactionsCommand", "describe-producers", *place)
+        options = ("--topic", topic, "--partition", "0")
+        assert "None" in self.run(f"{_TOOLS}.TransactionsCommand", "describe-producers", *options)
         self.run(f"{_TOOLS}.TransactionsCommand", "find-hanging", "--broker-id", self._node())
 
     def log_dirs(self) -> None:
@@ -161,12 +161,12 @@ class Tools:
         topic = self.topic("dirs")
         self.written(topic, "one")
         shown = self.run(f"{_TOOLS}.LogDirsCommand", "--describe", "--topic-list", topic)
-        (line,) = [each for each in shown.splitlines() if each.startswith("{")]
+        (line,) = [entry for entry in shown.splitlines() if entry.startswith("{")]
         sizes = [
             part["size"]
             for node in json.loads(line)["brokers"]
-            for each in node["logDirs"]
-            for part in each["partitions"]
+            for entry in node["logDirs"]
+            for part in entry["partitions"]
         ]
         assert sum(sizes) > 0, line
 
@@ -185,14 +185,14 @@ class Tools:
     def cluster(self) -> None:
         """kafka-cluster"""
         # the address comes after the verb
-        done = subprocess.run(
-            java(self._jars, f"{_TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", self._at),
+        process = subprocess.run(
+            java(self._jars, f"{_TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", self._options),
             capture_output=True,
             text=True,
             timeout=_PATIENCE_SECONDS,
             check=False,
         )
-        assert "Cluster ID" in done.stdout, done
+        assert "Cluster ID" in process.stdout, process
 
     def delete_records(self) -> None:
         """kafka-delete-records"""
@@ -218,12 +218,12 @@ class Tools:
     def acls(self) -> None:
         """kafka-acls"""
         command, topic = f"{_TOOLS}.AclCommand", f"{self._prefix}-acl"
-        given = ("--allow-principal", "User:alice", "--consumer", "--topic", topic, "--group", topic, "--force")
-        self._at = self._secured
-        self.run(command, "--add", *given)
+        options = ("--allow-principal", "User:alice", "--consumer", "--topic", topic, "--group", topic, "--force")
+        self._options = self._secured
+        self.run(command, "--add", *options)
         shown = self.run(command, "--list", "--topic", topic)
         assert "principal=User:alice" in shown, shown
-        self.run(command, "--remove", *given)
+        self.run(command, "--remove", *options)
         assert "User:alice" not in self.run(command, "--list", "--topic", topic)
 
     def users(self) -> None:
@@ -232,7 +232,7 @@ class Tools:
             f"{_TOOLS}.ConfigCommand",
             ("--entity-type", "users", "--entity-name", f"{self._prefix}-bob"),
         )
-        self._at = self._secured
+        self._options = self._secured
         self.run(command, "--alter", *user, "--add-config", "SCRAM-SHA-256=[iterations=4096,password=a-password]")
         assert "iterations=4096" in self.run(command, "--describe", *user)
         assert "iterations=4096" in self.run(command, "--describe", "--entity-type", "users")
@@ -244,17 +244,17 @@ class Tools:
         topic = self.topic("verified")
         self.run(f"{_TOOLS}.VerifiableProducer", "--topic", topic, "--max-messages", "500")
         reading = ("--topic", topic, "--group-id", topic, "--max-messages", "500", "--reset-policy", "earliest")
-        told = [
-            json.loads(each)
-            for each in self.run(f"{_TOOLS}.VerifiableConsumer", *reading).splitlines()
-            if each[:1] == "{"
+        events = [
+            json.loads(line)
+            for line in self.run(f"{_TOOLS}.VerifiableConsumer", *reading).splitlines()
+            if line[:1] == "{"
         ]
-        assert sum(each["count"] for each in told if each["name"] == "records_consumed") == 500
+        assert sum(line["count"] for line in events if line["name"] == "records_consumed") == 500
 
     def _node(self) -> str:
-        found = re.search(r"id: (\d+)", self.run(f"{_TOOLS}.BrokerApiVersionsCommand"))
-        assert found is not None
-        return found[1]
+        match = re.search(r"id: (\d+)", self.run(f"{_TOOLS}.BrokerApiVersionsCommand"))
+        assert match is not None
+        return match[1]
 
 
 STORIES: dict[str, Callable[[Tools], None]] = {

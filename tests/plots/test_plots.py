@@ -29,13 +29,13 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     pyplot.close("all")
 
 
-def made(partitions: int, **config: Any) -> distlog.Topic:
+def new_topic(partitions: int, **config: Any) -> distlog.Topic:
     return topic_on(Storage(f"memory://{uuid.uuid4().hex}/clicks"), partitions, {"retention.ms": -1, **config})
 
 
 def filled(partitions: int = 3, **config: Any) -> distlog.Topic:
     """Records of ten days, a hundred each; the partitions take turns by the day, so they are of unequal size."""
-    topic = made(partitions, **config)
+    topic = new_topic(partitions, **config)
     for day in range(10):
         times = NOW - DAY_MS * (10 - day) + np.arange(100) * 1000
         topic.append(pa.table({"value": ["x" * 50] * 100, "timestamp": times}), partition=day % partitions)
@@ -55,9 +55,9 @@ def texts(figure: Any) -> str:
 
 def test_a_topic_is_drawn_from_its_metadata() -> None:
     topic = filled()
-    before = topic.storage.counters.gets
+    old_gets = topic.storage.counters.gets
     figure = topic.plot()
-    assert topic.storage.counters.gets == before
+    assert topic.storage.counters.gets == old_gets
     assert list(panels(figure)) == ["Records over time", "Bytes by partition", "Segment ages"]
     bars = [bar.get_height() for bar in panels(figure)["Bytes by partition"].patches]
     assert bars == [int(state.segments.log_bytes.sum()) for state in topic.snapshot.partitions]
@@ -83,7 +83,7 @@ def test_all_records_are_in_the_picture(exact: bool) -> None:
 
 
 def test_exact_counts_are_those_of_the_records() -> None:
-    topic = made(1)
+    topic = new_topic(1)
     topic.append(pa.table({"value": ["x"] * 3, "timestamp": [NOW, NOW, NOW + 50_000]}))
     (exact,) = panels(topic.plot(exact=True))["Records over time"].patches
     counts = exact.get_data().values
@@ -97,8 +97,8 @@ def test_what_retention_deletes_next_is_red() -> None:
     topic.alter_config({"retention.ms": 5 * DAY_MS - 200_000})
     figure = topic.plot()
     ages = panels(figure)["Segment ages"]
-    kept, expired = (sum(bar.get_height() for bar in bars) for bars in ages.containers)
-    assert expired == pytest.approx(1.5 * kept, rel=0.01)
+    remaining, expired = (sum(bar.get_height() for bar in bars) for bars in ages.containers)
+    assert expired == pytest.approx(1.5 * remaining, rel=0.01)
     assert "the next retention deletes it" in texts(figure)
     report = topic.retention(dry_run=True)
     assert expired == report.to_dict()["bytes"]
@@ -113,7 +113,7 @@ def test_any_number_of_partitions_is_drawn(partitions: int) -> None:
 
 
 def test_a_topic_without_records_says_so() -> None:
-    topic = made(3)
+    topic = new_topic(3)
     for figure in (topic.plot(), topic.plot(exact=True), topic.scan().plot()):
         assert "no records with a time | " in texts(figure)
 
@@ -121,7 +121,7 @@ def test_a_topic_without_records_says_so() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("times", [[NOW], [0], [2**62], [0, 2**62], [-1]])
 def test_odd_times_do_no_harm(times: list[int]) -> None:
-    topic = made(1, **{"message.timestamp.after.max.ms": 2**63 - 1})
+    topic = new_topic(1, **{"message.timestamp.after.max.ms": 2**63 - 1})
     topic.append(pa.table({"value": ["x"] * len(times), "timestamp": times}))
     for exact in (True, False):
         texts(topic.plot(exact=exact))
@@ -140,13 +140,13 @@ def test_bins_hold_all_times_and_are_not_too_many(first: int, last: int) -> None
     bins = TimeBins.over(first, last)
     assert bins.edges_ms[0] <= first <= last < bins.edges_ms[-1]
     assert bins.count <= MOST_BINS
-    one = np.array([1])
-    facts = SegmentFacts(one, one, one * 7, one, np.array([first]), np.array([last]))
-    assert bins.spread(facts).sum() == pytest.approx(7)
+    single = np.array([1])
+    fields = SegmentFacts(single, single, single * 7, single, np.array([first]), np.array([last]))
+    assert bins.spread(fields).sum() == pytest.approx(7)
 
 
 def test_a_notebook_shows_a_picture_once(closed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = made(1)
+    topic = new_topic(1)
     topic.plot()
     assert len(closed.get_fignums()) == 1
     monkeypatch.setattr(closed, "get_backend", lambda: "inline")
@@ -157,4 +157,4 @@ def test_a_notebook_shows_a_picture_once(closed: Any, monkeypatch: pytest.Monkey
 def test_without_matplotlib_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ModuleNotFoundError, match=r"plot\(\) needs .*: pip install 'pydistlog\[plot\]'"):
-        made(1).plot()
+        new_topic(1).plot()

@@ -30,8 +30,8 @@ def test_an_append_to_more_partitions_takes_no_more_requests_and_no_more_bytes_f
 
 @pytest.mark.long
 def test_what_the_gathering_of_a_gateway_asks_of_a_store_is_counted() -> None:
-    asked = gateway_requests.fed(1, 1, GatewayConfig(linger_bytes=200_000))
-    assert asked.puts > 0
+    requests = gateway_requests.fed(1, 1, GatewayConfig(linger_bytes=200_000))
+    assert requests.puts > 0
 
 
 @pytest.mark.spark
@@ -41,8 +41,8 @@ def test_a_latency_ends_with_new_records_and_not_with_a_merge(spark: SparkSessio
     target = distlog.open(copy.target)
     for _ in range(2):
         target.append([{"value": b"v"}])
-    before = copy.seen()
+    old_requests = copy.seen()
     assert target.refresh().compact().version > 2
-    assert copy.seen() == before
+    assert copy.seen() == old_requests
     target.refresh().append([{"value": b"v"}])
-    assert copy.seen() > before
+    assert copy.seen() > old_requests

@@ -20,8 +20,8 @@ COMMANDS = re.findall(r"distlog ((?:append|read) /.*)$", TEXT, re.MULTILINE)
 def test_the_commands_take_what_the_page_gives_them() -> None:
     assert len(COMMANDS) == 11
     for line in COMMANDS:
-        name, *given = shlex.split(line)
-        assert command(name).make_context(name, given).params["url"] == "/data/logs/clicks"
+        name, *arguments = shlex.split(line)
+        assert command(name).make_context(name, arguments).params["url"] == "/data/logs/clicks"
 
 
 def test_the_endings_of_names_are_those_of_the_reader() -> None:
@@ -33,7 +33,7 @@ def test_the_endings_of_names_are_those_of_the_reader() -> None:
 
 
 def test_the_formats_are_those_of_the_commands() -> None:
-    assert [row[0].strip("`") for row in table(TEXT, "## append")] == [each.value for each in Format]
-    assert {*FORMATS} == {each.value for each in Format}
+    assert [row[0].strip("`") for row in table(TEXT, "## append")] == [kind.value for kind in Format]
+    assert {*FORMATS} == {kind.value for kind in Format}
     rows = "".join(re.findall(r"^\| (`%.*?) \|", TEXT, re.MULTILINE))
     assert set(re.findall(r"`%(.)`", rows)) == {*record_lines._SHOWN, "t", "%"}

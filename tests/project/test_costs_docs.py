@@ -62,15 +62,15 @@ def requests(topic: Topic) -> costs.Requests:
     return costs.Requests(topic.storage.counters.puts, topic.storage.counters.gets)
 
 
-def since(topic: Topic, before: costs.Requests) -> costs.Requests:
-    return requests(topic) + before.times(-1)
+def since(topic: Topic, old_requests: costs.Requests) -> costs.Requests:
+    return requests(topic) + old_requests.times(-1)
 
 
 @pytest.mark.s3
 def test_the_model_counts_the_requests_that_a_server_gets(s3_url: Address) -> None:
     topic = topic_on(Storage(*s3_url).child("t"), PARTITIONS)
     for number in range(APPENDS):
-        before = requests(topic)
+        old_requests = requests(topic)
         snapshot, written = topic.refresh().snapshot, []
         for task in range(TASKS):
             appender = Appender(
@@ -88,15 +88,17 @@ def test_the_model_counts_the_requests_that_a_server_gets(s3_url: Address) -> No
             written += appender.close()
         _, after = commit_append(topic.handle, snapshot, written, read_version=snapshot.version)
         topic.advance(after)
-        assert since(topic, before) == costs.append(segments(topic)[0].log_bytes if number else 0, PARTITIONS, TASKS)
-    sizes = [int(one.log_bytes) for one in topic.snapshot.partitions[0].segments]
+        assert since(topic, old_requests) == costs.append(
+            segments(topic)[0].log_bytes if number else 0, PARTITIONS, TASKS
+        )
+    sizes = [int(segment.log_bytes) for segment in topic.snapshot.partitions[0].segments]
     assert len(sizes) == TASKS * APPENDS
-    before = requests(topic)
+    old_requests = requests(topic)
     topic.compact()
     group = tuple(costs.Segment(size, PARTITIONS) for size in sizes)
     merge = costs.Merge.of(group, PARTITIONS, JOB_BYTES)
     # two looks for news, and the commit
-    assert since(topic, before) == merge.requests + costs.Requests(1, 2)
+    assert since(topic, old_requests) == merge.requests + costs.Requests(1, 2)
     assert len(segments(topic)) == PARTITIONS
 
 
@@ -119,7 +121,7 @@ KINDS = ("puts", "gets", "lists", "deletes")
 def close(counted: costs.Requests, model: costs.Requests, kinds: Sequence[str]) -> bool:
     """Whether each of the kinds of request is what the model says."""
     pairs = ((getattr(counted, kind), getattr(model, kind)) for kind in kinds)
-    return all(abs(one - other) <= max(FEW, TOLERANCE * other) for one, other in pairs)
+    return all(abs(count - other) <= max(FEW, TOLERANCE * other) for count, other in pairs)
 
 
 @pytest.mark.s3
@@ -147,15 +149,15 @@ def compare(
     """
     clock, counted, data = Clock(), Counter[tuple[str, str]](), 0
 
-    def client(*made: object) -> Topic:
-        return topic_on(TimedStorage(Storage(*url).child("t"), clock), *made, clock=clock)
+    def client(*arguments: object) -> Topic:
+        return topic_on(TimedStorage(Storage(*url).child("t"), clock), *arguments, clock=clock)
 
-    def counting(what: str, topic: Topic, work: Callable[[], Any]) -> Any:
-        before = dataclasses.replace(topic.storage.counters)
-        done = work()
+    def counting(subject: str, topic: Topic, work: Callable[[], Any]) -> Any:
+        old_counters = dataclasses.replace(topic.storage.counters)
+        report = work()
         for kind in KINDS:
-            counted[what, kind] += getattr(topic.storage.counters, kind) - getattr(before, kind)
-        return done
+            counted[subject, kind] += getattr(topic.storage.counters, kind) - getattr(old_counters, kind)
+        return report
 
     writer = client(partitions, {"file.delete.delay.ms": 1000 * maintain_s, "retention.ms": -1})
     keeper, reader = client(), client()
@@ -166,7 +168,7 @@ def compare(
             got = counting("consumer", reader, lambda: sum(batch.num_rows for batch in consumer))
             assert got == 2 * partitions
             if second == 1:
-                data = sum(int(one.log_bytes) for one in segments(writer))
+                data = sum(int(segment.log_bytes) for segment in segments(writer))
             if second % maintain_s == 0:
                 counting("merges", keeper, keeper.compact)
         counting("vacuum", keeper, keeper.vacuum)
@@ -182,6 +184,8 @@ def compare(
         "consumer": day.consumer,
         "scan": costs.Requests(0, day.scan.gets - costs.CHECKPOINT_COMMITS // 2 - 3),
     }
-    for what, expected in model.items():
-        found = costs.Requests(*(counted[what, kind] for kind in KINDS))
-        assert close(found, expected, compared.get(what, KINDS)), f"{what}: {found}, and by the model {expected}"
+    for subject, expected in model.items():
+        counted_requests = costs.Requests(*(counted[subject, kind] for kind in KINDS))
+        assert close(counted_requests, expected, compared.get(subject, KINDS)), (
+            f"{subject}: {counted_requests}, and by the model {expected}"
+        )

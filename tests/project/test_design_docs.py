@@ -55,7 +55,7 @@ def _names_of(node: ast.stmt) -> set[str]:
     if not isinstance(node, ast.Assign | ast.AnnAssign):
         return set()
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
 
 
 @cache
@@ -78,20 +78,20 @@ def placed_in(text: str) -> list[tuple[str, str]]:
 
 def wrong_names(page: str, text: str) -> list[str]:
     """A line for each file that is not there, and each name that is not in the file that the page puts it into."""
-    found = [f"{page}: there is no file {file}" for file in files_in(text) if not (ROOT / file).is_file()]
-    return found + [
+    faults = [f"{page}: there is no file {file}" for file in files_in(text) if not (ROOT / file).is_file()]
+    return faults + [
         f"{page}: {name} is not defined in {file}"
         for name, file in placed_in(text)
         if (ROOT / file).is_file() and name not in defined(file)
     ]
 
 
-def unplaced_names(page: str, text: str, known: frozenset[str]) -> list[str]:
+def unplaced_names(page: str, text: str, known_names: frozenset[str]) -> list[str]:
     """A line for each name that is in none of the files that the page names, and that is not `known` otherwise."""
     files = [file for file in files_in(text) if (ROOT / file).is_file()]
-    there = known.union(*map(spoken, files))
+    union = known_names.union(*map(spoken, files))
     spans = dict.fromkeys(span for span in SPAN.findall(text) if NAME.fullmatch(span))
-    return [f"{page}: {name} is in none of the files that the page names" for name in spans if name not in there]
+    return [f"{page}: {name} is in none of the files that the page names" for name in spans if name not in union]
 
 
 @cache
@@ -158,17 +158,17 @@ def test_a_name_that_moved_is_told_with_its_page_and_its_file() -> None:
 
 
 #: Names of other projects' code: of numba, and of a method of C++ libraries.
-OTHERS = {"is_failed", "civil_from_days"}
+OTHER_NAMES = {"is_failed", "civil_from_days"}
 
 
 def test_what_comments_and_docstrings_name_is_there() -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "distlog").rglob("*.py")}
-    known = {name for path in texts for name in (path.stem, path.parent.name)} | OTHERS
+    names = {name for path in texts for name in (path.stem, path.parent.name)} | OTHER_NAMES
     for text in texts.values():
         for node in ast.walk(ast.parse(text)):
-            known.update(name for kind in ("id", "attr", "name", "arg") if (name := getattr(node, kind, None)))
+            names.update(name for kind in ("id", "attr", "name", "arg") if (name := getattr(node, kind, None)))
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
-                known.update(re.findall(r"\w+", node.value))
+                names.update(re.findall(r"\w+", node.value))
     named = {(path, name) for path, text in texts.items() for name in re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", text)}
     assert len(named) > 500, "the pattern finds few names"
-    assert sorted((str(path), name) for path, name in named if name not in known) == []
+    assert sorted((str(path), name) for path, name in named if name not in names) == []

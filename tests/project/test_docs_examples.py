@@ -35,8 +35,8 @@ def run(command: str, folder: Path, cli: CommandLine) -> str:
     command = command.replace("/data/logs", f"{folder}/logs")
     if command.startswith("spark-submit "):
         job, *arguments = shlex.split(command.removeprefix("spark-submit "))
-        given = import_module(f"distlog.jobs.{Path(job).stem}").parser.parse_args(arguments)
-        assert given.topic or given.root, command
+        options = import_module(f"distlog.jobs.{Path(job).stem}").parser.parse_args(arguments)
+        assert options.topic or options.root, command
         return ""
     if re.search(r"[|*>]|&&", command):
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -54,7 +54,7 @@ def test_the_examples_run(name: str, tmp_path: Path, cli: CommandLine, reader: R
     pytest.importorskip("pandas")
     printed = ""
     for example in examples(PAGES[name]):
-        if example.why:
+        if example.reason:
             continue
         if example.language == "python":
             printed = reader.paste(example.text.replace("/data/logs", "./logs"), name)
@@ -75,25 +75,25 @@ def test_the_lines_of_s3_run_on_a_server(s3_url: Any, reader: Reader, monkeypatc
 def test_no_page_uses_a_name_that_it_does_not_define() -> None:
     """A reader who pastes the blocks of a page, one after the other, has all of their names."""
     texts = {**PAGES, "README.md": read("README.md")}
-    assert {name: found for name, text in texts.items() if (found := hidden_names(text))} == {}
+    assert {name: hidden for name, text in texts.items() if (hidden := hidden_names(text))} == {}
 
 
 def hidden_names(page: str) -> set[str]:
     """The names that the Python blocks of a page use before one of them defines it."""
-    known, hidden = set(vars(builtins)), set[str]()
+    defined, hidden = set(vars(builtins)), set[str]()
     for example in examples(page):
         if example.language == "python":
             names = [node for node in ast.walk(ast.parse(example.text)) if isinstance(node, ast.Name)]
-            known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
-            known |= {
+            defined |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+            defined |= {
                 (alias.asname or alias.name).partition(".")[0]
                 for node in ast.walk(ast.parse(example.text))
                 if isinstance(node, ast.Import | ast.ImportFrom)
                 for alias in node.names
             }
-            known |= {node.arg for node in ast.walk(ast.parse(example.text)) if isinstance(node, ast.arg)}
-            known |= {node.name for node in ast.walk(ast.parse(example.text)) if isinstance(node, ast.FunctionDef)}
-            hidden |= {node.id for node in names} - known
+            defined |= {node.arg for node in ast.walk(ast.parse(example.text)) if isinstance(node, ast.arg)}
+            defined |= {node.name for node in ast.walk(ast.parse(example.text)) if isinstance(node, ast.FunctionDef)}
+            hidden |= {node.id for node in names} - defined
     return hidden
 
 
@@ -105,10 +105,10 @@ def test_the_commits_of_many_writers_are_those_that_were_measured() -> None:
     said = f"{min(commits)} to {max(commits)} commits a second on S3, which [{appends:.0f} appends of 100 writers]"
     assert said in PAGES["guarantees.md"]
     number = re.compile(r"\b\d+ commits a second\b")
-    others = {
+    measured = {
         name: text for name, text in {**PAGES, "README.md": read("README.md")}.items() if name != "guarantees.md"
     }
-    assert [name for name, text in others.items() if number.search(text) and "gateway-operations" not in name] == []
+    assert [name for name, text in measured.items() if number.search(text) and "gateway-operations" not in name] == []
 
 
 def test_no_command_is_copied_with_a_prompt() -> None:
@@ -123,13 +123,13 @@ def test_every_page_with_examples_has_a_test_that_runs_them() -> None:
         if path != Path(__file__)
     )
     named = {name for name in PAGES if re.search(rf"[\"/]{re.escape(name)}\"", tests)}
-    with_examples = {name for name, text in PAGES.items() if any(not one.why for one in examples(text))}
+    with_examples = {name for name, text in PAGES.items() if any(not example.reason for example in examples(text))}
     assert with_examples - set(NEEDS) - named - {"s3.md"} == set()
 
 
 def test_every_reason_not_to_run_an_example_stands_before_one() -> None:
     for name, text in PAGES.items():
-        assert text.count("<!-- not run") == sum(bool(one.why) for one in examples(text)), name
+        assert text.count("<!-- not run") == sum(bool(example.reason) for example in examples(text)), name
 
 
 def test_the_commands_beside_those_of_kafka_run(tmp_path: Path, cli: CommandLine) -> None:
@@ -139,18 +139,18 @@ def test_the_commands_beside_those_of_kafka_run(tmp_path: Path, cli: CommandLine
     for command in commands:
         log = next(iter(sorted((tmp_path / "logs").rglob("*.log"))), None)
         # what is there comes at once
-        given = command.replace("--timeout 1", "--timeout 0.1")
-        given = given.replace("URL", f"{tmp_path}/logs/clicks").replace("ROOT", f"{tmp_path}/logs")
-        outcome = cli.bare(*shlex.split(given.replace("FILE", str(log))), stdin=b"anna:/start\n")
+        arguments = command.replace("--timeout 1", "--timeout 0.1")
+        arguments = arguments.replace("URL", f"{tmp_path}/logs/clicks").replace("ROOT", f"{tmp_path}/logs")
+        outcome = cli.bare(*shlex.split(arguments.replace("FILE", str(log))), stdin=b"anna:/start\n")
         assert (outcome.status, outcome.err) == (0, ""), command
 
 
 def test_the_settings_beside_those_of_kafka_are_refused_or_known() -> None:
     page = section(PAGES["from-kafka.md"], "## Settings")
     changed, refused = page.split("Refused,", 1)
-    known = {one.name for one in settings()}
+    setting_names = {setting.name for setting in settings()}
     rows = [re.findall(r"`([a-z.]+)`", line.split("|")[1]) for line in refused.splitlines() if line.startswith("| `")]
     names = [name for row in rows for name in row]
     assert len(names) == 9
-    assert not known & set(names)
-    assert set(re.findall(r"^\| `([a-z.]+)`", changed, re.MULTILINE)) <= known
+    assert not setting_names & set(names)
+    assert set(re.findall(r"^\| `([a-z.]+)`", changed, re.MULTILINE)) <= setting_names

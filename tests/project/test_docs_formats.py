@@ -110,7 +110,7 @@ def test_the_entries_of_a_producer_snapshot_are_as_the_table_says() -> None:
     assert rows == [(name, NUMPY[kind]) for name, kind in entry.descr]
 
 
-def test_the_places_and_limits_of_bundles_are_as_the_tables_say() -> None:
+def test_the_positions_and_limits_of_bundles_match_the_tables() -> None:
     assert names(table(PAGE, "## Bundles")) == [field for field, _ in actions.PARTS]
     limits = [LARGEST_PART // MEBIBYTE, LARGEST_BUNDLE // MEBIBYTE]
     assert [row[1] for row in table(PAGE, "## Bundles", 1)] == [*(f"{limit} MiB" for limit in limits), ""]
@@ -131,11 +131,11 @@ def test_a_commit_has_the_members_of_the_table(topic: distlog.Topic) -> None:
 def test_the_actions_are_those_of_the_table() -> None:
     rows = {names([row])[0]: names([row], 1) for row in table(PAGE, "### Actions")}
     kinds = set(get_args(Action)) - {Add, AddTable, RemoveTable, ProducerBatches}
-    known = {next(iter(write_actions([kind(*[None] * len(fields.checks(kind)))])[0])): kind for kind in kinds}
+    kinds_by_name = {next(iter(write_actions([kind(*[None] * len(fields.checks(kind)))])[0])): kind for kind in kinds}
     assert rows.pop("add") == rows.pop("producers") == []
     removed = RemoveTable(pa.RecordBatch.from_pydict({"partition": pa.array([0]), "stem": ["0" * 20]}))
     assert rows.pop("add_table") == rows.pop("remove_table") == list(write_table(removed)["remove_table"])
-    assert rows == {name: list(fields.checks(kind)) for name, kind in known.items()}
+    assert rows == {name: list(fields.checks(kind)) for name, kind in kinds_by_name.items()}
 
 
 def test_the_applications_of_distlog_are_those_of_the_table() -> None:
@@ -152,18 +152,18 @@ def test_a_producer_has_the_numbers_and_the_id_that_the_page_says(tmp_path: Path
     newest = topic.refresh().snapshot.transactions.newest(f"{PRODUCER_APP}billing-7")
     assert newest == (1 << 32) + 1
     text = f"{topic.snapshot.topic_id}/0/billing-7"
-    known = {row["producer_id"] for row in topic.producers().to_pylist()}
-    assert int.from_bytes(sha256(text.encode()).digest()[:8], "big") & MAX_LONG in known
+    producer_ids = {row["producer_id"] for row in topic.producers().to_pylist()}
+    assert int.from_bytes(sha256(text.encode()).digest()[:8], "big") & MAX_LONG in producer_ids
     assert "`generation * 2^32`" in PAGE
 
 
 def test_the_columns_of_differences_of_a_table_are_those_of_the_page() -> None:
-    steps, *others = table(PAGE, "### Actions", 1)
+    steps, *rows = table(PAGE, "### Actions", 1)
     assert set(names([steps])) == action_table.STEPS
-    relative = {names([row])[0]: names([row], 1)[0] for row in others if "the difference to `" in row[1]}
+    relative = {names([row])[0]: names([row], 1)[0] for row in rows if "the difference to `" in row[1]}
     assert relative == action_table.RELATIVE
-    assert {names([row])[0] for row in others if "where the" in row[1]} == {*action_table.BEHIND}
-    assert names(others[-2:]) == ["crc32c", "time_index_crc32c"]
+    assert {names([row])[0] for row in rows if "where the" in row[1]} == {*action_table.BEHIND}
+    assert names(rows[-2:]) == ["crc32c", "time_index_crc32c"]
     text = section(PAGE, "### Actions")
     assert f"From {commit_json.TABLE_ROWS} on" in text
     assert f"up to {action_table.MOST_ROWS_OF_TABLE:,} rows" in text
@@ -181,8 +181,8 @@ def test_what_a_commit_tells_of_producers_is_as_the_table_says() -> None:
     assert names(rows) == ["partition", *producer_table.BOUNDS]
     assert {name for row in rows for name in names([row]) if "differences" in row[2]} == {*PRODUCER_STEPS}
     batch = ProducerBatch(7, 0, 4, 9, 2, 1_000, producer_table.DATA, producer_table.NONE)
-    (told,) = write_actions([ProducerBatches({0: (batch,)})])
-    assert told["producers"].keys() == {name for row in rows for name in names([row]) if not row[1]}
+    (document,) = write_actions([ProducerBatches({0: (batch,)})])
+    assert document["producers"].keys() == {name for row in rows for name in names([row]) if not row[1]}
     kinds = {int(number): name for number, name in re.findall(r"(\d): (?:a |an )?([a-z ]+)", rows[-2][2])}
     assert [kinds[kind] for kind in (producer_table.DATA, producer_table.TRANSACTIONAL_DATA)] == [
         "data outside of transactions",
@@ -231,14 +231,14 @@ def test_the_page_of_a_lock_is_as_the_tables_say(topic: distlog.Topic) -> None:
 
 def test_the_value_of_a_lock_is_as_the_tables_say() -> None:
     rows = table(PAGE, "## The state page", 1)
-    places = [(int(row[0]), int(row[1])) for row in rows]
-    assert places == [(sum(size for _, size in places[:number]), size) for number, (_, size) in enumerate(places)]
-    assert sum(places[-1]) == RECORD_BYTES
-    assert [size for _, size in places[-2:]] == [STATE_BYTES, len(NO_POINT)]
+    ranges = [(int(row[0]), int(row[1])) for row in rows]
+    assert ranges == [(sum(size for _, size in ranges[:number]), size) for number, (_, size) in enumerate(ranges)]
+    assert sum(ranges[-1]) == RECORD_BYTES
+    assert [size for _, size in ranges[-2:]] == [STATE_BYTES, len(NO_POINT)]
     packed = head("00000000-0000-0000-0000-000000000001", PageStatus.ACTIVE)
     assert rows[0][2] == f"version, {packed[0]}"
-    assert re.findall(r"(\d) (\w+)", rows[1][2]) == [(str(int(one)), one.name.lower()) for one in PageStatus]
-    assert packed[places[3][0] :][: places[3][1]] == bytes(15) + b"\x01"
+    assert re.findall(r"(\d) (\w+)", rows[1][2]) == [(str(int(page)), page.name.lower()) for page in PageStatus]
+    assert packed[ranges[3][0] :][: ranges[3][1]] == bytes(15) + b"\x01"
     assert len(SegmentState.new(f"v{0:020}-{'0' * 32}", 0, 0).pack()) == 56 + 8 * len(NAMES)
     listed = section(PAGE, "## The state page").split("in this order:", 1)[1].split("`.flush`")[0]
     assert re.findall(r"`(\w+)`", listed) == list(NAMES)
@@ -273,8 +273,8 @@ def test_checksums_cover_what_the_table_says(topic: distlog.Topic) -> None:
     assert crc32c(b"123456789") == int(re.findall(r"`123456789` is (\d+)", PAGE)[0])
     newest = max(file.name for file in topic.storage.list(paths.group_folder(topic.snapshot.topic_id, "billing")))
     for name in (paths.commit_file(0), paths.commit_file(topic.version), newest):
-        body, _, rest = topic.storage.read(name).rpartition(b',"crc32c":')
-        assert rest == b"%d}\n" % crc32c(body)
+        body, _, remainder = topic.storage.read(name).rpartition(b',"crc32c":')
+        assert remainder == b"%d}\n" % crc32c(body)
     segment = topic.snapshot.partitions[1].segments[0]
     bundle = topic.storage.read(paths.bundle_file(segment.stem))
     log = bundle[segment.log_position :][: segment.log_bytes]
@@ -288,5 +288,5 @@ def test_checksums_cover_what_the_table_says(topic: distlog.Topic) -> None:
     page = (folder / paths.LOCK_FILE).read_bytes()
     value = locks_and_pages.read_newest(lambda: page)
     assert value is not None
-    (slot, *_) = (page[at:] for at in (1024, 2048) if page[at + 16 :].startswith(value))
+    (slot, *_) = (page[number:] for number in (1024, 2048) if page[number + 16 :].startswith(value))
     assert int.from_bytes(slot[12:16], "little") == crc32c(value, crc32c(slot[:12]))

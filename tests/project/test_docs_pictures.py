@@ -24,7 +24,7 @@ def test_the_pictures_are_as_they_are_drawn() -> None:
 @pytest.mark.parametrize("bar", BARS, ids=lambda bar: bar["label"])
 def test_a_bar_shows_figures_of_its_row(bar: dict[str, object]) -> None:
     rows = {row[0]: " ".join(row[1:]) for row in table(read("docs/benchmarks.md"), "## All figures")}
-    figures = {float(each) for each in re.findall(r"\d+(?:\.\d+)?", rows[str(bar["row"])])}
+    figures = {float(figure) for figure in re.findall(r"\d+(?:\.\d+)?", rows[str(bar["row"])])}
     assert {bar["low"], bar["high"]} <= figures
 
 
@@ -38,8 +38,8 @@ def test_a_bar_shows_figures_of_its_row(bar: dict[str, object]) -> None:
 def test_a_chart_of_scale_shows_each_figure_of_its_table(name: str, heading: str, columns: dict[str, int]) -> None:
     page = read("docs/scale.md")
     names = next(line for line in page.partition(f"{heading}\n")[2].splitlines() if line.startswith("| "))
-    header = [each.strip() for each in names.strip("|").split("|")]
-    shown = [each.text for each in ElementTree.fromstring(pictures()[f"{name}.svg"]).iter() if each.text]
+    header = [word.strip() for word in names.strip("|").split("|")]
+    shown = [word.text for word in ElementTree.fromstring(pictures()[f"{name}.svg"]).iter() if word.text]
     for row in table(page, heading):
         assert row[0] in shown
         for column, unit in columns.items():
@@ -47,12 +47,12 @@ def test_a_chart_of_scale_shows_each_figure_of_its_table(name: str, heading: str
             if figure != "-":
                 # the page has rounded it already
                 near = [float(figure.replace(",", "")) + more for more in (-0.4, 0, 0.4)]
-                assert {scale_charts.shown(each / unit) for each in near} & {*shown}
+                assert {scale_charts.shown(word / unit) for word in near} & {*shown}
 
 
 def test_the_chart_of_commits_has_a_point_for_each_day_in_proportion() -> None:
     names = json.loads(read("docs/scale.json"))["micro-batches"]["365"]["names each day"]
-    lines = [each.get("points", "") for each in ElementTree.fromstring(pictures()["scale-commits.svg"]).iter()]
+    lines = [element.get("points", "") for element in ElementTree.fromstring(pictures()["scale-commits.svg"]).iter()]
     heights = [float(point.partition(",")[2]) for point in max(lines, key=len).split()]
     assert len(heights) == len(names) == 365
     slope = (min(heights) - max(heights)) / (max(names) - min(names))

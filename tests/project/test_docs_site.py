@@ -34,12 +34,12 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value for name, value in attrs if value is not None}
-        self.anchors |= {given[name] for name in ("id", "name") if name in given}
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
+        attributes = {name: value for name, value in attrs if value is not None}
+        self.anchors |= {attributes[name] for name in ("id", "name") if name in attributes}
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
         elif tag != "a":
-            self.loaded += [given[name] for name in ("src", "href") if name in given]
+            self.loaded += [attributes[name] for name in ("src", "href") if name in attributes]
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +72,18 @@ def inside(pages: dict[Path, Page]) -> Iterator[tuple[Path, str, Path, str]]:
 
 
 def test_every_link_leads_to_a_file_and_an_anchor_of_it(pages: dict[Path, Page]) -> None:
-    found = list(inside(pages))
-    assert len(found) > 1000
+    links = list(inside(pages))
+    assert len(links) > 1000
     broken = [
         (path.name, address)
-        for path, address, file, anchor in found
+        for path, address, file, anchor in links
         if not file.is_file() or (file in pages and anchor not in pages[file].anchors)
     ]
     assert broken == []
 
 
 def test_no_page_loads_anything_from_the_network(site: Path, pages: dict[Path, Page]) -> None:
-    assert [(path.name, one) for path, page in pages.items() for one in page.loaded if urlsplit(one).netloc] == []
+    assert [(path.name, link) for path, page in pages.items() for link in page.loaded if urlsplit(link).netloc] == []
     styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
     assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\"' ]*", styles) == []
 
@@ -103,7 +103,7 @@ def test_every_command_setting_and_job_is_in_the_reference(site: Path, pages: di
     text = {name: (site / "reference" / f"{name}.html").read_text(encoding="utf-8") for name in ("cli", "settings")}
     assert [name for name in COMMANDS if f">distlog {name}<" not in text["cli"]] == []
     names = text["settings"].replace("<wbr>", "")
-    assert [one.name for one in settings() if f"<code>{one.name}</code>" not in names] == []
+    assert [setting.name for setting in settings() if f"<code>{setting.name}</code>" not in names] == []
     # in a table on a narrow screen
     assert "<code>cleanup.<wbr>policy</code>" in text["settings"]
     jobs = pages[site / "reference" / "jobs.html"].anchors

@@ -24,7 +24,7 @@ JOBS = [
 
 def lines(page: str) -> str:
     """The first example of a page that uses distlog.spark."""
-    return next(one.text for one in examples(page) if "from distlog.spark import" in one.text)
+    return next(example.text for example in examples(page) if "from distlog.spark import" in example.text)
 
 
 def options(text: str, heading: str) -> set[str]:
@@ -47,7 +47,10 @@ def test_the_lines_of_the_readme_are_the_same() -> None:
 
 
 def test_these_are_all_examples_in_python() -> None:
-    run = [[one for one in examples(text) if one.language == "python" and not one.why] for text in (SPARK, STREAMING)]
+    run = [
+        [example for example in examples(text) if example.language == "python" and not example.reason]
+        for text in (SPARK, STREAMING)
+    ]
     assert [len(found) for found in run] == [2, 4]
 
 
@@ -68,9 +71,9 @@ def test_the_options_of_writes_are_in_the_tables() -> None:
     pytest.importorskip("pyspark")
     from distlog.spark.sink import WRITE_NAMES
 
-    known = set(WRITE_NAMES) - {"path"}
-    assert options(SPARK, "## Append") == known
-    assert options(STREAMING, "## Writing") == known - {"txnVersion", "kafka.compression.type"}
+    names = set(WRITE_NAMES) - {"path"}
+    assert options(SPARK, "## Append") == names
+    assert options(STREAMING, "## Writing") == names - {"txnVersion", "kafka.compression.type"}
 
 
 def test_the_examples_are_in_the_table() -> None:
@@ -83,5 +86,5 @@ def test_the_jobs_understand_their_command_lines() -> None:
     assert len(JOBS) == 4
     for command in JOBS:
         job, *arguments = shlex.split(command)
-        given = import_module(f"distlog.jobs.{Path(job).stem}").parser.parse_args(arguments)
-        assert given.topic or given.root, command
+        options = import_module(f"distlog.jobs.{Path(job).stem}").parser.parse_args(arguments)
+        assert options.topic or options.root, command

@@ -29,5 +29,5 @@ def test_the_commands_run(tmp_path: Path, cli: CommandLine, monkeypatch: pytest.
 
 
 def test_the_options_are_in_the_table() -> None:
-    known = {name for option in command("dump").params for name in option.opts if name.startswith("--")} - {"--help"}
-    assert set(re.findall(r"^\| `(--[a-z-]+)", TEXT, re.MULTILINE)) == known
+    names = {name for option in command("dump").params for name in option.opts if name.startswith("--")} - {"--help"}
+    assert set(re.findall(r"^\| `(--[a-z-]+)", TEXT, re.MULTILINE)) == names

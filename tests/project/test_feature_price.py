@@ -17,6 +17,6 @@ def test_each_pattern_has_files_and_each_feature_a_row() -> None:
 
 
 def test_a_missing_file_is_refused() -> None:
-    gone = feature_price.Feature("dump", ("distlog/core/kafka/dump*.py", "distlog/gone.py"), "dump/", "")
+    missing = feature_price.Feature("dump", ("distlog/core/kafka/dump*.py", "distlog/gone.py"), "dump/", "")
     with pytest.raises(ValueError, match=r"no file matches distlog/gone\.py"):
-        feature_price.files_of(gone, set())
+        feature_price.files_of(missing, set())

@@ -42,8 +42,8 @@ TEXT = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
 def table(heading: str) -> list[list[str]]:
     """The rows of the table under a heading, without its head; the marks of code are taken off."""
     section = TEXT.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    found = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)[0]
-    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in found.splitlines()[2:]]
+    block = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)[0]
+    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
 
 
 @pytest.mark.parametrize("page", ["docs/gateway.md", "docs/gateway-operations.md"])
@@ -58,17 +58,17 @@ def test_the_examples_of_tls_and_users_run(
     """Openssl makes the page's certificate, `distlog users` its users, and a client has the page's properties."""
     admin = pytest.importorskip("confluent_kafka.admin")
     blocks = "".join(re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)).replace("\\\n", "")
-    openssl, *others = re.findall(r"^(openssl .*|distlog users .*)$", blocks, re.MULTILINE)
+    openssl, *commands = re.findall(r"^(openssl .*|distlog users .*)$", blocks, re.MULTILINE)
     # without an advertised name, clients are told the address
     made = openssl.replace("DNS:log.example.org", "DNS:localhost,IP:127.0.0.1").replace(
         "log.example.org", "localhost"
     )
     subprocess.run(shlex.split(made), cwd=tmp_path, capture_output=True, check=True)
-    line, told = CommandLine("", monkeypatch, capsys), ""
-    for command in others:
+    line, output = CommandLine("", monkeypatch, capsys), ""
+    for command in commands:
         words = shlex.split(command.partition("<")[0])
-        told += line.bare(*words[1:], stdin=b"sesame\n").out
-    assert told.splitlines() == ["set alice", "set bob", "alice", "bob", "deleted bob"]
+        output += line.bare(*words[1:], stdin=b"sesame\n").out
+    assert output.splitlines() == ["set alice", "set bob", "alice", "bob", "deleted bob"]
     names = reader.pastes("docs/gateway-security.md").names
     properties = re.search(r"```properties\n(.*?)```", TEXT, re.DOTALL)
     assert properties
@@ -92,7 +92,10 @@ def test_the_apis_are_those_of_the_table() -> None:
 
 
 def test_the_settings_are_those_of_the_table() -> None:
-    rows = [[one.name, one.value, one.meaning.replace("`", "")] for one in gateway_settings(GatewayConfig())]
+    rows = [
+        [gateway_setting.name, gateway_setting.value, gateway_setting.meaning.replace("`", "")]
+        for gateway_setting in gateway_settings(GatewayConfig())
+    ]
     assert table("Settings") == rows
 
 
@@ -130,7 +133,8 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
         until(lambda: bool(gateway.metrics()[-1].values))
         metrics = gateway.metrics()
     rows = [
-        [one.name + "_total" * (one.kind == "counter"), ", ".join(one.values[0][0]), one.meaning] for one in metrics
+        [metric.name + "_total" * (metric.kind == "counter"), ", ".join(metric.values[0][0]), metric.meaning]
+        for metric in metrics
     ]
     assert rows == table("Metrics")
 

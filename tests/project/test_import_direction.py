@@ -91,7 +91,7 @@ def layer(module: str) -> int:
         return 0
     if module.startswith("distlog.core."):
         name = module.split(".")[2]
-        heights = {known: height for height, names in enumerate(CORE_LAYERS) for known in names.split()}
+        heights = {word: height for height, names in enumerate(CORE_LAYERS) for word in names.split()}
         assert name in heights, f"add {name} to CORE_LAYERS in tests/project/test_import_direction.py"
         return heights[name]
     for height, names in enumerate(OUTER_LAYERS, len(CORE_LAYERS)):
@@ -153,10 +153,10 @@ def test_rooms_of_a_package_have_no_cycle() -> None:
     for room in rooms:
         graph: dict[str, set[str]] = {}
         for module in modules():
-            own = _child(room, module)
-            others = {_child(room, name) for name in imports(module) if name in modules()} - {own, ""}
-            if own:
-                graph.setdefault(own, set()).update(others)
+            child = _child(room, module)
+            imported = {_child(room, name) for name in imports(module) if name in modules()} - {child, ""}
+            if child:
+                graph.setdefault(child, set()).update(imported)
         TopologicalSorter(graph).prepare()
 
 
@@ -192,13 +192,13 @@ def test_kernels_are_loops_alone() -> None:
         and module.rsplit(".", 1)[1] not in ("native", "native_folder", "types")
     ]
     assert len(kernels) >= 10
-    found = [
+    faults = [
         f"{module}:{node.lineno}"
         for module in kernels
         for node in nodes(module)
         if isinstance(node, ast.ClassDef | ast.Raise | ast.Try | ast.Assert | ast.With)
     ]
-    assert found == []
+    assert faults == []
     above = {"pyarrow", "numba", "llvmlite", "distlog.core.errors"}
     assert [
         module for module in kernels if above & {*imports(module), *(x.split(".")[0] for x in imports(module))}

@@ -19,9 +19,9 @@ TEXT = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text(encoding="utf
 
 def block(language: str) -> str:
     """The text of the example in a language."""
-    found = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
-    assert found
-    return found[1]
+    match = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    assert match
+    return match[1]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ PUBLIC = re.compile(
     r"|gateway|jvm|jdf|FENCED|AUTHENTICATION|PARTITION_EOF|AUTO_OFFSET_RESET)"
 )
 #: The private names that tests take, by file.
-TAKEN = {
+ALLOWED_USES = {
     # a look at the group, without a record that an iteration would return
     "consuming/group_members.py": {"_assignment"},
     # the process is killed in the midst of a batch of a table
@@ -31,26 +31,26 @@ TAKEN = {
 MOST_PATCHES = 122
 
 #: Parsing takes a hundred times as long, and finds fewer by the functions inside functions alone.
-MADE = re.compile(r"^[ \t]+def (\w+)|\b(?:self|cls)\.(\w+)|^[ \t]+(_\w+)(?::| =)", re.MULTILINE)
+DEFINITION = re.compile(r"^[ \t]+def (\w+)|\b(?:self|cls)\.(\w+)|^[ \t]+(_\w+)(?::| =)", re.MULTILINE)
 
 
-def made(source: str) -> Iterator[str]:
+def defined(source: str) -> Iterator[str]:
     """The names of the methods of a module's classes, and of what their objects have."""
-    return (name for names in MADE.findall(source) for name in names if name)
+    return (name for names in DEFINITION.findall(source) for name in names if name)
 
 
 @cache
 def shared() -> frozenset[str]:
     """What the classes that tests share have of their own."""
-    return frozenset(name for path in (TESTS / "support").glob("*.py") for name in made(path.read_text("utf-8")))
+    return frozenset(name for path in (TESTS / "support").glob("*.py") for name in defined(path.read_text("utf-8")))
 
 
-def taken(source: str) -> Iterator[str]:
+def used_privately(source: str) -> Iterator[str]:
     """The private attributes of others that a file takes."""
-    own = {*made(source), *shared()}
+    public_names = {*defined(source), *shared()}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            is_own = node.attr in own or ast.unparse(node.value) in ("self", "cls", "super()")
+            is_own = node.attr in public_names or ast.unparse(node.value) in ("self", "cls", "super()")
             if not is_own and not PUBLIC.fullmatch(node.attr):
                 yield node.attr
 
@@ -88,13 +88,17 @@ def sources(pattern: str) -> Iterator[tuple[str, str]]:
 
 
 def test_tests_take_no_private_attribute_of_the_library() -> None:
-    found = {file: names for file, source in sources(r"(?<!self)(?<!cls)\._[a-zA-Z]") if (names := {*taken(source)})}
-    assert found == TAKEN
+    private_uses = {
+        file: names
+        for file, source in sources(r"(?<!self)(?<!cls)\._[a-zA-Z]")
+        if (names := {*used_privately(source)})
+    }
+    assert private_uses == ALLOWED_USES
 
 
 def test_tests_replace_no_more_of_the_library_than_before() -> None:
-    found = [f"{file}: {name}" for file, source in sources(r"\.setattr\(") for name in patched(source)]
-    assert len(found) <= MOST_PATCHES, found
+    patches = [f"{file}: {name}" for file, source in sources(r"\.setattr\(") for name in patched(source)]
+    assert len(patches) <= MOST_PATCHES, patches
 
 
 def test_the_scans_know_whose_a_name_is() -> None:
@@ -109,5 +113,5 @@ class Own:
         monkeypatch.setattr(module, "_MOST", 1)
         monkeypatch.setattr(os, "fsync", 1)
 """
-    assert list(taken(source)) == ["_signs"]
+    assert list(used_privately(source)) == ["_signs"]
     assert list(patched(source)) == ["work", "work"]

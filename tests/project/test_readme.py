@@ -62,8 +62,8 @@ def test_the_two_commands_are_those_of_make() -> None:
 
 def headings(text: str) -> set[str]:
     """The anchors of the headings of a page."""
-    found = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", one).strip().lower()) for one in found}
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
 
 
 @pytest.mark.parametrize("name", ROOT_FILES)

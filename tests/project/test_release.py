@@ -50,16 +50,16 @@ def test_no_other_page_has_the_version() -> None:
         page.relative_to(ROOT).as_posix(): page.read_text()
         for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
     }
-    found = {name for name, text in pages.items() if re.search(rf"(?<![\d.]){re.escape(VERSION)}(?![\d.])", text)}
-    assert found <= {*PLACES, "CHANGELOG.md"}
+    names = {name for name, text in pages.items() if re.search(rf"(?<![\d.]){re.escape(VERSION)}(?![\d.])", text)}
+    assert names <= {*PLACES, "CHANGELOG.md"}
 
 
 @pytest.mark.parametrize("version", ["", "1", "1.2", "v1.2.3", "1.2.3rc1", "01.2.3", "0.0.1", "1.2.3\n"])
 def test_a_version_that_is_none_or_goes_back_changes_nothing(version: str, project: Path) -> None:
-    before = {path: path.read_text() for path in project.rglob("*") if path.is_file()}
+    old_files = {path: path.read_text() for path in project.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match="three numbers, from "):
         set_version(project, VERSION, version, DAY)
-    assert {path: path.read_text() for path in before} == before
+    assert {path: path.read_text() for path in old_files} == old_files
 
 
 def test_a_version_is_released_once(project: Path) -> None:
@@ -70,10 +70,10 @@ def test_a_version_is_released_once(project: Path) -> None:
 
 def test_a_version_without_a_change_is_refused(project: Path) -> None:
     set_version(project, VERSION, "99.0.1", DAY)
-    before = {path: path.read_text() for path in project.rglob("*") if path.is_file()}
+    old_files = {path: path.read_text() for path in project.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match="nothing that is unreleased"):
         set_version(project, "99.0.1", "99.0.2", DAY)
-    assert {path: path.read_text() for path in before} == before
+    assert {path: path.read_text() for path in old_files} == old_files
 
 
 def test_the_workflow_of_a_release_builds_twice_and_attests_what_it_publishes() -> None:
@@ -85,10 +85,11 @@ def test_the_workflow_of_a_release_builds_twice_and_attests_what_it_publishes() 
     # tests run much that others wrote, so in a job that can publish nothing
     assert ("permissions" in tests, job["needs"]) == (False, "test")
     assert job["permissions"] == {"contents": "write", "id-token": "write", "attestations": "write"}
-    made = [
-        re.findall(r"\bmake (\w+)", " ".join(one.get("run", "") for one in each["steps"])) for each in (tests, job)
+    targets = [
+        re.findall(r"\bmake (\w+)", " ".join(one.get("run", "") for one in job_steps["steps"]))
+        for job_steps in (tests, job)
     ]
-    assert [set(each) for each in made] == [{"test"}, {"dist"}]
+    assert [set(job_steps) for job_steps in targets] == [{"test"}, {"dist"}]
     order = [step.get("name") or step["uses"].partition("@")[0] for step in job["steps"]]
     assert order[-3:] == ["Build twice, and compare", "actions/attest-build-provenance", "Publish"]
     assert job["steps"][-2]["with"]["subject-path"] == "dist/*"

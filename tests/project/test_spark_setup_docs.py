@@ -25,8 +25,8 @@ COMMANDS = re.findall(r"^(?:py|spark-).*?(?:distlog\.jobs\.|jobs/)(\w+)(?:\.py)?
 
 def test_the_jobs_understand_their_command_lines() -> None:
     assert len(COMMANDS) == 3
-    for name, given in COMMANDS:
-        assert import_module(f"distlog.jobs.{name}").parser.parse_args(shlex.split(given)).topic
+    for name, arguments in COMMANDS:
+        assert import_module(f"distlog.jobs.{name}").parser.parse_args(shlex.split(arguments)).topic
 
 
 def test_all_jobs_are_named_and_are_programs_for_spark_submit_too() -> None:

@@ -23,7 +23,7 @@ def test_the_jobs_understand_their_command_lines() -> None:
     from distlog.jobs import to_table
 
     for command in (
-        line for each in examples(read("docs/tables.md")) if each.language == "sh" for line in each.commands
+        line for example in examples(read("docs/tables.md")) if example.language == "sh" for line in example.commands
     ):
         words = shlex.split(command)
         _, *arguments = words[words.index("jobs/to_table.py") :]

@@ -45,7 +45,10 @@ def value(partition: int, row: int) -> Any:
 def test_scans_point_reads_fetches_and_look_ups_find_what_was_appended(remote: Storage) -> None:
     topic = wide(remote)
     assert topic.scan(partitions=[1]).to_table()["value"].to_pylist() == [value(1, row) for row in range(COUNT)]
-    assert [one.value for one in topic.records(partition=2, start=333, limit=2)] == [value(2, 333), value(2, 334)]
+    assert [record.value for record in topic.records(partition=2, start=333, limit=2)] == [
+        value(2, 333),
+        value(2, 334),
+    ]
     fetched = topic.read(1, 250, max_bytes=30_000)
     assert bytes(fetched) in remote.read(bundles(remote)[0])
     assert fetched.next_offset > 250
@@ -60,12 +63,12 @@ def test_a_fetched_part_is_sent_from_the_bundle(local: Storage) -> None:
     fetched = topic.read(2, 100, max_bytes=200_000)
     assert fetched.path is not None
     assert fetched.path.endswith(".bundle")
-    left, right = socket.socketpair()
-    with left, right:
-        left.settimeout(10)
-        left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        sent = fetched.send_to(left)
-        left.shutdown(socket.SHUT_WR)
+    sender, right = socket.socketpair()
+    with sender, right:
+        sender.settimeout(10)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        sent = fetched.send_to(sender)
+        sender.shutdown(socket.SHUT_WR)
         received = b"".join(iter(lambda: right.recv(1 << 20), b""))
     assert received == bytes(fetched)
     assert sent == len(received)
@@ -78,45 +81,45 @@ def test_one_partition_reads_little_more_than_its_bytes(remote: Storage) -> None
     topic = topic_on(remote, 50)
     for first in (0, 20, 40):
         topic.append(rows(50, 20, first, size=100))
-    own = sum(one.log_bytes for one in segments(topic) if one.partition == 17)
-    before = remote.counters.bytes_read, remote.counters.gets
+    partition_bytes = sum(segment.log_bytes for segment in segments(topic) if segment.partition == 17)
+    old_counters = remote.counters.bytes_read, remote.counters.gets
     assert topic.scan(partitions=[17]).to_table().num_rows == 60
-    assert remote.counters.bytes_read - before[0] == own
-    assert remote.counters.gets - before[1] <= 3
+    assert remote.counters.bytes_read - old_counters[0] == partition_bytes
+    assert remote.counters.gets - old_counters[1] <= 3
 
 
 def test_a_scan_of_all_partitions_reads_a_remote_bundle_with_one_request(memory_url: Address) -> None:
     topic = topic_on(Storage(*memory_url).child("t"), 50)
     topic.append(rows(50, 20, size=100))
-    before = topic.storage.counters.gets
+    old_gets = topic.storage.counters.gets
     assert topic.scan().to_table().num_rows == 1000
-    assert topic.storage.counters.gets - before == 1
+    assert topic.storage.counters.gets - old_gets == 1
 
 
 @pytest.mark.s3
 def test_the_indexes_of_many_parts_come_with_one_request_a_bundle(s3_url: Address) -> None:
     topic = wide(Storage(*s3_url).child("t"))
     topic.append(rows(3, COUNT, COUNT, size=1000))
-    before = topic.storage.counters.gets
+    old_gets = topic.storage.counters.gets
     topic.reader.fetch_indexes(segments(topic))
-    assert topic.storage.counters.gets - before == 2
+    assert topic.storage.counters.gets - old_gets == 2
     for segment in segments(topic):
         assert topic.reader.offset_index(segment)
-    assert topic.storage.counters.gets - before == 2
+    assert topic.storage.counters.gets - old_gets == 2
 
 
 def test_a_damaged_bundle_loses_only_the_damaged_parts(remote: Storage) -> None:
     topic = wide(remote)
     hurt = segments(topic)[1]
-    place = hurt.log_position + hurt.log_bytes // 2
-    changed(remote, bundles(remote)[0], lambda data: data.__setitem__(place, data[place] ^ 1))
+    log_position = hurt.log_position + hurt.log_bytes // 2
+    changed(remote, bundles(remote)[0], lambda data: data.__setitem__(log_position, data[log_position] ^ 1))
     for number in (0, 2):
         assert topic.scan(partitions=[number]).to_table().num_rows == COUNT
     with pytest.raises(CorruptRecordError) as caught:
         topic.scan(partitions=[1]).to_table()
     details = caught.value.details
     assert (details["file"], details["partition"]) == (bundles(remote)[0], 1)
-    assert place - 20_100 <= details["position"] <= place
+    assert log_position - 20_100 <= details["position"] <= log_position
     assert 0 < details["offset"] < COUNT
     report = topic.verify()
     assert {anomaly.partition for anomaly in report.anomalies} == {1}
@@ -139,8 +142,8 @@ def test_of_a_bundle_that_was_cut_short_the_parts_before_the_cut_are_read(remote
             topic.scan(partitions=[number]).to_table()
         assert caught.value.details == {"file": bundles(remote)[0], "position": cut, "partition": number}
     assert {anomaly.partition for anomaly in topic.verify().anomalies} == {0, 1, 2}
-    lost = [anomaly for anomaly in topic.verify().anomalies if anomaly.partition == 0]
-    assert {anomaly.word for anomaly in lost} == {"corrupt_index"}
+    anomalies = [anomaly for anomaly in topic.verify().anomalies if anomaly.partition == 0]
+    assert {anomaly.word for anomaly in anomalies} == {"corrupt_index"}
 
 
 def test_a_bundle_that_is_gone_is_an_old_snapshot_to_its_readers(remote: Storage) -> None:
@@ -159,7 +162,7 @@ def test_a_damaged_index_costs_time_and_is_rebuilt_as_a_file_beside_the_bundle(
     index = topic.reader.part(segments(topic)[1], suffix)
     changed(remote, index.name, lambda data: data.__setitem__(index.begin + 1, 77))
     assert topic.offsets_for_times({1: NOW + 400})[1] == (400, NOW + 400)
-    assert [one.value for one in topic.records(partition=1, start=333, limit=1)] == [value(1, 333)]
+    assert [segment.value for segment in topic.records(partition=1, start=333, limit=1)] == [value(1, 333)]
     assert "the checksum of the index file differs" in caplog.text
     (anomaly,) = topic.verify().anomalies
     assert (anomaly.file, anomaly.partition) == (index.name, 1)
@@ -167,18 +170,18 @@ def test_a_damaged_index_costs_time_and_is_rebuilt_as_a_file_beside_the_bundle(
     data = remote.read(index.name)
     topic.rebuild_indexes()
     assert remote.read(index.name) == data
-    places = [(one.offset_index_position, one.time_index_position) for one in segments(topic)]
-    assert [OWN_FILE in place for place in places] == [False, True, False]
+    positions = [(segment.offset_index_position, segment.time_index_position) for segment in segments(topic)]
+    assert [OWN_FILE in position for position in positions] == [False, True, False]
     assert topic.reader.name(segments(topic)[1], suffix).startswith("t-1/")
     assert topic.reader.name(segments(topic)[1]) == index.name
     caplog.clear()
     assert topic.verify().ok
     assert topic.offsets_for_times({1: NOW + 400})[1] == (400, NOW + 400)
-    assert [one.value for one in topic.records(partition=1, start=333, limit=1)] == [value(1, 333)]
+    assert [segment.value for segment in topic.records(partition=1, start=333, limit=1)] == [value(1, 333)]
     assert "scanning the log" not in caplog.text
 
 
-def test_all_indexes_can_be_made_anew_and_others_keep_reading_the_old_ones(local: Storage) -> None:
+def test_all_indexes_can_be_rebuilt_while_readers_use_the_old_ones(local: Storage) -> None:
     topic = topic_on(local, 3, {**WIDE, "index.interval.bytes": "50000"})
     topic.append(rows(3, COUNT, size=1000))
     old = topic_on(local)

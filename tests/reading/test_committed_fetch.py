@@ -11,7 +11,7 @@ from adopted import adopt_golden
 from forked_programs import run
 from kafka.record import MemoryRecords
 from partition_logs import Process
-from transacting import Sender, seen
+from transacting import Sender, values_seen
 
 import distlog
 from distlog import CorruptIndexError, OffsetOutOfRangeError, Topic
@@ -27,8 +27,8 @@ SIZES = (1, 2000, 1 << 30)
 def consumed(fetched: FetchedBatches) -> list[tuple[int, bytes | None]]:
     """The offset and value of each record that Kafka's consumer hands out of a response (`CompletedFetch`)."""
     data = bytes(fetched)
-    waiting = sorted(fetched.aborted, key=lambda each: each.first_offset)
-    records, hidden, found = MemoryRecords(data), set[int](), []
+    waiting = sorted(fetched.aborted, key=lambda transaction: transaction.first_offset)
+    records, hidden, values = MemoryRecords(data), set[int](), []
     for header in read_headers(data):
         batch = records.next_batch()
         last, producer = int(header["base_offset"] + header["last_offset_delta"]), int(header["producer_id"])
@@ -39,18 +39,18 @@ def consumed(fetched: FetchedBatches) -> list[tuple[int, bytes | None]]:
             if marker is not None and struct.unpack(">hh", marker.key)[1] == 0:
                 hidden.discard(producer)
         elif not (header["attributes"] & TRANSACTIONAL and producer in hidden):
-            found += [(record.offset, record.value) for record in batch]
-    return found
+            values += [(record.offset, record.value) for record in batch]
+    return values
 
 
 def consume(topic: Topic, max_bytes: int, start: int | None = None) -> list[tuple[int, bytes | None]]:
     """All that a consumer of committed records gets, fetch by fetch."""
-    offset, found = topic.start_offsets()[0] if start is None else start, []
+    offset, values = topic.start_offsets()[0] if start is None else start, []
     while fetched := topic.read(0, offset, max_bytes, isolation="read_committed"):
-        found += [each for each in consumed(fetched) if each[0] >= offset]
+        values += [pair for pair in consumed(fetched) if pair[0] >= offset]
         offset = fetched.next_offset
     assert offset <= topic.end_offsets()[0]
-    return found
+    return values
 
 
 @pytest.mark.long
@@ -60,10 +60,10 @@ def test_a_consumer_of_fetches_gets_what_kafkas_consumer_got_from_the_broker(
     tmp_path: Path, name: str, size: int
 ) -> None:
     topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
-    wanted = [(row["offset"], row["value"]) for row in GOLDEN[name].records(committed=True)]
-    assert consume(topic, size) == wanted
+    expected = [(row["offset"], row["value"]) for row in GOLDEN[name].records(committed=True)]
+    assert consume(topic, size) == expected
     for start in range(topic.start_offsets()[0], topic.end_offsets()[0], 97):
-        assert consume(topic, size, start) == [each for each in wanted if each[0] >= start]
+        assert consume(topic, size, start) == [pair for pair in expected if pair[0] >= start]
 
 
 def test_a_fetch_names_only_transactions_that_reach_into_it(tmp_path: Path) -> None:
@@ -71,8 +71,12 @@ def test_a_fetch_names_only_transactions_that_reach_into_it(tmp_path: Path) -> N
     aborted, offset = aborted_transactions(topic.reader, topic.snapshot.partitions[0], 0), 0
     assert len(aborted) > 1
     while fetched := topic.read(0, offset, 1, isolation="read_committed"):
-        wanted = [each for each in aborted if each.first_offset < fetched.next_offset and each.last_offset >= offset]
-        assert list(fetched.aborted) == wanted
+        expected = [
+            transaction
+            for transaction in aborted
+            if transaction.first_offset < fetched.next_offset and transaction.last_offset >= offset
+        ]
+        assert list(fetched.aborted) == expected
         offset = fetched.next_offset
     assert topic.read(0, 0, 1 << 30).aborted == ()
 
@@ -101,12 +105,12 @@ def test_an_open_transaction_ends_the_fetch_although_the_log_goes_on(unfinished:
     with pytest.raises(OffsetOutOfRangeError):
         unfinished.read(0, 5, isolation="read_committed")
     assert len(unfinished.read(0, 1)) > 0
-    assert seen(unfinished, "read_uncommitted")[0] == [b"plain", b"open", b"later", b"last"]
+    assert values_seen(unfinished, "read_uncommitted")[0] == [b"plain", b"open", b"later", b"last"]
 
 
 def test_a_fetch_of_committed_records_does_not_do_without_a_transaction_index(tmp_path: Path) -> None:
     topic = adopt_golden(str(tmp_path / "t"), GOLDEN["first.txn-0"])
-    segment = next(each for each in topic.snapshot.partitions[0].segments if each.txn_index_bytes)
+    segment = next(info for info in topic.snapshot.partitions[0].segments if info.txn_index_bytes)
     name = topic.reader.name(segment, ".txnindex")
     topic.storage.put(name, bytes(segment.txn_index_bytes))
     with pytest.raises(CorruptIndexError):

@@ -40,23 +40,23 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def kafka_offsets(data: bytes) -> list[int]:
     """The offsets that kafka-python finds in what a broker would answer; checksums are checked."""
-    found, records = [], MemoryRecords(data)
+    read_offsets, records = [], MemoryRecords(data)
     while (batch := records.next_batch()) is not None:
         assert batch.validate_crc()
         if not getattr(batch, "is_control_batch", False):
-            found += [record.offset for record in batch]
+            read_offsets += [record.offset for record in batch]
     assert records.valid_bytes() == len(data)
-    return found
+    return read_offsets
 
 
 def stored(topic: Topic) -> list[tuple[int, int]]:
     """(last offset, size) of each batch of the partition."""
-    found = []
+    batches = []
     for segment in topic.snapshot.partitions[0].segments:
         headers = read_headers(topic.storage.read(topic.reader.name(segment)))
         last = headers["base_offset"] + headers["last_offset_delta"] + segment.shift
-        found += list(zip(last.tolist(), headers["size"].tolist(), strict=True))
-    return found
+        batches += list(zip(last.tolist(), headers["size"].tolist(), strict=True))
+    return batches
 
 
 def segment_of(topic: Topic, offset: int) -> int:
@@ -68,19 +68,21 @@ def test_a_fetch_is_the_batches_from_the_one_with_the_offset_on(log: Log, max_by
     topic = log.topic
     batches = stored(topic)
     for offset in range(topic.start_offsets()[0], topic.end_offsets()[0], 3):
-        behind = [batch for batch in batches if batch[0] >= offset]
+        later_batches = [batch for batch in batches if batch[0] >= offset]
         fetched = topic.read(0, offset, max_bytes)
-        if not behind:
+        if not later_batches:
             assert (len(fetched), fetched.next_offset) == (0, topic.end_offsets()[0])
             continue
-        number, size = 1, behind[0][1]
+        number, size = 1, later_batches[0][1]
         # a fetch ends with its segment, as a broker's does
-        while number < len(behind) and segment_of(topic, behind[number][0]) == segment_of(topic, behind[0][0]):
-            if size + behind[number][1] > max_bytes:
+        while number < len(later_batches) and segment_of(topic, later_batches[number][0]) == segment_of(
+            topic, later_batches[0][0]
+        ):
+            if size + later_batches[number][1] > max_bytes:
                 break
-            number, size = number + 1, size + behind[number][1]
+            number, size = number + 1, size + later_batches[number][1]
         assert (len(fetched), len(fetched.positions)) == (size, number)
-        assert fetched.next_offset == behind[number - 1][0] + 1
+        assert fetched.next_offset == later_batches[number - 1][0] + 1
         assert bytes(fetched) == b"".join(batches_of(bytes(fetched)))
 
 
@@ -99,13 +101,13 @@ def test_a_fetch_of_no_bytes_gives_nothing_and_does_not_move_on(log: Log) -> Non
 def test_fetch_after_fetch_is_the_whole_log_for_kafka_python(log: Log, max_bytes: int) -> None:
     pytest.importorskip("lz4")
     pytest.importorskip("zstandard")
-    offset, found = log.topic.start_offsets()[0], []
+    offset, read_offsets = log.topic.start_offsets()[0], []
     while offset < log.topic.end_offsets()[0]:
         fetched = log.topic.read(0, offset, max_bytes)
-        found += [each for each in kafka_offsets(bytes(fetched)) if each >= offset]
+        read_offsets += [read_offset for read_offset in kafka_offsets(bytes(fetched)) if read_offset >= offset]
         assert fetched.next_offset > offset
         offset = fetched.next_offset
-    assert found == [row["offset"] for row in log.expected]
+    assert read_offsets == [row["offset"] for row in log.expected]
 
 
 def test_fetched_bytes_are_those_of_the_log_but_for_base_offsets(tmp_path: Path) -> None:
@@ -160,20 +162,20 @@ def test_local_batches_are_mapped_and_not_read(tmp_path: Path) -> None:
     assert topic.storage.counters.bytes_read == 0
 
 
-@pytest.mark.parametrize("at", [8, 16, 80], ids=["size", "format", "record"])
+@pytest.mark.parametrize("damage_at", [8, 16, 80], ids=["size", "format", "record"])
 @pytest.mark.parametrize("is_local", [True, False])
 def test_the_batches_before_a_damaged_one_are_fetched_and_the_next_fetch_tells_of_it(
-    memory_url: Address, tmp_path: Path, is_local: bool, at: int
+    memory_url: Address, tmp_path: Path, is_local: bool, damage_at: int
 ) -> None:
     topic = appended(str(tmp_path / "t") if is_local else memory_url.url, 60)
     name = topic.reader.name(topic.snapshot.partitions[0].segments[0])
     data = topic.storage.read(name)
     third = read_headers(data)[2]
     position, offset = int(third["position"]), int(third["base_offset"])
-    topic.storage.put(name, changed(data, position + at, 0x40))
+    topic.storage.put(name, changed(data, position + damage_at, 0x40))
     for max_bytes in (position, position + 500, 1 << 20):
-        before = topic.read(0, 0, max_bytes, check_crcs=True)
-        assert (bytes(before), before.next_offset) == (data[:position], offset)
+        old_data = topic.read(0, 0, max_bytes, check_crcs=True)
+        assert (bytes(old_data), old_data.next_offset) == (data[:position], offset)
         with pytest.raises(CorruptRecordError, match=f"file={name} position={position} .*partition=0"):
             topic.read(0, offset, max_bytes, check_crcs=True)
 

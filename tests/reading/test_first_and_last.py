@@ -19,12 +19,12 @@ from distlog.core.storage.storage import Storage
 @pytest.fixture
 def topic() -> distlog.Topic:
     """Two partitions with 50 records each, in several segments."""
-    made = topic_on(Storage(f"memory://{uuid.uuid4().hex}/t"), 2, TINY)
+    new_topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}/t"), 2, TINY)
     for start in range(0, 50, 10):
         for number in (0, 1):
-            made.append(values(range(100 * number + start, 100 * number + start + 10)), partition=number)
-    assert made.segments().num_rows > 6
-    return made
+            new_topic.append(values(range(100 * number + start, 100 * number + start + 10)), partition=number)
+    assert new_topic.segments().num_rows > 6
+    return new_topic
 
 
 def numbers(table: Any) -> list[int]:
@@ -34,9 +34,9 @@ def numbers(table: Any) -> list[int]:
 
 def test_a_negative_limit_is_refused(topic: distlog.Topic) -> None:
     scan = topic.scan()
-    for some in (scan.head, scan.tail, scan.sample, topic.history, lambda limit: list(topic.records(limit=limit))):
+    for read in (scan.head, scan.tail, scan.sample, topic.history, lambda limit: list(topic.records(limit=limit))):
         with pytest.raises(distlog.InvalidConfigError, match=r"limit must be 0 or more.*value=-1"):
-            some(-1)
+            read(-1)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 49, 50, 51, 99, 100, 1000])
@@ -57,9 +57,9 @@ def test_the_last_records_read_little() -> None:
     topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}/t"), 1)
     for number in range(20):
         topic.append([{"value": b"x" * 10_000}] * 100 if number else values(range(5)))
-    before = topic.storage.counters.bytes_read
+    old_bytes_read = topic.storage.counters.bytes_read
     assert topic.scan().tail(3).num_rows == 3
-    assert topic.storage.counters.bytes_read - before < 1_500_000
+    assert topic.storage.counters.bytes_read - old_bytes_read < 1_500_000
 
 
 def test_what_was_aborted_is_neither_first_nor_last_nor_by_chance(memory_url: Any) -> None:
@@ -67,17 +67,17 @@ def test_what_was_aborted_is_neither_first_nor_last_nor_by_chance(memory_url: An
     scan = topic.scan(isolation="read_committed")
     every = offsets(scan.to_table())
     assert len(every) < len(topic.scan())
-    for found in (scan.head(1000), scan.tail(1000), scan.sample(1000)):
-        assert offsets(found) == every
+    for rows in (scan.head(1000), scan.tail(1000), scan.sample(1000)):
+        assert offsets(rows) == every
     assert set(offsets(scan.sample(20, seed=5))) < set(every)
 
 
 def test_a_sample_is_the_same_for_the_same_seed_and_in_order(topic: distlog.Topic) -> None:
     scan = topic.scan()
-    chosen = numbers(scan.sample(20, seed=1))
-    assert chosen == sorted(set(chosen)) == numbers(scan.sample(20, seed=1))
-    assert len(chosen) == 20
-    assert chosen != numbers(scan.sample(20, seed=2))
+    sampled = numbers(scan.sample(20, seed=1))
+    assert sampled == sorted(set(sampled)) == numbers(scan.sample(20, seed=1))
+    assert len(sampled) == 20
+    assert sampled != numbers(scan.sample(20, seed=2))
     assert numbers(scan.sample(1000)) == numbers(scan.to_table())
     assert (scan.sample(0).num_rows, topic.scan(start={0: 50, 1: 50}).sample(3).num_rows) == (0, 0)
 
@@ -89,16 +89,16 @@ def test_each_record_has_the_same_chance(
     monkeypatch.setattr(sampling, "POINT_BYTES", point_bytes)
     monkeypatch.setattr(sampling, "INDEX_WORTH_BYTES", 1)
     scan = topic.scan(start={0: 7, 1: 0}, columns="value")
-    seen = Counter(number for seed in range(60) for number in numbers(scan.sample(31, seed=seed)))
-    assert set(seen) == {*range(7, 50), *range(100, 150)}
-    assert min(seen.values()) >= 5
-    assert max(seen.values()) <= 38
+    counter = Counter(number for seed in range(60) for number in numbers(scan.sample(31, seed=seed)))
+    assert set(counter) == {*range(7, 50), *range(100, 150)}
+    assert min(counter.values()) >= 5
+    assert max(counter.values()) <= 38
 
 
 def test_a_sample_of_a_large_segment_reads_what_it_chooses() -> None:
     topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}/t"), 1)
     topic.append([{"value": b"%06d" % number + b"x" * 1000} for number in range(20_000)])
-    before = topic.storage.counters.bytes_read
-    found = topic.scan().sample(5, seed=3)
-    assert [int(value[:6]) for value in found["value"].to_pylist()] == found["offset"].to_pylist()
-    assert topic.storage.counters.bytes_read - before < 4_000_000
+    old_bytes_read = topic.storage.counters.bytes_read
+    rows = topic.scan().sample(5, seed=3)
+    assert [int(value[:6]) for value in rows["value"].to_pylist()] == rows["offset"].to_pylist()
+    assert topic.storage.counters.bytes_read - old_bytes_read < 4_000_000

@@ -10,7 +10,7 @@ from typing import Any
 import golden
 import pyarrow as pa
 import pytest
-from adopted import adopt_golden, forget_facts, rows
+from adopted import adopt_golden, forget_fields, rows
 from compacting import CompactedTopic
 from index_copies import copies, index_cache, reopened
 from logs import changed
@@ -52,7 +52,7 @@ def segment_of(topic: Topic) -> SegmentInfo:
 
 
 def first_at_or_after(time: int) -> dict[int, tuple[int, int] | None]:
-    return {0: next(((row, at) for row, at in enumerate(TIMES) if at >= time), None)}
+    return {0: next(((row, row_and_time) for row, row_and_time in enumerate(TIMES) if row_and_time >= time), None)}
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -63,9 +63,9 @@ def test_each_index_file_has_its_checksum_in_the_metadata(tmp_path: Path) -> Non
     topic = timed(str(tmp_path / "t"))
     segment = segment_of(topic)
     for suffix in (".index", ".timeindex"):
-        found = index_facts({suffix: topic.storage.read(topic.reader.name(segment, suffix))})
+        checksums = index_facts({suffix: topic.storage.read(topic.reader.name(segment, suffix))})
         fields = INDEX_FIELDS[suffix]
-        assert found == {name: getattr(segment, name) for name in (fields.size, fields.checksum)}
+        assert checksums == {name: getattr(segment, name) for name in (fields.size, fields.checksum)}
     assert segment.txn_index_crc32c == 0
 
 
@@ -117,18 +117,18 @@ def test_compaction_does_not_carry_a_bad_transaction_index_on(tmp_path: Path) ->
     log = CompactedTopic(str(tmp_path / "log"))
     log.adopt(golden.partitions()["first.compact-txn-0"].folder)
     log.append((b"another", b"1"))
-    topic, before = log.topic(), log.segments()
-    broken = next(segment for segment in before if segment.txn_index_bytes)
+    topic, old_segments = log.topic(), log.segments()
+    broken = next(segment for segment in old_segments if segment.txn_index_bytes)
     name = topic.reader.name(broken, ".txnindex")
     # the producer of the first one
     topic.storage.put(name, changed(topic.storage.read(name), 9, 1))
-    done = log.compact()
-    assert done is not None
-    assert name in (done.error or "")
-    assert log.segments() == before
+    report = log.compact()
+    assert report is not None
+    assert name in (report.error or "")
+    assert log.segments() == old_segments
 
 
-def test_a_bad_copy_of_an_index_is_fetched_anew_without_a_word(
+def test_a_bad_copy_of_an_index_is_fetched_again_without_a_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = adopt_golden(f"memory://{tmp_path.name}/t", TRANSACTIONS)
@@ -157,9 +157,9 @@ def test_a_rebuilt_index_of_the_same_size_is_another_copy(tmp_path: Path) -> Non
     name = topic.reader.name(segment_of(topic), ".timeindex")
     data = topic.storage.read(name)
     topic.storage.put(name, changed(data, 11, 1))
-    facts = index_facts({".timeindex": changed(data, 11, 1)})
+    checksums = index_facts({".timeindex": changed(data, 11, 1)})
     indexes = SegmentIndexes(topic.storage, topic.name, index_cache(cache))
-    index = indexes.times(dataclasses.replace(segment_of(topic), **facts))
+    index = indexes.times(dataclasses.replace(segment_of(topic), **checksums))
     assert index is not None
     assert old
     assert Path(index.path) not in old
@@ -183,7 +183,7 @@ def test_the_checksum_is_compared_when_an_index_is_opened_and_not_again(
 
 
 def test_a_bad_index_that_nobody_knows_the_checksum_of_is_checked_as_before(tmp_path: Path) -> None:
-    topic = forget_facts(timed(str(tmp_path / "t")))
+    topic = forget_fields(timed(str(tmp_path / "t")))
     name = topic.reader.name(segment_of(topic), ".index")
     data = topic.storage.read(name)
     topic.storage.put(name, data[8:] + data[:8])

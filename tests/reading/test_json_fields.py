@@ -19,8 +19,10 @@ pytest.importorskip("duckdb")
 def topic_of(*values: Any) -> distlog.Topic:
     """A topic with these values in one partition, as JSON unless they are bytes or None."""
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/events", config={"retention.ms": -1})
-    given = [value if isinstance(value, bytes | None) else json.dumps(value, ensure_ascii=False) for value in values]
-    topic.append([{"key": b"k", "value": value, "timestamp": 1000 + n} for n, value in enumerate(given)])
+    documents = [
+        value if isinstance(value, bytes | None) else json.dumps(value, ensure_ascii=False) for value in values
+    ]
+    topic.append([{"key": b"k", "value": value, "timestamp": 1000 + n} for n, value in enumerate(documents)])
     return topic
 
 
@@ -29,7 +31,7 @@ def fields(topic: distlog.Topic, *paths: str, **named: str) -> dict[str, list[An
     return topic.scan(columns="value").json(*paths, **named).to_pydict()
 
 
-def test_fields_stand_in_place_of_the_value() -> None:
+def test_fields_replace_the_value() -> None:
     topic = topic_of({"user": "ann", "n": 1}, {"user": "bob", "n": 2})
     table = topic.scan(columns=["offset", "value", "timestamp"]).json("$.user", number="$.n")
     assert table.schema == pa.schema(
@@ -76,10 +78,10 @@ def test_a_type_is_that_of_all_batches_of_a_scan() -> None:
 
 def test_paths_go_into_objects_and_arrays_and_odd_names() -> None:
     topic = topic_of({"a": {"b": [{"c": 5}, {"c": 6}]}, "odd.name": "o"}, {"a": 7})
-    found = fields(topic, "$.a.b[1].c", '$."odd.name"', last="$.a.b[#-1].c", all="$")
-    assert found["a.b[1].c"] == found["last"] == [6, None]
-    assert found['"odd.name"'] == ["o", None]
-    assert json.loads(found["all"][1]) == {"a": 7}
+    selected = fields(topic, "$.a.b[1].c", '$."odd.name"', last="$.a.b[#-1].c", all="$")
+    assert selected["a.b[1].c"] == selected["last"] == [6, None]
+    assert selected['"odd.name"'] == ["o", None]
+    assert json.loads(selected["all"][1]) == {"a": 7}
 
 
 def test_what_is_missing_and_what_is_null_are_nulls() -> None:
@@ -117,8 +119,8 @@ HALVES = [
 @pytest.mark.parametrize("on_error", ["fail", "null"])
 def test_a_surrogate_without_its_other_half_is_a_replacement_character(on_error: Any) -> None:
     topic = topic_of({"a": "😀", "n": 0}, *HALVES, None, {"a": "last", "n": 6})
-    found = topic.scan(columns="value").json("$.a", "$.n", on_error=on_error).to_pydict()
-    assert found == {
+    columns = topic.scan(columns="value").json("$.a", "$.n", on_error=on_error).to_pydict()
+    assert columns == {
         "a": ["😀", "\ufffd", "x\ufffd😀", "\\ud83d \\\ufffd", "\ufffd😀ä", "b", None, "last"],
         "n": [0, 1, 2, 3, 4, 5, None, 6],
     }
@@ -152,17 +154,17 @@ def test_each_column_is_there_once() -> None:
 class Interrupted:
     """A connection of DuckDB whose query ends by Ctrl-C: it raises an error of its own."""
 
-    def register(self, *given: Any) -> None:
+    def register(self, *arguments: Any) -> None:
         """Take a table."""
 
-    def sql(self, *given: Any, **parameters: Any) -> Any:
+    def sql(self, *arguments: Any, **parameters: Any) -> Any:
         """Be interrupted."""
         raise RuntimeError("Query interrupted")
 
 
 def test_ctrl_c_in_a_query_is_a_keyboard_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     scan = topic_of({"a": 1}).scan()
-    monkeypatch.setattr("duckdb.connect", lambda *given, **settings: Interrupted())
+    monkeypatch.setattr("duckdb.connect", lambda *arguments, **settings: Interrupted())
     with pytest.raises(KeyboardInterrupt):
         scan.json("$.a")
 

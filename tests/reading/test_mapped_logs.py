@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from index_use import by_index as by_index
 from index_use import either_way as either_way
-from logs import START, Log, appended, log_of, read, table, whole
+from logs import START, Log, appended, full_slice, log_of, read, table
 from open_files import open_below
-from point_reads import found, wanted
+from point_reads import expected_rows_from, rows_from
 
 import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError
@@ -28,7 +28,7 @@ def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest
     topic.storage.counters.gets = 0
     maps = []
     for segment in (0, 0, 1, 0, 2, 0, 1):
-        assert len(found(topic, 5 * segment)) == 1
+        assert len(rows_from(topic, 5 * segment)) == 1
         maps.append(topic.storage.counters.gets)
     assert maps == [1, 1, 2, 2, 3, 3, 4]
 
@@ -37,7 +37,7 @@ def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest
 def test_logs_and_indexes_that_stay_mapped_hold_no_descriptor(tmp_path: Path) -> None:
     topic = appended(str(tmp_path / "t"), *[20] * 10)
     for segment in range(10):
-        assert len(found(topic, 20 * segment + 7)) == 1
+        assert len(rows_from(topic, 20 * segment + 7)) == 1
         topic.offsets_for_times(START + 10 * segment)
     assert open_below(tmp_path) == []
 
@@ -55,7 +55,7 @@ def test_files_that_are_deleted_are_unmapped_when_the_next_version_is_seen(
         lines = Path("/proc/self/maps").read_text().splitlines()
         return sorted(line.partition(first.stem)[2].split()[0] for line in lines if first.stem in line)
 
-    assert len(found(topic, 30)) == len(found(topic, 90)) == 1
+    assert len(rows_from(topic, 30)) == len(rows_from(topic, 90)) == 1
     topic.offsets_for_times(START + 30)
     assert maps() == [".index", ".log", ".timeindex"]
     for suffix in maps():
@@ -64,29 +64,29 @@ def test_files_that_are_deleted_are_unmapped_when_the_next_version_is_seen(
     assert len(maps()) == 3
     refresh(topic)
     assert maps() == []
-    assert len(found(topic, 90)) == 1
+    assert len(rows_from(topic, 90)) == 1
 
 
 def test_a_copy_of_a_reader_has_no_map(tmp_path: Path) -> None:
     topic = appended(str(tmp_path / "t"), 5)
-    found(topic, 1)
+    rows_from(topic, 1)
     copy = pickle.loads(pickle.dumps(topic.reader))
-    before = copy.storage.counters.gets
+    old_gets = copy.storage.counters.gets
     copy.logs.get(topic.snapshot.partitions[0].segments[0])
-    assert copy.storage.counters.gets == before + 1
+    assert copy.storage.counters.gets == old_gets + 1
 
 
 def test_a_log_that_goes_while_it_is_mapped_is_told(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 60))
-    assert found(log.topic, 30) == wanted(log.expected, 30)
+    assert rows_from(log.topic, 30) == expected_rows_from(log.expected, 30)
     data = log.file().read_bytes()
     for size in (0, 1, len(data) - 1):
         os.truncate(log.file(), size)
         with pytest.raises(CorruptRecordError, match=f"shorter than its segment.*position={size} partition=0"):
-            found(log.topic, 30)
+            rows_from(log.topic, 30)
     log.file().unlink()
     with pytest.raises(SnapshotTooOldError, match="refresh the topic"):
-        found(log.topic, 30)
+        rows_from(log.topic, 30)
     with pytest.raises(SnapshotTooOldError, match="refresh the topic"):
         log.topic.offsets_for_times(START + 30)
 
@@ -102,19 +102,19 @@ def of_one_shape(url: str) -> bytes:
 @pytest.mark.usefixtures("either_way")
 def test_a_log_that_is_replaced_while_it_is_mapped_is_told(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 60))
-    assert found(log.topic, 30) == wanted(log.expected, 30)
+    assert rows_from(log.topic, 30) == expected_rows_from(log.expected, 30)
     theirs = of_one_shape(str(tmp_path / "other"))
     assert len(theirs) == log.segments[0].log_bytes
     log.topic.storage.put(log.topic.reader.name(log.segments[0]), theirs)
     for offset in (30, 31):
         with pytest.raises(CorruptRecordError, match="the log of another segment"):
-            found(log.topic, offset)
+            rows_from(log.topic, offset)
 
 
 @pytest.mark.usefixtures("by_index")
 def test_a_log_that_is_replaced_after_it_was_scanned_is_told_by_the_next_scan(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 60))
-    part = whole(log.segments[0], start_offset=30, end_offset=31)
+    part = full_slice(log.segments[0], start_offset=30, end_offset=31)
     assert len(read(log.topic, part)) == 1
     theirs = of_one_shape(str(tmp_path / "other"))
     log.topic.storage.put(log.topic.reader.name(log.segments[0]), theirs)

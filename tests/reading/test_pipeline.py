@@ -32,8 +32,8 @@ def filled(url: str, rows: int = 20_000, partitions: int = 1, **settings: str) -
     topic = distlog.create(url, partitions, config={"batch.bytes": "4096", **settings})
     data = np.random.default_rng(rows).bytes(100 * rows)
     values = [data[start : start + 100] for start in range(0, len(data), 100)]
-    places = pa.array(np.arange(rows) % partitions, pa.int32())
-    topic.append(pa.table({"value": values, "timestamp": np.arange(rows), "partition": places}))
+    partition_ids = pa.array(np.arange(rows) % partitions, pa.int32())
+    topic.append(pa.table({"value": values, "timestamp": np.arange(rows), "partition": partition_ids}))
     return topic
 
 
@@ -45,23 +45,23 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 100_000)
 
 
-def ahead() -> list[threading.Thread]:
+def threads_reading_ahead() -> list[threading.Thread]:
     """The threads that scans have now."""
     return [thread for thread in threading.enumerate() if thread.name.startswith("distlog-ahead")]
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def thread_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """For each crew of threads that is made from here on, how many it may have."""
-    made: list[int] = []
+    starts: list[int] = []
     original = WorkerThreads.__init__
 
     def init(crew: WorkerThreads, size: int, name: str) -> None:
-        made.append(size)
+        starts.append(size)
         original(crew, size, name)
 
     monkeypatch.setattr(WorkerThreads, "__init__", init)
-    return made
+    return starts
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -94,21 +94,21 @@ def test_any_number_of_workers_gives_the_same_batches(url: str, settings: dict[s
 
 
 @pytest.mark.parametrize("workers", [None, 1, 2, 8])
-def test_one_small_chunk_starts_no_thread(url: str, begun: list[int], workers: int | None) -> None:
+def test_one_small_chunk_starts_no_thread(url: str, thread_starts: list[int], workers: int | None) -> None:
     topic = filled(url, rows=100)
-    del begun[:]
+    del thread_starts[:]
     assert topic.scan(max_workers=workers).to_table().num_rows == 100
-    assert begun == []
+    assert thread_starts == []
 
 
 @pytest.mark.usefixtures("short_chunks")
-def test_one_worker_starts_no_thread_for_local_files(tmp_path: Path, begun: list[int]) -> None:
+def test_one_worker_starts_no_thread_for_local_files(tmp_path: Path, thread_starts: list[int]) -> None:
     topic = filled(str(tmp_path / "log"), **{"internal.segment.bytes": "300000"})
-    del begun[:]
+    del thread_starts[:]
     assert topic.scan(max_workers=1).to_table().num_rows == 20_000
-    assert begun == []
+    assert thread_starts == []
     assert topic.scan(max_workers=3).to_table().num_rows == 20_000
-    assert begun == [2]
+    assert thread_starts == [2]
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
@@ -127,7 +127,7 @@ def damaged(topic: Topic, share: float) -> None:
     topic.storage.put(name, bytes(data))
 
 
-def given(batches: Iterator[pa.RecordBatch]) -> tuple[int, str]:
+def pipeline_options(batches: Iterator[pa.RecordBatch]) -> tuple[int, str]:
     """How many records come before an error, and the error."""
     count = 0
     try:
@@ -143,11 +143,11 @@ def given(batches: Iterator[pa.RecordBatch]) -> tuple[int, str]:
 def test_an_error_comes_once_and_behind_every_record_before_its_chunk(url: str) -> None:
     topic = filled(url)
     damaged(topic, 0.7)
-    alone = given(iter(topic.scan(max_workers=1)))
+    alone = pipeline_options(iter(topic.scan(max_workers=1)))
     assert 13_000 < alone[0] < 14_000
     assert "checksum" in alone[1]
     for workers in (2, 8):
-        assert given(iter(topic.scan(max_workers=workers))) == alone
+        assert pipeline_options(iter(topic.scan(max_workers=workers))) == alone
 
 
 @pytest.mark.usefixtures("short_chunks")
@@ -162,17 +162,17 @@ def test_an_error_of_the_walk_comes_behind_every_chunk_before_it(url: str) -> No
     # a length that cannot be, which the walk finds before any checksum is looked at
     data[position + 8] = 0xFF
     topic.storage.put(name, bytes(data))
-    alone = given(iter(topic.scan(max_workers=1)))
+    alone = pipeline_options(iter(topic.scan(max_workers=1)))
     assert 9000 < alone[0] < 11_000
     for workers in (2, 8):
-        assert given(iter(topic.scan(max_workers=workers))) == alone
+        assert pipeline_options(iter(topic.scan(max_workers=workers))) == alone
 
 
 def closed(batches: Any) -> None:
     batches.close()
 
 
-def left(batches: Any) -> None:
+def remaining_threads(batches: Any) -> None:
     for _ in batches:
         break
 
@@ -184,30 +184,30 @@ def failed(batches: Any) -> None:
 
 
 @pytest.mark.usefixtures("short_chunks")
-@pytest.mark.parametrize("stop", [closed, left, failed, list])
+@pytest.mark.parametrize("stop", [closed, remaining_threads, failed, list])
 @pytest.mark.parametrize("size", ["20000", "10000000"])
 def test_who_stops_reading_leaves_no_thread_and_no_file(
     tmp_path: Path, stop: Callable[[Any], Any], size: str
 ) -> None:
     topic = filled(str(tmp_path / "log"), **{"internal.segment.bytes": size})
-    others = ahead()
+    threads_ahead = threads_reading_ahead()
     batches = iter(topic.scan(max_workers=4))
     for _ in range(3):
         next(batches)
-    assert set(ahead()) - set(others)
+    assert set(threads_reading_ahead()) - set(threads_ahead)
     stop(batches)
     del batches
-    assert set(ahead()) <= set(others)
+    assert set(threads_reading_ahead()) <= set(threads_ahead)
     assert open_below(tmp_path) == []
 
 
 @pytest.mark.usefixtures("short_chunks")
 def test_threads_of_a_remote_scan_end_after_it_is_closed(memory_url: Any) -> None:
-    topic, others = filled(memory_url.url), ahead()
+    topic, threads_ahead = filled(memory_url.url), threads_reading_ahead()
     batches = iter(topic.scan(max_workers=4))
     for _ in range(3):
         next(batches)
-    threads = set(ahead()) - set(others)
+    threads = set(threads_reading_ahead()) - set(threads_ahead)
     assert threads
     batches.close()  # type: ignore[attr-defined]
     for thread in threads:
@@ -250,7 +250,7 @@ def test_memory_is_bounded_where_every_chunk_expands_to_much(tmp_path: Path, mon
 
 @pytest.mark.usefixtures("short_chunks")
 def test_a_scan_is_an_arrow_stream(memory_url: Any) -> None:
-    found = filled(memory_url.url).scan(columns=["offset", "value"])
-    reader = pa.RecordBatchReader.from_stream(found)
-    assert reader.schema == found.schema
-    assert reader.read_all() == found.to_table()
+    scan = filled(memory_url.url).scan(columns=["offset", "value"])
+    reader = pa.RecordBatchReader.from_stream(scan)
+    assert reader.schema == scan.schema
+    assert reader.read_all() == scan.to_table()

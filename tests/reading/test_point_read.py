@@ -8,12 +8,12 @@ from typing import Any
 
 import golden
 import pytest
-from adopted import adopt, adopt_golden, forget_facts, put, rows, with_indexes
+from adopted import adopt, adopt_golden, forget_fields, put, rows, with_indexes
 from index_use import WAYS
 from index_use import by_index as by_index
 from index_use import either_way as either_way
 from logs import START, Log, appended, batches_of, each_byte_changed, log_of
-from point_reads import active, found, wanted
+from point_reads import active, expected_rows_from, rows_from
 from raw_batches import batch, record
 from searches import FACTOR, pairs
 
@@ -44,7 +44,7 @@ def test_every_offset_of_what_a_broker_wrote_gives_its_record(tmp_path: Path, na
     start, end = topic.start_offsets()[0], topic.end_offsets()[0]
     for offset in {*range(start, end, max(1, (end - start) // 25)), end - 1, end}:
         for limit in (1, 3):
-            assert found(topic, offset, limit) == wanted(expected, offset, limit)
+            assert rows_from(topic, offset, limit) == expected_rows_from(expected, offset, limit)
 
 
 @pytest.mark.long
@@ -53,11 +53,13 @@ def test_every_offset_of_what_a_broker_wrote_gives_its_record(tmp_path: Path, na
 def test_every_time_of_what_a_broker_wrote_gives_its_first_record(tmp_path: Path, name: str) -> None:
     topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
     expected = GOLDEN[name].records()
-    known = sorted({row["timestamp"] for row in expected if row["timestamp"] is not None and row["timestamp"] >= 0})
-    for time in known[:: max(1, len(known) // 15)]:
-        for at in (time, time + 1):
-            first = next(((row["offset"], row["timestamp"]) for row in expected if row["timestamp"] >= at), None)
-            assert topic.offsets_for_times(at)[0] == first
+    times = sorted({row["timestamp"] for row in expected if row["timestamp"] is not None and row["timestamp"] >= 0})
+    for time in times[:: max(1, len(times) // 15)]:
+        for lookup_ms in (time, time + 1):
+            first = next(
+                ((row["offset"], row["timestamp"]) for row in expected if row["timestamp"] >= lookup_ms), None
+            )
+            assert topic.offsets_for_times(lookup_ms)[0] == first
 
 
 @pytest.mark.usefixtures("either_way", "no_scan")
@@ -69,7 +71,7 @@ def test_a_sound_active_segment_is_not_scanned_for_a_record(
     topic = active(str(tmp_path / "t"), count, size, **settings)
     expected = log_of(topic).expected
     for offset in range(count):
-        assert found(topic, offset) == wanted(expected, offset)
+        assert rows_from(topic, offset) == expected_rows_from(expected, offset)
 
 
 def test_many_records_of_an_active_segment_are_all_there(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_many_records_of_an_active_segment_are_all_there(tmp_path: Path) -> None
     expected = log_of(topic).expected
     for offset in (0, 1, 1500, 2999, 3000):
         for limit in (1, 2, 63, 64, 65, 2000, None):
-            assert found(topic, offset, limit) == wanted(expected, offset, limit)
+            assert rows_from(topic, offset, limit) == expected_rows_from(expected, offset, limit)
 
 
 @pytest.mark.usefixtures("either_way", "no_scan")
@@ -86,7 +88,7 @@ def test_a_sound_log_is_not_scanned_for_a_record(tmp_path: Path, codec: str) -> 
     topic = appended(str(tmp_path / "t"), 60, 7, 40, **{"compression.type": codec})
     expected = log_of(topic).expected
     for offset in range(107):
-        assert found(topic, offset) == wanted(expected, offset)
+        assert rows_from(topic, offset) == expected_rows_from(expected, offset)
 
 
 @pytest.mark.usefixtures("by_index")
@@ -119,7 +121,7 @@ def test_the_time_of_a_commit_is_that_of_its_records(tmp_path: Path, no_scan: No
         topic.append([{"value": b"v", "timestamp": 5}] * 3)
     time = topic.snapshot.partitions[0].segments[1].append_time_ms
     assert time > 5
-    assert [(each.timestamp, each.timestamp_type) for each in topic.records(0, 4, 1)] == [(time, 1)]
+    assert [(entry.timestamp, entry.timestamp_type) for entry in topic.records(0, 4, 1)] == [(time, 1)]
     assert topic.offsets_for_times(time)[0] == (3, time)
 
 
@@ -128,7 +130,7 @@ def test_a_scan_goes_on_where_a_few_records_were_found(tmp_path: Path, limit: in
     topic = appended(str(tmp_path / "t"), 90, 120)
     expected = log_of(topic).expected
     for start in (0, 50, 85, 205, 210):
-        assert found(topic, start, limit) == wanted(expected, start, limit)
+        assert rows_from(topic, start, limit) == expected_rows_from(expected, start, limit)
 
 
 def test_more_records_than_a_few_are_left_to_a_scan(tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ def test_a_remote_log_is_scanned(memory_url: Any) -> None:
     topic = appended(memory_url.url, 20)
     (segment,) = topic.snapshot.partitions[0].segments
     assert point_read.first_records(topic.reader, segment, 3, 1) == []
-    assert found(topic, 3) == wanted(rows(topic.scan().to_table()), 3)
+    assert rows_from(topic, 3) == expected_rows_from(rows(topic.scan().to_table()), 3)
 
 
 def test_a_record_of_an_active_segment_is_read_with_little_more_than_its_batch(tmp_path: Path) -> None:
@@ -150,12 +152,12 @@ def test_a_record_of_an_active_segment_is_read_with_little_more_than_its_batch(t
         for number in range(8000):
             writer.append(b"%0100d" % number, partition=0)
         writer.flush()
-        opened = distlog.open(topic.url)
+        reopened = distlog.open(topic.url)
 
-        before = opened.storage.counters.bytes_read
-        (found,) = opened.records(0, start=10, limit=1)
-        assert found.value == b"%0100d" % 10
-        assert opened.storage.counters.bytes_read - before < 640 << 10
+        old_bytes_read = reopened.storage.counters.bytes_read
+        (record,) = reopened.records(0, start=10, limit=1)
+        assert record.value == b"%0100d" % 10
+        assert reopened.storage.counters.bytes_read - old_bytes_read < 640 << 10
 
 
 #: One record of so many is read for each changed byte.
@@ -166,7 +168,7 @@ def right_or_refused(log: Log, offset: int) -> bool:
     """Whether a record and its time are found; an AssertionError for a wrong one, or an error that tells no place."""
     time = START + 10 * offset
     try:
-        assert found(log.topic, offset) == wanted(log.expected, offset)
+        assert rows_from(log.topic, offset) == expected_rows_from(log.expected, offset)
         assert log.topic.offsets_for_times(time)[0] == (offset, time)
     except CorruptRecordError as error:
         refused = error.details
@@ -185,7 +187,7 @@ def test_no_changed_byte_of_a_log_gives_a_wrong_record(tmp_path: Path, codec: st
     log = log_of(appended(str(tmp_path / "t"), 20, **{"compression.type": codec}))
     data, refused = log.file().read_bytes(), 0
     # outside of the checksums
-    base_offsets = {start + at for start in read_headers(data)["position"].tolist() for at in range(8)}
+    base_offsets = {start + number for start in read_headers(data)["position"].tolist() for number in range(8)}
     for position, wrong in each_byte_changed(data):
         log.file().write_bytes(wrong)
         for offset in range(20) if position in base_offsets else range(position % APART, 20, APART):
@@ -228,7 +230,7 @@ STORIES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("story", STORIES)
-def test_batches_out_of_their_places_give_no_wrong_record(tmp_path: Path, story: str) -> None:
+def test_misplaced_batches_give_no_wrong_record(tmp_path: Path, story: str) -> None:
     log = log_of(appended(str(tmp_path / "t"), 60))
     data = log.file().read_bytes()
     wrong = b"".join(STORIES[story](batches_of(data)))
@@ -244,17 +246,17 @@ def test_an_active_segment_that_was_cut_or_replaced_gives_an_error(tmp_path: Pat
     for wrong in (data[:-1], data[: len(data) // 2], b"", other):
         log.file().write_bytes(wrong)
         with pytest.raises(distlog.DistlogError):
-            found(log.topic, 59)
+            rows_from(log.topic, 59)
 
 
 def test_what_is_behind_the_records_that_are_wanted_is_not_decoded(tmp_path: Path) -> None:
     right = with_indexes(batch([record(0), record(1, 0, b"key"), record(2)]), 0)
-    topic = forget_facts(adopt(str(tmp_path / "t"), [(0, right)], 3))
+    topic = forget_fields(adopt(str(tmp_path / "t"), [(0, right)], 3))
     (segment,) = topic.snapshot.partitions[0].segments
     # as a faulty writer would leave it, with a right checksum
     records = record(0) + record(1, 0, b"key")
     section = records + bytes(segment.log_bytes - HEADER_SIZE - len(records))
     put(topic, segment, {".log": batch([], section=section, count=3, last_delta=2)})
-    assert [each.key for each in topic.records(0, 0, 2)] == [None, b"key"]
+    assert [entry.key for entry in topic.records(0, 0, 2)] == [None, b"key"]
     with pytest.raises(CorruptRecordError, match=r"file=.*\.log position=0 offset=0 record=2 partition=0"):
         list(topic.records(0, 0, 3))

@@ -52,26 +52,26 @@ def test_one_task_alone_is_run_by_who_asks() -> None:
     assert list(in_order(iter([]), 3)) == []
 
 
-def test_no_task_is_begun_before_the_first_result_is_wanted() -> None:
-    begun: list[int] = []
-    assert in_order([lambda: begun.append(1)], 3) is not None
-    assert begun == []
+def test_no_task_starts_before_the_first_result_is_requested() -> None:
+    started: list[int] = []
+    assert in_order([lambda: started.append(1)], 3) is not None
+    assert started == []
 
 
 def test_no_more_tasks_are_taken_than_are_wanted_soon() -> None:
-    taken: list[int] = []
+    taken_tasks: list[int] = []
 
     def tasks() -> Iterator[Callable[[], int]]:
         for number in range(100):
-            taken.append(number)
+            taken_tasks.append(number)
             yield lambda number=number: number
 
     results = in_order(tasks(), buffered=3)
     for number in range(10):
         assert next(results) == number
-        assert len(taken) == number + 4
+        assert len(taken_tasks) == number + 4
     results.close()  # type: ignore[attr-defined]
-    assert len(taken) == 13
+    assert len(taken_tasks) == 13
 
 
 def test_an_error_comes_in_its_turn() -> None:
@@ -90,10 +90,10 @@ class Remote(Storage):
     def __init__(self, url: str, data: bytes) -> None:
         super().__init__(url)
         self.put("log", data)
-        self.asked: list[tuple[int, int]] = []
+        self.ranges_asked: list[tuple[int, int]] = []
 
     def read_joined(self, ranges: Any) -> memoryview:
-        self.asked += [(start, end) for _, start, end in ranges]
+        self.ranges_asked += [(start, end) for _, start, end in ranges]
         return super().read_joined(ranges)
 
 
@@ -110,19 +110,19 @@ def test_one_read_is_one_request_of_what_is_asked(remote: Remote) -> None:
     file = LogFile(remote, Part.file("log", 0), 10_000, mapped=False)
     assert bytes(file.read(500, 700)) == DATA[500:700]
     file.close()
-    assert remote.asked == [(500, 700)]
+    assert remote.ranges_asked == [(500, 700)]
 
 
 def test_a_second_read_starts_windows_that_double_and_stay_bounded(remote: Remote) -> None:
     file = LogFile(remote, Part.file("log", 0), 10_000, mapped=False)
     file.read(0, 200)
     assert bytes(file.read(150, 400)) == DATA[150:400]
-    assert len(remote.asked) <= 2 + chunks.DEPTH
+    assert len(remote.ranges_asked) <= 2 + chunks.DEPTH
     for start in range(400, 10_000, 300):
         assert bytes(file.read(start, min(start + 300, 10_000))) == DATA[start : start + 300]
     file.close()
     windows = [(low, min(low + 1000, 10_000)) for low in range(1400, 10_000, 1000)]
-    assert sorted(remote.asked) == [(0, 200), (200, 600), (600, 1400), *windows]
+    assert sorted(remote.ranges_asked) == [(0, 200), (200, 600), (600, 1400), *windows]
 
 
 def test_a_read_behind_the_end_that_was_foreseen_is_a_request_of_its_own(remote: Remote) -> None:
@@ -130,7 +130,7 @@ def test_a_read_behind_the_end_that_was_foreseen_is_a_request_of_its_own(remote:
     assert bytes(file.read(900, 1000)) == DATA[900:1000]
     assert bytes(file.read(950, 2500)) == DATA[950:2500]
     assert bytes(file.read(2500, 2600)) == DATA[2500:2600]
-    assert remote.asked == [(900, 1000), (950, 2500), (2500, 2600)]
+    assert remote.ranges_asked == [(900, 1000), (950, 2500), (2500, 2600)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 900)), max_size=20), st.integers(0, 10_000))

@@ -52,9 +52,9 @@ def test_a_scan_reads_what_kafkas_consumer_read(memory_url: Any, name: str) -> N
     for _ in range(20):
         low, high = sorted(chance.choices(range(start, end + 1), k=2))
         part = topic.scan(start=low, end=high)
-        wanted = [row for row in expected if low <= row["offset"] < high]
-        assert rows(part.to_table()) == wanted
-        assert part.count() == len(wanted)
+        expected_rows = [row for row in expected if low <= row["offset"] < high]
+        assert rows(part.to_table()) == expected_rows
+        assert part.count() == len(expected_rows)
 
 
 @pytest.mark.long
@@ -93,10 +93,10 @@ def test_batches_are_of_a_few_megabytes(memory_url: Any, codec: str, size: int) 
     count = min(40 * MIB // (size + 40), 400_000)
     topic = distlog.create(memory_url.url, config={"compression.type": codec, "segment.bytes": str(6 * MIB)})
     topic.append(values(count, size))
-    found = list(topic.scan())
-    assert sum(batch.num_rows for batch in found) == count
-    assert max(batch.nbytes for batch in found) <= 1.3 * chunk.OUTPUT_BYTES
-    assert sum(batch.nbytes for batch in found) / len(found) > MIB
+    batches = list(topic.scan())
+    assert sum(batch.num_rows for batch in batches) == count
+    assert max(batch.nbytes for batch in batches) <= 1.3 * chunk.OUTPUT_BYTES
+    assert sum(batch.nbytes for batch in batches) / len(batches) > MIB
 
 
 @pytest.fixture
@@ -121,12 +121,12 @@ def test_memory_is_bounded_whatever_batches_expand_to(
     topic.append([{"value": bytes(100_000), "timestamp": number} for number in range(2000)])
     (segment,) = topic.snapshot.partitions[0].segments
     assert segment.log_bytes < 200_000_000 // 1000
-    before = pool.bytes_allocated()
+    old_allocated = pool.bytes_allocated()
     for batch in topic.scan(columns=columns):
-        assert pool.bytes_allocated() - before < 32 * MIB
+        assert pool.bytes_allocated() - old_allocated < 32 * MIB
         assert batch.nbytes < 1.5 * chunk.OUTPUT_BYTES
     del batch
-    assert pool.max_memory() - before < 64 * MIB
+    assert pool.max_memory() - old_allocated < 64 * MIB
 
 
 @given(st.lists(st.sampled_from(COLUMNS), unique=True))
@@ -136,10 +136,10 @@ def test_columns_come_as_asked(columns: list[str]) -> None:
         topic = distlog.open(url)
     except distlog.TopicNotFoundError:
         topic = appended(url, 30)
-    whole, part = topic.scan().to_table(), topic.scan(columns=columns)
+    table, part = topic.scan().to_table(), topic.scan(columns=columns)
     assert part.schema == part.to_table().schema
     assert part.to_table().column_names == columns
-    assert all(part.to_table()[name] == whole[name] for name in columns)
+    assert all(part.to_table()[name] == table[name] for name in columns)
     assert sum(batch.num_rows for batch in part) == 30
 
 
@@ -152,10 +152,10 @@ def test_a_column_that_does_not_exist_is_refused_before_anything_is_read(memory_
 def test_nothing_is_read_before_the_scan_runs_nor_to_count(memory_url: Any) -> None:
     topic = appended(memory_url.url, 100, 50, 70)
     gets = topic.storage.counters.gets
-    found = topic.scan(start=20, end=200)
-    assert found.count() == 180
+    scan = topic.scan(start=20, end=200)
+    assert scan.count() == 180
     assert topic.scan().count() == 220
-    assert "segments=3" in repr(found)
+    assert "segments=3" in repr(scan)
     assert topic.storage.counters.gets == gets
 
 
@@ -181,9 +181,9 @@ def test_a_count_of_part_of_a_segment_by_bytes_is_of_that_part(memory_url: Any) 
 
 def test_a_scan_may_run_again_and_sees_its_snapshot(memory_url: Any) -> None:
     topic = appended(memory_url.url, 10)
-    found = topic.scan()
+    scan = topic.scan()
     topic.append(table(5))
-    assert offsets(found.to_table()) == offsets(found.to_table()) == list(range(10))
+    assert offsets(scan.to_table()) == offsets(scan.to_table()) == list(range(10))
     assert offsets(topic.scan().to_table()) == list(range(15))
 
 
@@ -245,9 +245,7 @@ def test_small_remote_segments_cost_a_request_each(memory_url: Any) -> None:
     assert topic.storage.counters.gets == 30
 
 
-def test_remote_segments_are_begun_ahead_of_the_reader_but_not_far(
-    memory_url: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remote_segments_are_prefetched_but_not_far(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
     monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
     topic = appended(memory_url.url, *[20] * 30)

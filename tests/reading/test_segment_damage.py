@@ -11,7 +11,7 @@ import golden
 import numpy as np
 import pytest
 from adopted import adopt, adopt_golden, commit, describe, offsets, put, rows
-from logs import START, Log, appended, batches_of, changed, each_byte_changed, log_of, read, whole
+from logs import START, Log, appended, batches_of, changed, each_byte_changed, full_slice, log_of, read
 
 import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError, Topic
@@ -23,13 +23,13 @@ from distlog.core.segments import segment_reader
 
 def fetched(topic: Topic) -> None:
     offset = 0
-    while found := topic.read(0, offset, max_bytes=1 << 20, check_crcs=True):
-        offset = found.next_offset
+    while batch := topic.read(0, offset, max_bytes=1 << 20, check_crcs=True):
+        offset = batch.next_offset
 
 
 WAYS: dict[str, Callable[[Topic], Any]] = {
     "scan": lambda topic: topic.scan().to_table(),
-    "chunks": lambda topic: [read(topic, whole(segment)) for segment in topic.snapshot.partitions[0].segments],
+    "chunks": lambda topic: [read(topic, full_slice(segment)) for segment in topic.snapshot.partitions[0].segments],
     "fetch": fetched,
     "times": lambda topic: topic.offsets_for_times(START + 590),
 }
@@ -46,18 +46,23 @@ def met(log: Log, read_all: Callable[[], list[dict[str, Any]]]) -> CorruptRecord
 
 def errors(log: Log) -> list[CorruptRecordError]:
     """The errors that reading segment 0 meets, whole and in steps; each must tell where, and whose it is."""
-    ways = (lambda: rows(log.topic.scan().to_table()), lambda: read(log.topic, whole(log.segments[0])))
-    found = [error for way in ways if (error := met(log, way))]
-    for error in found:
+    ways = (lambda: rows(log.topic.scan().to_table()), lambda: read(log.topic, full_slice(log.segments[0])))
+    all_errors = [error for way in ways if (error := met(log, way))]
+    for error in all_errors:
         assert error.details["file"] == log.topic.reader.name(log.segments[0])
         assert error.details["partition"] == 0
         assert 0 <= error.details["position"] <= log.segments[0].log_bytes
-    return found
+    return all_errors
 
 
-def fields(data: bytes, *places: range) -> set[int]:
+def fields(data: bytes, *locations: range) -> set[int]:
     """The positions of these bytes of each batch."""
-    return {start + at for start in read_headers(data)["position"].tolist() for place in places for at in place}
+    return {
+        start + position
+        for start in read_headers(data)["position"].tolist()
+        for location in locations
+        for position in location
+    }
 
 
 BASE_OFFSET, LEADER_EPOCH = range(8), range(12, 16)
@@ -72,9 +77,9 @@ def test_every_changed_byte_is_found_but_of_a_leader_epoch(tmp_path: Path, codec
     unseen = set()
     for position, wrong in each_byte_changed(data):
         log.file().write_bytes(wrong)
-        found = errors(log)
-        assert len(found) in (0, 2)
-        if not found:
+        all_errors = errors(log)
+        assert len(all_errors) in (0, 2)
+        if not all_errors:
             unseen.add(position)
     assert unseen == fields(data, LEADER_EPOCH)
 
@@ -84,8 +89,8 @@ def test_an_error_of_a_moved_segment_tells_the_offset_that_readers_know(tmp_path
     data = log.file(1).read_bytes()
     batch = read_headers(data)[1]
     position, offset = int(batch["position"]), 1000 + int(batch["base_offset"])
-    for at in (17, 100):
-        log.file(1).write_bytes(changed(data, position + at, 1))
+    for number in (17, 100):
+        log.file(1).write_bytes(changed(data, position + number, 1))
         with pytest.raises(CorruptRecordError, match=f"position={position} offset={offset}"):
             log.topic.scan().to_table()
 
@@ -113,19 +118,19 @@ def test_changed_bytes_of_a_log_with_gaps_are_found_but_of_some_offsets(tmp_path
     for position in range(0, len(data), 5):
         log.file().write_bytes(changed(data, position, 0x40))
         try:
-            found = log.topic.scan().to_table()
+            table = log.topic.scan().to_table()
         except CorruptRecordError:
             continue
         assert position in fields(data, BASE_OFFSET, LEADER_EPOCH)
-        assert found["value"].to_pylist() == values
+        assert table["value"].to_pylist() == values
 
 
 def test_a_fetch_tells_of_a_batch_whose_offset_is_wrong_also_where_a_chunk_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = log_of(adopt_golden(str(tmp_path / "t"), golden.partitions()["cleaned.compact-none-0"]))
-    number = next(row for row, one in enumerate(log.segments) if one.log_bytes == 4577)
-    batch = next(each for each in read_headers(log.file(number).read_bytes()) if each["position"] == 2327)
+    number = next(row for row, info in enumerate(log.segments) if info.log_bytes == 4577)
+    batch = next(header for header in read_headers(log.file(number).read_bytes()) if header["position"] == 2327)
     assert batch["base_offset"] + batch["last_offset_delta"] < batch["base_offset"] ^ 8
     log.file(number).write_bytes(changed(log.file(number).read_bytes(), 2327 + 7, 8))
     # the next chunk shows it
@@ -174,7 +179,7 @@ def test_bytes_behind_the_end_of_a_segment_are_nobodys(dense: Log) -> None:
 )
 @pytest.mark.parametrize("known_size", [True, False], ids=["the size agrees", "the size differs"])
 @pytest.mark.parametrize("step", [1, 700, 4 << 20])
-def test_batches_out_of_their_places_are_found(
+def test_misplaced_batches_are_found(
     dense: Log, story: Callable[[list[bytes]], list[bytes]], known_size: bool, step: int
 ) -> None:
     (segment,) = dense.segments
@@ -183,7 +188,7 @@ def test_batches_out_of_their_places_are_found(
     if known_size and wrong:
         segment = replace(segment, log_bytes=len(wrong))
     with pytest.raises(CorruptRecordError, match=r"file=t-0/v.*\.log position=\d+ .*partition=0"):
-        read(dense.topic, whole(segment), step)
+        read(dense.topic, full_slice(segment), step)
 
 
 @pytest.mark.parametrize("step", [1, 4 << 20])
@@ -192,7 +197,7 @@ def test_a_batch_behind_the_last_offset_is_found(dense: Log, step: int) -> None:
     data += batches_of(data)[-1]
     dense.file().write_bytes(data)
     with pytest.raises(CorruptRecordError, match="not at the offsets"):
-        read(dense.topic, whole(replace(dense.segments[0], log_bytes=len(data))), step)
+        read(dense.topic, full_slice(replace(dense.segments[0], log_bytes=len(data))), step)
 
 
 @pytest.mark.parametrize("step", [1, 4 << 20])
@@ -203,7 +208,7 @@ def test_bytes_that_are_no_batch_at_the_end_of_a_segment_are_found(dense: Log, s
         dense.file().write_bytes(data + bytes(size))
         longer = replace(segment, log_bytes=len(data) + size, next_offset=100)
         with pytest.raises(CorruptRecordError, match=f"position={len(data)} partition=0"):
-            read(dense.topic, whole(longer), step)
+            read(dense.topic, full_slice(longer), step)
 
 
 @pytest.mark.parametrize("step", [1, 4 << 20])
@@ -212,12 +217,12 @@ def test_batches_of_a_log_with_gaps_must_ascend(tmp_path: Path, step: int, order
     batches = batches_of(golden.partitions()["cleaned.compact-lz4-0"].logs[1].read_bytes())
     last = len(batches) - 1
     files = {".log": b"".join(batches[min(number, last)] for number in order)}
-    told = {"log_bytes": len(files[".log"]), "first_batch_crc": UNKNOWN, "last_batch_crc": UNKNOWN}
-    segment = replace(describe({".log": b"".join(batches)}, 204, 414), **told)
+    sizes = {"log_bytes": len(files[".log"]), "first_batch_crc": UNKNOWN, "last_batch_crc": UNKNOWN}
+    segment = replace(describe({".log": b"".join(batches)}, 204, 414), **sizes)
     topic = distlog.create(str(tmp_path / "t"))
     put(topic, segment, files)
     with pytest.raises(CorruptRecordError, match="not at the offsets"):
-        read(topic, whole(segment), step)
+        read(topic, full_slice(segment), step)
 
 
 def test_the_file_of_another_segment_is_found(tmp_path: Path) -> None:
@@ -230,7 +235,7 @@ def test_the_file_of_another_segment_is_found(tmp_path: Path) -> None:
             log.topic.scan(start=start, end=start + 20).to_table()
 
 
-def test_the_file_of_another_place_of_an_adopted_partition_is_found(tmp_path: Path) -> None:
+def test_a_file_of_another_partition_of_an_adopted_topic_is_found(tmp_path: Path) -> None:
     log = log_of(adopt_golden(str(tmp_path / "t"), golden.partitions()["first.codec-none-0"]))
     log.file(0).write_bytes(log.file(2).read_bytes())
     with pytest.raises(CorruptRecordError):
@@ -252,8 +257,8 @@ def test_the_file_of_another_place_of_an_adopted_partition_is_found(tmp_path: Pa
 @pytest.mark.parametrize("way", ["scan", "chunks", "fetch"])
 def test_metadata_that_lies_is_found(dense: Log, lie: dict[str, int], way: str) -> None:
     (segment,) = dense.segments
-    facts = {name: getattr(segment, name) + change for name, change in lie.items()}
-    wrong = replace(segment, offset_of_max_timestamp=-1, **facts)
+    fields = {name: getattr(segment, name) + change for name, change in lie.items()}
+    wrong = replace(segment, offset_of_max_timestamp=-1, **fields)
     topic = distlog.create(str(Path(dense.topic.url).parent / "liar"))
     put(topic, wrong, {suffix: dense.file(suffix=suffix).read_bytes() for suffix in (".log", ".index", ".timeindex")})
     commit(topic, [wrong])

@@ -51,7 +51,7 @@ def remote(tmp_path: Path) -> Topic:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def opens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths of the offset indexes that were opened and checked."""
     paths: list[str] = []
     check = OffsetIndex.sanity_check
@@ -81,20 +81,20 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_no_more_than_a_few_stay_open(tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_a_few_stay_open(tmp_path: Path, opens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_reader, "OPEN_INDEXES", 2)
     topic = topic_at(str(tmp_path / "log"), tmp_path / "cache", appends=3)
     for number in (0, 1, 2, 1, 2, 0):
         assert value_at(topic, number * ROWS + 3000) == number * ROWS + 3000
-    assert len(opened) == 4
+    assert len(opens) == 4
 
 
-def test_a_replaced_file_is_opened_anew(local: Topic, opened: list[str]) -> None:
+def test_a_replaced_file_is_reopened(local: Topic, opens: list[str]) -> None:
     value_at(local, 3000)
     path = index_path(local)
     local.storage.put(local.reader.name(segment_of(local), ".index"), path.read_bytes())
     assert value_at(local, 3000) == 3000
-    assert len(opened) == 2
+    assert len(opens) == 2
 
 
 @pytest.mark.parametrize("length", [0, 8, 12])
@@ -126,9 +126,7 @@ def with_transactions(topic: Topic, *, last_offset: int) -> SegmentInfo:
     return dataclasses.replace(segment_of(topic), txn_index_bytes=34, txn_index_crc32c=UNKNOWN)
 
 
-def test_a_transaction_index_is_read_where_there_is_no_place_for_a_copy(
-    remote: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_index_is_read_without_room_for_a_copy(remote: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     segment = with_transactions(remote, last_offset=5)
 
     def refuse(*arguments: object, **options: object) -> NoReturn:
@@ -147,12 +145,12 @@ def test_a_transaction_index_that_stays_bad_is_an_error(remote: Topic) -> None:
         remote.reader.aborted_transactions(segment)
 
 
-def test_it_pickles_without_what_is_open(local: Topic, opened: list[str]) -> None:
+def test_it_pickles_without_what_is_open(local: Topic, opens: list[str]) -> None:
     value_at(local, 3000)
     reader = pickle.loads(pickle.dumps(local.reader))
     (record,) = records_of(reader, local.snapshot, 0, 3000, 1)
     assert (record.offset, int(record.value or b"")) == (3000, 3000)
-    assert len(opened) == 2
+    assert len(opens) == 2
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), IsADirectoryError(errno.EISDIR, "x")])

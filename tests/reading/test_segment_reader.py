@@ -10,10 +10,10 @@ from typing import Any
 import golden
 import numpy as np
 import pytest
-from adopted import Files, adopt, adopt_golden, forget_facts, with_indexes
+from adopted import Files, adopt, adopt_golden, forget_fields, with_indexes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logs import Log, appended, each_byte_changed, log_of, read, table, whole
+from logs import Log, appended, each_byte_changed, full_slice, log_of, read, table
 from searches import examples
 
 from distlog import Topic
@@ -62,7 +62,7 @@ def test_any_range_of_offsets_is_what_was_written(log: Log, caplog: pytest.LogCa
         for start in range(segment.base_offset, last, 7):
             for end in (start + 1, min(start + 8, last), last):
                 expected = [row for row in log.expected if start <= row["offset"] < end]
-                assert read(log.topic, whole(segment, start_offset=start, end_offset=end)) == expected
+                assert read(log.topic, full_slice(segment, start_offset=start, end_offset=end)) == expected
     assert caplog.text == ""
 
 
@@ -75,10 +75,10 @@ def test_any_cut_into_byte_ranges_gives_each_record_once(log: Log, data: st.Data
     start = data.draw(st.integers(segment.base_offset, segment.next_offset - 1))
     end = data.draw(st.integers(start, segment.next_offset))
     step = data.draw(st.sampled_from([1, 100, 1000]))
-    found = []
+    records = []
     for low, high in pairwise([0, *edges, segment.log_bytes]):
-        found += read(log.topic, SegmentSlice(segment, start, end, low, high), step)
-    assert found == [row for row in log.expected if start <= row["offset"] < end]
+        records += read(log.topic, SegmentSlice(segment, start, end, low, high), step)
+    assert records == [row for row in log.expected if start <= row["offset"] < end]
 
 
 @pytest.mark.usefixtures("by_index")
@@ -86,7 +86,7 @@ def test_an_index_saves_reading(tmp_path: Path) -> None:
     topic = appended(str(tmp_path / "t"), 5000, **{"batch.bytes": "1000"})
     (segment,) = topic.snapshot.partitions[0].segments
     topic.storage.counters.bytes_read = 0
-    chunks = list(topic.reader.chunks(whole(segment, start_offset=3000, end_offset=3001)))
+    chunks = list(topic.reader.chunks(full_slice(segment, start_offset=3000, end_offset=3001)))
     assert [len(chunk.batches) for chunk in chunks] == [1]
     assert topic.storage.counters.bytes_read < 5000 < segment.log_bytes // 10
 
@@ -97,7 +97,7 @@ def test_an_index_leads_to_a_byte_range_too(tmp_path: Path, caplog: pytest.LogCa
     (segment,) = topic.snapshot.partitions[0].segments
     topic.storage.counters.bytes_read = 0
     middle = segment.log_bytes // 2
-    chunks = topic.reader.chunks(whole(segment, start_position=middle, end_position=middle + 2000))
+    chunks = topic.reader.chunks(full_slice(segment, start_position=middle, end_position=middle + 2000))
     assert sum(len(chunk.batches) for chunk in chunks) == 2
     assert topic.storage.counters.bytes_read < 8000
     assert caplog.text == ""
@@ -106,14 +106,14 @@ def test_an_index_leads_to_a_byte_range_too(tmp_path: Path, caplog: pytest.LogCa
 def test_a_batch_larger_than_a_step_is_read_whole(log: Log) -> None:
     for segment in log.segments:
         expected = [row for row in log.expected if segment.base_offset <= row["offset"] < segment.next_offset]
-        assert read(log.topic, whole(segment), step=1) == expected
+        assert read(log.topic, full_slice(segment), step=1) == expected
 
 
 @pytest.mark.usefixtures("by_index")
 def test_a_step_may_be_just_a_batch(dense: Log) -> None:
     (segment,) = dense.segments
     for step in set(read_headers(dense.file().read_bytes())["size"].tolist()):
-        assert len(read(dense.topic, whole(segment, end_offset=40), step)) == 40
+        assert len(read(dense.topic, full_slice(segment, end_offset=40), step)) == 40
 
 
 @pytest.mark.usefixtures("by_index")
@@ -123,7 +123,7 @@ def test_remote_segments_are_read_the_same(memory_url: Any) -> None:
     for start in range(0, 60, 7):
         for end in (start + 1, start + 20, 60):
             for step in (1, 100, 1 << 20):
-                part = whole(segment, start_offset=start, end_offset=end)
+                part = full_slice(segment, start_offset=start, end_offset=end)
                 assert read(log.topic, part, step) == log.expected[start:end]
 
 
@@ -138,8 +138,8 @@ def test_empty_segments_are_read_among_others(tmp_path: Path) -> None:
     assert topic.scan().count() == 20
     assert topic.scan(start=0, end=20).count() == 10
     for start in range(51):
-        found = topic.scan(start=start).to_table()["offset"].to_pylist()
-        assert found == [offset for offset in expected if offset >= start]
+        values = topic.scan(start=start).to_table()["offset"].to_pylist()
+        assert values == [offset for offset in expected if offset >= start]
 
 
 # Indexes that are wrong
@@ -149,16 +149,16 @@ def test_empty_segments_are_read_among_others(tmp_path: Path) -> None:
 def sparse(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
     """A segment of which every third batch has an index entry; the checksum of its index is known, or it is not."""
     topic = appended(str(tmp_path / "t"), 150, **{"index.interval.bytes": "400"})
-    return log_of(topic if request.param else forget_facts(topic))
+    return log_of(topic if request.param else forget_fields(topic))
 
 
 def check_reads(log: Log) -> None:
     (segment,) = log.segments
     for start, end, edge in ((0, 150, 0), (31, 33, 0), (149, 150, 0), (60, 105, 1500), (2, 8, 0), (80, 120, 0)):
-        found = []
+        records = []
         for low, high in pairwise(sorted({0, edge, segment.log_bytes})):
-            found += read(log.topic, SegmentSlice(segment, start, end, low, high))
-        assert found == log.expected[start:end]
+            records += read(log.topic, SegmentSlice(segment, start, end, low, high))
+        assert records == log.expected[start:end]
 
 
 @pytest.mark.long

@@ -32,15 +32,15 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each call of sendfile was asked to send."""
-    made: list[int] = []
+    sizes: list[int] = []
     real = os.sendfile
 
     def sendfile(receiver: int, file: int, offset: int, count: int) -> int:
-        made.append(count)
+        sizes.append(count)
         return real(receiver, file, offset, count)
 
     monkeypatch.setattr(os, "sendfile", sendfile)
-    return made
+    return sizes
 
 
 def large(tmp_path: Path) -> FetchedBatches:
@@ -56,13 +56,13 @@ def drained(sending: Sending, ours: socket.socket, theirs: socket.socket) -> tup
     """What arrives of the sending through sockets that do not block, and how often its sender had to wait."""
     ours.setblocking(False)
     theirs.setblocking(False)
-    found, waits = bytearray(), 0
+    data, waits = bytearray(), 0
     while not sending.send(ours):
         waits += 1
-        found += theirs.recv(1 << 20)
-    while len(found) < sending.sent:
-        found += theirs.recv(1 << 20)
-    return bytes(found), waits
+        data += theirs.recv(1 << 20)
+    while len(data) < sending.sent:
+        data += theirs.recv(1 << 20)
+    return bytes(data), waits
 
 
 def test_a_batch_that_moved_is_a_prefix_and_one_call(
@@ -82,8 +82,8 @@ def test_a_socket_that_does_not_block_gets_a_part_whenever_it_is_ready(
 ) -> None:
     fetched = large(tmp_path)
     with fetched.sending() as sending:
-        found, waits = drained(sending, *ends)
-    assert found == bytes(fetched)
+        data, waits = drained(sending, *ends)
+    assert data == bytes(fetched)
     assert waits > 3
     assert sending.sent == len(fetched)
 
@@ -94,23 +94,23 @@ def test_memory_is_sent_in_parts_too(
     fetched = appended(memory_url.url, 7, 20_000).read(0, 7, 1 << 30)
     assert fetched.path is None
     with fetched.sending() as sending:
-        found, waits = drained(sending, *ends)
-    assert (found, calls) == (bytes(fetched), [])
+        data, waits = drained(sending, *ends)
+    assert (data, calls) == (bytes(fetched), [])
     assert waits > 3
 
 
 def test_a_prefix_that_is_taken_in_parts_is_sent_whole() -> None:
     class Narrow:
-        taken = b""
+        sent = b""
 
         def send(self, data: Any, flags: int) -> int:
-            self.taken += data[:3]
+            self.sent += data[:3]
             return min(len(data), 3)
 
     receiver: Any = Narrow()
     sending = Sending([SentPart(b"prefix--", 0, 0), SentPart(b"another", 0, 0)], memoryview(b""), None, 0)
     assert sending.send(receiver)
-    assert (receiver.taken, sending.sent) == (b"prefix--another", 15)
+    assert (receiver.sent, sending.sent) == (b"prefix--another", 15)
 
 
 def test_a_receiver_that_goes_away_in_the_middle_is_an_error(
@@ -144,13 +144,13 @@ def test_a_socket_that_does_not_block_is_not_waited_for(
 
 def test_files_are_let_go_of(tmp_path: Path, ends: tuple[socket.socket, socket.socket]) -> None:
     fetched = large(tmp_path)
-    before = len(open_below(tmp_path))
+    old_count = len(open_below(tmp_path))
     with fetched.sending():
-        assert len(open_below(tmp_path)) == before + 1
+        assert len(open_below(tmp_path)) == old_count + 1
     ends[1].close()
     with pytest.raises(BrokenPipeError):
         fetched.send_to(ends[0])
-    assert len(open_below(tmp_path)) == before
+    assert len(open_below(tmp_path)) == old_count
 
 
 @pytest.mark.parametrize("is_append_time", [False, True])
@@ -173,7 +173,7 @@ def test_what_the_receiver_checks_need_not_be_checked_before(tmp_path: Path, is_
         assert bytes(fetched.data) == bytes(data)[: len(fetched)]
 
 
-def test_what_a_writer_appends_in_place_is_read_and_sent_by_its_topic(
+def test_direct_appends_of_a_writer_are_read_and_sent_by_its_topic(
     tmp_path: Path, ends: tuple[socket.socket, socket.socket], calls: list[int]
 ) -> None:
     topic = distlog.create(str(tmp_path / "t"), config={"batch.bytes": "200"})

@@ -52,7 +52,7 @@ SEGMENTS = [segment(10, 20), segment(20, 25), segment(40, 50)]
 
 def planned(start: int, end: int) -> list[tuple[int, int, int]]:
     slices = plan(State(SEGMENTS, 12, 50), {0: start}, {0: end})
-    return [(piece.segment.base_offset, piece.start_offset, piece.end_offset) for piece in slices]
+    return [(part.segment.base_offset, part.start_offset, part.end_offset) for part in slices]
 
 
 def test_only_segments_that_overlap_the_range_are_planned() -> None:
@@ -88,40 +88,40 @@ sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=30)
 
 @given(sizes, st.integers(1, 4000))
 def test_splits_cover_every_byte_of_every_segment_once_and_in_order(log_bytes: list[int], target: int) -> None:
-    whole = [
+    slices = [
         SegmentSlice(segment(10 * index, 10 * index + 10, size), 0, 10**6, 0, size)
         for index, size in enumerate(log_bytes)
     ]
-    pieces = [piece for group in split_by_bytes(whole, target) for piece in group]
-    for before in whole:
-        edges = [(piece.start_position, piece.end_position) for piece in pieces if piece.segment == before.segment]
+    all_parts = [part for group in split_by_bytes(slices, target) for part in group]
+    for record in slices:
+        edges = [(part.start_position, part.end_position) for part in all_parts if part.segment == record.segment]
         assert edges[0][0] == 0
-        assert edges[-1][1] == before.segment.log_bytes
+        assert edges[-1][1] == record.segment.log_bytes
         assert [end for _, end in edges[:-1]] == [start for start, _ in edges[1:]]
-    assert [piece.segment.base_offset for piece in pieces] == sorted(piece.segment.base_offset for piece in pieces)
+    assert [part.segment.base_offset for part in all_parts] == sorted(part.segment.base_offset for part in all_parts)
 
 
 @given(sizes, st.integers(1, 4000))
 def test_every_group_ends_near_where_equal_ones_would(log_bytes: list[int], target: int) -> None:
-    whole = [SegmentSlice(segment(0, 10, size), 0, 10, 0, size) for size in log_bytes]
-    groups = [sum(piece.estimated_bytes for piece in group) for group in split_by_bytes(whole, target)]
+    slices = [SegmentSlice(segment(0, 10, size), 0, 10, 0, size) for size in log_bytes]
+    groups = [sum(part.estimated_bytes for part in group) for group in split_by_bytes(slices, target)]
     ends = list(accumulate(groups))
     assert all(abs(end - target * number) <= target // 8 for number, end in enumerate(ends[:-1], start=1))
     assert ends[-1] <= target * len(groups) + target // 8
 
 
 def test_a_segment_that_nearly_fits_is_not_cut() -> None:
-    whole = [SegmentSlice(segment(0, 10, size), 0, 10, 0, size) for size in (95, 110, 101)]
-    assert split_by_bytes(whole, 100) == [[piece] for piece in whole]
+    slices = [SegmentSlice(segment(0, 10, size), 0, 10, 0, size) for size in (95, 110, 101)]
+    assert split_by_bytes(slices, 100) == [[record] for record in slices]
 
 
 def test_a_slice_knows_whether_it_is_the_whole_segment() -> None:
-    piece = SegmentSlice(segment(10, 20), 0, 100, 0, 1000)
-    assert piece.whole
-    assert not piece._replace(start_offset=11).whole
-    assert not piece._replace(end_offset=19).whole
-    assert not piece._replace(start_position=1).whole
-    assert piece._replace(start_offset=15).estimated_bytes == 500
+    segment_slice = SegmentSlice(segment(10, 20), 0, 100, 0, 1000)
+    assert segment_slice.whole
+    assert not segment_slice._replace(start_offset=11).whole
+    assert not segment_slice._replace(end_offset=19).whole
+    assert not segment_slice._replace(start_position=1).whole
+    assert segment_slice._replace(start_offset=15).estimated_bytes == 500
 
 
 def test_the_first_records_are_those_of_the_first_offsets_where_each_offset_is_a_record() -> None:
@@ -129,9 +129,9 @@ def test_the_first_records_are_those_of_the_first_offsets_where_each_offset_is_a
     for partition in range(3):
         topic.append([{"value": b"%d" % number, "timestamp": number} for number in range(10)], partition=partition)
 
-    def first(limit: int, **asked: int) -> tuple[list[tuple[int, int]], bool]:
-        slices, exact = first_offsets(topic.scan(**asked).slices, limit)
-        return [piece.span for piece in slices], exact
+    def first(limit: int, **options: int) -> tuple[list[tuple[int, int]], bool]:
+        slices, exact = first_offsets(topic.scan(**options).slices, limit)
+        return [part.span for part in slices], exact
 
     assert first(14) == ([(0, 10), (0, 4)], True)
     assert first(3, start=8) == ([(8, 10), (8, 9)], True)

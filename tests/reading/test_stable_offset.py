@@ -9,7 +9,7 @@ from typing import Any
 
 import golden
 import pytest
-from adopted import adopt, adopt_golden, forget_facts, with_indexes
+from adopted import adopt, adopt_golden, forget_fields, with_indexes
 from compacting import CompactedTopic
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,8 +31,8 @@ def stable_and_requests(topic: Topic, state: PartitionState | None = None) -> tu
     """The last stable offset of partition 0, and what it cost."""
     counters = topic.storage.counters
     counters.gets = counters.bytes_read = 0
-    found = last_stable_offset(topic.reader, state or topic.snapshot.partitions[0])
-    return found, counters.gets + counters.bytes_read
+    stable_offset = last_stable_offset(topic.reader, state or topic.snapshot.partitions[0])
+    return stable_offset, counters.gets + counters.bytes_read
 
 
 def by_reading(topic: Topic) -> int:
@@ -44,7 +44,7 @@ def by_reading(topic: Topic) -> int:
 
 
 def unstable_offsets(topic: Topic) -> list[int]:
-    return [one.first_unstable_offset for one in topic.snapshot.partitions[0].segments if one.has_transactions]
+    return [info.first_unstable_offset for info in topic.snapshot.partitions[0].segments if info.has_transactions]
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -55,22 +55,22 @@ def test_it_is_known_of_what_a_broker_wrote_without_a_request(memory_url: Any, n
 
 def test_what_is_appended_does_not_hide_a_transaction_that_was_open(memory_url: Any) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
-    before = by_reading(topic)
-    assert before < topic.end_offsets()[0]
+    old_offsets = by_reading(topic)
+    assert old_offsets < topic.end_offsets()[0]
     topic.append([{"value": b"v"}] * 10)
-    assert stable_and_requests(topic) == (before, 0)
+    assert stable_and_requests(topic) == (old_offsets, 0)
 
 
 def test_where_nobody_has_looked_the_segments_are_read_and_a_rebuild_looks(memory_url: Any) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
-    known = unstable_offsets(topic)
-    forget_facts(topic)
+    offsets = unstable_offsets(topic)
+    forget_fields(topic)
     assert set(unstable_offsets(topic)) == {NOT_LOOKED}
-    found, cost = stable_and_requests(topic)
+    stable_offset, cost = stable_and_requests(topic)
     assert cost > 0
     topic.rebuild_indexes()
-    assert unstable_offsets(topic) == known
-    assert stable_and_requests(topic) == (found, 0)
+    assert unstable_offsets(topic) == offsets
+    assert stable_and_requests(topic) == (stable_offset, 0)
 
 
 #: Steps of producers 1 to 3, and the end of a segment.
@@ -83,22 +83,22 @@ STEPS = st.one_of(
 
 def written(log: CompactedTopic, steps: list[tuple[str, int]]) -> int:
     """Take the steps that make sense; where the first transaction begins that is open then, or the end."""
-    producers, opened = Producers(log), dict[int, int]()
+    producers, open_transactions = Producers(log), dict[int, int]()
     for key, (step, producer) in enumerate(steps):
         if step == "send":
-            opened.setdefault(producer, producers.next_offset)
+            open_transactions.setdefault(producer, producers.next_offset)
             producers.send(producer, key % 4)
         elif step == "plain":
             producers.plain(key % 4)
         elif step == "roll":
             if producers.segment_bytes:
                 producers.roll()
-        elif producer in opened:
-            del opened[producer]
+        elif producer in open_transactions:
+            del open_transactions[producer]
             getattr(producers, step)(producer)
     if producers.segment_bytes:
         producers.roll()
-    return min(opened.values(), default=producers.next_offset)
+    return min(open_transactions.values(), default=producers.next_offset)
 
 
 @examples(12)
@@ -134,8 +134,8 @@ def test_an_emptied_batch_whose_marker_is_gone_holds_nothing_back(tmp_path: Path
     log = emptied + batch([record(0)], base_offset=3)
     topic = adopt(f"{tmp_path}/log", [(0, with_indexes(log, 0))], 4)
     assert by_reading(topic) == 4
-    (found,) = transactions_of(topic.reader, topic.snapshot.partitions[0])
-    assert (found.aborted, found.first_unstable_offset) == ([], NO_OFFSET)
+    (transaction,) = transactions_of(topic.reader, topic.snapshot.partitions[0])
+    assert (transaction.aborted, transaction.first_unstable_offset) == ([], NO_OFFSET)
 
 
 def test_the_segments_of_a_compaction_say_it_too(tmp_path: Path) -> None:
@@ -144,10 +144,10 @@ def test_the_segments_of_a_compaction_say_it_too(tmp_path: Path) -> None:
     producers.send(1, 1, 2).plain(3).roll()
     producers.send(2, 1).commit(1).commit(2).roll()
     producers.send(1, 5).roll()
-    assert [one.first_unstable_offset for one in log.segments()] == [0, NO_OFFSET, 6]
+    assert [info.first_unstable_offset for info in log.segments()] == [0, NO_OFFSET, 6]
     log.compact()
     assert log.segments()[0].compacted
-    assert [one.first_unstable_offset for one in log.segments()] == [NO_OFFSET, 6]
+    assert [info.first_unstable_offset for info in log.segments()] == [NO_OFFSET, 6]
     assert stable_and_requests(log.topic()) == (6, 0)
 
 
@@ -156,24 +156,24 @@ def test_what_was_open_at_the_end_of_a_rewritten_segment_is_decided(tmp_path: Pa
     producers = Producers(log)
     producers.send(1, 1, 2).roll()
     producers.commit(1).plain(1).roll()
-    assert [one.first_unstable_offset for one in log.segments()] == [0, NO_OFFSET]
+    assert [info.first_unstable_offset for info in log.segments()] == [0, NO_OFFSET]
     log.compact()
     first = log.segments()[0]
     assert (first.compacted, first.has_transactions, first.first_unstable_offset) == (True, True, NO_OFFSET)
 
 
-def segment(base_offset: int, **facts: Any) -> SegmentInfo:
+def segment(base_offset: int, **fields: Any) -> SegmentInfo:
     like = {"stored_base_offset": 0, "record_count": 10, "log_bytes": 9, "created_ms": 0, "crc32c": 0}
     sizes = dict.fromkeys(["offset_index_bytes", "time_index_bytes", "txn_index_bytes"], 0)
     times = dict.fromkeys(["first_timestamp", "max_timestamp", "offset_of_max_timestamp"], -1)
     ends = {"base_offset": base_offset, "next_offset": base_offset + 10, "stem": f"{base_offset:020d}"}
-    return SegmentInfo(**{"partition": 0, "compression": "none", **like, **sizes, **times, **ends, **facts})
+    return SegmentInfo(**{"partition": 0, "compression": "none", **like, **sizes, **times, **ends, **fields})
 
 
 def test_what_is_open_below_the_log_start_is_open_from_there(memory_url: Any) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
-    opened = segment(10, has_transactions=True, first_unstable_offset=3)
-    table = type(topic.snapshot.partitions[0].segments).of([opened, segment(20)])
+    open_segment = segment(10, has_transactions=True, first_unstable_offset=3)
+    table = type(topic.snapshot.partitions[0].segments).of([open_segment, segment(20)])
     state = dataclasses.replace(
         topic.snapshot.partitions[0], segments=table, log_start_offset=12, log_end_offset=30, first_dirty_offset=0
     )
@@ -187,7 +187,7 @@ def test_a_transaction_whose_end_marker_was_compacted_away_is_not_open(tmp_path:
     producers.send(1, 1).roll()
     producers.send(2, 9).commit(2).roll()
     producers.commit(1).plain(1).roll()
-    assert [one.first_unstable_offset for one in log.segments()] == [0, 0, NO_OFFSET]
+    assert [info.first_unstable_offset for info in log.segments()] == [0, 0, NO_OFFSET]
     for _ in range(4):
         log.append((b"x", b"y"))
         log.compact()
@@ -195,5 +195,5 @@ def test_a_transaction_whose_end_marker_was_compacted_away_is_not_open(tmp_path:
         topic = log.topic()
         assert by_reading(topic) == topic.end_offsets()[0]
         assert stable_and_requests(topic)[0] == topic.end_offsets()[0]
-    left = [one for one in log.segments() if one.has_transactions]
-    assert [(one.base_offset, one.first_unstable_offset) for one in left] == [(1, 0)]
+    transactional = [info for info in log.segments() if info.has_transactions]
+    assert [(info.base_offset, info.first_unstable_offset) for info in transactional] == [(1, 0)]

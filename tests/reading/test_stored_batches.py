@@ -27,7 +27,7 @@ from distlog.core.segments.chunks import StoredBatches
 pytestmark = pytest.mark.skipif(not COMPILED, reason="headers are found by compiled code")
 
 
-def in_place(folder: Path) -> Topic:
+def with_direct_appends(folder: Path) -> Topic:
     """An active segment, large enough for its index to be asked, with batches of 70 bytes to 120 KB."""
     process, sizes = Process(new_topic(folder / "events")), random.Random(1)
     for number in range(60):
@@ -37,7 +37,7 @@ def in_place(folder: Path) -> Topic:
 
 
 LOGS: dict[str, Callable[[Path], Topic]] = {
-    "active": in_place,
+    "active": with_direct_appends,
     **{
         name: lambda folder, name=name: adopt_golden(str(folder / "t"), golden.partitions()[name])  # type: ignore[misc]
         for name in ("cleaned.compact-none-0", "cleaned.compact-txn-0", "first.deleted-records-0")
@@ -67,14 +67,14 @@ def with_batches(folder: Path, count: int) -> tuple[Topic, StoredBatches]:
 @pytest.mark.parametrize("kind", LOGS)
 def test_the_batches_are_those_of_a_fetch(tmp_path: Path, kind: str) -> None:
     topic = LOGS[kind](tmp_path)
-    state, found = state_of(topic), 0
+    state, batch_count = state_of(topic), 0
     ends = {state.log_end_offset, (state.log_start_offset + state.log_end_offset) // 2}
     for offset in range(state.log_start_offset, state.log_end_offset):
         for size in (1, 100_000):
-            for end_offset in (each for each in ends if each > offset):
+            for end_offset in (end for end in ends if end > offset):
                 batches = stored(topic, offset, end_offset, size)
                 if batches is not None:
-                    found += 1
+                    batch_count += 1
                     fetched = topic.read(0, offset, size)
                     if end_offset == state.log_end_offset:
                         assert bytes(batches) == bytes(fetched)
@@ -82,7 +82,7 @@ def test_the_batches_are_those_of_a_fetch(tmp_path: Path, kind: str) -> None:
                     else:
                         assert bytes(fetched).startswith(bytes(batches))
                         assert offset < batches.next_offset
-    assert found
+    assert batch_count
 
 
 def test_batches_at_other_offsets_or_times_than_in_the_file_are_not_given(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_log_that_ends_within_a_batch_is_left_to_the_fetch(tmp_path: Path) -> 
 
 
 def test_an_index_that_leads_behind_the_batches_is_not_followed(tmp_path: Path) -> None:
-    topic = in_place(tmp_path)
+    topic = with_direct_appends(tmp_path)
     (index,) = (tmp_path / "events").glob("*/*.index")
     entries = np.frombuffer(index.read_bytes(), OFFSET_ENTRY).copy()
     entries["position"][:-1] = entries["position"][1:]
@@ -136,24 +136,24 @@ def test_an_index_that_leads_behind_the_batches_is_not_followed(tmp_path: Path) 
 
 
 def test_a_socket_gets_what_it_takes_and_later_the_rest(tmp_path: Path) -> None:
-    topic = in_place(tmp_path)
+    topic = with_direct_appends(tmp_path)
     batches = stored(topic, 0, state_of(topic).log_end_offset, 1 << 20)
     assert batches is not None
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        taken, rest, calls = bytearray(), batches, 0
-        while len(rest):
-            count = rest.send(ours.fileno())
-            rest, calls = rest[count:], calls + 1
-            while len(taken) < len(batches) - len(rest):
-                taken += theirs.recv(1 << 20)
-    assert bytes(taken) == bytes(batches)
+        received, remaining, calls = bytearray(), batches, 0
+        while len(remaining):
+            count = remaining.send(ours.fileno())
+            remaining, calls = remaining[count:], calls + 1
+            while len(received) < len(batches) - len(remaining):
+                received += theirs.recv(1 << 20)
+    assert bytes(received) == bytes(batches)
     assert calls > 1
 
 
 def test_a_log_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:
-    topic = in_place(tmp_path)
+    topic = with_direct_appends(tmp_path)
     batches = stored(topic, 0, state_of(topic).log_end_offset, 1 << 20)
     assert batches is not None
     os.truncate(topic.storage.local_path(batches.name), batches.begin + 1000)

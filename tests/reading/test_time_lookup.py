@@ -95,8 +95,8 @@ def test_any_times_are_found_as_by_looking_at_every_record(
     config = {"batch.bytes": str(batch_bytes), "internal.segment.bytes": "900", "index.interval.bytes": "100"}
     url = f"memory://{tmp_path_factory.mktemp('times').name}/t"
     topic = distlog.create(url, config=config)
-    for each in appends:
-        topic.append([{"value": b"v", "timestamp": time} for time in each])
+    for append in appends:
+        topic.append([{"value": b"v", "timestamp": time} for time in append])
     _delete_below(topic, data.draw(st.integers(0, topic.end_offsets()[0])))
     expected = rows(topic.scan().to_table())
     for time in range(14):
@@ -113,8 +113,8 @@ def test_what_a_broker_wrote_is_found_by_its_times(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     topic = adopt_golden(memory_url.url, GOLDEN[name])
     expected = GOLDEN[name].records()
-    known = sorted({row["timestamp"] for row in expected if row["timestamp"] is not None})
-    for time in {*known[:: max(1, len(known) // 10)], *(time + 1 for time in known[:: max(1, len(known) // 10)])}:
+    times = sorted({row["timestamp"] for row in expected if row["timestamp"] is not None})
+    for time in {*times[:: max(1, len(times) // 10)], *(time + 1 for time in times[:: max(1, len(times) // 10)])}:
         if time >= 0:
             assert lookup(topic, time) == first_at_or_after(expected, time)
     assert lookup(topic, MAX_TIMESTAMP) == largest(expected)
@@ -151,8 +151,8 @@ def test_a_changed_header_does_not_hide_a_record(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 60))
     data = log.file().read_bytes()
     largest_timestamp = range(35, 43)
-    for at in largest_timestamp:
-        log.file().write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    for position in largest_timestamp:
+        log.file().write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
         with pytest.raises(distlog.CorruptRecordError, match="position=0"):
             lookup(log.topic, START + 30)
 

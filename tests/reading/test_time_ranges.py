@@ -81,7 +81,7 @@ RECORDS = st.lists(
 STEPS = st.lists(RECORDS | st.just("compact") | st.integers(0, 20), min_size=1, max_size=6)
 
 
-def made(url: str, steps: list[Any], policy: str, codec: str, segment_bytes: int) -> Topic:
+def topic_of(url: str, steps: list[Any], policy: str, codec: str, segment_bytes: int) -> Topic:
     config = {**TINY, "cleanup.policy": policy, "compression.type": codec, "min.cleanable.dirty.ratio": 0}
     topic = distlog.create(url, 2, {**config, "internal.segment.bytes": segment_bytes, "index.interval.bytes": 60})
     for step in steps:
@@ -111,12 +111,12 @@ def by_command_line(topic: Topic, start: int | None, end: int | None, limit: int
     return [row for batch in batches for row in stored(pa.Table.from_batches([batch]))]
 
 
-def in_groups(topic: Topic, found: Scan, target_bytes: int) -> Rows:
+def in_groups(topic: Topic, scan: Scan, target_bytes: int) -> Rows:
     """What tasks read that get some slices each, pickled."""
-    groups = pickle.loads(pickle.dumps(split_by_bytes(found.slices, target_bytes)))
-    scans = [Scan(topic.reader, group, COLUMNS, found.isolation) for group in groups]
-    assert sum(each.count() for each in scans) == found.count()
-    return [row for each in scans for row in stored(each.to_table())]
+    groups = pickle.loads(pickle.dumps(split_by_bytes(scan.slices, target_bytes)))
+    scans = [Scan(topic.reader, group, COLUMNS, scan.isolation) for group in groups]
+    assert sum(part.count() for part in scans) == scan.count()
+    return [row for part in scans for row in stored(part.to_table())]
 
 
 @pytest.mark.long
@@ -146,16 +146,16 @@ def test_any_range_of_times_of_any_history_is_what_a_model_says(
     target_bytes: int,
 ) -> None:
     url = f"memory://{tmp_path_factory.mktemp('ranges').name}/t"
-    topic = made(url, steps, policy, codec, segment_bytes)
+    topic = topic_of(url, steps, policy, codec, segment_bytes)
     every = stored(topic.scan().to_table())
     expected = of_times(every, start, end)
-    found = topic.scan(start_time=start, end_time=end)
-    assert stored(found.to_table()) == expected
-    assert found.count() == len(expected)
+    scan = topic.scan(start_time=start, end_time=end)
+    assert stored(scan.to_table()) == expected
+    assert scan.count() == len(expected)
     values = topic.scan(start_time=start, end_time=end, columns=["value"])
     assert values.to_table().to_pydict() == {"value": [row["value"] for row in expected]}
     assert topic.scan(start_time=start, end_time=end, columns=[]).count() == len(expected)
-    assert in_groups(topic, found, target_bytes) == expected
+    assert in_groups(topic, scan, target_bytes) == expected
     assert by_command_line(topic, start, end, None) == expected
     assert by_command_line(topic, start, end, limit) == expected[:limit]
     later = topic.scan([0], start=offset, end_time=end, out_of_range="latest")
@@ -169,15 +169,15 @@ def adopted_urls(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], st
     """Where a topic is whose files a broker wrote, made when it is first asked for."""
 
     @cache
-    def made(name: str) -> tuple[str, dict[str, Any]]:
+    def adopt_log(name: str) -> tuple[str, dict[str, Any]]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("files")))
             return adopt_golden(f"memory://{uuid.uuid4().hex}", GOLDEN[name]).url, memory_files.held()
 
     def url(name: str) -> str:
-        found, files = made(name)
+        adopted, files = adopt_log(name)
         memory_files.hold(files)
-        return found
+        return adopted
 
     return url
 
@@ -191,15 +191,15 @@ def test_what_a_broker_wrote_is_read_by_its_times(adopted_urls: Callable[[str], 
     for isolation in ("read_uncommitted", "read_committed"):
         every = topic.scan(isolation=isolation).to_table()
         times = every["timestamp"].cast("int64").to_numpy()
-        known = times[times >= 0].tolist() or [5]
+        known_times = times[times >= 0].tolist() or [5]
         for _ in range(FACTOR):
-            low, high = sorted(chance.choices(known, k=2))
+            low, high = sorted(chance.choices(known_times, k=2))
             for start, end in ((low, high), (low, high + 1), (low, None), (None, high)):
-                found = topic.scan(start_time=start, end_time=end, isolation=isolation)
+                scan = topic.scan(start_time=start, end_time=end, isolation=isolation)
                 # a row without a time has -1
                 expected = every.filter((times >= (start or 0)) & (times < (2**63 - 1 if end is None else end)))
-                assert found.to_table().equals(expected)
-                assert found.count() == expected.num_rows
+                assert scan.to_table().equals(expected)
+                assert scan.count() == expected.num_rows
 
 
 def test_the_start_is_in_the_end_is_out_and_nothing_is_between_turned_bounds(memory_url: Any) -> None:
@@ -273,12 +273,12 @@ def test_a_day_out_of_a_hundred_segments_touches_one(hundred_days: Topic) -> Non
     assert len(hundred_days.snapshot.partitions[0].segments) == 100
     counters = hundred_days.storage.counters
     counters.gets = counters.bytes_read = 0
-    found = hundred_days.scan(start_time=OCTOBER + 50 * DAY, end_time=OCTOBER + 51 * DAY)
-    (piece,) = found.slices
-    assert found.count() == 24
+    scan = hundred_days.scan(start_time=OCTOBER + 50 * DAY, end_time=OCTOBER + 51 * DAY)
+    (part,) = scan.slices
+    assert scan.count() == 24
     assert counters.gets == 0
-    assert found.to_table().num_rows == 24
-    assert (counters.gets, counters.bytes_read) == (1, piece.segment.log_bytes)
+    assert scan.to_table().num_rows == 24
+    assert (counters.gets, counters.bytes_read) == (1, part.segment.log_bytes)
     half_days = hundred_days.scan(start_time=OCTOBER + 50 * DAY + DAY // 2, end_time=OCTOBER + 53 * DAY + DAY // 2)
     counters.gets = 0
     assert half_days.count() == 72
@@ -302,13 +302,13 @@ def test_a_large_segment_is_read_from_where_its_time_index_says(
     (info,) = topic.snapshot.partitions[0].segments
     counters = topic.storage.counters
     counters.bytes_read = 0
-    found = topic.scan(start_time=550_000)
-    assert 50_000 < found.slices[0].start_offset <= times.index(next(time for time in times if time >= 550_000))
-    assert found.count() == sum(time >= 550_000 for time in times)
+    scan = topic.scan(start_time=550_000)
+    assert 50_000 < scan.slices[0].start_offset <= times.index(next(time for time in times if time >= 550_000))
+    assert scan.count() == sum(time >= 550_000 for time in times)
     assert counters.bytes_read < info.log_bytes // 5
     counters.bytes_read = 0
     assert topic.scan(start_time=550_000, end_time=550_100).count() == sum(
-        550_000 <= each < 550_100 for each in times
+        550_000 <= record_time < 550_100 for record_time in times
     )
     assert counters.bytes_read < info.log_bytes // 5
 
@@ -324,7 +324,7 @@ def rows_of(topic: Topic, start: int) -> int:
         lambda data: data[:-1],
         lambda data: data[:8] + (2**31 - 1).to_bytes(4, "big") + data[12:],
         # every entry says that nothing is as late as it is up to the last record
-        lambda data: b"".join(data[at : at + 8] + data[-4:] for at in range(0, len(data), 12)),
+        lambda data: b"".join(data[number : number + 8] + data[-4:] for number in range(0, len(data), 12)),
     ],
 )
 def test_a_wrong_time_index_costs_time_and_a_warning_but_no_record(

@@ -36,10 +36,10 @@ def test_a_log_says_what_its_writer_said(
     topic.append([{"value": b"v" * 50, "timestamp": NOW + number * 7 % 101} for number in range(3000)])
     (written,) = topic.snapshot.partitions[0].segments
     name = topic.reader.name(written)
-    found, files = described(storage.read(name))
+    description, files = described(storage.read(name))
     same = {"stem": written.stem, "created_ms": written.created_ms, "first_unstable_offset": -1}
-    assert found.first_unstable_offset == NOT_LOOKED
-    assert dataclasses.replace(found, **same) == written
+    assert description.first_unstable_offset == NOT_LOOKED
+    assert dataclasses.replace(description, **same) == written
     for suffix, data in files.items():
         assert data
         assert data == storage.read(topic.reader.name(written, suffix))
@@ -58,27 +58,31 @@ def test_a_brokers_log_says_what_a_consumer_read(partition: GoldenPartition) -> 
     records = partition.records()
     for log in partition.logs:
         base = int(log.stem)
-        found, _ = described(log.read_bytes(), base)
-        own = [each for each in records if base <= each["offset"] < found.next_offset]
-        times = [each["timestamp"] for each in own]
-        assert (found.base_offset, found.stored_base_offset, found.shift) == (base, base, 0)
-        assert (found.record_count, found.log_bytes) == (len(own), log.stat().st_size)
-        assert (found.first_timestamp, found.min_timestamp, found.max_timestamp) == (times[0], min(times), max(times))
-        newest = next((each["offset"] for each in own if each["timestamp"] == max(times) >= 0), -1)
-        assert found.offset_of_max_timestamp == newest
-        assert found.has_transactions == ("txn" in partition.name)
-        found.check()
+        description, _ = described(log.read_bytes(), base)
+        own_records = [record for record in records if base <= record["offset"] < description.next_offset]
+        times = [record["timestamp"] for record in own_records]
+        assert (description.base_offset, description.stored_base_offset, description.shift) == (base, base, 0)
+        assert (description.record_count, description.log_bytes) == (len(own_records), log.stat().st_size)
+        assert (description.first_timestamp, description.min_timestamp, description.max_timestamp) == (
+            times[0],
+            min(times),
+            max(times),
+        )
+        newest = next((record["offset"] for record in own_records if record["timestamp"] == max(times) >= 0), -1)
+        assert description.offset_of_max_timestamp == newest
+        assert description.has_transactions == ("txn" in partition.name)
+        description.check()
 
 
 @pytest.mark.parametrize("cut", [1, 11, 12, 60, 100])
 def test_a_log_ends_before_a_batch_that_is_not_whole(cut: int) -> None:
     log = LOGS["first.compact-none-0"].logs[0].read_bytes()
-    whole, _ = described(log)
+    full, _ = described(log)
     torn, _ = described(log + log[:cut])
-    assert torn == whole
+    assert torn == full
 
 
-def test_a_damaged_batch_is_told_with_its_place() -> None:
+def test_a_damaged_batch_is_reported_with_its_position() -> None:
     log = bytearray(LOGS["first.compact-none-0"].logs[0].read_bytes())
     log[-1] ^= 1
     with pytest.raises(CorruptRecordError, match=r"fails its checksum.*position="):
@@ -86,9 +90,14 @@ def test_a_damaged_batch_is_told_with_its_place() -> None:
 
 
 def test_a_log_without_a_batch_has_nothing() -> None:
-    found, files = described(b"", 7)
-    assert (found.base_offset, found.next_offset, found.record_count, found.log_bytes) == (7, 7, 0, 0)
-    assert (found.max_timestamp, found.min_timestamp, found.offset_of_max_timestamp) == (-1, -1, -1)
+    description, files = described(b"", 7)
+    assert (description.base_offset, description.next_offset, description.record_count, description.log_bytes) == (
+        7,
+        7,
+        0,
+        0,
+    )
+    assert (description.max_timestamp, description.min_timestamp, description.offset_of_max_timestamp) == (-1, -1, -1)
     assert not any(files.values())
 
 
@@ -98,16 +107,16 @@ def moved(log: bytes, base_offset: int) -> bytes:
 
 
 @pytest.mark.parametrize("base_offset", [-(1 << 63), 6, 7, (1 << 31) + 7, (1 << 63) - 1])
-def test_a_batch_whose_offset_cannot_be_at_its_place_is_told_with_it(
+def test_a_misplaced_batch_is_reported_with_its_position(
     base_offset: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topic_on(Storage(str(tmp_path)), 1)
     topic.append([{"value": b"v"}])
     log = bytes(topic.read(0, 0).data)
-    place = rf"file=x.log position={len(log)}"
+    details = rf"file=x.log position={len(log)}"
     for part_bytes in (4 << 20, len(log)):
         monkeypatch.setattr(module, "_PART_BYTES", part_bytes)
-        with pytest.raises(CorruptRecordError, match=place):
+        with pytest.raises(CorruptRecordError, match=details):
             described(moved(log, 7) + moved(log, base_offset), 7)
     with pytest.raises(CorruptRecordError, match=r"file=x.log position=0 offset=6"):
         described(moved(log, 6), 7)

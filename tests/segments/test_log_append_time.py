@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from append_times import DAY, check_readers, rows, seen, segment, topic_of, written_wrong
+from append_times import DAY, check_readers, records_seen, rows, segment, topic_of, written_wrong
 from commits import put_commit
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,10 +75,10 @@ def test_metadata_alone_knows_the_time_so_retention_does() -> None:
     transaction.commit()
     topic.handle = dataclasses.replace(topic.handle, clock=clock)
     topic.retention()
-    assert len(seen(topic)) == 1
+    assert len(records_seen(topic)) == 1
     clock.now_ms += DAY + 1
     topic.retention()
-    assert seen(topic) == []
+    assert records_seen(topic) == []
 
 
 def test_an_append_has_one_time_in_all_of_its_segments_and_batches() -> None:
@@ -110,7 +110,7 @@ def test_no_commit_takes_a_time_back() -> None:
         [Remove(0, last.stem), Add(earlier)],
     ):
         with pytest.raises(CommitConflictError, match="appended before"):
-            put_commit(topic.log, topic.snapshot, "append", lambda _, chosen=actions: chosen)  # type: ignore[misc]
+            put_commit(topic.log, topic.snapshot, "append", lambda _, selected=actions: selected)  # type: ignore[misc]
 
 
 def test_no_segment_that_waits_for_its_time_is_stored() -> None:
@@ -179,15 +179,15 @@ def test_a_merged_segment_has_the_times_of_its_parts_in_its_batches() -> None:
     clock = Clock(NOW)
     topic = topic_of(clock)
     late_appends(topic, clock, 8)
-    before = check_readers(topic)
+    old_reads = check_readers(topic)
     topic.compact()
     (merged,) = topic.snapshot.partitions[0].segments
     assert merged.append_time_ms == -1
-    assert check_readers(topic) == before
+    assert check_readers(topic) == old_reads
     data = topic.storage.read(topic.reader.name(merged))
     headers = read_headers(data)
     check_crcs(data, headers)
-    assert headers["max_timestamp"].tolist() == sorted({time for _, time, _ in before})
+    assert headers["max_timestamp"].tolist() == sorted({time for _, time, _ in old_reads})
     assert topic.verify().ok
 
 
@@ -200,14 +200,14 @@ def test_compacted_segments_have_the_times_of_their_parts_in_their_batches(codec
             # the first loses a record, the second loses nothing, and so is copied as it is
             transaction.append(rows(f"a{number}", f"{number} stays") if number % 2 else rows(f"{number} stays"))
             clock.now_ms += 1000
-    before = check_readers(topic)
+    old_reads = check_readers(topic)
     topic.compact()
     after = check_readers(topic)
-    assert set(after) < set(before)
+    assert set(after) < set(old_reads)
     assert [value for _, _, value in after if b"stays" in value] == [
-        value for _, _, value in before if b"stays" in value
+        value for _, _, value in old_reads if b"stays" in value
     ]
-    assert {each.append_time_ms for each in topic.snapshot.partitions[0].segments} == {-1}
+    assert {info.append_time_ms for info in topic.snapshot.partitions[0].segments} == {-1}
     assert topic.verify().ok
 
 
@@ -215,10 +215,10 @@ def test_a_compaction_that_changes_nothing_keeps_the_segment_and_its_time() -> N
     clock = Clock(NOW)
     topic = topic_of(clock, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     late_appends(topic, clock, 1)
-    before = check_readers(topic)
+    old_reads = check_readers(topic)
     topic.compact()
     assert segment(topic).append_time_ms == NOW + 1000
-    assert check_readers(topic) == before
+    assert check_readers(topic) == old_reads
 
 
 def test_rebuilt_indexes_are_those_that_were_written(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_rebuilt_indexes_are_those_that_were_written(tmp_path: Path) -> None:
         for number in range(20):
             transaction.append(rows(f"{number}"))
         clock.now_ms += 5000
-    before = check_readers(topic)
+    old_reads = check_readers(topic)
     assert topic.verify().ok
     assert topic.rebuild_indexes().rebuilt == ()
     paths = [tmp_path / "clicks" / topic.reader.name(segment(topic), suffix) for suffix in (".index", ".timeindex")]
@@ -238,7 +238,7 @@ def test_rebuilt_indexes_are_those_that_were_written(tmp_path: Path) -> None:
     topic.rebuild_indexes()
     assert [path.read_bytes() for path in paths] == written
     assert segment(topic).append_time_ms == NOW + 5000
-    assert check_readers(topic) == before
+    assert check_readers(topic) == old_reads
     assert topic.verify().ok
 
 
@@ -263,11 +263,11 @@ def test_a_scan_by_time_begins_where_the_commit_says() -> None:
     clock = Clock(NOW)
     topic = topic_of(clock)
     late_appends(topic, clock, 4)
-    found = topic.scan(start_time=NOW + 2000, end_time=NOW + 4000, columns=["offset"]).to_table()
-    assert found["offset"].to_pylist() == [2, 3, 4, 5]
+    table = topic.scan(start_time=NOW + 2000, end_time=NOW + 4000, columns=["offset"]).to_table()
+    assert table["offset"].to_pylist() == [2, 3, 4, 5]
 
 
-def test_a_damaged_batch_is_found_before_its_time_is_written_anew(tmp_path: Path) -> None:
+def test_a_damaged_batch_is_found_before_its_time_is_rewritten(tmp_path: Path) -> None:
     clock = Clock(NOW)
     topic = topic_of(clock, str(tmp_path / "clicks"))
     late_appends(topic, clock, 2)
@@ -310,16 +310,16 @@ def test_whatever_the_order_of_encoding_and_committing_time_never_steps_back(
             if order.random() < 0.5:
                 transaction.append(rows(*(f"{order.randrange(5)} {number}" for _ in range(order.randrange(1, 4)))))
         if order.random() < 0.2:
-            before = check_readers(topic.refresh())
+            old_reads = check_readers(topic.refresh())
             topic.compact()
             after = check_readers(topic)
-            assert after == before if policy == "delete" else set(after) <= set(before)
+            assert after == old_reads if policy == "delete" else set(after) <= set(old_reads)
     for transaction in under_way:
         transaction.commit()
-    found = check_readers(topic.refresh())
+    new_reads = check_readers(topic.refresh())
     topic.rebuild_indexes(force=True)
-    assert check_readers(topic) == found
+    assert check_readers(topic) == new_reads
     topic.compact()
-    assert check_readers(topic) == found if policy == "delete" else set(check_readers(topic)) <= set(found)
+    assert check_readers(topic) == new_reads if policy == "delete" else set(check_readers(topic)) <= set(new_reads)
     report = topic.verify()
     assert report.ok, str(report)

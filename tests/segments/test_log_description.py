@@ -36,8 +36,8 @@ def model(rows: Rows, interval: int) -> tuple[list[tuple[int, int]], list[tuple[
         since += size
         position += size
     time_entries.append(newest)
-    kept = [entry for before, entry in pairwise([(-1, 0), *time_entries]) if entry[0] > before[0]]
-    return offset_entries, kept
+    entries = [entry for previous, entry in pairwise([(-1, 0), *time_entries]) if entry[0] > previous[0]]
+    return offset_entries, entries
 
 
 @given(

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from adopted import forget_facts
+from adopted import forget_fields
 from compacting import CompactedTopic
-from logs import batches_of, read, whole
+from logs import batches_of, full_slice, read
 
 import distlog
 from distlog import CorruptRecordError, Topic
@@ -58,7 +58,7 @@ WAYS: dict[str, Callable[[Topic], Any]] = {
     "record": lambda topic: list(topic.records(0, ROWS + 30, 1)),
     "last record": lambda topic: list(topic.records(0, 2 * ROWS - 1, 1)),
     "fetch": lambda topic: topic.read(0, ROWS + 30, max_bytes=1),
-    "chunks": lambda topic: read(topic, whole(segments_of(topic)[1]), step=1),
+    "chunks": lambda topic: read(topic, full_slice(segments_of(topic)[1]), step=1),
 }
 
 
@@ -117,11 +117,11 @@ def test_no_more_than_some_logs_are_remembered_and_none_by_a_copy(
 # Passes over a whole log
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_merging_does_not_make_the_log_of_another_segment_look_right(tmp_path: Any, known: bool) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_merging_does_not_make_the_log_of_another_segment_look_right(tmp_path: Any, is_known: bool) -> None:
     topic = topic_at(str(tmp_path / "t"))
-    if not known:
-        forget_facts(topic)
+    if not is_known:
+        forget_fields(topic)
     swapped(topic)
     version = topic.version
     report, _ = merge(dataclasses.replace(topic.handle, clock=lambda: NOW), topic.snapshot)
@@ -130,29 +130,29 @@ def test_merging_does_not_make_the_log_of_another_segment_look_right(tmp_path: A
     assert topic.refresh().version == version
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_compaction_does_not_either(tmp_path: Any, known: bool) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_compaction_does_not_either(tmp_path: Any, is_known: bool) -> None:
     log = CompactedTopic(str(tmp_path / "log"))
     for number in range(3):
         log.append(*((b"%d" % row, b"%d" % number) for row in range(5)))
     topic = log.topic()
-    if not known:
-        forget_facts(topic)
+    if not is_known:
+        forget_fields(topic)
     swapped(topic)
-    before = log.segments()
-    done = log.compact()
-    assert done is not None
-    assert topic.reader.name(before[1]) in (done.error or "")
-    assert log.segments() == before
+    old_segments = log.segments()
+    report = log.compact()
+    assert report is not None
+    assert topic.reader.name(old_segments[1]) in (report.error or "")
+    assert log.segments() == old_segments
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_nor_does_a_rebuild_of_its_indexes(tmp_path: Any, known: bool) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_nor_does_a_rebuild_of_its_indexes(tmp_path: Any, is_known: bool) -> None:
     topic = topic_at(str(tmp_path / "t"))
-    if not known:
-        forget_facts(topic)
+    if not is_known:
+        forget_fields(topic)
     segment = segments_of(swapped(topic))[1]
     topic.storage.delete([topic.reader.name(segment, ".index")])
-    made = rebuild_segment(topic.reader, segment, topic.config)
-    assert made.error
-    assert made.written == made.facts == {}
+    rebuilt = rebuild_segment(topic.reader, segment, topic.config)
+    assert rebuilt.error
+    assert rebuilt.written == rebuilt.facts == {}

@@ -40,7 +40,7 @@ def write(
     """The segments that records of these times become, with their logs; given by `steps`, an hour apart."""
     storage = Storage(f"memory://{uuid.uuid4().hex}")
     ids = (f"{number:032x}" for number in itertools.count())
-    made = SegmentWriter(
+    writer = SegmentWriter(
         storage,
         "t",
         0,
@@ -55,10 +55,10 @@ def write(
         part = timestamps[start : start + (steps or len(timestamps))]
         columns = {"key": pa.nulls(len(part), pa.binary()), "value": pa.array([bytes(size)] * len(part))}
         batch = pa.RecordBatch.from_pydict({"timestamp": pa.array(part, pa.int64()), **columns})
-        made.append(RecordInput.from_arrow(batch), np.arange(batch.num_rows))
+        writer.append(RecordInput.from_arrow(batch), np.arange(batch.num_rows))
         if clock:
             clock.now_ms += HOUR
-    return [(segment, storage.read(f"t-0/{segment.stem}.log")) for segment in made.close()]
+    return [(segment, storage.read(f"t-0/{segment.stem}.log")) for segment in writer.close()]
 
 
 def times(written: list[tuple[SegmentInfo, bytes]]) -> list[list[int]]:
@@ -76,23 +76,23 @@ def hours(days: float) -> list[int]:
 @pytest.mark.parametrize("batch_bytes", [100, 131_072, 1 << 20])
 def test_a_bulk_append_of_thirty_days_is_a_segment_per_day_however_large_batches_are(batch_bytes: int) -> None:
     written = write(hours(30), segment_ms=DAY, batch_bytes=batch_bytes)
-    found = times(written)
-    assert [time for segment in found for time in segment] == hours(30)
-    assert len(found) == 29  # 25 records, one an hour, span a day
-    assert {segment[-1] - segment[0] for segment in found[:-1]} == {DAY}
+    segment_times = times(written)
+    assert [time for segment in segment_times for time in segment] == hours(30)
+    assert len(segment_times) == 29  # 25 records, one an hour, span a day
+    assert {segment[-1] - segment[0] for segment in segment_times[:-1]} == {DAY}
 
 
 def test_records_without_a_time_roll_by_the_clock() -> None:
     # of values this large one step is written at once
-    found = times(write([-1] * 9000, steps=3000, size=1000, clock=Clock(NOW), segment_ms=HOUR))
-    assert len(found) == 2
+    segment_times = times(write([-1] * 9000, steps=3000, size=1000, clock=Clock(NOW), segment_ms=HOUR))
+    assert len(segment_times) == 2
 
 
 def test_jitter_cuts_at_random_from_segment_ms_by_at_most_itself() -> None:
     spans = set()
     for seed in range(20):
-        found = times(write(hours(10), segment_ms=DAY, segment_jitter_ms=10 * HOUR, seed=seed))
-        spans |= {segment[-1] - segment[0] for segment in found[:-1]}
+        segment_times = times(write(hours(10), segment_ms=DAY, segment_jitter_ms=10 * HOUR, seed=seed))
+        spans |= {segment[-1] - segment[0] for segment in segment_times[:-1]}
     assert 14 * HOUR <= min(spans) < max(spans) <= DAY
     assert len(spans) > 3
 
@@ -153,24 +153,26 @@ def kafka_rolls(batches: Any, span: int, limit: int) -> list[int]:
 @examples(80)
 def test_segments_end_by_kafkas_rule(data: list[int], span: int, batch: int, segment: int, steps: int) -> None:
     written = write(data, steps=steps, segment_ms=span, batch_bytes=batch, internal_segment_bytes=segment)
-    assert [time for each in times(written) for time in each] == data
+    assert [time for segment_times in times(written) for time in segment_times] == data
     rows, counts = [], []
     for _, log in written:
         headers = read_headers(log)
         counts.append(len(headers))
         for header in headers:
             part = log[header["position"] : header["position"] + header["size"]]
-            own = decode(part, read_headers(part), columns=["timestamp"])["timestamp"].cast("int64").to_pylist()
-            rows.append((min(own), own[0], max(own), len(part)))
+            timestamps = (
+                decode(part, read_headers(part), columns=["timestamp"])["timestamp"].cast("int64").to_pylist()
+            )
+            rows.append((min(timestamps), timestamps[0], max(timestamps), len(part)))
     assert kafka_rolls(rows, span, segment) == counts
 
 
-def test_retention_lets_go_of_a_bulk_load_in_pieces() -> None:
+def test_retention_removes_a_bulk_load_in_parts() -> None:
     clock = Clock(NOW + 30 * DAY)
     config = {"segment.ms": DAY, "retention.ms": 10 * DAY}
     topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}"), 1, config, clock)
     topic.append([{"value": b"%d" % time, "timestamp": time} for time in hours(30)])
     topic.retention()
-    kept = [int(value or b"") for value in contents(topic)[0]]
-    assert kept[-1] == hours(30)[-1]
-    assert 10 * DAY <= NOW + 30 * DAY - kept[0] <= 11 * DAY + HOUR
+    remaining = [int(value or b"") for value in contents(topic)[0]]
+    assert remaining[-1] == hours(30)[-1]
+    assert 10 * DAY <= NOW + 30 * DAY - remaining[0] <= 11 * DAY + HOUR

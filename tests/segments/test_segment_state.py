@@ -29,7 +29,7 @@ from distlog.core.storage.storage import Storage
 STEM = f"v{7:020d}-{'ab' * 16}"
 
 
-def some(**changes: int) -> SegmentState:
+def sample(**changes: int) -> SegmentState:
     """A state in which every number differs from the default."""
     numbers = dict.fromkeys(NAMES, 24) | {"base_offset": 20, "next_offset": 30, "codecs": 3, "producer_bits": 1}
     numbers |= {"flushed_offset": 25, "txn_index_bytes": 34, "position": 700}
@@ -37,7 +37,7 @@ def some(**changes: int) -> SegmentState:
 
 
 def test_a_state_is_the_same_after_it_was_bytes() -> None:
-    for state in (some(), SegmentState.new(STEM, 5, NOW), some(first_unstable_offset=-2, base_offset=0)):
+    for state in (sample(), SegmentState.new(STEM, 5, NOW), sample(first_unstable_offset=-2, base_offset=0)):
         assert len(state.pack()) == STATE_BYTES
         assert SegmentState.unpack(state.pack()) == state
         assert SegmentState.of_numbers(STEM, state.numbers()) == state
@@ -47,7 +47,7 @@ def test_a_state_is_the_same_after_it_was_bytes() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("value", [-(2**63), -3, 2**63 - 1])
 def test_a_number_that_cannot_be_is_refused(name: str, value: int) -> None:
-    data = bytearray(some().pack())
+    data = bytearray(sample().pack())
     struct.pack_into("=q", data, STATE_BYTES - 8 * (len(NAMES) - NAMES.index(name)), value)
     time_fields = {"max_timestamp", "last_time_entry", "first_timestamp", "min_timestamp", "roll_timestamp"}
     if value > 0 and name in {*time_fields, "created_ms", "flushed_ms", "record_count"}:
@@ -75,25 +75,25 @@ def test_a_number_that_cannot_be_is_refused(name: str, value: int) -> None:
     ],
 )
 def test_numbers_that_contradict_each_other_are_refused(changes: dict[str, int]) -> None:
-    SegmentState.unpack(some().pack())
+    SegmentState.unpack(sample().pack())
     with pytest.raises(ValueError, match="state"):
-        SegmentState.unpack(some(**changes).pack())
+        SegmentState.unpack(sample(**changes).pack())
 
 
 @pytest.mark.parametrize("stem", [b"../../etc/passwd", b"", b"\xff" * 56, b"0" * 21])
 def test_a_stem_that_names_no_segment_is_refused(stem: bytes) -> None:
-    data = stem.ljust(56, b"\0") + some().pack()[56:]
+    data = stem.ljust(56, b"\0") + sample().pack()[56:]
     with pytest.raises(ValueError, match="stem"):
         SegmentState.unpack(data)
 
 
 def test_bytes_that_are_too_few_are_refused() -> None:
     with pytest.raises(struct.error):
-        SegmentState.unpack(some().pack()[:-1])
+        SegmentState.unpack(sample().pack()[:-1])
 
 
 def test_the_fields_stand_where_the_kernels_look_for_them() -> None:
-    places = {name: place for place, name in enumerate(NAMES)}
+    indexes = {name: place for place, name in enumerate(NAMES)}
     for name, place in {
         "since_entry": index.SINCE_ENTRY,
         "max_timestamp": index.MAX_TIMESTAMP,
@@ -115,11 +115,11 @@ def test_the_fields_stand_where_the_kernels_look_for_them() -> None:
         "producer_bits": segment_fold.PRODUCER_BITS,
         "crc32c": segment_fold.CRC,
     }.items():
-        assert places[name] == place
+        assert indexes[name] == place
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
-def test_a_segment_in_place_is_described_as_one_that_was_written_whole(tmp_path: Path, codec: str) -> None:
+def test_an_active_segment_is_described_like_a_written_one(tmp_path: Path, codec: str) -> None:
     rows = [{"timestamp": NOW + n * 37 % 101, "key": None, "value": b"v%d" % n} for n in range(300)]
     settings = {"batch_bytes": 200, "index_interval_bytes": 500}
     storage = Storage(str(tmp_path / "whole"))
@@ -136,18 +136,18 @@ def test_a_segment_in_place_is_described_as_one_that_was_written_whole(tmp_path:
     )
     source = RecordInput.from_arrow(pa.RecordBatch.from_pylist(rows))
     writer.append(source, np.arange(len(rows)))
-    (whole,) = writer.close()
-    log = storage.read(paths.segment_file("t", 0, whole.stem, ".log"))
+    (written,) = writer.close()
+    log = storage.read(paths.segment_file("t", 0, written.stem, ".log"))
     segment = new_segment(tmp_path / "in-place", clock=lambda: NOW, **settings)
     append(segment, log)
     state = segment.seal()
-    found = state.segment_info(0)
+    segment_info = state.segment_info(0)
     # only who made the records knows which of a batch is the oldest
-    assert dataclasses.replace(found, stem=whole.stem, min_timestamp=whole.min_timestamp) == whole
+    assert dataclasses.replace(segment_info, stem=written.stem, min_timestamp=written.min_timestamp) == written
     for suffix, data in files(tmp_path / "in-place").items():
-        assert storage.read(paths.segment_file("t", 0, whole.stem, suffix)) == data
-    found.check()
-    fields.write(found)
+        assert storage.read(paths.segment_file("t", 0, written.stem, suffix)) == data
+    segment_info.check()
+    fields.write(segment_info)
 
 
 def test_who_made_the_records_tells_their_times(tmp_path: Path) -> None:
@@ -205,13 +205,13 @@ def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:
     for offset in range(6):
         append(segment, records(offset))
         assert segment.state.crc32c == crc32c(files(tmp_path)[".log"])
-    state, found = segment.seal(), files(tmp_path)
+    state, contents = segment.seal(), files(tmp_path)
     assert (state.offset_index_crc32c, state.time_index_crc32c) == (
-        crc32c(found[".index"]),
-        crc32c(found[".timeindex"]),
+        crc32c(contents[".index"]),
+        crc32c(contents[".timeindex"]),
     )
     assert state.last_time_entry == state.max_timestamp == 50
-    rows = read_headers(found[".log"])
+    rows = read_headers(contents[".log"])
     assert (state.first_batch_crc, state.last_batch_crc) == (rows["crc"][0], rows["crc"][-1])
 
 
@@ -221,7 +221,7 @@ def test_the_checksum_of_large_appends_is_that_of_the_file_too(tmp_path: Path, m
     segment, value = new_segment(tmp_path), b"v" * 9000
     for first in (0, 3):
         offsets = range(first, first + 3)
-        many = [records(at, [value]) if magic == 2 else entry(magic, at, value=value) for at in offsets]
+        many = [records(offset, [value]) if magic == 2 else entry(magic, offset, value=value) for offset in offsets]
         append(segment, *many)
         assert segment.state.crc32c == crc32c(files(tmp_path)[".log"])
 

@@ -23,7 +23,7 @@ from distlog.core.format.record_encoder import RecordEncoder, RecordInput
 from distlog.core.segments import segment_writer
 
 #: Of a batch of one record of 10 bytes: 61 of the header, 7 of the record's fields.
-ONE = 78
+RECORD_BYTES = 78
 
 
 def kafka_indexes(batches: list[Batch], interval: int) -> tuple[bytes, bytes]:
@@ -48,7 +48,7 @@ def kafka_indexes(batches: list[Batch], interval: int) -> tuple[bytes, bytes]:
     st.integers(80, 400),
     st.integers(300, 3000),
 )
-def test_files_and_facts_follow_kafkas_rules(
+def test_files_and_fields_follow_kafkas_rules(
     timestamps: list[int], interval: int, batch_bytes: int, segment_bytes: int
 ) -> None:
     config = {"index_interval_bytes": interval, "batch_bytes": batch_bytes, "internal_segment_bytes": segment_bytes}
@@ -63,45 +63,49 @@ def test_files_and_facts_follow_kafkas_rules(
         assert info.log_bytes <= segment_bytes
         assert (info.base_offset, info.stored_base_offset, info.partition) == (0, 0, 3)
         assert info.next_offset == info.record_count == batches[-1].last_offset + 1
-        own = timestamps[first : first + info.record_count]
-        newest = max(own)
-        assert (info.first_timestamp, info.min_timestamp, info.max_timestamp) == (own[0], min(own), newest)
-        assert info.offset_of_max_timestamp == (own.index(newest) if newest >= 0 else -1)
+        own_times = timestamps[first : first + info.record_count]
+        newest = max(own_times)
+        assert (info.first_timestamp, info.min_timestamp, info.max_timestamp) == (
+            own_times[0],
+            min(own_times),
+            newest,
+        )
+        assert info.offset_of_max_timestamp == (own_times.index(newest) if newest >= 0 else -1)
         assert (info.created_ms, info.compression) == (NOW, "none")
         first += info.record_count
     assert first == len(timestamps)
 
 
-def test_every_record_comes_back_in_its_place() -> None:
+def test_every_record_comes_back_at_its_position() -> None:
     timestamps = [NOW + number % 7 for number in range(500)]
     written = write(records(timestamps), batch_bytes=300, internal_segment_bytes=4000)
     decoded = [decode(log, read_headers(log)) for log in (files[".log"] for files in written.files)]
     assert [part["offset"].to_pylist() for part in decoded] == [
         list(range(info.record_count)) for info in written.segments
     ]
-    whole = pa.Table.from_batches(decoded)
-    assert whole["value"].to_pylist() == [b"%010d" % number for number in range(500)]
-    assert whole["timestamp"].cast("int64").to_pylist() == timestamps
+    table = pa.Table.from_batches(decoded)
+    assert table["value"].to_pylist() == [b"%010d" % number for number in range(500)]
+    assert table["timestamp"].cast("int64").to_pylist() == timestamps
 
 
 def test_an_interval_of_two_batches_less_a_byte_gives_kafkas_fourteen_entries() -> None:
     """LogSegmentTest: 30 appends of one size, `index.interval.bytes` twice that less one."""
-    written = write(records(list(range(30))), batch_bytes=1, index_interval_bytes=2 * ONE - 1)
+    written = write(records(list(range(30))), batch_bytes=1, index_interval_bytes=2 * RECORD_BYTES - 1)
     (files,) = written.files
     assert len(files[".index"]) == 14 * 8
-    assert struct.unpack(">ii", files[".index"][:8]) == (2, 2 * ONE)
+    assert struct.unpack(">ii", files[".index"][:8]) == (2, 2 * RECORD_BYTES)
     assert struct.unpack(">qi", files[".timeindex"][-12:]) == (29, 29)
 
 
 def test_an_entry_comes_when_more_than_the_interval_has_passed_not_as_much() -> None:
-    written = write(records(list(range(30))), batch_bytes=1, index_interval_bytes=2 * ONE)
-    assert struct.unpack(">ii", written.files[0][".index"][:8]) == (3, 3 * ONE)
+    written = write(records(list(range(30))), batch_bytes=1, index_interval_bytes=2 * RECORD_BYTES)
+    assert struct.unpack(">ii", written.files[0][".index"][:8]) == (3, 3 * RECORD_BYTES)
 
 
 def test_an_interval_of_zero_indexes_every_batch_but_the_first() -> None:
     written = write(records(list(range(5))), batch_bytes=1, index_interval_bytes=0)
     entries = np.frombuffer(written.files[0][".index"], ">i4").reshape(-1, 2)
-    assert entries.tolist() == [[number, number * ONE] for number in range(1, 5)]
+    assert entries.tolist() == [[number, number * RECORD_BYTES] for number in range(1, 5)]
 
 
 def test_an_index_without_entries_is_not_written() -> None:
@@ -117,9 +121,10 @@ def test_no_records_make_no_segment() -> None:
 
 def test_a_batch_that_just_fits_does_not_roll_and_the_next_one_does() -> None:
     sizes = [
-        info.log_bytes for info in write(records([0] * 7), batch_bytes=1, internal_segment_bytes=3 * ONE).segments
+        info.log_bytes
+        for info in write(records([0] * 7), batch_bytes=1, internal_segment_bytes=3 * RECORD_BYTES).segments
     ]
-    assert sizes == [3 * ONE, 3 * ONE, ONE]
+    assert sizes == [3 * RECORD_BYTES, 3 * RECORD_BYTES, RECORD_BYTES]
 
 
 def test_a_segment_rolls_when_an_offset_would_not_fit_into_an_int32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +135,7 @@ def test_a_segment_rolls_when_an_offset_would_not_fit_into_an_int32(monkeypatch:
 
 
 def test_each_segment_has_a_stem_of_its_own_with_the_version_it_began_at() -> None:
-    segments = write(records([0] * 4), batch_bytes=1, internal_segment_bytes=ONE).segments
+    segments = write(records([0] * 4), batch_bytes=1, internal_segment_bytes=RECORD_BYTES).segments
     assert [info.stem for info in segments] == [f"v{7:020d}-{number:032x}" for number in range(4)]
 
 
@@ -170,18 +175,18 @@ def test_a_record_that_fits_no_batch_is_refused_by_its_row(setting: str) -> None
 
 
 def test_rows_of_an_error_count_from_the_first_append() -> None:
-    made = writer(memory(), max_message_bytes=2000)
-    append(made, records([0] * 20_000, size=100))
+    segment_writer = writer(memory(), max_message_bytes=2000)
+    append(segment_writer, records([0] * 20_000, size=100))
     with pytest.raises(InvalidRecordError, match="row_of_partition=20000"):
-        append(made, records([0], value=pa.array([b"x" * 2000])))
+        append(segment_writer, records([0], value=pa.array([b"x" * 2000])))
 
 
 def test_small_appends_are_gathered_into_full_batches() -> None:
     batch = records([0] * 50_000, size=100)
-    one = write(batch)
+    single = write(batch)
     many = write(*(batch.slice(start, 10) for start in range(0, 50_000, 10)))
-    assert one.files == many.files
-    sizes = [batch.size for batch in walk(one.files[0][".log"])]
+    assert single.files == many.files
+    sizes = [batch.size for batch in walk(single.files[0][".log"])]
     assert min(sizes[:-1]) > 131_072 - 200
 
 
@@ -200,21 +205,21 @@ def test_the_same_records_give_the_same_bytes_however_they_are_cut(
         "internal_segment_bytes": segment_bytes,
         "index_interval_bytes": 1000,
     }
-    whole = write(batch, **config)
+    whole_file = write(batch, **config)
     with pytest.MonkeyPatch.context() as patch:
         encoder = partial(RecordEncoder, room=100)
         patch.setattr(segment_writer, "RecordEncoder", lambda form, **_: encoder(form, gather_bytes=gather_bytes))
         parts = [batch.slice(low, high - low) for low, high in itertools.pairwise([0, *edges, 400])]
-        assert write(*parts, **config) == whole
+        assert write(*parts, **config) == whole_file
 
 
 def test_rows_are_written_in_the_order_they_are_given_and_no_others() -> None:
-    made = writer(storage := memory())
+    segment_writer = writer(storage := memory())
     source = RecordInput.from_arrow(records(list(range(10))))
-    made.append(source, np.array([7, 2, 2]))
-    made.append(source, np.array([], np.int64))
-    made.append(source, np.array([0]))
-    (info,) = made.close()
+    segment_writer.append(source, np.array([7, 2, 2]))
+    segment_writer.append(source, np.array([], np.int64))
+    segment_writer.append(source, np.array([0]))
+    (info,) = segment_writer.close()
     log = files(storage, info)[".log"]
     assert decode(log, read_headers(log))["timestamp"].cast("int64").to_pylist() == [7, 2, 2, 0]
 
@@ -223,7 +228,7 @@ def test_a_batch_larger_than_what_is_gathered_is_filled() -> None:
     batch = records([0] * 50_000, size=100)
     parts = [batch.slice(start, 1000) for start in range(0, 50_000, 1000)]
     (files,) = write(*parts, batch_bytes=4_000_000, max_message_bytes=5_000_000).files
-    sizes = [found.size for found in walk(files[".log"])]
+    sizes = [batch_read.size for batch_read in walk(files[".log"])]
     assert len(sizes) == 2
     assert sizes[0] > 3_999_000
 
@@ -247,27 +252,27 @@ def test_appends_of_different_columns_and_types_go_together() -> None:
 
 
 def test_a_small_slice_does_not_keep_what_it_was_cut_from() -> None:
-    made = writer(memory())
+    segment_writer = writer(memory())
     gc.collect()
-    before = pa.total_allocated_bytes()
+    old_total_allocated_bytes = pa.total_allocated_bytes()
     for _ in range(10):
-        append(made, pa.concat_batches([records([0] * 10_000, size=100)] * 2).slice(17, 5))
-    assert pa.total_allocated_bytes() - before < 100_000
-    assert made.close()[0].record_count == 50
+        append(segment_writer, pa.concat_batches([records([0] * 10_000, size=100)] * 2).slice(17, 5))
+    assert pa.total_allocated_bytes() - old_total_allocated_bytes < 100_000
+    assert segment_writer.close()[0].record_count == 50
 
 
 def test_close_twice_is_close_once() -> None:
-    made = writer(memory())
-    append(made, records([1, 2]))
-    assert len(made.close()) == len(made.close()) == 1
+    segment_writer = writer(memory())
+    append(segment_writer, records([1, 2]))
+    assert len(segment_writer.close()) == len(segment_writer.close()) == 1
 
 
 def test_what_was_aborted_is_never_closed_as_if_it_were_whole() -> None:
-    made = writer(memory())
-    append(made, records([0] * 3000, size=1000))
-    made.abort()
+    segment_writer = writer(memory())
+    append(segment_writer, records([0] * 3000, size=1000))
+    segment_writer.abort()
     with pytest.raises(StorageError, match=r"aborted.*partition=3"):
-        made.close()
+        segment_writer.close()
 
 
 def test_columns_whose_memory_ends_in_the_middle_of_an_item_are_taken() -> None:

@@ -28,13 +28,13 @@ def test_a_streamed_log_has_the_same_bytes_as_a_held_one(
 
 def test_a_large_segment_is_streamed(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    made = writer(storage)
-    append(made, records([0] * 3000, size=1000))
+    segment_writer = writer(storage)
+    append(segment_writer, records([0] * 3000, size=1000))
     assert storage.counters.bytes_written == 0
-    append(made, records([0] * 3000, size=1000))
+    append(segment_writer, records([0] * 3000, size=1000))
     # what was given last may still be on its way
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) > 2_000_000
-    made.abort()
+    segment_writer.abort()
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
 
 
@@ -43,23 +43,23 @@ class LatestWriter(ObjectWriter):
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
-        self._data, self._given = b"", memoryview(b"")
+        self._data, self._data_given = b"", memoryview(b"")
 
     def write(self, data: Any) -> None:
         self.write_behind(bytes(data))
 
     def write_behind(self, data: Any) -> None:
-        self._look()
-        self._given = memoryview(data)
+        self._drain()
+        self._data_given = memoryview(data)
 
-    def _look(self) -> None:
+    def _drain(self) -> None:
         for block in [new_pages(BLOCK_BYTES) for _ in range(20)]:
             block[:] = 0
-        self._data += self._given
-        self._given = memoryview(b"")
+        self._data += self._data_given
+        self._data_given = memoryview(b"")
 
     def close(self) -> None:
-        self._look()
+        self._drain()
         self._storage.put(self._name, self._data)
 
     def abort(self) -> None:

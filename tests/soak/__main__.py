@@ -80,7 +80,7 @@ class Outcome:
     tally: Tally = field(default_factory=Tally)
     minutes: float = 0.0
     runs: int = 0
-    found: str = ""
+    problem: str = ""
     is_cut: bool = False
 
 
@@ -91,30 +91,30 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the page to this file too")
-    chosen = parser.parse_args()
-    names = chosen.campaigns or list(CAMPAIGNS)
+    options = parser.parse_args()
+    names = options.campaigns or list(CAMPAIGNS)
     if unknown := sorted(set(names) - set(CAMPAIGNS)):
         parser.error(f"no campaign {unknown[0]}; there are {', '.join(CAMPAIGNS)}")
-    if chosen.report is not None and not chosen.report.absolute().parent.is_dir():
-        parser.error(f"there is no folder for {chosen.report}")
+    if options.report is not None and not options.report.absolute().parent.is_dir():
+        parser.error(f"there is no folder for {options.report}")
     began = datetime.now(timezone.utc)
-    outcomes = run({name: CAMPAIGNS[name] for name in names}, chosen.minutes, chosen.seed)
-    text = page(outcomes, began, chosen.seed)
+    outcomes = run({name: CAMPAIGNS[name] for name in names}, options.minutes, options.seed)
+    text = page(outcomes, began, options.seed)
     print(text, end="")
-    if chosen.report is not None:
-        chosen.report.write_text(text, encoding="utf-8")
-    return int(any(each.found for each in outcomes.values()))
+    if options.report is not None:
+        options.report.write_text(text, encoding="utf-8")
+    return int(any(outcome.problem for outcome in outcomes.values()))
 
 
 def run(campaigns: Mapping[str, Callable[[Path, int], Tally]], minutes: float, seed: int) -> dict[str, Outcome]:
     """The outcomes of the campaigns: each in turn, once or until the time is over, or until one finds something."""
     end, outcomes = time.monotonic() + 60 * minutes, {name: Outcome() for name in campaigns}
-    while not any(each.runs for each in outcomes.values()) or time.monotonic() < end:
+    while not any(entry.runs for entry in outcomes.values()) or time.monotonic() < end:
         for name, campaign in campaigns.items():
             outcome, begin = outcomes[name], time.monotonic()
             folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
             try:
-                outcome.tally.take(campaign(folder, seed))
+                outcome.tally.add(campaign(folder, seed))
             except KeyboardInterrupt:
                 print(f"{name}, seed {seed}: interrupted, what is left is in {folder}", file=sys.stderr)
                 outcome.is_cut = True
@@ -123,8 +123,8 @@ def run(campaigns: Mapping[str, Callable[[Path, int], Tally]], minutes: float, s
                 if not isinstance(error, AssertionError):
                     traceback.print_exc()
                 print(f"{name}, seed {seed}, what is left is in {folder}: {error}", file=sys.stderr)
-                what = "" if isinstance(error, AssertionError) else f"the campaign failed, {type(error).__name__}: "
-                outcome.found = f"seed {seed}: {what}{error}"
+                prefix = "" if isinstance(error, AssertionError) else f"the campaign failed, {type(error).__name__}: "
+                outcome.problem = f"seed {seed}: {prefix}{error}"
                 return outcomes
             finally:
                 outcome.runs += 1
@@ -142,9 +142,9 @@ _LONGEST = 300
 
 def page(outcomes: Mapping[str, Outcome], began: datetime, seed: int) -> str:
     """The page in Markdown: a table with a row per campaign."""
-    wrong = sum(bool(each.found) for each in outcomes.values())
+    wrong = sum(bool(outcome.problem) for outcome in outcomes.values())
     verdict = "**A promise was broken.**" if wrong else "No promise was found broken."
-    minutes = sum(each.minutes for each in outcomes.values())
+    minutes = sum(outcome.minutes for outcome in outcomes.values())
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     head = [
         f"# Crash campaigns of distlog {VERSION}",
@@ -154,27 +154,29 @@ def page(outcomes: Mapping[str, Outcome], began: datetime, seed: int) -> str:
         "| campaign | runs | minutes | kills | faults | records | all counts | found |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    return "\n".join([*head, *(_row(name, each) for name, each in outcomes.items()), ""])
+    return "\n".join([*head, *(_row(name, outcome) for name, outcome in outcomes.items()), ""])
 
 
 def _row(name: str, outcome: Outcome) -> str:
     tally = outcome.tally
-    kills = sum(count for each, count in tally.items() if each in _KILLS or each.startswith("kills of "))
+    kills = sum(count for fault, count in tally.items() if fault in _KILLS or fault.startswith("kills of "))
     rate = f" ({kills / outcome.minutes:.0f} a minute)" if kills else ""
-    records = max((count for each, count in tally.items() if each.startswith("records")), default=0)
-    is_run = bool(tally or outcome.found)
-    found = " ".join(outcome.found.split()).replace("|", "\\|")[:_LONGEST] or "nothing" if is_run else "was not run"
+    records = max((count for fault, count in tally.items() if fault.startswith("records")), default=0)
+    is_run = bool(tally or outcome.problem)
+    problem = (
+        " ".join(outcome.problem.split()).replace("|", "\\|")[:_LONGEST] or "nothing" if is_run else "was not run"
+    )
     if outcome.is_cut:
-        found += ", the last run was interrupted"
+        problem += ", the last run was interrupted"
     cells = [
         name,
         str(outcome.runs if is_run else 0),
         f"{outcome.minutes:.1f}",
         f"{kills:,}{rate}",
-        f"{sum(tally[each] for each in _FAULTS):,}",
+        f"{sum(tally[fault] for fault in _FAULTS):,}",
         f"{records:,}",
         str(tally),
-        found,
+        problem,
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -77,14 +77,14 @@ class Cluster:
 
     def _url(self) -> str:
         end = time.monotonic() + PATIENCE_S
-        while not (found := _STARTED.search(self._log.read_text(encoding="utf-8", errors="replace"))):
+        while not (match := _STARTED.search(self._log.read_text(encoding="utf-8", errors="replace"))):
             demand(self._master.poll() is None and time.monotonic() < end, f"no master begins: see {self._log}")
             time.sleep(0.2)
-        return found[1]
+        return match[1]
 
     def executors(self) -> list[int]:
         """The processes of all executors now."""
-        return [each for worker in self._workers.values() for each in processes.of_kind(worker.pid, "executor")]
+        return [pid for worker in self._workers.values() for pid in processes.of_kind(worker.pid, "executor")]
 
     def worker(self, host: str) -> list[int]:
         """The processes of a worker and of all its executors."""
@@ -98,9 +98,9 @@ class Cluster:
 
     def close(self) -> None:
         """End all of it."""
-        for each in (*self._workers.values(), self._master):
-            processes.kill_all(each.pid)
-            each.wait()
+        for process in (*self._workers.values(), self._master):
+            processes.kill_all(process.pid)
+            process.wait()
 
 
 class ClusterPipeline(Pipeline):
@@ -126,25 +126,25 @@ class ClusterPipeline(Pipeline):
         logs = (path for path in self._events.rglob("*") if path.is_file())
         return sum(path.read_bytes().count(b'"Speculative":true') for path in logs)
 
-    def _found(self, victim: str) -> list[int]:
+    def _pids_of(self, victim: str) -> list[int]:
         if victim == "Spark worker":
             return self._cluster.worker(self._chance.choice(HOSTS))
         if victim in ("Spark executor", "paused executor"):
-            found = self._cluster.executors()
-            return found and [self._chance.choice(found)]
+            executors = self._cluster.executors()
+            return executors and [self._chance.choice(executors)]
         if victim == "machine":
-            return [*super()._found(victim), *self._cluster.executors()]
-        return super()._found(victim)
+            return [*super()._pids_of(victim), *self._cluster.executors()]
+        return super()._pids_of(victim)
 
-    def _strike(self, victim: str, found: Sequence[int]) -> bool:
+    def _strike(self, victim: str, pids: Sequence[int]) -> bool:
         if victim != "paused executor":
-            return super()._strike(victim, found)
+            return super()._strike(victim, pids)
         # its task is slow, so that a second attempt runs beside it, and it goes on in the midst of that
-        for each in found:
+        for pid in pids:
             with suppress(ProcessLookupError):
-                os.kill(each, signal.SIGSTOP)
+                os.kill(pid, signal.SIGSTOP)
                 time.sleep(self._chance.uniform(0.5, 4))
-                os.kill(each, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
                 self.tally["pauses of an executor"] += 1
         return False
 

@@ -82,12 +82,12 @@ def run(folder: Path, seed: int, kind: str, histories: int) -> Tally:
                 return skipped(kind, "there is no C compiler")
             environment["LD_PRELOAD"] = str(shim)
         command = [sys.executable, "-m", "soak.disk_errors", str(root), str(seed), kind, str(histories)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     finally:
         subprocess.run(["umount", "-l", str(root)], capture_output=True, check=False)
         shutil.rmtree(root, ignore_errors=True)
-    demand(done.returncode == 0, f"{kind}, seed {seed}: ended with {done.returncode}: {done.stderr[-4000:]}")
-    return Tally(_counts(done.stdout))
+    demand(process.returncode == 0, f"{kind}, seed {seed}: ended with {process.returncode}: {process.stderr[-4000:]}")
+    return Tally(_counts(process.stdout))
 
 
 def _counts(text: str) -> dict[str, int]:
@@ -123,7 +123,7 @@ def _play(root: Path, seed: int, kind: str, histories: int) -> Tally:
             history.act(faults if chance.random() < 0.3 else None)
         history.processes[0][0].roll()
         demand(history.processes[0].anomalies() == (), f"verify finds {history.processes[0].anomalies()}")
-        tally["records verified"] += len(history.look())
+        tally["records verified"] += len(history.check())
         tally["histories"] += 1
         history.end()
         shutil.rmtree(folder)

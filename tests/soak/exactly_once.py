@@ -73,7 +73,7 @@ def _copy(address: str, name: str, parent: int) -> None:
                 producer.produce("output", record.value(), partition=record.partition())
             positions = consumer.position(consumer.assignment())
             producer.send_offsets_to_transaction(
-                [each for each in positions if each.offset >= 0], consumer.consumer_group_metadata(), 60
+                [position for position in positions if position.offset >= 0], consumer.consumer_group_metadata(), 60
             )
             _ends_if_stuck()
             producer.commit_transaction(60)
@@ -104,7 +104,7 @@ class _Worker:
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(self._command, env=environment, stderr=errors)
 
-    def look(self) -> int:
+    def check(self) -> int:
         """Begin it again if it has ended itself; returns how often that happened now."""
         if self._process.poll() is None:
             return 0
@@ -161,7 +161,7 @@ def _run(root: Address, folder: Path, seed: int, kills: int, workers: int, recor
     chance, killed = random.Random(seed), Counter[str]()
     source, output = root.create("input"), root.create("output")
     serving = [GatewayProcess(*root) for _ in range(gateways)]
-    addresses = ",".join(each.address for each in serving)
+    addresses = ",".join(server.address for server in serving)
     working = [_Worker(addresses, f"copy-{number}", folder) for number in range(workers)]
     try:
         sent = 0
@@ -182,20 +182,20 @@ def _run(root: Address, folder: Path, seed: int, kills: int, workers: int, recor
                 gateway.begin()
                 killed["gateway"] += 1
             else:
-                one = chance.choice(working)
-                one.kill()
+                worker = chance.choice(working)
+                worker.kill()
                 killed["clients"] += 1
-                one.begin()
+                worker.begin()
         killed["stuck clients"] += _wait(output, sent, working)
     except BaseException:
-        for each in serving:
-            each.kill()
+        for server in serving:
+            server.kill()
         raise
     finally:
-        for one in working:
-            one.end()
-    for each in serving:
-        each.end()
+        for worker in working:
+            worker.end()
+    for server in serving:
+        server.end()
     _check(output, sent)
     return Tally(kills=kills, records=sent, **killed)
 
@@ -219,10 +219,10 @@ def _wait(topic: distlog.Topic, count: int, working: Sequence[_Worker]) -> int:
     patience, stuck = Patience(_PATIENCE_S), 0
     while True:
         began_s = time.monotonic()
-        if (found := len(_committed(topic))) >= count:
+        if (count_committed := len(_committed(topic))) >= count:
             break
-        demand(not patience.is_over(found), f"only {found} of {count} records are copied")
-        stuck += sum(one.look() for one in working)
+        demand(not patience.is_over(count_committed), f"only {count_committed} of {count} records are copied")
+        stuck += sum(worker.check() for worker in working)
         # a look reads all of the output, and must leave the server that plays S3 to the gateways
         time.sleep(max(0.05, 5 * (time.monotonic() - began_s)))
     return stuck

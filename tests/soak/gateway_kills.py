@@ -76,7 +76,7 @@ def _run(
     kills, senders, gateways = counts
     topic = distlog.create(f"{root[0]}/events", PARTITIONS, CONFIG, storage_options=root[1])
     serving = [GatewayProcess(*root) for _ in range(gateways)]
-    addresses = ",".join(each.address for each in serving)
+    addresses = ",".join(process.address for process in serving)
     sending, killed = [Sender(addresses, str(name), folder, program) for name in range(senders)], list[Sender]()
     try:
         for number in range(kills):
@@ -94,8 +94,8 @@ def _run(
             _kill_one(serving, chance)
         _end(sending, serving)
     finally:
-        for each in (*sending, *serving):
-            each.kill()
+        for process in (*sending, *serving):
+            process.kill()
     records = check(topic.refresh(), (*sending, *killed))
     return Tally(kills=kills, clients=len(killed), records=records)
 
@@ -109,25 +109,25 @@ def _kill_one(serving: Sequence[GatewayProcess], chance: random.Random) -> None:
 
 
 def _end(sending: Sequence[Sender], serving: Sequence[GatewayProcess]) -> None:
-    for each in sending:
-        each.stop()
-    for each in sending:
-        each.end()
+    for sender in sending:
+        sender.stop()
+    for sender in sending:
+        sender.end()
     for gateway in serving:
         gateway.end()
 
 
 def _wait_for_news(sending: Sequence[Sender]) -> None:
     """Wait until a producer is told of a record again: a client looks for its broker only now and then."""
-    before, patience = sum(each.news for each in sending), Patience(_PATIENCE_S)
-    while sum(each.news for each in sending) == before:
+    old_news, patience = sum(sender.news for sender in sending), Patience(_PATIENCE_S)
+    while sum(sender.news for sender in sending) == old_news:
         demand(not patience.is_over(None), "nothing is acknowledged any more")
         time.sleep(0.01)
 
 
 def _wait_for_more(written: Callable[[], int]) -> None:
     """Wait until something is written of which nobody may have been told yet."""
-    before, patience = written(), Patience(_PATIENCE_S)
-    while written() <= before:
+    old_count, patience = written(), Patience(_PATIENCE_S)
+    while written() <= old_count:
         demand(not patience.is_over(None), "nothing is appended any more")
         time.sleep(0.001)

@@ -23,8 +23,8 @@ SESSION_MS = 2000
 def _free_port() -> int:
     """Outside of the range of the system, which gives such a port to any connection while the gateway is down."""
     for port in random.SystemRandom().sample(range(20_000, 32_000), 1000):
-        with suppress(OSError), socket.socket() as found:
-            found.bind(("127.0.0.1", port))
+        with suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
             return port
     raise AssertionError("no port is free")
 
@@ -39,7 +39,7 @@ class GatewayProcess:
         self._session_ms, self._log = session_ms, log
         settings = [f"broker.session.timeout.ms={session_ms}", "group.initial.rebalance.delay.ms=100"]
         self._arguments = ["serve", "--root", root, "--json", "--linger-ms", "20", "--listen", self.address]
-        self._arguments += [part for each in settings for part in ("--config", each)]
+        self._arguments += [part for setting in settings for part in ("--config", setting)]
         self._arguments += [part for name, value in options.items() for part in ("--storage", f"{name}={value}")]
         self.begin()
 
@@ -68,12 +68,12 @@ class GatewayProcess:
     @property
     def open_sockets(self) -> int:
         """How many sockets it has open."""
-        found, folder = 0, Path(f"/proc/{self._process.pid}/fd")
-        for each in folder.iterdir():
+        sockets, folder = 0, Path(f"/proc/{self._process.pid}/fd")
+        for path in folder.iterdir():
             # one may be closed meanwhile
             with suppress(FileNotFoundError):
-                found += os.readlink(each).startswith("socket:")
-        return found
+                sockets += os.readlink(path).startswith("socket:")
+        return sockets
 
     @property
     def session_s(self) -> float:

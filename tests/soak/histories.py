@@ -22,27 +22,27 @@ def run(folder: Path, seed: int, *, minutes: float = 1.0, more: Sequence[str] = 
     The command of the simulation gets `more` arguments.
     """
     seeds = ["--seed", str(seed * _SEEDS), "--histories", str(_SEEDS)]
-    told = _told("--cores", "0", *seeds, "--minutes", str(minutes), *more)
-    histories, requests = re.findall(r"^(\d+) histories, (\d+) requests", told, re.MULTILINE)[-1]
+    output = _output_of("--cores", "0", *seeds, "--minutes", str(minutes), *more)
+    histories, requests = re.findall(r"^(\d+) histories, (\d+) requests", output, re.MULTILINE)[-1]
     return Tally({"histories": int(histories), "requests": int(requests)})
 
 
 def find_planted(folder: Path, seed: int) -> Tally:
     """Plant each known bug in histories of all kinds; raises Violation if the seed that finds it does not."""
     kinds = ([], ["--short"], ["--disk"])
-    return Tally({"planted bugs": sum(_told("--planted", "found", *kind).count(": by seed ") for kind in kinds)})
+    return Tally({"planted bugs": sum(_output_of("--planted", "found", *kind).count(": by seed ") for kind in kinds)})
 
 
-def _told(*arguments: str) -> str:
+def _output_of(*arguments: str) -> str:
     """What the command of the simulation prints; Violation if it fails, without the progress before what it found."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "simulation", *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
         check=False,
     )
-    _, broken, rest = done.stdout.partition("broken by seed ")
-    demand(done.returncode == 0, broken + rest or done.stdout + done.stderr)
-    return done.stdout
+    _, broken, remainder = process.stdout.partition("broken by seed ")
+    demand(process.returncode == 0, broken + remainder or process.stdout + process.stderr)
+    return process.stdout

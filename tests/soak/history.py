@@ -47,7 +47,7 @@ class History:
         self.policy = chance.choice([1, 1, 3, None])
         self.values: list[bytes] = []
         self.unsure: list[bytes] = []
-        self.flushed = self.start = self.next_start = self._made = 0
+        self.flushed = self.start = self.next_start = self._next_number = 0
         self.pending: list[Pending] = []
         self._may_lose = False
         self.topic = new_topic(
@@ -63,7 +63,7 @@ class History:
     def begin(self) -> None:
         """New processes open the topic."""
         self.processes = [Process(self.topic) for _ in range(3)]
-        self.look()
+        self.check()
 
     def end(self) -> None:
         """The processes are no more."""
@@ -86,7 +86,7 @@ class History:
         if faults:
             # whoever comes next repairs it
             self._process()[0].end()
-        self._settle_with(self.look(), action)
+        self._apply_values(self.check(), action)
 
     def killed(self, killing: AbstractContextManager[None], *, may_lose: bool) -> None:
         """One action, in which its process may be killed; what it had appended may be there then, or not."""
@@ -101,7 +101,7 @@ class History:
             with suppress(StorageError):
                 self._process()[0].flush()
         self._process()[0].end()
-        self._settle_with(self.look(), action)
+        self._apply_values(self.check(), action)
 
     def do(self, action: str) -> None:
         """The action of this name, by any of the processes."""
@@ -110,22 +110,22 @@ class History:
     def _process(self) -> Process:
         return self.chance.choice(self.processes)
 
-    def _settle_with(self, seen: list[bytes], action: str) -> None:
+    def _apply_values(self, values: list[bytes], action: str) -> None:
         """Compare with what readers see, and go on from that."""
-        self.values += self.unsure[: max(len(seen) + self.start - len(self.values), 0)]
+        self.values += self.unsure[: max(len(values) + self.start - len(self.values), 0)]
         self.unsure = []
         expected = self.values[self.start :]
         if self._may_lose:
-            expected = expected[: max(len(seen), self.flushed - self.start)]
-            self.values = self.values[: self.start + len(seen)]
-        demand(seen == expected, f"after {action} readers see {len(seen)} records, not {len(expected)}")
+            expected = expected[: max(len(values), self.flushed - self.start)]
+            self.values = self.values[: self.start + len(values)]
+        demand(values == expected, f"after {action} readers see {len(values)} records, not {len(expected)}")
 
     def _append(self) -> None:
-        numbers = range(self._made, self._made + self.chance.randint(1, 3))
+        numbers = range(self._next_number, self._next_number + self.chance.randint(1, 3))
         values = [b"%d " % number * self.chance.choice([1, 9]) for number in numbers]
-        self._made, self.unsure = numbers.stop, values
+        self._next_number, self.unsure = numbers.stop, values
         process = self._process()
-        appended = process[0].append(*encoded(*values, time=NOW + self._made))
+        appended = process[0].append(*encoded(*values, time=NOW + self._next_number))
         self.unsure = []
         first, end = appended.first_offset, len(self.values)
         demand(first <= end and (self._may_lose or first == end), f"an append begins at {first}, not at {end}")
@@ -133,11 +133,11 @@ class History:
         self.tally["records appended"] += len(values)
         self.pending.append(Pending(process, appended, values))
         if self.policy and len(self.pending) >= self.policy:
-            self._settle(self.pending[-1])
+            self._apply(self.pending[-1])
 
     def _flush(self) -> None:
         if self.pending and self.chance.random() < 0.7:
-            self._settle(self.chance.choice(self.pending))
+            self._apply(self.chance.choice(self.pending))
             return
         self._process()[0].flush()
         self.flushed = len(self.values)
@@ -146,7 +146,7 @@ class History:
         self._process()[0].checkpoint()
         self.flushed = len(self.values)
 
-    def _settle(self, pending: Pending) -> None:
+    def _apply(self, pending: Pending) -> None:
         """Flush what was appended: it is durable then, or an error tells that it is lost."""
         self.pending.remove(pending)
         first, end = pending.appended.first_offset, pending.appended.end_offset
@@ -187,7 +187,7 @@ class History:
         process = self._process()
         return Topic(process.handle, process.head())
 
-    def look(self) -> list[bytes]:
+    def check(self) -> list[bytes]:
         """What a new reader sees from the log start on."""
         process = Process(self.topic)
         topic = Topic(process.handle, process.head())

@@ -96,10 +96,10 @@ def _send_all(client: _Client, frames: Sequence[bytes], log: Path) -> None:
     demand(client.is_well(), f"the gateway does not answer any more: {log.read_text()[-3000:]}")
 
 
-def _eventually(holds: Any, what: str) -> None:
+def _eventually(holds: Any, subject: str) -> None:
     end_s = time.monotonic() + _PATIENCE_S
     while not holds():
-        demand(time.monotonic() < end_s, what)
+        demand(time.monotonic() < end_s, subject)
         time.sleep(0.1)
 
 
@@ -118,7 +118,7 @@ class _Client:
         self._socket.settimeout(_ANSWER_S)
         try:
             self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-            self._take(int.from_bytes(self._take(4), "big"))
+            self._receive(int.from_bytes(self._receive(4), "big"))
             self.tally["answered"] += 1
         except TimeoutError:
             # it waits for records, or for other members: or it has no answer
@@ -141,15 +141,15 @@ class _Client:
             self._socket.close()
             self._socket = None
 
-    def _take(self, size: int) -> bytes:
-        taken = bytearray()
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
         assert self._socket is not None
-        while len(taken) < size:
-            part = self._socket.recv(min(size - len(taken), 1 << 20))
+        while len(data) < size:
+            part = self._socket.recv(min(size - len(data), 1 << 20))
             if not part:
                 raise EOFError
-            taken += part
-        return bytes(taken)
+            data += part
+        return bytes(data)
 
 
 class _HonestProducer:
@@ -210,16 +210,16 @@ class HostileFrames:
             for number in range(chance.choice((1, 3, 50)))
         ]
         section = bytearray(compress(codec, b"".join(records)))
-        for place in chance.choices(range(len(section)), k=chance.choice((0, 0, 1, 3))):
-            section[place] = chance.getrandbits(8)
+        for position in chance.choices(range(len(section)), k=chance.choice((0, 0, 1, 3))):
+            section[position] = chance.getrandbits(8)
         count = chance.choice((len(records), len(records), len(records), 1 << 20, (1 << 31) - 1))
         attributes = codec | chance.choice((0, 0, 0, APPEND_TIME, TRANSACTIONAL, CONTROL))
         changed = bytearray(
             batch(records, count=count, last_delta=count - 1, attributes=attributes, section=bytes(section))
         )
-        for at, size in chance.choices(_OF_BATCH, k=chance.choice((0, 1, 2))):
+        for offset, size in chance.choices(_OF_BATCH, k=chance.choice((0, 1, 2))):
             fill = chance.choice((b"\x7f" + b"\xff" * 7, b"\x80" + bytes(7), b"\xff" * 8, chance.randbytes(8)))
-            changed[at : at + size] = fill[:size]
+            changed[offset : offset + size] = fill[:size]
         return with_right_crc(bytes(changed))
 
     def _of_schema(self, api_key: int, version: int) -> bytes:
@@ -228,7 +228,7 @@ class HostileFrames:
         return head + (self._tags() if schema.is_head_flexible else b"") + self._message(schema.body)
 
     def _message(self, message: MessageSchema) -> bytes:
-        data = b"".join(self._field(each, message.is_flexible) for each in message.fields if each.tag is None)
+        data = b"".join(self._field(field, message.is_flexible) for field in message.fields if field.tag is None)
         return data + (self._tags() if message.is_flexible else b"")
 
     def _field(self, field: SchemaField, is_flexible: bool) -> bytes:
@@ -264,19 +264,19 @@ class HostileFrames:
         return uvarint(len(tags)) + b"".join(tags)
 
     def _changed(self, frame: bytes) -> bytes:
-        chance, at = self._chance, self._chance.randrange(4, max(len(frame), 5))
+        chance, cut = self._chance, self._chance.randrange(4, max(len(frame), 5))
         match chance.randrange(5):
             case 0:
-                return frame[:at]
+                return frame[:cut]
             case 1:
                 return frame + chance.randbytes(chance.choice((1, 20)))
             case 2:
                 count = chance.choice(_COUNTS)
-                return frame[:at] + count + frame[at + chance.choice((0, len(count))) :]
+                return frame[:cut] + count + frame[cut + chance.choice((0, len(count))) :]
             case _:
                 changed = bytearray(frame)
-                for place in (at, *chance.choices(range(4, max(len(frame), 5)), k=2)):
-                    changed[min(place, len(frame) - 1)] = chance.getrandbits(8)
+                for position in (cut, *chance.choices(range(4, max(len(frame), 5)), k=2)):
+                    changed[min(position, len(frame) - 1)] = chance.getrandbits(8)
                 return bytes(changed)
 
 

@@ -20,7 +20,7 @@ import distlog
 from distlog.core.maintain.verify import verify
 from soak import workers
 from soak.appending import Appending
-from soak.records import Acks, read_records, told_by
+from soak.records import Acks, read_records, writer_of
 from soak.tally import Tally, Violation, demand
 
 #: Each round has another one.
@@ -53,14 +53,14 @@ class Round:
         # the server of forks is a process of its own, which finds the campaign's modules by this
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         self._context.set_forkserver_preload(["soak.warm"])
-        self._begun = 0
+        self._rounds = 0
         self.running: list[tuple[BaseProcess, Callable[[], BaseProcess]]] = []
         for begin in (self._writer, self._writer, self._writer, self._reader, self._reader, self._maintenance):
             self.running.append((begin(), begin))
 
     def _writer(self) -> BaseProcess:
-        self._begun += 1
-        return self._begin(workers.write, self.acks, f"w{self._begun}", self.chance.choice(FLUSHES))
+        self._rounds += 1
+        return self._begin(workers.write, self.acks, f"w{self._rounds}", self.chance.choice(FLUSHES))
 
     def _reader(self) -> BaseProcess:
         return self._begin(workers.read, self.acks, self.is_compacted)
@@ -89,11 +89,11 @@ class Round:
             if self.chance.random() < CALM_SHARE:
                 pause_s = CALM_S
             time.sleep(min(pause_s, max(end - time.monotonic(), 0)))
-            place = self.chance.choice([0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 5])
-            process, begin = self.running[place]
+            action = self.chance.choice([0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 5])
+            process, begin = self.running[action]
             self._kill(process)
             tally["kills"] += 1
-            self.running[place] = (begin(), begin)
+            self.running[action] = (begin(), begin)
 
     def stop(self) -> None:
         """Kill all that run."""
@@ -102,11 +102,11 @@ class Round:
 
     def check(self, tally: Tally) -> None:
         """What is there in the end."""
-        told = self._told(tally)
+        acks = self._acks(tally)
         demand(tally["records acknowledged"] > 0, "no writer got as far as an append")
         topic = distlog.open(self.url)
         for partition in range(workers.PARTITIONS):
-            self._check_partition(topic, partition, told[partition], tally)
+            self._check_partition(topic, partition, acks[partition], tally)
         for partition in range(workers.PARTITIONS):
             Appending(self.url, partition).log.roll()
         for _ in range(2):
@@ -118,41 +118,46 @@ class Round:
             tally[name] += sum(path.stat().st_size for path in Path(self.acks).glob(f"*.{suffix}"))
         tally["versions"] += topic.version
 
-    def _told(self, tally: Tally) -> list[dict[int, tuple[str, int]]]:
-        told: list[dict[int, tuple[str, int]]] = [{} for _ in range(workers.PARTITIONS)]
+    def _acks(self, tally: Tally) -> list[dict[int, tuple[str, int]]]:
+        acks: list[dict[int, tuple[str, int]]] = [{} for _ in range(workers.PARTITIONS)]
         for name, ack in Acks(Path(self.acks)).new():
             for delta in range(ack.count):
-                demand(ack.offset + delta not in told[ack.partition], f"offset {ack.offset + delta} was given twice")
-                told[ack.partition][ack.offset + delta] = (name, ack.first + delta)
+                demand(ack.offset + delta not in acks[ack.partition], f"offset {ack.offset + delta} was given twice")
+                acks[ack.partition][ack.offset + delta] = (name, ack.first + delta)
             tally["records acknowledged"] += ack.count
-        return told
+        return acks
 
     def _check_partition(
-        self, topic: distlog.Topic, partition: int, told: dict[int, tuple[str, int]], tally: Tally
+        self, topic: distlog.Topic, partition: int, acks: dict[int, tuple[str, int]], tally: Tally
     ) -> None:
         start = topic.start_offsets()[partition]
         rows = read_records(topic, partition, start)
-        found = {offset: told_by(value) for offset, _, value in rows}
-        demand(len(set(found.values())) == len(found), "a record is there twice")
+        records = {offset: writer_of(value) for offset, _, value in rows}
+        demand(len(set(records.values())) == len(records), "a record is there twice")
         newest = {key: offset for offset, key, _ in rows}
-        demand(self.is_compacted or list(found) == list(range(start, start + len(found))), "offsets are not dense")
-        for offset, which in told.items():
-            if offset in found:
-                demand(found[offset] == which, f"offset {offset} is {found[offset]}, and was told to be {which}")
+        demand(
+            self.is_compacted or list(records) == list(range(start, start + len(records))), "offsets are not dense"
+        )
+        for offset, writer_and_number in acks.items():
+            if offset in records:
+                demand(
+                    records[offset] == writer_and_number,
+                    f"offset {offset} is {records[offset]}, and was told to be {writer_and_number}",
+                )
                 tally["records verified"] += 1
             elif offset >= start:
-                key = b"%d" % (which[1] * 7919 % 40)
+                key = b"%d" % (writer_and_number[1] * 7919 % 40)
                 demand(
                     self.is_compacted and newest[key] > offset, f"offset {offset} of partition {partition} is gone"
                 )
                 tally["records compacted"] += 1
             else:
                 tally["records expired"] += 1
-        self._check_order(found)
+        self._check_order(records)
 
-    def _check_order(self, found: dict[int, tuple[str, int]]) -> None:
+    def _check_order(self, records: dict[int, tuple[str, int]]) -> None:
         last: dict[str, int] = {}
-        for _, (name, number) in sorted(found.items()):
+        for _, (name, number) in sorted(records.items()):
             demand(number > last.get(name, -1), f"record {number} of {name} is behind {last.get(name)}")
             last[name] = number
 

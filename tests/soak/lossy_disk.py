@@ -86,8 +86,8 @@ class LossyDisk:
         self._is_off = False
 
     def close(self) -> None:
-        for kept in self._files.values():
-            os.close(kept.file)
+        for file in self._files.values():
+            os.close(file.file)
         self._files = {}
 
     def _step(self) -> None:
@@ -117,17 +117,17 @@ class LossyDisk:
         return call
 
     def _before_change(self, name: str, file: int, *arguments: Any) -> None:
-        kept = self._files.get(os.fstat(file).st_ino)
-        if kept is None:
+        entry = self._files.get(os.fstat(file).st_ino)
+        if entry is None:
             return
         if self.chance.random() < 0.3:
             # the kernel writes some pages back by itself
-            kept.device = self._mixed(kept, whole=False)
+            entry.device = self._mixed(entry, is_whole=False)
         if name == "pwrite":
-            size, at = memoryview(arguments[0]).nbytes, int(arguments[1])
-            kept.given_up -= set(range(at // PAGE, (at + size) // PAGE + 1))
+            size, position = memoryview(arguments[0]).nbytes, int(arguments[1])
+            entry.given_up -= set(range(position // PAGE, (position + size) // PAGE + 1))
         else:
-            kept.given_up.discard(int(arguments[0]) // PAGE)
+            entry.given_up.discard(int(arguments[0]) // PAGE)
 
     def _sync(self, file: int) -> None:
         path = os.readlink(f"/proc/self/fd/{file}")
@@ -137,39 +137,39 @@ class LossyDisk:
         if stat.S_ISDIR(os.fstat(file).st_mode):
             self._names[os.fstat(file).st_ino] = self._listed(path)
             return None
-        kept = self._files[os.fstat(file).st_ino]
+        entry = self._files[os.fstat(file).st_ino]
         # that of an index now and then, which follows that of its log
         fails = path.endswith(".log") or (path.endswith("index") and self.chance.random() < 0.3)
         if self.failing_syncs > 0 and fails:
             self.failing_syncs -= 1
-            kept.device = self._mixed(kept, whole=False)
-            now = kept.now()
-            kept.given_up |= {
-                page for page in range(-(-len(now) // PAGE)) if _page(now, page) != _page(kept.device, page)
+            entry.device = self._mixed(entry, is_whole=False)
+            now = entry.now()
+            entry.given_up |= {
+                page for page in range(-(-len(now) // PAGE)) if _page(now, page) != _page(entry.device, page)
             }
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        kept.device = self._synced(kept)
+        entry.device = self._synced(entry)
         return None
 
-    def _synced(self, kept: Kept) -> bytes:
-        now = bytearray(kept.now())
-        for page in kept.given_up:
-            part = _page(kept.device, page)
+    def _synced(self, entry: Kept) -> bytes:
+        now = bytearray(entry.now())
+        for page in entry.given_up:
+            part = _page(entry.device, page)
             now[page * PAGE : (page + 1) * PAGE] = part.ljust(len(_page(now, page)), b"\0")[: len(_page(now, page))]
         return bytes(now)
 
-    def _mixed(self, kept: Kept, *, whole: bool) -> bytes:
+    def _mixed(self, entry: Kept, *, is_whole: bool) -> bytes:
         """What the device may have: of each page the old or the new bytes, or, by sectors, some of both."""
-        new, old = self._synced(kept), kept.device
-        if not whole and self.chance.random() < 0.2:
+        new, old = self._synced(entry), entry.device
+        if not is_whole and self.chance.random() < 0.2:
             return new
         size = self.chance.choice([len(old), len(new), self.chance.randint(*sorted((len(old), len(new))))])
         mixed = bytearray(size)
-        for at in range(0, size, PAGE):
+        for number in range(0, size, PAGE):
             step = SECTOR if self.chance.random() < 0.3 else PAGE
-            for start in range(at, min(at + PAGE, size), step):
+            for start in range(number, min(number + PAGE, size), step):
                 source = self.chance.choice([old, new, new])
-                part = source[start : min(start + step, at + PAGE, size)]
+                part = source[start : min(start + step, number + PAGE, size)]
                 mixed[start : start + len(part)] = part
         return bytes(mixed)
 
@@ -182,8 +182,8 @@ class LossyDisk:
             self._files[number] = Kept(path, is_durable)
 
     def _listed(self, folder: str) -> dict[str, tuple[int, bool]]:
-        with os.scandir(folder) as found:
-            return {entry.name: (entry.inode(), entry.is_dir()) for entry in found}
+        with os.scandir(folder) as entries:
+            return {entry.name: (entry.inode(), entry.is_dir()) for entry in entries}
 
     def _restore(self, source: str, folder: Path) -> None:
         number = os.stat(source).st_ino
@@ -196,11 +196,11 @@ class LossyDisk:
             if entry[1]:
                 self._restore(f"{source}/{name}", folder / name)
                 continue
-            kept = self._files[entry[0]]
-            left = self._mixed(kept, whole=True)
+            file = self._files[entry[0]]
+            data = self._mixed(file, is_whole=True)
             # the file of a lock has all of its size or none: no write makes it longer
-            whole = len(left) in (0, PAGE) or not name.startswith(".")
-            (folder / name).write_bytes(left if whole else b"")
+            is_complete = len(data) in (0, PAGE) or not name.startswith(".")
+            (folder / name).write_bytes(data if is_complete else b"")
 
     def _entry(self, old: tuple[int, bool] | None, new: tuple[int, bool] | None) -> tuple[int, bool] | None:
         return old if old == new else self.chance.choice([old, new])

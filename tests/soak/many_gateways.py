@@ -74,14 +74,14 @@ class Worker:
             if not records:
                 continue
             try:
-                told = self._member.commit(asynchronous=False)
+                positions = self._member.commit(asynchronous=False)
             except KafkaException:
                 continue
             self.rounds += 1
-            for each in told:
+            for position in positions:
                 # a partition of which nothing was read yet has no position
-                if each.error is None and each.offset >= 0:
-                    self._acknowledged.note(each.partition, each.offset)
+                if position.error is None and position.offset >= 0:
+                    self._acknowledged.note(position.partition, position.offset)
         self._member.close()
 
     def stop(self) -> None:
@@ -102,32 +102,36 @@ class Observer:
 
     def __init__(self, addresses: Sequence[str], acknowledged: Acknowledged) -> None:
         self._addresses, self._acknowledged = ",".join(addresses), acknowledged
-        self.asked, self.wrong = 0, list[str]()
+        self.requests, self.wrong = 0, list[str]()
         self._is_ending = threading.Event()
         self._thread = threading.Thread(target=self._observe)
         self._thread.start()
 
     def _observe(self) -> None:
         while not self._is_ending.wait(0.2) and not self.wrong:
-            self.look(5)
+            self.check(5)
 
-    def look(self, timeout_s: float) -> dict[int, int]:
+    def check(self, timeout_s: float) -> dict[int, int]:
         """The positions now, as a client that comes new is told them; nothing if nobody answers in time."""
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         settings = {"bootstrap.servers": self._addresses, "group.id": GROUP, "log_level": 0}
-        client, before = Consumer(settings), self._acknowledged.now()
+        client, acknowledged = Consumer(settings), self._acknowledged.now()
         try:
-            told = client.committed([TopicPartition(TOPIC, number) for number in range(PARTITIONS)], timeout_s)
+            positions = client.committed([TopicPartition(TOPIC, number) for number in range(PARTITIONS)], timeout_s)
         except KafkaException:
             return {}
         finally:
             client.close()
-        found = {each.partition: each.offset for each in told if each.error is None}
-        self.asked += 1
-        behind = [number for number, offset in before.items() if number in found and found[number] < offset]
-        self.wrong += [f"partition {number}: {found[number]} is behind {before[number]}" for number in behind]
-        return found
+        committed = {position.partition: position.offset for position in positions if position.error is None}
+        self.requests += 1
+        numbers = [
+            number for number, offset in acknowledged.items() if number in committed and committed[number] < offset
+        ]
+        self.wrong += [
+            f"partition {number}: {committed[number]} is behind {acknowledged[number]}" for number in numbers
+        ]
+        return committed
 
     def stop(self) -> None:
         """Ask no more, soon."""
@@ -184,7 +188,7 @@ def run(
     chance, acknowledged = random.Random(seed), Acknowledged()
     topic = distlog.create(f"{root}/{TOPIC}", PARTITIONS, storage_options=options)
     running, tally = [GatewayProcess(root, options, session_ms) for _ in range(gateways)], Tally()
-    addresses = [each.address for each in running]
+    addresses = [process.address for process in running]
     appender, observer = Appender(topic, pause_s), Observer(addresses, acknowledged)
     workers = [Worker(addresses, acknowledged, pause_s) for _ in range(members)]
     try:
@@ -199,18 +203,18 @@ def run(
         _wait_for_news(workers)
         ends = appender.end()
         _wait_for_the_end(observer, ends)
-        for each in (*workers, observer, *running):
-            each.end()
+        for process in (*workers, observer, *running):
+            process.end()
     finally:
-        for each in (appender, observer, *workers):
-            each.stop()
+        for process in (appender, observer, *workers):
+            process.stop()
         for gateway in running:
             gateway.kill()
     demand(not observer.wrong, f"a position went back: {observer.wrong[:3]}")
     read = set.union(*(worker.read for worker in workers))
     missing = {(number, offset) for number, end in ends.items() for offset in range(end)} - read
     demand(not missing, f"{len(missing)} records were read by nobody, as {sorted(missing)[:3]}")
-    return tally + Tally(records=len(read), commits=sum(worker.rounds for worker in workers), looks=observer.asked)
+    return tally + Tally(records=len(read), commits=sum(worker.rounds for worker in workers), looks=observer.requests)
 
 
 def run_on_s3(folder: Path, seed: int, *, troubles: int = 4) -> Tally:
@@ -243,11 +247,11 @@ def _kill_who_takes_over(
 ) -> None:
     """Kill a gateway, and the others right after one of them has begun to lead in its place; then start them all."""
     topic = distlog.open(groups, storage_options=options)
-    before, end = _takeovers(topic), time.monotonic() + 4 * running[0].session_s
+    start_s, end = _takeovers(topic), time.monotonic() + 4 * running[0].session_s
     first = chance.choice(running)
     first.kill()
     # not each of them leads groups
-    while _takeovers(topic) == before and time.monotonic() < end:
+    while _takeovers(topic) == start_s and time.monotonic() < end:
         time.sleep(0.002)
     for gateway in running:
         if gateway is not first:
@@ -268,15 +272,15 @@ _TROUBLES = {"kill": _kill, "stop": _stop, "term": _term}
 
 def _wait_for_news(workers: Sequence[Worker]) -> None:
     """Wait until some commits are acknowledged again."""
-    before, patience = sum(worker.rounds for worker in workers), Patience(_PATIENCE_S)
-    while (now := sum(worker.rounds for worker in workers)) < before + 3:
+    old_rounds, patience = sum(worker.rounds for worker in workers), Patience(_PATIENCE_S)
+    while (now := sum(worker.rounds for worker in workers)) < old_rounds + 3:
         demand(not patience.is_over(now), "nothing is committed any more")
         time.sleep(0.05)
 
 
 def _wait_for_the_end(observer: Observer, ends: Mapping[int, int]) -> None:
-    before, patience = dict[int, int](), Patience(_PATIENCE_S)
-    while (found := observer.look(10)) != ends:
-        before = found or before
-        demand(not patience.is_over(before), f"the group did not come to the end: {before} of {ends}")
+    committed, patience = dict[int, int](), Patience(_PATIENCE_S)
+    while (current := observer.check(10)) != ends:
+        committed = current or committed
+        demand(not patience.is_over(committed), f"the group did not come to the end: {committed} of {ends}")
         time.sleep(0.1)

@@ -31,17 +31,19 @@ class Patience:
         now_s = time.monotonic()
         passed_s = now_s - self._looked_s
         if passed_s >= _LOOK_S:
-            before, self._delays, self._looked_s = self._delays, _delays(), now_s
-            waited_s = max((delay - before.get(each, delay) for each, delay in self._delays.items()), default=0) / 1e9
+            old_delays, self._delays, self._looked_s = self._delays, _delays(), now_s
+            waited_s = (
+                max((delay - old_delays.get(name, delay) for name, delay in self._delays.items()), default=0) / 1e9
+            )
             self._spent_s += max(0.0, min(passed_s, _MOST_S) - waited_s)
         return self._spent_s > self._seconds
 
 
 def _delays() -> dict[str, int]:
     """How long each thread of the processes below has waited for a CPU so far, in ns."""
-    found = dict[str, int]()
+    delays = dict[str, int]()
     for process in descendants(os.getpid()):
         with suppress(OSError):
             for task in Path(f"/proc/{process}/task").iterdir():
-                found[task.name] = int((task / "schedstat").read_text().split()[1])
-    return found
+                delays[task.name] = int((task / "schedstat").read_text().split()[1])
+    return delays

@@ -60,9 +60,9 @@ class Lives:
 
     def live(self, actions: int) -> None:
         """Up to so many actions, a power loss, and a look at what is left."""
-        history, before = self._history, self._folder
+        history, folder = self._history, self._folder
         with self._booted() as patches:
-            disk = LossyDisk(patches, before, self._chance)
+            disk = LossyDisk(patches, folder, self._chance)
             faults = FailingSyncs(disk, self._chance)
             history.begin()
             pages = [self._page()]
@@ -80,7 +80,7 @@ class Lives:
             disk.close()
             history.end()
         self._damage(pages)
-        shutil.rmtree(before)
+        shutil.rmtree(folder)
         history.topic = self._folder / "events"
         self._tally["power losses"] += 1
         with self._booted():
@@ -104,19 +104,21 @@ class Lives:
 
     def _check_left(self) -> None:
         history = self._history
-        seen = history.look()
+        values = history.check()
         expected = [*history.values, *history.unsure][history.start :]
-        demand(seen == expected[: len(seen)], "what is left is no beginning of what was appended")
+        demand(values == expected[: len(values)], "what is left is no beginning of what was appended")
         promised = history.flushed - history.start
-        demand(len(seen) >= promised, f"of {promised} records that were promised there are {len(seen)}")
+        demand(len(values) >= promised, f"of {promised} records that were promised there are {len(values)}")
         process = Process(history.topic)
-        demand(process[0].end().end_offset == history.start + len(seen), "who appends finds another end than readers")
+        demand(
+            process[0].end().end_offset == history.start + len(values), "who appends finds another end than readers"
+        )
         demand(process.record(0) is not None, "the page of the lock never checks again")
         demand(process.anomalies() == (), f"verify finds {process.anomalies()}")
         process.close()
-        history.values[history.start :] = seen
+        history.values[history.start :] = values
         history.unsure, history.pending, history.flushed = [], [], len(history.values)
-        self._tally["records verified"] += len(seen)
+        self._tally["records verified"] += len(values)
 
     def _page(self) -> bytes:
         path = self._folder / "events" / "events-0" / paths.LOCK_FILE

@@ -27,13 +27,13 @@ def kill(pid: int) -> None:
 def kill_all(pid: int) -> None:
     """Kill a process and all below it."""
     below = list(descendants(pid))
-    for each in (pid, *below):
-        kill(each)
+    for child in (pid, *below):
+        kill(child)
 
 
 def of_kind(pid: int, kind: str) -> list[int]:
     """The processes of one of KINDS below `pid`."""
-    return [each for each in descendants(pid) if KINDS[kind] in _command_line(each)]
+    return [descendant for descendant in descendants(pid) if KINDS[kind] in _command_line(descendant)]
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -46,8 +46,8 @@ def descendants(pid: int) -> Iterator[int]:
             children.setdefault(parent, []).append(int(path.parent.name))
     line = list(children.get(pid, ()))
     while line:
-        yield (found := line.pop(0))
-        line += children.get(found, ())
+        yield (child := line.pop(0))
+        line += children.get(child, ())
 
 
 def _command_line(pid: int) -> str:

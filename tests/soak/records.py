@@ -37,7 +37,7 @@ def record(writer: str, number: int) -> dict[str, Any]:
     }
 
 
-def told_by(value: bytes) -> tuple[str, int]:
+def writer_of(value: bytes) -> tuple[str, int]:
     """The writer and the number of the record with this value; a Violation if it is no whole record."""
     writer, number, _ = value.split(b" ", 2)
     name, count = writer.decode(), int(number)

@@ -40,14 +40,14 @@ class SlowOnce(InputStorage):
 
     def __init__(self, folder: str, slow: int, failing: int) -> None:
         super().__init__()
-        self._given = folder, slow, failing
+        self._settings = folder, slow, failing
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SlowOnce, self._given
+        return SlowOnce, self._settings
 
     def chunks(self, url: str, start: int, end: int) -> Iterator[bytes]:
         """As of any storage, the first time later or with an error at its end."""
-        folder, slow, failing = self._given
+        folder, slow, failing = self._settings
         if start <= slow < end and not _is_first(f"{folder}/first reader"):
             Path(folder, "second reader").touch()
         elif start <= slow < end:
@@ -81,9 +81,11 @@ def run(folder: Path, seed: int) -> Tally:
         cluster.close()
     demand((folder / "second reader").exists(), "Spark began no second attempt of the slow task")
     demand((folder / "failed").exists(), "no task failed")
-    found = [topic.refresh().scan(partitions=number).to_table()["value"].to_pylist() for number in range(PARTITIONS)]
-    numbers = [[int(value[:9]) for value in values] for values in found]
-    demand(all(each == sorted(each) for each in numbers), "records are not in the order of the file")
+    values_by_partition = [
+        topic.refresh().scan(partitions=number).to_table()["value"].to_pylist() for number in range(PARTITIONS)
+    ]
+    numbers = [[int(value[:9]) for value in values] for values in values_by_partition]
+    demand(all(part == sorted(part) for part in numbers), "records are not in the order of the file")
     demand(sorted(chain.from_iterable(numbers)) == list(range(LINES)), "records are missing, or there twice")
     return Tally({"records": LINES, "second attempts": 1, "actions that failed": 1})
 

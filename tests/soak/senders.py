@@ -40,7 +40,7 @@ def send(address: str, name: str, folder: str) -> None:
             while os.getppid() == parent and not (stop.exists() and client.has_been_told):
                 if not stop.exists():
                     client.send_some()
-                file.writelines(client.hear())
+                file.writelines(client.serve_callbacks())
             file.write(f"sent {client.sent}\n")
         except KafkaException as error:
             # it gave up before
@@ -69,13 +69,13 @@ class _Client:
         """Send what is due in 10 ms, unless too much waits already. Raises KafkaException."""
         for _ in range(_RECORDS_A_SECOND // 100):
             if len(self._producer) < _QUEUED_RECORDS:
-                told = partial(self._note, self.sent)
+                on_delivery = partial(self._note, self.sent)
                 self._producer.produce(
-                    "events", f"{self._name}:{self.sent}", partition=self.sent % PARTITIONS, on_delivery=told
+                    "events", f"{self._name}:{self.sent}", partition=self.sent % PARTITIONS, on_delivery=on_delivery
                 )
                 self.sent += 1
 
-    def hear(self) -> list[str]:
+    def serve_callbacks(self) -> list[str]:
         """Wait for 10 ms; returns what it was told."""
         self._lines = []
         self._producer.poll(0.01)
@@ -99,8 +99,8 @@ class Sender:
     """A producer in a process, whose notes are in `folder`. `program` is another one than that of librdkafka."""
 
     def __init__(self, addresses: str, name: str, folder: Path, program: Sequence[str] = ()) -> None:
-        self.name, self._folder, self._told = name, folder, folder / f"{name}.told"
-        self._told.touch()
+        self.name, self._folder, self._notes = name, folder, folder / f"{name}.told"
+        self._notes.touch()
         call = f"from soak.senders import send; send({addresses!r}, {name!r}, {str(folder)!r})"
         command = [*program, addresses, name, str(folder)] if program else [sys.executable, "-c", call]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -126,39 +126,39 @@ class Sender:
     @property
     def news(self) -> int:
         """Grows with what it is told."""
-        return self._told.stat().st_size
+        return self._notes.stat().st_size
 
     def notes(self, kind: str) -> list[str]:
         """What it noted of one kind."""
         # of a process that was killed, the last line may be cut
-        whole = self._told.read_text().rpartition("\n")[0].splitlines()
-        return [rest for line in whole for found, _, rest in [line.partition(" ")] if found == kind]
+        lines = self._notes.read_text().rpartition("\n")[0].splitlines()
+        return [remainder for line in lines for note_kind, _, remainder in [line.partition(" ")] if note_kind == kind]
 
 
 def check(topic: distlog.Topic, senders: Sequence[Sender]) -> int:
     """How many records there are; Violation unless they are those that were sent, once, in order, and where told."""
     rows = topic.scan(columns=["partition", "offset", "value"]).to_table()
-    there = defaultdict[tuple[str, int], list[tuple[int, int]]](list)
+    values = defaultdict[tuple[str, int], list[tuple[int, int]]](list)
     for partition, offset, value in zip(*(rows.column(name).to_pylist() for name in rows.column_names), strict=True):
         name, _, number = value.decode().partition(":")
-        there[name, partition].append((int(number), offset))
+        values[name, partition].append((int(number), offset))
     for sender in senders:
-        _check(sender, [there[sender.name, partition] for partition in range(PARTITIONS)])
-    demand({name for name, _ in there} <= {sender.name for sender in senders}, "there are records that nobody sent")
+        _check(sender, [values[sender.name, partition] for partition in range(PARTITIONS)])
+    demand({name for name, _ in values} <= {sender.name for sender in senders}, "there are records that nobody sent")
     return len(rows)
 
 
-def _check(sender: Sender, there: Sequence[Sequence[tuple[int, int]]]) -> None:
+def _check(sender: Sender, values: Sequence[Sequence[tuple[int, int]]]) -> None:
     errors = sender.notes("error")
     all_sent = sender.notes("sent") if not errors else []
-    for partition, pairs in enumerate(there):
+    for partition, pairs in enumerate(values):
         numbers = [number for number, _ in pairs]
         expected = range(partition, int(all_sent[0]) if all_sent else _ANY_NUMBER, PARTITIONS)
         # of a client that was killed or gave up, the last may not be there, and it may not know of some that are
         holds = numbers == list(expected[: len(numbers)]) and (not all_sent or len(numbers) == len(expected))
         demand(holds, f"producer {sender.name}: records are lost, doubled or out of order {errors[:2]}")
-    offsets = {number: offset for pairs in there for number, offset in pairs}
-    told = [line.split() for line in sender.notes("ack")]
-    as_told = all(offsets.get(int(number)) == int(offset) for number, offset in told)
+    offsets = {number: offset for pairs in values for number, offset in pairs}
+    acks = [line.split() for line in sender.notes("ack")]
+    as_told = all(offsets.get(int(number)) == int(offset) for number, offset in acks)
     demand(as_told, f"producer {sender.name}: a record is not at the offset that was told {errors[:2]}")
     demand(not errors, f"producer {sender.name} gave up, though nothing is lost or doubled: {errors[:2]}")

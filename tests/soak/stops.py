@@ -23,7 +23,7 @@ from forked_programs import Program
 import distlog
 from distlog.core.errors import StorageError
 from soak.appending import Appending
-from soak.records import read_records, record, told_by
+from soak.records import read_records, record, writer_of
 from soak.tally import Tally, demand
 
 #: It makes its calls for a while, stops itself before the one of that number, and says in the end what it appended.
@@ -33,13 +33,13 @@ VICTIM = "from soak.stops import be_stopped; be_stopped()"
 class StoppingCalls:
     """The calls of `os`; before one of them the process stops itself."""
 
-    def __init__(self, before: int) -> None:
-        self._left = before
+    def __init__(self, steps: int) -> None:
+        self._steps_left = steps
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
-            self._left -= 1
-            if self._left == 0:
+            self._steps_left -= 1
+            if self._steps_left == 0:
                 os.kill(os.getpid(), signal.SIGSTOP)
             return getattr(os, name)(*arguments)
 
@@ -77,14 +77,14 @@ def _stop_once(url: str, call: int, values: list[bytes], tally: Tally) -> None:
         while (is_running := victim.poll() is None) and not _is_stopped(victim.pid):
             time.sleep(0.002)
         if is_running:
-            _use_meanwhile(url, victim.pid, values, tally)
+            _use_concurrently(url, victim.pid, values, tally)
             victim.send_signal(signal.SIGCONT)
             tally["stops"] += 1
         said = victim.communicate()[0].split()
     finally:
         victim.kill()
     demand(victim.returncode == 0, f"the stopped process ends with {victim.returncode}")
-    _take(url, values, [int(line) for line in said])
+    _recover(url, values, [int(line) for line in said])
     tally["records verified"] += len(values)
 
 
@@ -94,11 +94,11 @@ def _is_stopped(pid: int) -> bool:
     return False
 
 
-def _use_meanwhile(url: str, pid: int, values: list[bytes], tally: Tally) -> None:
+def _use_concurrently(url: str, pid: int, values: list[bytes], tally: Tally) -> None:
     """Everything that another process may do while the victim is stopped."""
     topic = distlog.open(url)
-    seen = [value for _, _, value in read_records(topic, 0, 0)]
-    demand(seen[: len(values)] == values, "a reader misses records")
+    values_read = [value for _, _, value in read_records(topic, 0, 0)]
+    demand(values_read[: len(values)] == values, "a reader misses records")
     other = Appending(url, 0, timeout_s=0.05)
     acts: list[Callable[[], object]] = [
         lambda: other.append([record("other", len(values))]),
@@ -108,7 +108,7 @@ def _use_meanwhile(url: str, pid: int, values: list[bytes], tally: Tally) -> Non
     for act in acts:
         _wait(act, pid, tally)
     again = [value for _, _, value in read_records(distlog.open(url), 0, 0)]
-    demand(again[: len(seen)] == seen, "what a reader saw is gone")
+    demand(again[: len(values_read)] == values_read, "what a reader saw is gone")
 
 
 def _wait(act: Callable[[], object], pid: int, tally: Tally) -> None:
@@ -121,13 +121,16 @@ def _wait(act: Callable[[], object], pid: int, tally: Tally) -> None:
         tally["waits that were told of the process"] += 1
 
 
-def _take(url: str, values: list[bytes], offsets: list[int]) -> None:
+def _recover(url: str, values: list[bytes], offsets: list[int]) -> None:
     """Check what is there now, and go on from that."""
-    found = [value for _, _, value in read_records(distlog.open(url), 0, 0)]
-    demand(found[: len(values)] == values, "records are gone")
-    told = [told_by(value) for value in found[len(values) :]]
-    numbers = [number for name, number in told if name == "victim"]
+    values_read = [value for _, _, value in read_records(distlog.open(url), 0, 0)]
+    demand(values_read[: len(values)] == values, "records are gone")
+    writers = [writer_of(value) for value in values_read[len(values) :]]
+    numbers = [number for name, number in writers if name == "victim"]
     demand(numbers == list(range(20)), f"of the stopped process there are the records {numbers}")
-    demand([told_by(found[offset])[1] for offset in offsets] == numbers, "the stopped process was told wrong offsets")
-    demand(sum(name == "other" for name, _ in told) <= 1, "the other's record is there twice")
-    values[:] = found
+    demand(
+        [writer_of(values_read[offset])[1] for offset in offsets] == numbers,
+        "the stopped process was told wrong offsets",
+    )
+    demand(sum(name == "other" for name, _ in writers) <= 1, "the other's record is there twice")
+    values[:] = values_read

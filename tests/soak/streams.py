@@ -70,8 +70,8 @@ class Pipeline:
         first = seed % len(self.victims)
         self._victims = cycle(self.victims[first:] + self.victims[:first])
         self._options = dict(options)
-        made = partial(distlog.create, partitions=PARTITIONS, config=CONFIG, storage_options=self._options)
-        self._source, self._target = made(f"{root}/original"), made(f"{root}/copy")
+        create = partial(distlog.create, partitions=PARTITIONS, config=CONFIG, storage_options=self._options)
+        self._source, self._target = create(f"{root}/original"), create(f"{root}/copy")
         settings = {f"storage.{name}": str(value) for name, value in self._options.items()}
         self.job = Job(f"{root}/original", f"{root}/copy", str(folder), settings, conf or {})
         self.job.failures.mkdir()
@@ -102,15 +102,15 @@ class Pipeline:
         if not self.tally:
             self._wait((self.job.checkpoint / "offsets" / "0").exists, "no batch begins")
             time.sleep(self._chance.random())
-            struck = self._strike(victim, self._found(victim))
+            struck = self._strike(victim, self._pids_of(victim))
         elif self._chance.random() < 0.5:
             # looking for processes takes longer than Spark takes to note that the sink has committed
-            found = self._wait_for_progress(partial(self._found, victim))
-            struck = self._strike(victim, found)
+            pids = self._wait_for_progress(partial(self._pids_of, victim))
+            struck = self._strike(victim, pids)
         else:
             self._wait_for_progress()
             time.sleep(self._chance.random() * 0.7)
-            struck = self._strike(victim, self._found(victim))
+            struck = self._strike(victim, self._pids_of(victim))
         if struck:
             self.tally[f"kills of a {victim}"] += 1
         if struck and victim in ("machine", "driver"):
@@ -118,20 +118,20 @@ class Pipeline:
         self._revive()
         self._check_copied()
 
-    def _found(self, victim: str) -> list[int]:
+    def _pids_of(self, victim: str) -> list[int]:
         """The processes of one of the VICTIMS now, to be killed in this order."""
         driver = self._driver.pid
         if victim == "machine":
             return [driver, *processes.descendants(driver)]
         if victim == "driver":
             return [*processes.of_kind(driver, "jvm"), driver]
-        found = processes.of_kind(driver, victim)
-        return found and [self._chance.choice(found)]
+        pids = processes.of_kind(driver, victim)
+        return pids and [self._chance.choice(pids)]
 
-    def _strike(self, victim: str, found: Sequence[int]) -> bool:
-        for each in found:
-            processes.kill(each)
-        return bool(found)
+    def _strike(self, victim: str, pids: Sequence[int]) -> bool:
+        for pid in pids:
+            processes.kill(pid)
+        return bool(pids)
 
     def _is_ahead_of_spark(self) -> bool:
         """Whether the copy has a batch that Spark has not noted as done."""
@@ -150,17 +150,17 @@ class Pipeline:
         """Wait until the copy goes on; returns what `look` gave shortly before."""
         # if all was copied meanwhile, nothing is added before it was compared
         self._check_copied()
-        ends, found = self._target.end_offsets(), list[int]()
+        ends, pids = self._target.end_offsets(), list[int]()
         looked_at = 0.0
 
         def goes_on() -> bool:
-            nonlocal found, looked_at
+            nonlocal pids, looked_at
             if time.monotonic() > looked_at + 0.5:
-                found, looked_at = look(), time.monotonic()
+                pids, looked_at = look(), time.monotonic()
             return self._refreshed(self._target) != ends
 
         self._wait(goes_on, "nothing is copied", LOOK_S)
-        return found
+        return pids
 
     def _refreshed(self, topic: distlog.Topic) -> dict[int, int]:
         topic.refresh()
@@ -170,16 +170,16 @@ class Pipeline:
         end = time.monotonic() + PATIENCE_S
         while not condition():
             if time.monotonic() >= end:
-                self._tell_where_it_stands()
+                self._dump_threads()
                 demand(False, f"{complaint} for {PATIENCE_S:.0f} s")
             self._check_failures()
             self._revive()
             time.sleep(pause_s)
 
-    def _tell_where_it_stands(self) -> None:
+    def _dump_threads(self) -> None:
         """Let the driver's JVM write the stacks of its threads into the log."""
-        for each in processes.of_kind(self._driver.pid, "jvm"):
-            os.kill(each, signal.SIGQUIT)
+        for pid in processes.of_kind(self._driver.pid, "jvm"):
+            os.kill(pid, signal.SIGQUIT)
         time.sleep(1)
 
     def maintain(self) -> None:
@@ -211,9 +211,9 @@ class Pipeline:
         for partition, start in self._checked.items():
             end = ends[partition]
             demand(end <= available[partition], f"the copy of partition {partition} has more records")
-            wanted, found = (_rows(topic, partition, start, end) for topic in (self._source, self._target))
-            what = f"from offset {start} on, the copy of partition {partition} has other records, or another order"
-            demand(found.equals(wanted), what)
+            expected, actual = (_rows(topic, partition, start, end) for topic in (self._source, self._target))
+            message = f"from offset {start} on, the copy of partition {partition} has other records, or another order"
+            demand(actual.equals(expected), message)
         self._checked = ends
 
     def _check_failures(self) -> None:
@@ -234,8 +234,8 @@ class Pipeline:
 
 def _rows(topic: distlog.Topic, partition: int, start: int, end: int) -> pa.Table:
     columns = ["offset", "key", "value", "timestamp"]
-    found = topic.scan([partition], start={partition: start}, end={partition: end}, columns=columns)
-    return found.to_table().combine_chunks()
+    scan = topic.scan([partition], start={partition: start}, end={partition: end}, columns=columns)
+    return scan.to_table().combine_chunks()
 
 
 def run(folder: Path, seed: int, kills: int) -> Tally:

@@ -18,7 +18,7 @@ _LARGEST = ("at most", "at the end")
 class Tally(Counter[str]):
     """How often each thing happened, by its name."""
 
-    def take(self, other: Tally) -> None:
+    def add(self, other: Tally) -> None:
         """Add what another run counted; of what has no sum the larger one is kept."""
         for name, count in other.items():
             self[name] = max(self[name], count) if name.endswith(_LARGEST) else self[name] + count
@@ -27,10 +27,10 @@ class Tally(Counter[str]):
         return ", ".join(f"{count:,} {name}" for name, count in self.items() if count)
 
 
-def demand(holds: bool, what: str) -> None:
+def demand(holds: bool, subject: str) -> None:
     """Raise Violation, which says `what`, unless it holds."""
     if not holds:
-        raise Violation(what)
+        raise Violation(subject)
 
 
 def skipped(campaign: str, reason: str) -> Tally:

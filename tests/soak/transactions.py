@@ -31,7 +31,7 @@ PATIENCE_S = 120.0
 
 def produce(url: str, acks: str, transactional_id: str) -> None:
     """Commit three transactions, abort one, and so on; `acks` gets a line before and after each commit."""
-    parent, told = os.getppid(), os.open(acks, os.O_WRONLY | os.O_APPEND)
+    parent, acks_file = os.getppid(), os.open(acks, os.O_WRONLY | os.O_APPEND)
     try:
         producer = distlog.open(url).producer(transactional_id)
         for number in count():
@@ -42,16 +42,16 @@ def produce(url: str, acks: str, transactional_id: str) -> None:
             for partition in list(range(PARTITIONS)) * RECORDS:
                 producer.append(tag.encode(), partition=partition)
             if is_committed:
-                os.write(told, f"begun {tag}\n".encode())
+                os.write(acks_file, f"begun {tag}\n".encode())
                 producer.commit()
-                os.write(told, f"done {tag}\n".encode())
+                os.write(acks_file, f"done {tag}\n".encode())
             else:
                 producer.flush()
                 producer.abort()
     except ProducerFencedError:
         return
     except DistlogError as error:
-        os.write(told, f"error {error!r}\n".encode())
+        os.write(acks_file, f"error {error!r}\n".encode())
 
 
 def run(folder: Path, seed: int, seconds: float = 15) -> Tally:
@@ -65,12 +65,12 @@ def run(folder: Path, seed: int, seconds: float = 15) -> Tally:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     context.set_forkserver_preload(["soak.warm"])
 
-    def begin(place: int) -> BaseProcess:
-        process = context.Process(target=produce, args=(url, str(acks), IDS[place]))
+    def begin(number: int) -> BaseProcess:
+        process = context.Process(target=produce, args=(url, str(acks), IDS[number]))
         process.start()
         return process
 
-    running, reader = [begin(place) for place in range(len(IDS))], _Reader(url)
+    running, reader = [begin(number) for number in range(len(IDS))], _Reader(url)
     try:
         patience = time.monotonic() + PATIENCE_S
         while "done" not in acks.read_text():
@@ -79,11 +79,11 @@ def run(folder: Path, seed: int, seconds: float = 15) -> Tally:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(chance.expovariate(1 / PAUSE_S))
-            place = chance.randrange(len(IDS))
-            _kill(running[place])
+            number = chance.randrange(len(IDS))
+            _kill(running[number])
             tally["kills"] += 1
-            running[place] = begin(place)
-            reader.look(tally)
+            running[number] = begin(number)
+            reader.read(tally)
     finally:
         for process in running:
             _kill(process)
@@ -95,37 +95,40 @@ def run(folder: Path, seed: int, seconds: float = 15) -> Tally:
 class _Reader:
     def __init__(self, url: str) -> None:
         self.topic = distlog.open(url)
-        self.seen: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+        self.values: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
 
-    def look(self, tally: Tally) -> None:
+    def read(self, tally: Tally) -> None:
         self.topic.refresh()
-        for partition, before in self.seen.items():
+        for partition, values in self.values.items():
             scan = self.topic.scan(partition, columns=["value"], isolation="read_committed")
             now = scan.to_table()["value"].to_pylist()
-            demand(now[: len(before)] == before, f"what was seen of partition {partition} has changed")
+            demand(now[: len(values)] == values, f"what was seen of partition {partition} has changed")
             parts = {tag: number for tag, number in Counter(now).items() if number != RECORDS}
             demand(not parts, f"partition {partition} shows parts of transactions, or twice: {parts}")
-            self.seen[partition] = now
+            self.values[partition] = now
         tally["reads"] += 1
 
 
 def _check(url: str, lines: list[str], reader: _Reader, tally: Tally) -> None:
-    told: dict[str, set[bytes]] = {"begun": set(), "done": set(), "error": set()}
+    notes: dict[str, set[bytes]] = {"begun": set(), "done": set(), "error": set()}
     for line in lines:
         word, _, tag = line.partition(" ")
-        told[word].add(tag.encode())
-    demand(not told["error"], f"a producer failed: {told['error']}")
+        notes[word].add(tag.encode())
+    demand(not notes["error"], f"a producer failed: {notes['error']}")
     for transactional_id in sorted(set(IDS)):
         distlog.open(url).producer(transactional_id).close()
-    reader.look(tally)
-    found = [set(values) for values in reader.seen.values()]
-    demand(all(each == found[0] for each in found), "a transaction is in one partition and not in another")
-    demand(told["done"] <= found[0], f"committed, and not there: {told['done'] - found[0]}")
-    demand(found[0] <= told["begun"], f"there, and not committed: {found[0] - told['begun']}")
+    reader.read(tally)
+    value_sets = [set(values) for values in reader.values.values()]
+    demand(
+        all(value_set == value_sets[0] for value_set in value_sets),
+        "a transaction is in one partition and not in another",
+    )
+    demand(notes["done"] <= value_sets[0], f"committed, and not there: {notes['done'] - value_sets[0]}")
+    demand(value_sets[0] <= notes["begun"], f"there, and not committed: {value_sets[0] - notes['begun']}")
     demand(not reader.topic.verify().anomalies, "verify finds anomalies")
-    tally["transactions acknowledged"] += len(told["done"])
-    tally["transactions verified"] += len(told["done"] & found[0])
-    tally["transactions without an answer"] += len(found[0] - told["done"])
+    tally["transactions acknowledged"] += len(notes["done"])
+    tally["transactions verified"] += len(notes["done"] & value_sets[0])
+    tally["transactions without an answer"] += len(value_sets[0] - notes["done"])
 
 
 def _kill(process: BaseProcess) -> None:

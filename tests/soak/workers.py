@@ -15,7 +15,7 @@ from time import monotonic
 import distlog
 from distlog.core.errors import CommitConflictError, TransactionTooOldError
 from soak.appending import Appending
-from soak.records import Ack, Acks, acknowledge, open_acks, read_records, record, told_by
+from soak.records import Ack, Acks, acknowledge, open_acks, read_records, record, writer_of
 from soak.tally import demand
 
 PARTITIONS = 2
@@ -65,7 +65,7 @@ def read(url: str, acks: str, is_compacted: bool) -> None:
         topic.refresh()
         try:
             for partition in range(PARTITIONS):
-                reader.look(topic, partition, chance.random() < 0.2)
+                reader.check(topic, partition, chance.random() < 0.2)
         except distlog.DistlogError:
             # vacuum may delete what a snapshot names that is older than the delay
             if monotonic() - looked_at < delay_s / 2:
@@ -78,35 +78,38 @@ class Reader:
 
     def __init__(self, acks: str, is_compacted: bool) -> None:
         self._acks, self._is_compacted = Acks(Path(acks)), is_compacted
-        self._seen: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
-        self._told: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
+        self._records: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
+        self._acks: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
         self._next = [0] * PARTITIONS
 
     def note_acks(self) -> None:
         """Take what the writers have acknowledged by now."""
         for name, ack in self._acks.new():
-            told = self._told[ack.partition]
+            acks = self._acks[ack.partition]
             for delta in range(ack.count):
-                demand(ack.offset + delta not in told, f"offset {ack.offset + delta} was given twice")
-                told[ack.offset + delta] = (name, ack.first + delta)
+                demand(ack.offset + delta not in acks, f"offset {ack.offset + delta} was given twice")
+                acks[ack.offset + delta] = (name, ack.first + delta)
 
-    def look(self, topic: distlog.Topic, partition: int, again: bool) -> None:
+    def check(self, topic: distlog.Topic, partition: int, again: bool) -> None:
         """Read what is new, or all there is."""
         start, end = topic.start_offsets()[partition], topic.end_offsets()[partition]
-        seen, told = self._seen[partition], self._told[partition]
-        demand(end >= max(told, default=-1) + 1, f"the log ends at {end}, below what was acknowledged")
+        seen_records, acks = self._records[partition], self._acks[partition]
+        demand(end >= max(acks, default=-1) + 1, f"the log ends at {end}, below what was acknowledged")
         demand(end >= self._next[partition], f"the log ends at {end}, and did at {self._next[partition]}")
         begin = start if again else max(start, self._next[partition])
-        found = {offset: told_by(value) for offset, _, value in read_records(topic, partition, begin)}
+        records = {offset: writer_of(value) for offset, _, value in read_records(topic, partition, begin)}
         expected = range(begin, end)
         if self._is_compacted:
-            demand(set(found) <= set(expected), "there are offsets out of bounds")
+            demand(set(records) <= set(expected), "there are offsets out of bounds")
         else:
-            demand(list(found) == list(expected), f"offsets are not dense from {begin} to {end}")
-        for offset, which in found.items():
-            for known in (seen, told):
-                demand(known.get(offset, which) == which, f"offset {offset} is {which}, and was {known.get(offset)}")
-        seen.update(found)
+            demand(list(records) == list(expected), f"offsets are not dense from {begin} to {end}")
+        for offset, writer_and_number in records.items():
+            for known_records in (seen_records, acks):
+                demand(
+                    known_records.get(offset, writer_and_number) == writer_and_number,
+                    f"offset {offset} is {writer_and_number}, and was {known_records.get(offset)}",
+                )
+        seen_records.update(records)
         self._next[partition] = end
 
 

@@ -20,10 +20,10 @@ def job(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Any:
     """Runs a job by its name and arguments in this process."""
     assert spark
 
-    def run(name: str, *given: object) -> Ran:
+    def run(name: str, *arguments: object) -> Ran:
         module = runpy.run_path(str(JOBS / f"{name}.py"))
         capfd.readouterr()
-        status = module["main"]([str(each) for each in given])
+        status = module["main"]([str(argument_text) for argument_text in arguments])
         return Ran(status, *capfd.readouterr())
 
     return run

@@ -37,16 +37,16 @@ class KilledSource(DistlogDataSource):
         return "killed"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        made = super().streamWriter(schema, overwrite)
-        commit = made.commit
+        writer = super().streamWriter(schema, overwrite)
+        commit = writer.commit
 
         def commit_and_kill(messages: Sequence[Any], batch: int) -> None:
             commit(messages, batch)
             if batch == KILLED_BATCH:
                 os.kill(self.jvm, signal.SIGKILL)
 
-        made.commit = commit_and_kill  # type: ignore[method-assign]
-        return made
+        writer.commit = commit_and_kill  # type: ignore[method-assign]
+        return writer
 
 
 def main(folder: str) -> None:
@@ -84,8 +84,8 @@ def main(folder: str) -> None:
 
     tables._Writer.write = write_table_and_wait  # type: ignore[method-assign]
     for name in ("part", "whole"):
-        given = (spark, f"{folder}/clicks", f"{folder}/{name}")
-        threading.Thread(target=to_table, args=given, kwargs={"max_offsets": 10}, daemon=True).start()
+        paths = (spark, f"{folder}/clicks", f"{folder}/{name}")
+        threading.Thread(target=to_table, args=paths, kwargs={"max_offsets": 10}, daemon=True).start()
     query("each").foreachBatch(write_and_wait).start()
     for event in reached.values():
         event.wait()

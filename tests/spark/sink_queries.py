@@ -36,9 +36,9 @@ def sent(value: Any) -> Any:
 def writer(url: str, schema: StructType = KEY_VALUE, **options: Any) -> DistlogStreamWriter:
     """What Spark makes for a micro-batch, in the planner, and again in the process that commits."""
     source = DistlogDataSource(options=CaseInsensitiveDict({"path": url, **options}))
-    made = source.streamWriter(schema, overwrite=False)
-    assert isinstance(made, DistlogStreamWriter)
-    return made
+    distlog_stream_writer = source.streamWriter(schema, overwrite=False)
+    assert isinstance(distlog_stream_writer, DistlogStreamWriter)
+    return distlog_stream_writer
 
 
 class Query:
@@ -50,10 +50,10 @@ class Query:
     def write(self, batch_id: int, *tasks: Sequence[str]) -> list[WrittenSegments]:
         """The messages of the tasks of a micro-batch; each task has rows without a key."""
         planned = sent(writer(self.url, **self.options))
-        made = [planned.write(iter([rows(values)] if values else [])) for values in tasks]
+        messages = [planned.write(iter([rows(values)] if values else [])) for values in tasks]
         # what Spark tells a task
         batch = MicroBatch(self.query_id, batch_id) if self.query_id else None
-        return [sent(dataclasses.replace(message, micro_batch=batch)) for message in made]
+        return [sent(dataclasses.replace(message, micro_batch=batch)) for message in messages]
 
     def commit(self, batch_id: int, messages: Sequence[Any]) -> None:
         """What the process that commits does with the messages."""

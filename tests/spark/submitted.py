@@ -23,7 +23,7 @@ class Ran:
         self.status, self.out, self.err = status, out, err
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The object in the last line of standard output."""
         return json.loads(self.out.splitlines()[-1])  # type: ignore[no-any-return]
 
@@ -34,15 +34,15 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PATH": path}
 
 
-def command(*given: object) -> list[str]:
+def command(*arguments: object) -> list[str]:
     """The command line of spark-submit."""
-    found = shutil.which("spark-submit", path=environment()["PATH"])
-    assert found
-    return [found, "--master", "local[2]", "--conf", "spark.ui.enabled=false", *map(str, given)]
+    program = shutil.which("spark-submit", path=environment()["PATH"])
+    assert program
+    return [program, "--master", "local[2]", "--conf", "spark.ui.enabled=false", *map(str, arguments)]
 
 
-def submit(*given: object) -> Ran:
+def submit(*arguments: object) -> Ran:
     """Run a job as a user does."""
     env = {**environment(), **forked_python()}
-    ran = subprocess.run(command(*given), env=env, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command(*arguments), env=env, capture_output=True, text=True, check=False)
     return Ran(ran.returncode, ran.stdout, ran.stderr)

@@ -77,16 +77,16 @@ def test_records_of_many_tasks_stand_in_the_order_of_files_and_lines(
     reader = FileReader(ReadOptions(**fields), InputStorage())
     result = append_files(spark, topic, reader, reader.files([str(tmp_path / "in")]), WriteOptions(topic.storage))
     assert (result.appended.version, result.appended.record_count) == (1, count)
-    found = [numbers(topic, partition) for partition in (0, 1)]
-    assert [sorted(one) for one in found] == found
+    numbers_read = [numbers(topic, partition) for partition in (0, 1)]
+    assert [sorted(part) for part in numbers_read] == numbers_read
     # a task writes a segment for each partition
     assert topic.segments().num_rows >= 6
 
 
 def test_inputs_stand_in_the_order_in_which_they_are_given(job: Any, url: str, tmp_path: Path) -> None:
     names = [lines_file(tmp_path, f"{name}.txt", [name]) for name in "abc"]
-    given = [part for name in (names[2], names[0], names[1]) for part in ("--input", name)]
-    assert job("append", *given, "--topic", url, "--create").status == 0
+    arguments = [part for name in (names[2], names[0], names[1]) for part in ("--input", name)]
+    assert job("append", *arguments, "--topic", url, "--create").status == 0
     assert [value for _, value, _ in records(url)] == [b"c", b"a", b"b"]
 
 
@@ -110,9 +110,9 @@ def test_a_task_that_is_tried_again_adds_its_records_once_and_in_order(
     write_rows(tmp_path / "in.txt", "text", range(120_000))
     reader = FileReader(ReadOptions(key_separator=" "), FailingOnce())
     append_files(spark, topic, reader, reader.files([str(tmp_path / "in.txt")]), WriteOptions(topic.storage))
-    found = [numbers(topic, partition) for partition in (0, 1)]
-    assert [sorted(one) for one in found] == found
-    assert sum(map(len, found)) == 120_000
+    numbers_read = [numbers(topic, partition) for partition in (0, 1)]
+    assert [sorted(part) for part in numbers_read] == numbers_read
+    assert sum(map(len, numbers_read)) == 120_000
     assert (tmp_path / "failed").exists()
 
 
@@ -172,9 +172,9 @@ def test_rows_of_csv_with_line_ends_in_fields_are_whole_over_many_tasks(
         csv.writer(file).writerows([("key", "value"), *rows])
     reader = FileReader(ReadOptions(key="key", value="value"), InputStorage())
     append_files(spark, topic, reader, reader.files([str(tmp_path / "in.csv")]), WriteOptions(topic.storage))
-    found = [numbers(topic, partition) for partition in (0, 1)]
-    assert [sorted(one) for one in found] == found
-    assert sum(map(len, found)) == 40_000
+    numbers_read = [numbers(topic, partition) for partition in (0, 1)]
+    assert [sorted(part) for part in numbers_read] == numbers_read
+    assert sum(map(len, numbers_read)) == 40_000
 
 
 def test_a_bad_line_in_a_task_names_file_and_line_and_nothing_is_appended(job: Any, url: str, tmp_path: Path) -> None:
@@ -184,12 +184,12 @@ def test_a_bad_line_in_a_task_names_file_and_line_and_nothing_is_appended(job: A
         lines_file(folder, f"{number:03d}.jsonl", ['{"k": 1}', '{"k": 2}' if number != 140 else "{no"])
     ran = job("append", "--input", folder, "--topic", url, "--create", "--key", "k", "--json")
     assert ran.status == 1
-    error = ran.facts["error"]
+    error = ran.summary["error"]
     assert (error.startswith("not a record"), ran.err) == (True, f"append.py: {error}\n")
     assert error.endswith(f"(--bad-lines skip leaves bad lines out) (file={folder}/140.jsonl line=2)")
     assert distlog.open(url).version == 0
     ran = job("append", "--input", folder, "--topic", url, "--key", "k", "--json", "--bad-lines", "skip")
-    assert (ran.facts["records"], ran.facts["skipped"]) == (299, 1)
+    assert (ran.summary["records"], ran.summary["skipped"]) == (299, 1)
 
 
 def test_times_without_a_zone_are_in_utc_whatever_the_session_says(

@@ -24,19 +24,19 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def ranges(spark: SparkSession) -> Iterator[int]:
     """How many ranges a sort makes: Spark puts small ones together unless told otherwise."""
-    kept = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "5"}
-    before = {name: spark.conf.get(name) for name in kept}
-    for name, value in kept.items():
+    settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "5"}
+    old_settings = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
         spark.conf.set(name, value)
     yield 5
-    for name, value in before.items():
+    for name, value in old_settings.items():
         spark.conf.set(name, value or "")
 
 
 def values(topic: distlog.Topic, partition: int | None = None) -> list[bytes]:
     """The values of the topic in its order."""
-    found: list[bytes] = topic.refresh().scan(partitions=partition).to_table()["value"].to_pylist()
-    return found
+    all_values: list[bytes] = topic.refresh().scan(partitions=partition).to_table()["value"].to_pylist()
+    return all_values
 
 
 def segments(topic: distlog.Topic) -> int:

@@ -23,9 +23,9 @@ sys.exit(exit_status(job_parser("job.py", "Do it."), run, {given!r}))
 """
 
 
-def ended(body: str, *given: str) -> subprocess.CompletedProcess[str]:
+def ended(body: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a job whose work is `body`."""
-    command = [python_of_spark(), "-c", PROGRAM.format(body=body, given=["--topic", "t", *given])]
+    command = [python_of_spark(), "-c", PROGRAM.format(body=body, given=["--topic", "t", *arguments])]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -63,8 +63,8 @@ def test_a_closed_output_and_one_that_lacks_characters_fail_no_job() -> None:
 
 def test_what_py4j_logs_of_an_interrupt_is_not_shown_nor_of_a_jvm_that_it_ended_first() -> None:
     logged = "__import__('logging').exception('said', exc_info=({0}, {0}(), None)); raise KeyboardInterrupt"
-    gone = "__import__('py4j.protocol').protocol.Py4JNetworkError"
-    assert ended(logged.format(gone)).stderr == ""
+    error = "__import__('py4j.protocol').protocol.Py4JNetworkError"
+    assert ended(logged.format(error)).stderr == ""
     assert ended(logged.format("KeyboardInterrupt")).stderr == ""
     assert ended(logged.format("ValueError")).stderr.splitlines()[-1] == "ValueError"
 

@@ -42,21 +42,21 @@ def append(topic: distlog.Topic, first: int, count: int) -> None:
 
 def rows(table: Path) -> list[tuple[int, int, bytes]]:
     """The (partition, offset, value) of all rows, as a reader that knows nothing of Spark sees them."""
-    found = pq.read_table(table).select(["partition", "offset", "value"]).to_pylist()
-    return sorted((row["partition"], row["offset"], row["value"]) for row in found)
+    rows_read = pq.read_table(table).select(["partition", "offset", "value"]).to_pylist()
+    return sorted((row["partition"], row["offset"], row["value"]) for row in rows_read)
 
 
 def test_a_table_is_finished_by_the_next_run(spark: SparkSession, killed: Path) -> None:
     """Whether a part of a batch is there, or all of it and only Spark has not noted so."""
-    part, whole = killed / "part", killed / "whole"
+    part, full = killed / "part", killed / "whole"
     assert 20 < len(rows(part)) < 30
-    assert len(rows(whole)) == 30
+    assert len(rows(full)) == 30
     topic = distlog.open(str(killed / "clicks"))
     append(topic, 45, 5)
-    found = topic.refresh().scan(columns=["partition", "offset", "value"]).to_table().to_pylist()
-    for table in (part, whole):
+    rows_read = topic.refresh().scan(columns=["partition", "offset", "value"]).to_table().to_pylist()
+    for table in (part, full):
         to_table(spark, topic, str(table))
-        assert rows(table) == sorted((row["partition"], row["offset"], row["value"]) for row in found)
+        assert rows(table) == sorted((row["partition"], row["offset"], row["value"]) for row in rows_read)
 
 
 def test_a_batch_that_was_committed_and_that_spark_has_not_noted_is_there_once(
@@ -73,12 +73,12 @@ def test_a_batch_that_was_committed_and_that_spark_has_not_noted_is_there_once(
         checkpoint = killed / name / "checkpoint"
         assert sorted(file.name for file in (checkpoint / "offsets").glob("?")) == ["0", "1"]
         assert sorted(file.name for file in (checkpoint / "commits").glob("?")) == ["0"]
-        before = values(topic)
-        assert (len(before), topic.version) == (2, 2)
+        old_values = values(topic)
+        assert (len(old_values), topic.version) == (2, 2)
         lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(killed / name / "in"))
         stream = lines.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         written = stream.foreachBatch(save) if name == "each" else stream.format("distlog").option("path", topic.url)
         written.start().awaitTermination()
-        assert values(topic)[:2] == before
+        assert values(topic)[:2] == old_values
         assert sorted(values(topic)) == ["a", "b", "c"]
         assert topic.verify().ok

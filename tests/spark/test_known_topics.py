@@ -17,28 +17,28 @@ from distlog.spark.known_topics import KnownTopics
 def test_a_folder_that_was_made_again_is_the_new_topic_and_nothing_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, appends: int
 ) -> None:
-    storage, known = Storage(str(tmp_path / "clicks")), KnownTopics()
+    storage, known_topics = Storage(str(tmp_path / "clicks")), KnownTopics()
     for count in (2, appends):
         topic = distlog.create(storage.url)
         for _ in range(count):
             topic.append([{"value": b"v"}])
         for _ in range(2):
-            _, snapshot = known.load(storage)
+            _, snapshot = known_topics.load(storage)
             assert (snapshot.version, snapshot.topic_id) == (count, topic.snapshot.topic_id)
         shutil.rmtree(storage.url)
         for _ in range(2):
             with pytest.raises(distlog.TopicNotFoundError):
-                known.load(storage)
+                known_topics.load(storage)
     assert caplog.messages == []
 
 
 def test_damage_behind_a_known_version_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    storage, known = Storage(str(tmp_path / "clicks")), KnownTopics()
+    storage, known_topics = Storage(str(tmp_path / "clicks")), KnownTopics()
     topic = distlog.create(storage.url)
-    known.load(storage)
+    known_topics.load(storage)
     topic.append([{"value": b"v"}])
     commit = tmp_path / "clicks" / "_commits" / f"{1:020d}.json"
     commit.write_bytes(commit.read_bytes()[:-20])
     with caplog.at_level(logging.WARNING), pytest.raises(distlog.CorruptMetadataError):
-        known.load(storage)
+        known_topics.load(storage)
     assert "the cached state of the topic is ignored" in caplog.text

@@ -48,29 +48,29 @@ def test_each_record_is_there_once_and_each_key_has_its_last(version: str, tmp_p
     assert killed.returncode == -9, killed.stderr
     ran = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    found: dict[str, str] = json.loads(ran.stdout.splitlines()[-1])
-    assert found == dict.fromkeys(found, "yes")
+    results: dict[str, str] = json.loads(ran.stdout.splitlines()[-1])
+    assert results == dict.fromkeys(results, "yes")
 
 
 def test_the_jars_that_are_tried_are_the_ones_that_errors_name() -> None:
     space = {"": "http://maven.apache.org/POM/4.0.0"}
     for profile in ET.parse(POM).getroot().iterfind("profiles/profile", space):
         parts = [
-            [each.findtext(part, "", space) for part in ("groupId", "artifactId", "version")]
-            for each in profile.iterfind("dependencies/dependency", space)
+            [jar.findtext(part, "", space) for part in ("groupId", "artifactId", "version")]
+            for jar in profile.iterfind("dependencies/dependency", space)
         ]
         version = profile.findtext("id", "", space)
         jars = [kind.jars for kind in (lake.DeltaTable, lake.IcebergTable)]
-        assert [":".join(each) for each in parts] == [each.get(VERSIONS[version]) or each[version] for each in jars]
+        assert [":".join(jar) for jar in parts] == [jar.get(VERSIONS[version]) or jar[version] for jar in jars]
 
 
 def test_what_spark_lacks_is_told(
     spark: SparkSession, job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), config={"retention.ms": -1})
-    given = ("to_table", "--topic", topic.url, "--table", tmp_path / "table", "--output", "delta")
-    told = f"none was tried with PySpark {pyspark.__version__}: take a PySpark that has one, io.delta:"
-    assert told in job(*given).err
+    arguments = ("to_table", "--topic", topic.url, "--table", tmp_path / "table", "--output", "delta")
+    message = f"none was tried with PySpark {pyspark.__version__}: take a PySpark that has one, io.delta:"
+    assert message in job(*arguments).err
     monkeypatch.setattr(pyspark, "__version__", "4.1.1")
     with pytest.raises(
         distlog.InvalidConfigError, match=r"start it with --packages io\.delta:delta-spark_4\.1_2\.13:"
@@ -110,7 +110,7 @@ class Kept(lake.LakeTable):
     format = "delta"
 
     def __post_init__(self) -> None:
-        self.name, self.rows, self.kept = self.given, list[tuple[int, int]](), list[Any]()
+        self.name, self.rows, self.frames = self.given, list[tuple[int, int]](), list[Any]()
         # it is asked for its rows as long as it has no mark
         self.spark.createDataFrame([], "partition int, offset long").createOrReplaceTempView(self.name)
 
@@ -124,7 +124,7 @@ class Kept(lake.LakeTable):
         return {}
 
     def marks(self) -> Iterator[Any]:
-        return reversed(self.kept)
+        return reversed(self.frames)
 
     def last_number(self) -> int:
         return 0
@@ -135,7 +135,7 @@ class Kept(lake.LakeTable):
     def append(self, rows: DataFrame, mark: Any) -> None:
         added = [(row.partition, row.offset) for row in rows.collect()]
         self.rows += added
-        self.kept.append((mark, len(added)))
+        self.frames.append((mark, len(added)))
 
 
 def filled(table: Kept, topic: distlog.Topic) -> list[tuple[int, int]]:
@@ -156,12 +156,12 @@ def test_records_of_a_partition_that_was_empty_or_not_there_are_not_passed_over(
     assert filled(table, topic) == [(0, 0)]
     topic.create_partitions(4)
     topic.append([{"value": "v", "partition": number} for number in (1, 2, 2, 3, 3)])
-    found = [(0, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
-    assert filled(table, topic) == found
+    rows = [(0, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
+    assert filled(table, topic) == rows
     for number in (2, 3):
-        behind = Kept(spark, "clicks")
-        behind.kept.append(table.kept[0])
+        topic_rows = Kept(spark, "clicks")
+        topic_rows.frames.append(table.frames[0])
         topic.delete_records({number: 1})
         with pytest.raises(distlog.OffsetOutOfRangeError, match=f"partition={number} offset=0 log_start_offset=1"):
-            filled(behind, topic)
+            filled(topic_rows, topic)
         topic.restore(topic.version - 1)

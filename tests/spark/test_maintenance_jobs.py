@@ -31,22 +31,22 @@ class Ran:
         self.status, self.out, self.err = status, out, err
 
     @property
-    def facts(self) -> Any:
+    def summary(self) -> Any:
         """The object in the last line of standard output."""
         return json.loads(self.out.splitlines()[-1])
 
     @property
     def topics(self) -> dict[str, dict[str, Any]]:
         """What is said of each topic, by its name."""
-        return {facts["topic"].rpartition("/")[2]: facts for facts in self.facts["topics"]}
+        return {summary["topic"].rpartition("/")[2]: summary for summary in self.summary["topics"]}
 
 
 @pytest.fixture
 def job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs a job by its name and arguments in this process."""
 
-    def run(name: str, *given: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, given)])
+    def run(name: str, *arguments: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(JOBS / f"{name}.py"), run_name="__main__")
@@ -69,12 +69,12 @@ def storage_arguments(options: dict[str, Any]) -> list[str]:
 def test_retention_then_vacuum_of_a_topic_on_every_kind_of_storage(storage_url: Address, job: Any) -> None:
     url = f"{storage_url.url}/clicks"
     topic = old_topic(url, storage_url.options)
-    given = ("--topic", url, "--json", *storage_arguments(storage_url.options))
-    (facts,) = job("retention", *given).facts["topics"]
-    assert (facts["topic"], facts["segments"], facts["records"], facts["version"]) == (url, 1, 2, 2)
+    arguments = ("--topic", url, "--json", *storage_arguments(storage_url.options))
+    (summary,) = job("retention", *arguments).summary["topics"]
+    assert (summary["topic"], summary["segments"], summary["records"], summary["version"]) == (url, 1, 2, 2)
     assert topic.refresh().start_offsets() == {0: 2}
-    ran = job("vacuum", *given)
-    assert (ran.status, ran.facts["topics"][0]["files"], ran.facts["failed"]) == (0, 2, 0)
+    ran = job("vacuum", *arguments)
+    assert (ran.status, ran.summary["topics"][0]["files"], ran.summary["failed"]) == (0, 2, 0)
     assert topic.storage.list("clicks-0") == []
     if storage_url.options:
         assert storage_url.options["secret"] not in ran.out + ran.err
@@ -88,7 +88,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path, job: Any) -> None:
     topic.retention()
     version = topic.version
     ran = job("vacuum", "--topic", topic.url, "--dry-run", "--json")
-    assert (ran.facts["topics"][0]["dry_run"], ran.facts["topics"][0]["files"]) == (True, 2)
+    assert (ran.summary["topics"][0]["dry_run"], ran.summary["topics"][0]["files"]) == (True, 2)
     assert (topic.refresh().version, len(topic.storage.list("clicks-0"))) == (version, 2)
 
 
@@ -98,7 +98,7 @@ def test_every_topic_below_a_root_on_an_object_store(s3_url: Address, job: Any) 
         old_topic(f"{s3_url.url}/{name}", s3_url.options)
     ran = job("retention", "--root", s3_url.url, "--json", *storage_arguments(s3_url.options))
     assert (ran.status, ran.err) == (0, "")
-    assert {name: facts["segments"] for name, facts in ran.topics.items()} == {"a": 1, "b": 1}
+    assert {name: summary["segments"] for name, summary in ran.topics.items()} == {"a": 1, "b": 1}
 
 
 def test_what_fails_in_one_topic_does_not_stop_the_others(tmp_path: Path, job: Any) -> None:
@@ -107,7 +107,7 @@ def test_what_fails_in_one_topic_does_not_stop_the_others(tmp_path: Path, job: A
     for file in Path(tmp_path, "b", "_commits").glob("*.json"):
         file.write_text("no commit")
     ran = job("retention", "--root", tmp_path, "--json")
-    assert (ran.status, ran.facts["failed"], list(ran.topics)) == (1, 1, ["a", "b", "c"])
+    assert (ran.status, ran.summary["failed"], list(ran.topics)) == (1, 1, ["a", "b", "c"])
     assert ran.topics["c"]["segments"] == ran.topics["a"]["segments"] == 1
     assert ran.err.count("\n") == 1
     assert ran.err.startswith(f"retention.py: {tmp_path}/b: ")
@@ -134,7 +134,7 @@ def test_of_a_dropped_topic_only_files_are_left(tmp_path: Path, job: Any) -> Non
     ran = job("retention", "--root", tmp_path, "--json")
     assert (ran.status, list(ran.topics)) == (0, ["b"])
     ran = job("vacuum", "--root", tmp_path, "--json")
-    assert {name: facts["files"] for name, facts in ran.topics.items()} == {"a": 2, "b": 2}
+    assert {name: summary["files"] for name, summary in ran.topics.items()} == {"a": 2, "b": 2}
     assert Storage(tmp_path / "a").list("a-0") == []
     assert job("retention", "--topic", tmp_path / "a").status == 1
 
@@ -147,13 +147,13 @@ def test_where_there_is_no_topic_it_fails(tmp_path: Path, job: Any, name: str, w
     assert "no topic" in ran.err
 
 
-@pytest.mark.parametrize("given", [(), ("--topic", "a", "--root", "b"), ("--topic", "a", "--storage", "x")])
+@pytest.mark.parametrize("arguments", [(), ("--topic", "a", "--root", "b"), ("--topic", "a", "--storage", "x")])
 @pytest.mark.parametrize("name", ["retention", "vacuum"])
-def test_a_wrong_command_line_is_status_2(job: Any, name: str, given: tuple[str, ...]) -> None:
-    assert job(name, *given).status == 2
+def test_a_wrong_command_line_is_status_2(job: Any, name: str, arguments: tuple[str, ...]) -> None:
+    assert job(name, *arguments).status == 2
 
 
-def refuse(url: str, chosen: argparse.Namespace) -> Report:
+def refuse(url: str, options: argparse.Namespace) -> Report:
     if url.endswith("wrong"):
         raise InvalidConfigError("not so")
     return Summary("done", {})

@@ -13,7 +13,7 @@ from planned_reads import (
     PARTITIONS,
     RECORDS,
     TINY_BATCHES,
-    at,
+    at_s,
     load,
     message,
     offsets,
@@ -60,15 +60,18 @@ FIRST, LAST = (0, 20), (20, 40)
         ([In(("offset",), [9, 4])], dict.fromkeys(range(3), (4, 10))),
         ([GreaterThan(("offset",), 100)], {}),
         ([LessThan(("offset",), -3)], {}),
-        ([GreaterThanOrEqual(("timestamp",), at(39.0005))], dict.fromkeys(range(3), LAST)),
-        ([GreaterThan(("timestamp",), at(38.5))], dict.fromkeys(range(3), LAST)),
-        ([GreaterThan(("timestamp",), at(4e9))], {}),
-        ([GreaterThan(("timestamp",), at(-7))], dict.fromkeys(range(3), (0, 40))),
-        ([LessThan(("timestamp",), at(-7))], {}),
+        ([GreaterThanOrEqual(("timestamp",), at_s(39.0005))], dict.fromkeys(range(3), LAST)),
+        ([GreaterThan(("timestamp",), at_s(38.5))], dict.fromkeys(range(3), LAST)),
+        ([GreaterThan(("timestamp",), at_s(4e9))], {}),
+        ([GreaterThan(("timestamp",), at_s(-7))], dict.fromkeys(range(3), (0, 40))),
+        ([LessThan(("timestamp",), at_s(-7))], {}),
         ([GreaterThan(("timestamp",), datetime(2100, 1, 1))], dict.fromkeys(range(3), (0, 40))),
-        ([LessThan(("timestamp",), at(3)), EqualTo(("value",), b"v2")], dict.fromkeys(range(3), FIRST)),
-        ([In(("timestamp",), [at(39), at(38.7)])], dict.fromkeys(range(3), LAST)),
-        ([EqualTo(("timestamp",), at(1)), LessThanOrEqual(("timestamp",), at(39))], dict.fromkeys(range(3), FIRST)),
+        ([LessThan(("timestamp",), at_s(3)), EqualTo(("value",), b"v2")], dict.fromkeys(range(3), FIRST)),
+        ([In(("timestamp",), [at_s(39), at_s(38.7)])], dict.fromkeys(range(3), LAST)),
+        (
+            [EqualTo(("timestamp",), at_s(1)), LessThanOrEqual(("timestamp",), at_s(39))],
+            dict.fromkeys(range(3), FIRST),
+        ),
         ([IsNotNull(("offset",)), Not(EqualTo(("offset",), 3))], dict.fromkeys(range(3), (0, 40))),
         ([EqualNullSafe(("partition",), 1), EqualTo(("offset",), True)], dict.fromkeys(range(3), (0, 40))),
         ([In(("offset",), []), EqualTo(("offset", "inner"), 3)], dict.fromkeys(range(3), (0, 40))),
@@ -79,14 +82,14 @@ def test_pushed_filters_narrow_the_plan_and_are_all_given_back(
 ) -> None:
     reader = source(url, pushFilters="true").reader(schema_of(None, False))
     assert list(reader.pushFilters(filters)) == filters
-    pieces = [piece for part in reader.partitions() if isinstance(part, Split) for piece in part.slices]
+    slices = [piece for part in reader.partitions() if isinstance(part, Split) for piece in part.slices]
     spans = {
         number: (
-            min(max(piece.start_offset, piece.segment.base_offset) for piece in own),
-            max(min(piece.end_offset, piece.segment.next_offset) for piece in own),
+            min(max(piece.start_offset, piece.segment.base_offset) for piece in own_slices),
+            max(min(piece.end_offset, piece.segment.next_offset) for piece in own_slices),
         )
         for number in range(PARTITIONS)
-        if (own := [piece for piece in pieces if piece.segment.partition == number])
+        if (own_slices := [piece for piece in slices if piece.segment.partition == number])
     }
     assert spans == expected
 
@@ -102,7 +105,17 @@ def test_pushed_filters_on_times_leave_out_no_row_that_passes(tmp_path: Path) ->
         (GreaterThanOrEqual, lambda time, bound: time >= bound),
         (EqualTo, lambda time, bound: time == bound),
     ):
-        for bound in (at(-1), at(-0.001), at(-0.0005), at(0), at(2.9995), at(3), at(7), at(9), at(9.0001)):
+        for bound in (
+            at_s(-1),
+            at_s(-0.001),
+            at_s(-0.0005),
+            at_s(0),
+            at_s(2.9995),
+            at_s(3),
+            at_s(7),
+            at_s(9),
+            at_s(9.0001),
+        ):
             reader = source(topic.url, pushFilters="true").reader(schema_of(["timestamp"], False))
             list(reader.pushFilters([kind(("timestamp",), bound)]))  # type: ignore[arg-type]
             found = [
@@ -116,10 +129,10 @@ def test_pushed_filters_on_times_leave_out_no_row_that_passes(tmp_path: Path) ->
 @pytest.fixture(scope="module")
 def backfilled(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two partitions whose times step back, the second with a record that has none."""
-    made = distlog.create(str(tmp_path_factory.mktemp("backfilled") / "clicks"), partitions=2)
+    topic = distlog.create(str(tmp_path_factory.mktemp("backfilled") / "clicks"), partitions=2)
     for partition, times in ((0, (8, 9)), (0, (1, 5)), (1, (5, 2)), (1, (-1, 6, 3))):
-        made.append([{"value": b"v", "timestamp": time} for time in times], partition=partition)
-    return made.url
+        topic.append([{"value": b"v", "timestamp": time} for time in times], partition=partition)
+    return topic.url
 
 
 TIMES = st.integers(0, 25)
@@ -150,9 +163,9 @@ def test_any_range_of_times_is_what_a_model_says(
         model[partition] += times
     bounds = {"startTime": start} | ({} if end is None else {"endTime": end})
     expected = {
-        partition: found
+        partition: matching
         for partition, times in enumerate(model)
-        if (found := [row for row, time in enumerate(times) if start <= time and (end is None or time < end)])
+        if (matching := [row for row, time in enumerate(times) if start <= time and (end is None or time < end)])
     }
     assert offsets(topic.url, minPartitions=splits, **bounds) == expected
     planned = source(topic.url, columns="value", **bounds)

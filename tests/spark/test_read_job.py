@@ -49,7 +49,7 @@ def test_read_prints_the_first_records(job: Any, filled: str) -> None:
 
 def test_read_prints_json_with_a_summary_last(job: Any, filled: str) -> None:
     ran = job("read", "--topic", filled, "--start", "0:1,1:1", "--end", 2, "--json")
-    first, second, facts = (json.loads(line) for line in ran.out.splitlines())
+    first, second, summary = (json.loads(line) for line in ran.out.splitlines())
     assert first == {
         "partition": 0,
         "offset": 1,
@@ -61,14 +61,14 @@ def test_read_prints_json_with_a_summary_last(job: Any, filled: str) -> None:
     }
     assert second["value"] == {"base64": base64.b64encode(b'say "hi"\t\xff').decode()}
     assert second["headers"] == []
-    assert {**facts, "seconds": 0} == {"topic": filled, "records": 2, "output": None, "seconds": 0}
+    assert {**summary, "seconds": 0} == {"topic": filled, "records": 2, "output": None, "seconds": 0}
 
 
 def test_read_writes_files(job: Any, filled: str, tmp_path: Path) -> None:
     since, until = "2015-05-17T00:00:10Z", str(ms("2015-05-17 00:00:20"))
-    given = ("--since", since, "--until", until, "--partitions", "1")
-    ran = job("read", "--topic", filled, *given, "--output", tmp_path / "out", "--json")
-    assert (ran.facts["records"], ran.facts["output"]) == (5, str(tmp_path / "out"))
+    arguments = ("--since", since, "--until", until, "--partitions", "1")
+    ran = job("read", "--topic", filled, *arguments, "--output", tmp_path / "out", "--json")
+    assert (ran.summary["records"], ran.summary["output"]) == (5, str(tmp_path / "out"))
     table = pq.read_table(tmp_path / "out")
     assert sorted(table["offset"].to_pylist()) == [5, 6, 7, 8, 9]
     assert table.schema.field("value").type == pa.binary()
@@ -84,17 +84,17 @@ def test_read_takes_times_for_those_of_records_and_counts_what_it_gave(job: Any,
         topic.append([{"value": day.encode(), "timestamp": ms(day) + 80_000 * number} for number in range(1000)])
     october = ("--topic", url, "--since", "2025-10-01")
     ran = job("read", *october, "--until", "2025-10-02", "--output", tmp_path / "day", "--json")
-    assert ran.facts["records"] == 1000
+    assert ran.summary["records"] == 1000
     assert set(pq.read_table(tmp_path / "day")["value"].to_pylist()) == {b"2025-10-01"}
-    assert job("read", *october, "--output", tmp_path / "october", "--json").facts["records"] == 3000
+    assert job("read", *october, "--output", tmp_path / "october", "--json").summary["records"] == 3000
     assert b"2025-09-30" not in pq.read_table(tmp_path / "october")["value"].to_pylist()
     ran = job("read", *october, "--until", "2025-10-02", "--limit", 7, "--json")
     assert [json.loads(line)["value"] for line in ran.out.splitlines()[:-1]] == ["2025-10-01"] * 7
-    assert ran.facts["records"] == 7
+    assert ran.summary["records"] == 7
 
 
 def test_read_refuses_a_wrong_command_line(job: Any, filled: str) -> None:
-    for given in (
+    for arguments in (
         ("--start", "x"),
         ("--start", "1", "--since", "5"),
         ("--since", "soon"),
@@ -102,9 +102,9 @@ def test_read_refuses_a_wrong_command_line(job: Any, filled: str) -> None:
         ("--partitions", "a"),
         ("--format", "json"),
     ):
-        assert job("read", "--topic", filled, *given).status == 2
-    lost = job("read", "--topic", filled, "--start", 99)
-    assert (lost.status, "log_end_offset=25" in lost.err) == (1, True)
+        assert job("read", "--topic", filled, *arguments).status == 2
+    lost_read = job("read", "--topic", filled, "--start", 99)
+    assert (lost_read.status, "log_end_offset=25" in lost_read.err) == (1, True)
 
 
 def test_a_limit_is_planned_as_offsets_so_no_task_is_cut_off(job: Any, url: str) -> None:
@@ -112,6 +112,6 @@ def test_a_limit_is_planned_as_offsets_so_no_task_is_cut_off(job: Any, url: str)
     for partition in range(3):
         topic.append([{"value": b"%d" % number} for number in range(10)], partition=partition)
     ran = job("read", "--topic", url, "--limit", 14, "--json")
-    assert (ran.status, ran.facts["records"], ran.out.count("\n")) == (0, 14, 15)
-    assert job("read", "--topic", url, "--limit", 0, "--json").facts["records"] == 0
+    assert (ran.status, ran.summary["records"], ran.out.count("\n")) == (0, 14, 15)
+    assert job("read", "--topic", url, "--limit", 0, "--json").summary["records"] == 0
     assert job("read", "--topic", url, "--limit", -1).status == 2

@@ -24,7 +24,7 @@ def process(tmp_path: Path) -> Process:
     return process
 
 
-def test_writes_go_behind_what_was_appended_in_place_and_tell_their_own_offsets(
+def test_spark_writes_follow_direct_appends_and_report_their_own_offsets(
     spark: SparkSession, process: Process
 ) -> None:
     url = process.handle.storage.url
@@ -38,7 +38,7 @@ def test_writes_go_behind_what_was_appended_in_place_and_tell_their_own_offsets(
     rows.write.format("distlog").mode("append").option("txnAppId", "app").option("txnVersion", 1).save(url)
     assert process.head().version == version + 1
     assert process.head().partitions[0].active
-    assert process.seen() == {0: [b"a", b"b", b"d", b"f", b"d", b"g"], 1: [b"c", b"e", b"e"]}
+    assert process.values() == {0: [b"a", b"b", b"d", b"f", b"d", b"g"], 1: [b"c", b"e", b"e"]}
 
 
 def test_a_frame_that_was_loaded_before_a_seal_a_merge_and_a_vacuum_is_read_to_its_end(
@@ -67,10 +67,12 @@ def test_maintenance_in_tasks_leaves_active_segments_alone_and_verifies_them(
     assert sealed(process.head(), 1) == [(0, 2)]
     report = topic.verify(executor=executor)
     assert report.anomalies == ()
-    assert [(one.segment.partition, one.segment.is_active, one.records) for one in report.segments] == [
+    assert [
+        (segment.segment.partition, segment.segment.is_active, segment.records) for segment in report.segments
+    ] == [
         (0, True, 2),
         (1, False, 2),
         (1, True, 1),
     ]
     assert append(process[1], b"f") == (3, 4)
-    assert process.seen() == {0: [b"a", b"b"], 1: [b"c", b"d", b"e", b"f"]}
+    assert process.values() == {0: [b"a", b"b"], 1: [b"c", b"d", b"e", b"f"]}

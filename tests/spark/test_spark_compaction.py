@@ -25,13 +25,13 @@ from shared_compaction import (
     FEW_KEYS,
     Partition,
     alone,
-    at,
     contents,
     copy,
     keyed_topic,
     offsets,
     shared,
     with_clock,
+    with_fixed_clock,
 )
 
 import distlog
@@ -96,15 +96,15 @@ def test_tasks_that_share_partitions_make_what_one_process_makes(spark: SparkSes
     topic = fill(f"{tmp_path}/log")
     for now in (NOW, NOW + 2 * DAY):
         twin = copy(topic, tmp_path / f"{now}")
-        before, version = contents(topic), topic.version
-        report, expected = shared(spark, at(topic, now)), alone(at(twin, now))
+        old_contents, version = contents(topic), topic.version
+        report, expected = shared(spark, with_fixed_clock(topic, now)), alone(with_fixed_clock(twin, now))
         assert contents(topic) == contents(twin)
-        assert contents(topic) != before
+        assert contents(topic) != old_contents
         assert (topic.version, topic.history(1)["operation"].to_pylist()) == (version + 1, ["compact"])
         assert report == expected
-        assert (report.ok, {one.rounds for one in report.partitions}) == (True, {1})
+        assert (report.ok, {partition.rounds for partition in report.partitions}) == (True, {1})
         dirty_again(topic)
-    assert len({one.unkeyed_records for one in report.partitions}) == 1
+    assert len({partition.unkeyed_records for partition in report.partitions}) == 1
 
 
 def test_partitions_with_too_many_keys_are_shared_and_the_others_are_not(
@@ -135,7 +135,7 @@ def test_tasks_share_a_partition_of_an_object_store(spark: SparkSession, s3_url:
         topic.append([{"key": f"key {n}", "value": f"{turn}"} for n in range(turn * 50, 200)])
     report = topic.compact(executor=SparkExecutor(spark), dedupe_buffer_bytes=FEW_KEYS)
     assert isinstance(report, CompactionReport)
-    assert [one.rounds for one in report.partitions] == [1]
+    assert [partition.rounds for partition in report.partitions] == [1]
     rows = topic.refresh().scan(columns=["offset", "key", "value"]).to_table().to_pylist()
     assert {row["key"]: row["value"] for row in rows} == {
         f"key {n}".encode(): f"{min(n // 50, 2)}".encode() for n in range(200)
@@ -201,21 +201,23 @@ def test_the_job_takes_the_size_of_the_dedupe_buffer(
 
     monkeypatch.setattr(SparkExecutor, "clean", noted)
     script = str(Path(__file__).parents[2] / "jobs" / "compact.py")
-    for given, status in ((["--dedupe-buffer-size", "128"], 2), (["--dedupe-buffer-size", "2097152"], 0)):
-        monkeypatch.setattr(sys, "argv", [script, "--topic", topic.url, *given])
+    for arguments, status in ((["--dedupe-buffer-size", "128"], 2), (["--dedupe-buffer-size", "2097152"], 0)):
+        monkeypatch.setattr(sys, "argv", [script, "--topic", topic.url, *arguments])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(script, run_name="__main__")
         assert ended.value.code == status
     assert (sizes, len(offsets(topic))) == ([2097152], 100)
 
 
-def sent(stage: Any, *taken: tuple[int, bytes]) -> list[tuple[int, int, bytes]]:
+def sent(stage: Any, *arguments: tuple[int, bytes]) -> list[tuple[int, int, bytes]]:
     """The rows that a stage sends for what it takes."""
-    batches = [batch for kind, data in taken for batch in stage.receive(kind, memoryview(data))] + [*stage.finish()]
+    batches = [batch for kind, data in arguments for batch in stage.receive(kind, memoryview(data))] + [
+        *stage.finish()
+    ]
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
-def test_a_failure_of_the_first_stage_goes_to_the_end_in_place_of_a_result(tmp_path: Path) -> None:
+def test_a_first_stage_failure_is_raised_instead_of_a_result(tmp_path: Path) -> None:
     topic = keyed_topic(f"{tmp_path}/log", 1)
     segments = list(topic.snapshot.partitions[0].segments)
     topic.storage.delete([topic.reader.name(segments[1])])
@@ -233,14 +235,14 @@ def test_a_failure_of_the_first_stage_goes_to_the_end_in_place_of_a_result(tmp_p
     assert sent(stage, (ITEM, pickle.dumps(group)), (RESULT, failure)) == [(0, RESULT, failure)]
 
 
-def test_what_is_appended_meanwhile_stays_dirty(spark: SparkSession, tmp_path: Path) -> None:
+def test_concurrently_appended_records_stay_dirty(spark: SparkSession, tmp_path: Path) -> None:
     topic = keyed_topic(f"{tmp_path}/log", 1)
     end = topic.end_offsets()[0]
-    report = shared(spark, at(topic, NOW), before_commit=lambda: Partition(topic, 0).append(5, 6))
+    report = shared(spark, with_fixed_clock(topic, NOW), before_commit=lambda: Partition(topic, 0).append(5, 6))
     assert (report.ok, report.partitions[0].skipped_groups) == (True, 0)
     assert offsets(topic)[-2:] == [end, end + 1]
     assert topic.snapshot.partitions[0].first_dirty_offset == end
-    assert shared(spark, at(topic, NOW)).ok
+    assert shared(spark, with_fixed_clock(topic, NOW)).ok
     assert len(offsets(topic)) == 100
 
 
@@ -251,18 +253,18 @@ def test_a_group_of_which_an_input_is_gone_is_dropped_and_the_rest_is_committed(
     dirty: list[int] = []
 
     def replace_one_group() -> None:
-        now = at(topic, NOW)
+        now = with_fixed_clock(topic, NOW)
         dirty.append(now.snapshot.partitions[0].first_dirty_offset)
         if len(dirty) == 1:
             due = Cleanable(0, 0, topic.end_offsets()[0], 0, 1, False)
-            done = clean_partition(now.handle, CleaningPlan.of(now.snapshot, due))
-            other = dataclasses.replace(done, end_offset=0, groups=done.groups[1:2])
+            rewritten = clean_partition(now.handle, CleaningPlan.of(now.snapshot, due))
+            other = dataclasses.replace(rewritten, end_offset=0, groups=rewritten.groups[1:2])
             commit_rewrite(now.handle, now.snapshot, [other])
 
-    report = shared(spark, at(topic, NOW), before_commit=replace_one_group)
-    found = {one.partition: (one.rounds, one.skipped_groups) for one in report.partitions}
+    report = shared(spark, with_fixed_clock(topic, NOW), before_commit=replace_one_group)
+    rounds = {partition.partition: (partition.rounds, partition.skipped_groups) for partition in report.partitions}
     # what was dropped is planned anew, from what is there now
-    assert (found, dirty) == ({0: (2, 1), 1: (1, 0)}, [0, 80])
+    assert (rounds, dirty) == ({0: (2, 1), 1: (1, 0)}, [0, 80])
     assert (len(offsets(topic, 0)), len(offsets(topic, 1))) == (100, 100)
     assert topic.verify().ok
 
@@ -272,15 +274,15 @@ def test_a_partition_of_which_a_file_is_gone_is_named_and_not_tried_again(
 ) -> None:
     topic = keyed_topic(f"{tmp_path}/log")
     segment = topic.snapshot.partitions[0].segments[-1]
-    before = [one.stem for one in topic.snapshot.partitions[0].segments]
+    old_stems = [info.stem for info in topic.snapshot.partitions[0].segments]
     topic.storage.delete([topic.reader.name(segment)])
-    report = shared(spark, at(topic, NOW))
-    (error,) = (one.error for one in report.partitions if one.partition == 0)
+    report = shared(spark, with_fixed_clock(topic, NOW))
+    (error,) = (info.error for info in report.partitions if info.partition == 0)
     assert error is not None
     assert segment.stem in error
     assert (report.ok, len(report.partitions)) == (False, 2)
     assert len(offsets(topic, 1)) == 100
-    assert [one.stem for one in topic.snapshot.partitions[0].segments] == before
+    assert [info.stem for info in topic.snapshot.partitions[0].segments] == old_stems
 
 
 def test_a_batch_that_is_damaged_stops_its_own_partition_alone(spark: SparkSession, tmp_path: Path) -> None:
@@ -289,8 +291,8 @@ def test_a_batch_that_is_damaged_stops_its_own_partition_alone(spark: SparkSessi
     data = bytearray(topic.storage.read(name))
     data[-1] ^= 0xFF
     topic.storage.put(name, data)
-    report = shared(spark, at(topic, NOW))
-    assert [one.partition for one in report.partitions if one.error] == [1]
+    report = shared(spark, with_fixed_clock(topic, NOW))
+    assert [partition.partition for partition in report.partitions if partition.error] == [1]
     assert len(offsets(topic, 0)) == 100
 
 
@@ -308,6 +310,6 @@ def test_a_task_that_fails_once_is_tried_again_and_nothing_is_twice(spark: Spark
     failing = Topic(with_clock(topic, fails_once), topic.log.load())
     report = shared(spark, failing)
     assert flag.exists()
-    assert report == alone(at(twin, NOW))
+    assert report == alone(with_fixed_clock(twin, NOW))
     assert contents(topic) == contents(twin)
     assert topic.verify().ok

@@ -38,17 +38,17 @@ def run(missing: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 def test_the_format_is_found_and_used() -> None:
-    done = run("nothing")
-    assert (done.stdout, done.stderr, done.returncode) == ("distlog\n", "", 0)
+    process = run("nothing")
+    assert (process.stdout, process.stderr, process.returncode) == ("distlog\n", "", 0)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("missing", ["distlog.spark.options", "pyarrow"])
 def test_the_reason_why_it_cannot_be_imported_is_told_when_it_is_used(missing: str) -> None:
-    done = run(missing)
-    assert (done.stdout, done.returncode) == ("distlog\n", 1)
-    told = f"ImportError: the format distlog cannot be imported: ModuleNotFoundError: No module named {missing!r}"
-    assert done.stderr.splitlines()[-1] == told
+    process = run(missing)
+    assert (process.stdout, process.returncode) == ("distlog\n", 1)
+    message = f"ImportError: the format distlog cannot be imported: ModuleNotFoundError: No module named {missing!r}"
+    assert process.stderr.splitlines()[-1] == message
 
 
 def test_without_pyspark_there_is_nothing_to_find() -> None:
@@ -75,5 +75,5 @@ def test_an_editable_install_is_a_folder_on_the_path_since_spark_looks_into_no_f
         "print([each.name for each in pkgutil.iter_modules() if each.name == 'pyspark_distlog'])"
     )
     program = [sys.executable, "-I", "-S", "-c", looks, str(installed)]
-    found = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert found.stdout == "['pyspark_distlog']\n"
+    process = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert process.stdout == "['pyspark_distlog']\n"

@@ -28,16 +28,16 @@ def topic(tmp_path: Path) -> distlog.Topic:
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
     """Three partitions, the last empty, in two versions."""
-    made = distlog.create(str(tmp_path_factory.mktemp("frames") / "clicks"), partitions=3)
+    new_topic = distlog.create(str(tmp_path_factory.mktemp("frames") / "clicks"), partitions=3)
     for half in (range(10), range(10, 20)):
-        made.append(
+        new_topic.append(
             [
                 {"value": b"%d" % i, "timestamp": 1000 * i, "partition": partition}
                 for partition in (0, 1)
                 for i in half
             ]
         )
-    return made
+    return new_topic
 
 
 def people(spark: SparkSession, count: int = 30, tasks: int = 2) -> DataFrame:
@@ -66,12 +66,12 @@ def test_append_tells_the_version_and_the_offsets(spark: SparkSession, topic: di
 
 
 def test_append_takes_a_topic_which_moves_on_to_the_commit(spark: SparkSession, s3_url: Address) -> None:
-    made = distlog.create(f"{s3_url.url}/clicks", 2, storage_options=s3_url.options)
+    new_topic = distlog.create(f"{s3_url.url}/clicks", 2, storage_options=s3_url.options)
     topic, old = (
-        distlog.open(made.url, storage_options=s3_url.options),
-        distlog.open(made.url, 0, None, s3_url.options),
+        distlog.open(new_topic.url, storage_options=s3_url.options),
+        distlog.open(new_topic.url, 0, None, s3_url.options),
     )
-    made.append([{"value": b"before"}])
+    new_topic.append([{"value": b"before"}])
     rows = people(spark, 3).selectExpr("line as value")
     assert append(rows, topic).version == topic.version == 2
     assert read(spark, topic).count() == 4
@@ -119,24 +119,24 @@ def test_append_leaves_no_column_out_silently(spark: SparkSession, topic: distlo
 
 
 def test_rows_of_another_type_are_refused_before_spark_plans(spark: SparkSession, topic: distlog.Topic) -> None:
-    for columns, why in (
+    for columns, reason in (
         ("string(id) key", "a value column is needed"),
         ("id value", "column value must be binary or str"),
     ):
         for shuffle in (False, True):
-            with pytest.raises(InvalidRecordError, match=why):
+            with pytest.raises(InvalidRecordError, match=reason):
                 append(spark.range(1).selectExpr(columns), topic, shuffle=shuffle)
 
 
 def test_arguments_of_another_type_are_refused_with_what_to_give(spark: SparkSession, filled: distlog.Topic) -> None:
-    given: Any = [{"value": "x"}]
+    rows: Any = [{"value": "x"}]
     with pytest.raises(InvalidRecordError, match=r"a DataFrame of Spark.*type=list"):
-        append(given, filled)
+        append(rows, filled)
     with pytest.raises(InvalidRecordError, match=r"key is the name of a column, or a Column \(type=list\)"):
-        append(people(spark), filled, key=given)
+        append(people(spark), filled, key=rows)
     for reads in (read, stream, register_tables):
         with pytest.raises(InvalidConfigError, match=r"the first argument is a SparkSession \(got=list\)"):
-            reads(given, filled.url)
+            reads(rows, filled.url)
     wrong: Any = 5
     with pytest.raises(InvalidConfigError, match=r"columns are a name or some names \(got=int\)"):
         read(spark, filled, columns=wrong)
@@ -202,8 +202,8 @@ def test_append_of_a_frame_in_foreachBatch_tells_a_replay(  # noqa: N802 - Spark
         query.start().awaitTermination()
 
     run()
-    for done in (tmp_path / "checkpoint" / "commits").glob("*0*"):
-        done.unlink()
+    for commit_file in (tmp_path / "checkpoint" / "commits").glob("*0*"):
+        commit_file.unlink()
     run()
     assert [result.replayed for result in results] == [False, True]
     assert results[0].offsets == results[1].offsets != {}
@@ -220,21 +220,23 @@ def test_read_means_what_a_scan_means(spark: SparkSession, filled: distlog.Topic
         {"partitions": [2]},
     ):
         expected = distlog.open(filled.url).scan(**bounds).to_table()  # type: ignore[arg-type]
-        found = offsets(read(spark, filled.url, min_partitions=3, **bounds))  # type: ignore[arg-type]
-        assert found == list(zip(expected["partition"].to_pylist(), expected["offset"].to_pylist(), strict=True))
+        offsets_read = offsets(read(spark, filled.url, min_partitions=3, **bounds))  # type: ignore[arg-type]
+        assert offsets_read == list(
+            zip(expected["partition"].to_pylist(), expected["offset"].to_pylist(), strict=True)
+        )
 
 
 def test_times_are_those_of_the_records_also_after_a_backfill(spark: SparkSession, topic: distlog.Topic) -> None:
     for partition, times in ((0, (8, 9)), (0, (1, 5)), (1, (5, 2)), (1, (-1, 6, 3))):
         topic.append([{"value": b"v", "timestamp": time} for time in times], partition=partition)
     for start, end in ((5, None), (None, 5), (2, 6), (100, None), (0, 100)):
-        found = read(spark, topic.url, start_time=start, end_time=end, min_partitions=3)
+        frame = read(spark, topic.url, start_time=start, end_time=end, min_partitions=3)
         expected = topic.scan(start_time=start, end_time=end).to_table()
-        assert offsets(found) == list(
+        assert offsets(frame) == list(
             zip(*(expected[name].to_pylist() for name in ("partition", "offset")), strict=True)
         )
         only_values = read(spark, topic.url, ["value"], start_time=start, end_time=end)
-        assert only_values.count() == found.count() == expected.num_rows
+        assert only_values.count() == frame.count() == expected.num_rows
     bounded = read(spark, topic.url, start={0: 1}, end_time=9, partitions=[0])
     assert offsets(bounded) == [(0, 2), (0, 3)]
 
@@ -270,8 +272,8 @@ def test_storage_options_may_be_any_values(spark: SparkSession, s3_url: Address)
 
 def test_a_session_has_the_settings_that_nobody_chose_otherwise(spark: SparkSession) -> None:
     # a job that ran in this session before may have made it quieter
-    kept = [name for name in DEFAULTS if name != "spark.log.level"]
-    assert {name: spark.conf.get(name) for name in kept} == {name: DEFAULTS[name] for name in kept}
+    names = [name for name in DEFAULTS if name != "spark.log.level"]
+    assert {name: spark.conf.get(name) for name in names} == {name: DEFAULTS[name] for name in names}
     assert os.environ["PYSPARK_PYTHON"]
     assert spark.conf.get("spark.ui.showConsoleProgress") == "false"
 
@@ -279,25 +281,25 @@ def test_a_session_has_the_settings_that_nobody_chose_otherwise(spark: SparkSess
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What spark-submit was told, as `session` sees it."""
-    told: dict[str, str] = {}
-    monkeypatch.setattr("distlog.spark.spark_session.SparkConf", lambda: _Told(told))
-    return told
+    settings: dict[str, str] = {}
+    monkeypatch.setattr("distlog.spark.spark_session.SparkConf", lambda: _Told(settings))
+    return settings
 
 
 class _Told:
-    def __init__(self, told: dict[str, str]) -> None:
-        self._told = told
+    def __init__(self, settings: dict[str, str]) -> None:
+        self._settings = settings
 
     def contains(self, name: str) -> bool:
-        return name in self._told
+        return name in self._settings
 
 
 def test_what_spark_submit_says_goes_above_the_defaults(submitted: dict[str, str], monkeypatch: Any) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/cache")
     submitted["spark.speculation"] = "true"
-    chosen = default_settings()
-    assert "spark.speculation" not in chosen
-    assert chosen["spark.executorEnv.NUMBA_CACHE_DIR"] == "/cache"
+    defaults = default_settings()
+    assert "spark.speculation" not in defaults
+    assert defaults["spark.executorEnv.NUMBA_CACHE_DIR"] == "/cache"
 
 
 def test_spark_connect_gets_only_what_can_be_set_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:

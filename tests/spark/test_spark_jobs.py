@@ -35,9 +35,9 @@ def test_lines_of_a_web_server_become_records(job: Any, url: str, tmp_path: Path
         *("--pattern", PATTERN, "--time-format", TIME_FORMAT, "--json"),
     )
     assert (ran.status, ran.err) == (0, "")
-    seconds = ran.facts.pop("seconds")
+    seconds = ran.summary.pop("seconds")
     topic = distlog.open(url)
-    assert ran.facts == {
+    assert ran.summary == {
         "topic": url,
         "version": 1,
         "records": 3,
@@ -48,9 +48,9 @@ def test_lines_of_a_web_server_become_records(job: Any, url: str, tmp_path: Path
     }
     assert topic.partitions == 3
     assert topic.config.batch_bytes == 99
-    at = [ms("2015-05-17 10:05:03"), ms("2015-05-17 10:05:43"), ms("2015-05-17 10:05:47")]
+    times = [ms("2015-05-17 10:05:03"), ms("2015-05-17 10:05:43"), ms("2015-05-17 10:05:47")]
     keys = [b"10.0.0.1", b"10.0.0.2", b"10.0.0.1"]
-    expected = [(key, line.encode(), time) for key, line, time in zip(keys, LOG_LINES, at, strict=True)]
+    expected = [(key, line.encode(), time) for key, line, time in zip(keys, LOG_LINES, times, strict=True)]
     assert sorted(records(url)) == sorted(expected)
 
 
@@ -58,9 +58,9 @@ def test_lines_of_a_web_server_become_records(job: Any, url: str, tmp_path: Path
 def test_an_append_to_an_object_store(job: Any, s3_url: Address, tmp_path: Path) -> None:
     log = lines_file(tmp_path, "access.log", LOG_LINES)
     storage = [part for name, value in s3_url.options.items() for part in ("--storage", f"{name}={value}")]
-    given = ("--pattern", PATTERN, "--time-format", TIME_FORMAT, "--create", "--partitions", 2, "--json")
-    ran = job("append", "--input", log, "--topic", s3_url.url, *given, *storage)
-    assert (ran.status, ran.err, ran.facts["records"]) == (0, "", 3)
+    arguments = ("--pattern", PATTERN, "--time-format", TIME_FORMAT, "--create", "--partitions", 2, "--json")
+    ran = job("append", "--input", log, "--topic", s3_url.url, *arguments, *storage)
+    assert (ran.status, ran.err, ran.summary["records"]) == (0, "", 3)
     assert distlog.open(s3_url.url, storage_options=s3_url.options).scan().count() == 3
     assert s3_url.options["secret"] not in ran.out
 
@@ -68,24 +68,35 @@ def test_an_append_to_an_object_store(job: Any, s3_url: Address, tmp_path: Path)
 def test_a_bad_line_fails_the_job_or_is_counted(job: Any, url: str, tmp_path: Path) -> None:
     path = lines_file(tmp_path, "a.log", [LOG_LINES[0], "garbage", *LOG_LINES[1:]])
     topic = distlog.create(url)
-    given = ("append", "--input", path, "--topic", url, "--pattern", PATTERN, "--time-format", TIME_FORMAT)
-    failed = job(*given)
+    arguments = ("append", "--input", path, "--topic", url, "--pattern", PATTERN, "--time-format", TIME_FORMAT)
+    failed = job(*arguments)
     assert (failed.status, failed.out) == (1, "")
     shown = "the pattern does not match: garbage (--bad-lines skip leaves bad lines out)"
     assert failed.err == f"append.py: {shown} (file={path} line=2)\n"
     assert topic.refresh().version == 0
-    skipped = job(*given, "--bad-lines", "skip", "--json")
-    assert (skipped.facts["records"], skipped.facts["skipped"]) == (3, 1)
-    assert "skipped 1 bad line" in job(*given, "--bad-lines", "skip").out
+    skipped = job(*arguments, "--bad-lines", "skip", "--json")
+    assert (skipped.summary["records"], skipped.summary["skipped"]) == (3, 1)
+    assert "skipped 1 bad line" in job(*arguments, "--bad-lines", "skip").out
 
 
 def test_a_job_that_is_repeated_appends_once(job: Any, url: str, tmp_path: Path) -> None:
     path = lines_file(tmp_path, "a.txt", ["x", "y"])
-    given = ("append", "--input", path, "--topic", url, "--create", "--app-id", "nightly", "--batch-id", "2015-05-17")
-    first, again = (job(*given, "--json").facts for _ in range(2))
+    arguments = (
+        "append",
+        "--input",
+        path,
+        "--topic",
+        url,
+        "--create",
+        "--app-id",
+        "nightly",
+        "--batch-id",
+        "2015-05-17",
+    )
+    first, again = (job(*arguments, "--json").summary for _ in range(2))
     assert (first["replayed"], again["replayed"]) == (False, True)
     assert first["offsets"] == again["offsets"] == {"0": [0, 2]}
-    assert "had appended 2 records" in job(*given).out
+    assert "had appended 2 records" in job(*arguments).out
     assert len(records(url)) == 2
 
 
@@ -95,7 +106,7 @@ def test_a_job_without_rows_tells_of_no_version(job: Any, url: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (("--pattern", "("), "the pattern is not a regular expression"),
         (("--pattern", "(a)"), "the pattern needs a group named key, value or timestamp"),
@@ -115,11 +126,11 @@ def test_a_job_without_rows_tells_of_no_version(job: Any, url: str, tmp_path: Pa
     ],
 )
 def test_a_wrong_command_line_is_status_2(
-    job: Any, url: str, tmp_path: Path, given: tuple[str, ...], message: str
+    job: Any, url: str, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    if "--create" not in given:
+    if "--create" not in arguments:
         distlog.create(url)
-    ran = job("append", "--input", lines_file(tmp_path, "a.txt", ["x"]), "--topic", url, *given)
+    ran = job("append", "--input", lines_file(tmp_path, "a.txt", ["x"]), "--topic", url, *arguments)
     assert (ran.status, ran.out) == (2, "")
     assert message in ran.err
 
@@ -173,8 +184,8 @@ def test_ids_that_no_commit_can_hold_are_refused_before_anything_is_written(
     job: Any, url: str, tmp_path: Path
 ) -> None:
     log = lines_file(tmp_path, "access.log", LOG_LINES)
-    given = ("--input", log, "--topic", url, "--create", "--app-id", "x" * 1001, "--batch-id", "1")
-    ran = job("append", *given)
+    arguments = ("--input", log, "--topic", url, "--create", "--app-id", "x" * 1001, "--batch-id", "1")
+    ran = job("append", *arguments)
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1), ran.err
     assert "give app_id and batch_id together" in ran.err
     assert list(Path(url).glob("clicks-*/*")) == []

@@ -20,12 +20,12 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "EiB": 1 << 60}
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> tuple[distlog.Topic, distlog.Topic]:
     """One topic above the threshold in several tasks, and one below; the keys of the small one are in both."""
-    made, root = [], tmp_path_factory.mktemp("joins")
+    new_topics, root = [], tmp_path_factory.mktemp("joins")
     for name, count in (("large", LARGE), ("small", SMALL)):
         topic = distlog.create(str(root / name), partitions=2)
         topic.append([{"key": b"%d" % i, "value": b"%0100d" % i, "partition": i % 2} for i in range(count)])
-        made.append(topic)
-    return made[0], made[1]
+        new_topics.append(topic)
+    return new_topics[0], new_topics[1]
 
 
 @pytest.fixture(params=["aqe", "planned once", "cbo"])
@@ -35,11 +35,11 @@ def planner(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Spa
         "spark.sql.adaptive.enabled": str(request.param != "planned once").lower(),
         "spark.sql.cbo.enabled": str(request.param == "cbo").lower(),
     }
-    before = {name: spark.conf.get(name) for name in settings}
+    old_settings = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
     yield spark
-    for name, value in before.items():
+    for name, value in old_settings.items():
         spark.conf.set(name, str(value))
 
 
@@ -63,8 +63,8 @@ def test_the_estimate_is_the_size_of_the_rows(
     for topic, count in ((large, LARGE), (small, SMALL)):
         for columns, width in ((["key", "value"], 110), (["offset", "partition"], 24), (None, 180)):
             for tasks in (1, 5):
-                found = size_of(read(planner, topic, columns, min_partitions=tasks), capsys)
-                assert count * width / 2 < found < count * width * 2, (columns, tasks)
+                estimate = size_of(read(planner, topic, columns, min_partitions=tasks), capsys)
+                assert count * width / 2 < estimate < count * width * 2, (columns, tasks)
     # a limit and offsets make it smaller
     assert size_of(read(planner, large, ["value"], limit=LARGE // 100), capsys) < 2 * LARGE
     assert size_of(read(planner, large, ["value"], end={0: 5}, partitions=[0]), capsys) < 5000

@@ -136,15 +136,15 @@ def test_indexes_are_made_again_byte_by_byte(spark: SparkSession, request: pytes
         else Address(str(request.getfixturevalue("tmp_path") / "log"), {})
     )
     topic = topic_of_many_segments(f"{address.url}/log", address.options)
-    before = bytes_of(topic)
+    old_bytes = bytes_of(topic)
     names = damage(topic)
     executor = SparkExecutor(spark)
     would = topic.refresh().rebuild_indexes(dry_run=True, executor=executor)
     assert (would.ok, len(would.rebuilt)) == (True, 2)
-    assert {name for name in names if bytes_of(topic).get(name) == before[name]} == set()
-    done = topic.refresh().rebuild_indexes(executor=executor)
-    assert (done.segments, done.dry_run) == (would.segments, False)
-    assert bytes_of(topic) == before
+    assert {name for name in names if bytes_of(topic).get(name) == old_bytes[name]} == set()
+    report = topic.refresh().rebuild_indexes(executor=executor)
+    assert (report.segments, report.dry_run) == (would.segments, False)
+    assert bytes_of(topic) == old_bytes
     assert topic.refresh().verify(executor=executor).ok
     assert topic.refresh().rebuild_indexes(executor=executor).rebuilt == ()
 
@@ -166,16 +166,18 @@ def test_a_damaged_log_is_reported_and_left_alone(spark: SparkSession, tmp_path:
     data = bytearray(topic.storage.read(name))
     data[-1] ^= 1
     topic.storage.put(name, data)
-    before = bytes_of(topic)
+    old_bytes = bytes_of(topic)
     report = topic.refresh().rebuild_indexes(force=True, executor=SparkExecutor(spark))
-    assert [bool(each.error) for each in report.segments if each.segment == segment] == [True]
-    assert (report.ok, sum(each.error is not None for each in report.segments)) == (False, 1)
-    assert bytes_of(topic) == before
+    assert [
+        bool(segment_report.error) for segment_report in report.segments if segment_report.segment == segment
+    ] == [True]
+    assert (report.ok, sum(segment_report.error is not None for segment_report in report.segments)) == (False, 1)
+    assert bytes_of(topic) == old_bytes
 
 
-def run_job(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, *given: str) -> Any:
+def run_job(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> Any:
     """The status of a job, and the object that it printed."""
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *given, "--json"])
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments, "--json"])
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(JOBS / f"{name}.py"), run_name="__main__")
@@ -189,16 +191,16 @@ def test_the_jobs_over_a_root(
     for name in ("a", "b"):
         topic = topic_of_many_segments(f"{tmp_path}/{name}")
     names = damage(topic)
-    status, facts = run_job(capfd, monkeypatch, "verify", "--root", str(tmp_path))
-    assert (status, facts["failed"]) == (1, 1)
-    assert [each["ok"] for each in facts["topics"]] == [True, False]
-    assert {anomaly["file"] for anomaly in facts["topics"][1]["anomalies"]} == set(names)
-    status, facts = run_job(capfd, monkeypatch, "rebuild_index", "--topic", topic.url, "--dry-run")
-    assert (status, facts["topics"][0]["segments_rebuilt"]) == (0, 2)
-    status, facts = run_job(capfd, monkeypatch, "rebuild_index", "--root", str(tmp_path))
-    assert (status, [each["segments_rebuilt"] for each in facts["topics"]]) == (0, [0, 2])
-    status, facts = run_job(capfd, monkeypatch, "verify", "--topic", topic.url)
-    assert (status, facts["topics"][0]["ok"]) == (0, True)
+    status, summary = run_job(capfd, monkeypatch, "verify", "--root", str(tmp_path))
+    assert (status, summary["failed"]) == (1, 1)
+    assert [topic_summary["ok"] for topic_summary in summary["topics"]] == [True, False]
+    assert {anomaly["file"] for anomaly in summary["topics"][1]["anomalies"]} == set(names)
+    status, summary = run_job(capfd, monkeypatch, "rebuild_index", "--topic", topic.url, "--dry-run")
+    assert (status, summary["topics"][0]["segments_rebuilt"]) == (0, 2)
+    status, summary = run_job(capfd, monkeypatch, "rebuild_index", "--root", str(tmp_path))
+    assert (status, [topic_summary["segments_rebuilt"] for topic_summary in summary["topics"]]) == (0, [0, 2])
+    status, summary = run_job(capfd, monkeypatch, "verify", "--topic", topic.url)
+    assert (status, summary["topics"][0]["ok"]) == (0, True)
 
 
 def keyed(topic: distlog.Topic, rounds: int) -> dict[int, dict[bytes, tuple[int, bytes]]]:
@@ -208,7 +210,7 @@ def keyed(topic: distlog.Topic, rounds: int) -> dict[int, dict[bytes, tuple[int,
         for partition in range(2):
             rows = [{"key": b"k%d" % key, "value": b"%d %d" % (number, key)} for key in range(partition + 2)]
             first, _ = topic.append(rows, partition=partition).offsets[partition]
-            last[partition] |= {row["key"]: (first + at, row["value"]) for at, row in enumerate(rows)}
+            last[partition] |= {row["key"]: (first + index, row["value"]) for index, row in enumerate(rows)}
     return last
 
 
@@ -231,8 +233,8 @@ def test_a_task_per_partition_keeps_the_last_of_each_key(
     last = keyed(topic, 5)
     would = topic.refresh().compact(dry_run=True, executor=SparkExecutor(spark)).to_dict()
     assert (would["records_before"], would["records_after"], topic.refresh().version) == (25, 25, 10)
-    done = topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()
-    assert (done["segments_before"], done["segments_after"], done["records_after"]) == (10, 2, 5)
+    document = topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()
+    assert (document["segments_before"], document["segments_after"], document["records_after"]) == (10, 2, 5)
     assert survivors(topic.refresh()) == last
     assert topic.end_offsets() == {0: 10, 1: 15}
     assert topic.verify().ok
@@ -242,13 +244,13 @@ def test_a_task_per_partition_keeps_the_last_of_each_key(
 def test_small_segments_are_merged_by_tasks(spark: SparkSession, tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/log", 2)
     keyed(topic, 4)
-    before = topic.scan().to_table()
+    old_table = topic.scan().to_table()
     would = topic.refresh().compact(dry_run=True, executor=SparkExecutor(spark)).to_dict()
-    done = topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()
-    assert (done["segments_before"], done["segments_after"], done["version"]) == (8, 2, 9)
+    document = topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()
+    assert (document["segments_before"], document["segments_after"], document["version"]) == (8, 2, 9)
     before_it = {"version": 8, "backlog": 8, "most_segments": 4}
-    assert would == {**done, "dry_run": True, **before_it}
-    assert topic.refresh().scan().to_table() == before
+    assert would == {**document, "dry_run": True, **before_it}
+    assert topic.refresh().scan().to_table() == old_table
     assert topic.verify().ok
     assert topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()["segments_before"] == 0
 
@@ -262,9 +264,9 @@ def test_segments_that_cannot_be_merged_are_told_of_and_the_others_are_merged(
     data = bytearray(topic.storage.read(name))
     data[70] ^= 1
     topic.storage.put(name, data)
-    done = topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()
-    assert (done["ok"], done["segments_before"], done["segments_after"]) == (False, 4, 1)
-    assert [one["partition"] for one in done["failed"]] == [0]
+    document = topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()
+    assert (document["ok"], document["segments_before"], document["segments_after"]) == (False, 4, 1)
+    assert [group["partition"] for group in document["failed"]] == [0]
     assert [len(state.segments) for state in topic.refresh().snapshot.partitions] == [4, 1]
 
 
@@ -280,12 +282,15 @@ def test_all_that_the_settings_ask_for(
     old = distlog.create(f"{tmp_path}/c", 1, settings)
     old.append([{"value": "old", "timestamp": 1}])
     distlog.create(f"{tmp_path}/d", 1, settings).drop()
-    status, facts = run_job(capfd, monkeypatch, "maintain", "--root", str(tmp_path), "--dry-run")
-    assert (status, [each["compact"]["segments_before"] for each in facts["topics"][:3]]) == (0, [6, 6, 0])
+    status, summary = run_job(capfd, monkeypatch, "maintain", "--root", str(tmp_path), "--dry-run")
+    assert (status, [topic_summary["compact"]["segments_before"] for topic_summary in summary["topics"][:3]]) == (
+        0,
+        [6, 6, 0],
+    )
     assert compacted.refresh().scan().count() == 15
-    status, facts = run_job(capfd, monkeypatch, "maintain", "--root", str(tmp_path))
-    by_name = {each["topic"].rpartition("/")[2]: each for each in facts["topics"]}
-    assert (status, facts["failed"], [*by_name]) == (0, 0, ["a", "b", "c", "d"])
+    status, summary = run_job(capfd, monkeypatch, "maintain", "--root", str(tmp_path))
+    by_name = {topic_summary["topic"].rpartition("/")[2]: topic_summary for topic_summary in summary["topics"]}
+    assert (status, summary["failed"], [*by_name]) == (0, 0, ["a", "b", "c", "d"])
     assert [*by_name["d"]] == ["topic", "vacuum", "ok"]
     assert list(by_name["a"]) == ["topic", "retention", "compact", "vacuum", "ok"]
     assert survivors(compacted.refresh()) == last
@@ -302,5 +307,5 @@ def test_the_compact_job(
     assert spark
     topic = distlog.create(f"{tmp_path}/a", 2)
     keyed(topic, 2)
-    status, facts = run_job(capfd, monkeypatch, "compact", "--topic", topic.url)
-    assert (status, facts["topics"][0]["segments_after"], len(topic.refresh().segments())) == (0, 2, 2)
+    status, summary = run_job(capfd, monkeypatch, "compact", "--topic", topic.url)
+    assert (status, summary["topics"][0]["segments_after"], len(topic.refresh().segments())) == (0, 2, 2)

@@ -35,9 +35,9 @@ def bundled_topic(url: str) -> Topic:
 def merged(spark: SparkSession, topic: Topic, before_commit: Callable[[], object] = lambda: None) -> MergeReport:
     class Late(SparkExecutor):
         def map(self, work: Any, items: Any, /) -> Any:
-            done = [*SparkExecutor.map(self, work, items)]
+            results = [*SparkExecutor.map(self, work, items)]
             before_commit()
-            return done
+            return results
 
     report, after = merge(topic.handle, topic.snapshot, Late(spark), job_bytes=JOB_BYTES)
     topic.advance(after)
@@ -50,33 +50,33 @@ def one_per_partition(topic: Topic) -> bool:
 
 def test_tasks_make_what_a_merge_in_one_process_makes(spark: SparkSession, tmp_path: Path) -> None:
     topic, twin = bundled_topic(str(tmp_path / "a")), bundled_topic(str(tmp_path / "b"))
-    before = contents(topic)
+    old_contents = contents(topic)
     assert merged(spark, topic).ok
     assert twin.compact().ok
     assert one_per_partition(topic)
-    assert contents(topic) == before == contents(twin)
+    assert contents(topic) == old_contents == contents(twin)
     assert logs_of(topic) == logs_of(twin)
     assert topic.verify().ok
 
 
 def logs_of(topic: Topic) -> list[bytes]:
-    parts = [topic.reader.part(one) for one in segments(topic)]
+    parts = [topic.reader.part(segment) for segment in segments(topic)]
     return [bytes(topic.storage.read(part.name, part.begin, part.begin + part.size)) for part in parts]
 
 
 def test_a_damaged_part_stops_its_own_partition_alone(spark: SparkSession, tmp_path: Path) -> None:
     topic = bundled_topic(str(tmp_path))
-    hurt, before = topic.snapshot.partitions[5].segments[2], contents(topic)
+    hurt, old_contents = topic.snapshot.partitions[5].segments[2], contents(topic)
 
     def flip(data: bytearray) -> None:
         data[hurt.log_position + 70] ^= 1
 
     changed(topic.storage, topic.reader.name(hurt), flip)
     report = merged(spark, topic)
-    assert [(one.partition, "checksum" in one.reason) for one in report.failed] == [(5, True)]
-    kept = [number for number in range(PARTITIONS) if number != 5]
-    found = topic.scan(partitions=kept).to_table()
-    assert found.num_rows == sum(len(before[number]) for number in kept)
+    assert [(group.partition, "checksum" in group.reason) for group in report.failed] == [(5, True)]
+    numbers = [number for number in range(PARTITIONS) if number != 5]
+    table = topic.scan(partitions=numbers).to_table()
+    assert table.num_rows == sum(len(old_contents[number]) for number in numbers)
     assert [len(state.segments) for state in topic.snapshot.partitions].count(1) == PARTITIONS - 1
 
 
@@ -84,7 +84,7 @@ def test_a_task_that_fails_once_is_tried_again_and_nothing_is_lost_or_twice(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     topic = bundled_topic(str(tmp_path / "log"))
-    before, driver, flag = contents(topic), os.getpid(), tmp_path / "failed"
+    old_contents, driver, flag = contents(topic), os.getpid(), tmp_path / "failed"
 
     class FailsOnce:
         """Gives the ids of new bundles; the first task that asks is killed."""
@@ -99,13 +99,13 @@ def test_a_task_that_fails_once_is_tried_again_and_nothing_is_lost_or_twice(
     assert merged(spark, Topic(handle, topic.snapshot)).ok
     assert flag.exists()
     assert one_per_partition(topic)
-    assert contents(topic) == before
+    assert contents(topic) == old_contents
     assert topic.verify().ok
 
 
 def test_a_job_that_fails_for_good_commits_nothing(spark: SparkSession, tmp_path: Path) -> None:
     topic = bundled_topic(str(tmp_path))
-    before, version, driver = contents(topic), topic.version, os.getpid()
+    old_contents, version, driver = contents(topic), topic.version, os.getpid()
 
     def fails() -> str:
         if os.getpid() != driver:
@@ -116,24 +116,24 @@ def test_a_job_that_fails_for_good_commits_nothing(spark: SparkSession, tmp_path
     with pytest.raises(Exception, match="no more ids"):
         merged(spark, Topic(handle, topic.snapshot))
     assert topic.refresh().version == version
-    assert contents(topic) == before
+    assert contents(topic) == old_contents
     assert len(bundles(topic.storage)) == APPENDS
 
 
-def test_groups_that_lost_an_input_meanwhile_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_groups_that_concurrently_lost_an_input_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
     topic = bundled_topic(str(tmp_path))
-    before = contents(topic)
+    old_contents = contents(topic)
 
-    def meanwhile() -> None:
+    def change_group() -> None:
         other = distlog.open(topic.url)
         other.delete_records({3: 2})
         other.retention()
         other.append(rows(PARTITIONS, 1, APPENDS, SIZE))
 
-    report = merged(spark, topic, meanwhile)
+    report = merged(spark, topic, change_group)
     assert report.ok
     assert {group.partition for group in report.groups} == set(range(PARTITIONS)) - {3}
     after = contents(topic.refresh())
-    assert after[3] == before[3][2:] + after[3][-1:]
-    assert {len(found) for number, found in after.items() if number != 3} == {APPENDS + 1}
+    assert after[3] == old_contents[3][2:] + after[3][-1:]
+    assert {len(records) for number, records in after.items() if number != 3} == {APPENDS + 1}
     assert topic.verify().ok

@@ -25,13 +25,13 @@ from distlog.spark.sink import WriteOptions
 PATH = "/logs/clicks"
 
 
-def read_options(**given: str) -> ReadOptions:
-    return ReadOptions.parse({"path": PATH, **given})
+def read_options(**options: str) -> ReadOptions:
+    return ReadOptions.parse({"path": PATH, **options})
 
 
-def refused(**given: str) -> str:
+def refused(**options: str) -> str:
     with pytest.raises(InvalidConfigError) as raised:
-        read_options(**given)
+        read_options(**options)
     return str(raised.value)
 
 
@@ -53,12 +53,12 @@ def test_names_have_no_case() -> None:
 
 def test_one_time_goes_before_times_by_partition_and_those_before_offsets() -> None:
     offsets, times = '{"clicks": {"0": 3}}', '{"clicks": {"0": 1000}}'
-    given = {"endingOffsets": offsets, "endingOffsetsByTimestamp": times, "endingTimestamp": "77"}
-    assert read_options(**given).end == Bound("time", 77, "endingTimestamp")
-    del given["endingTimestamp"]
-    assert read_options(**given).end == Bound("time", ByPartition("clicks", {0: 1000}), "endingOffsetsByTimestamp")
-    del given["endingOffsetsByTimestamp"]
-    assert read_options(**given).end == Bound("offset", ByPartition("clicks", {0: 3}), "endingOffsets")
+    options = {"endingOffsets": offsets, "endingOffsetsByTimestamp": times, "endingTimestamp": "77"}
+    assert read_options(**options).end == Bound("time", 77, "endingTimestamp")
+    del options["endingTimestamp"]
+    assert read_options(**options).end == Bound("time", ByPartition("clicks", {0: 1000}), "endingOffsetsByTimestamp")
+    del options["endingOffsetsByTimestamp"]
+    assert read_options(**options).end == Bound("offset", ByPartition("clicks", {0: 3}), "endingOffsets")
 
 
 def test_times_may_be_iso_8601() -> None:
@@ -194,7 +194,9 @@ def test_ids_that_no_commit_can_hold_are_refused_before_any_task(wrong: dict[str
         WriteOptions.parse({"path": "memory://facts/clicks", "txnAppId": "job", "txnVersion": "7", **wrong})
 
 
-@pytest.mark.parametrize(("given", "is_stream"), [({"txnVersion": "1"}, False), ({}, True)])
-def test_a_write_cannot_pass_for_a_producer(given: dict[str, str], is_stream: bool) -> None:
+@pytest.mark.parametrize(("options", "is_stream"), [({"txnVersion": "1"}, False), ({}, True)])
+def test_a_write_cannot_pass_for_a_producer(options: dict[str, str], is_stream: bool) -> None:
     with pytest.raises(InvalidRecordError, match="are distlog's own: give another app_id"):
-        WriteOptions.parse({"path": "memory://facts/clicks", "txnAppId": "producer:a", **given}, is_stream=is_stream)
+        WriteOptions.parse(
+            {"path": "memory://facts/clicks", "txnAppId": "producer:a", **options}, is_stream=is_stream
+        )

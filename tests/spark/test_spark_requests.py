@@ -32,7 +32,7 @@ class Counted(NamedTuple):
 
     def commits_read(self) -> list[str]:
         """The commits that were asked for, by number, in order of arrival."""
-        reads = (seen.path for seen in self.proxy.requests if seen.method == "GET")
+        reads = (request.path for request in self.proxy.requests if request.method == "GET")
         return [path.rpartition("/")[2][-6:-5] for path in reads if path.endswith(".json")]
 
 
@@ -85,7 +85,7 @@ def test_the_job_that_appends_loads_no_more(
     (tmp_path / "lines.txt").write_text("a\nb\n")
     unset = ("format", "key", "value", "timestamp", "pattern", "time_format", "key_separator", "partition")
     unset += ("app_id", "batch_id", "compression", "partitions")
-    chosen = argparse.Namespace(
+    options = argparse.Namespace(
         **dict.fromkeys(unset),
         topic=counted.url,
         storage=list(counted.options.items()),
@@ -96,5 +96,5 @@ def test_the_job_that_appends_loads_no_more(
         config=[],
         header=[],
     )
-    assert append_inputs(spark, chosen).facts["records"] == 2
+    assert append_inputs(spark, options).summary["records"] == 2
     assert counted.loads() == 1

@@ -75,8 +75,8 @@ def test_a_write_for_another_topic_than_the_paths_is_refused(topic: distlog.Topi
 def test_only_the_attempt_that_spark_chose_counts(topic: distlog.Topic) -> None:
     planned = writer(topic.url)
     write(planned, "a")
-    chosen = write(planned, "a")
-    commit(planned, chosen)
+    selected = write(planned, "a")
+    commit(planned, selected)
     write(planned, "a")  # an attempt that lingers
     assert values(topic) == ["a"]
 
@@ -144,21 +144,21 @@ def test_what_was_committed_before_is_durable_when_its_repetition_is_done(
 
 
 def test_of_two_writers_of_one_transaction_the_second_yields(topic: distlog.Topic) -> None:
-    one, other = (writer(topic.url, txnAppId="job", txnVersion="7") for _ in range(2))
-    messages = [write(one, "a"), write(other, "a")]
-    commit(one, messages[0])
+    first, other = (writer(topic.url, txnAppId="job", txnVersion="7") for _ in range(2))
+    messages = [write(first, "a"), write(other, "a")]
+    commit(first, messages[0])
     commit(other, messages[1])
     assert values(topic) == ["a"]
 
 
-def test_a_topic_that_was_made_again_meanwhile_gets_nothing(topic: distlog.Topic) -> None:
+def test_a_concurrently_recreated_topic_gets_nothing(topic: distlog.Topic) -> None:
     planned = writer(topic.url)
     message = write(planned, "a")
     topic.drop()
-    anew = distlog.create(topic.url)
+    new_topic = distlog.create(topic.url)
     with pytest.raises(CommitConflictError, match="created again"):
         commit(planned, message)
-    assert values(anew) == []
+    assert values(new_topic) == []
 
 
 def test_a_commit_has_the_id_of_its_write(topic: distlog.Topic) -> None:
@@ -212,17 +212,17 @@ def test_a_commit_whose_reply_was_lost_is_one_commit(s3_server: S3Server) -> Non
     assert topic.version == 1
 
 
-def test_writers_in_other_processes_may_commit_meanwhile(topic: distlog.Topic) -> None:
+def test_writers_in_other_processes_may_commit_concurrently(topic: distlog.Topic) -> None:
     planned = [writer(topic.url) for _ in range(6)]
-    messages = [write(each, f"{number}", f"{number}") for number, each in enumerate(planned)]
+    messages = [write(write_plan, f"{number}", f"{number}") for number, write_plan in enumerate(planned)]
     threads = [threading.Thread(target=commit, args=pair) for pair in zip(planned, messages, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    found = values(topic)
-    assert sorted(found) == sorted(2 * [str(number) for number in range(6)])
-    assert found[::2] == found[1::2]
+    all_values = values(topic)
+    assert sorted(all_values) == sorted(2 * [str(number) for number in range(6)])
+    assert all_values[::2] == all_values[1::2]
 
 
 def test_types_that_spark_may_send_are_taken(topic: distlog.Topic) -> None:
@@ -252,9 +252,9 @@ def test_keys_go_where_kafkas_own_producer_sends_them(tmp_path: Path) -> None:
     planned = writer(topic.url)
     rows = pa.record_batch({"key": keys, "value": keys})
     commit(planned, sent(planned.write(iter([rows]))))
-    found = topic.refresh().scan().to_table()
-    assert found.num_rows == len(keys)
-    for key, partition in zip(found["key"].to_pylist(), found["partition"].to_pylist(), strict=True):
+    table = topic.refresh().scan().to_table()
+    assert table.num_rows == len(keys)
+    for key, partition in zip(table["key"].to_pylist(), table["partition"].to_pylist(), strict=True):
         assert partition == (murmur2(key) & 0x7FFFFFFF) % 7
 
 

@@ -88,23 +88,23 @@ def test_offsets_for_some_partitions_only_are_refused(url: str) -> None:
     assert "must give a number for every partition" in refusal(url, startingOffsets='{"clicks": {"0": 1}}')
 
 
-@pytest.mark.parametrize(("option", "left"), [("startingOffsets", 0), ("endingOffsets", 10)])
+@pytest.mark.parametrize(("option", "remaining"), [("startingOffsets", 0), ("endingOffsets", 10)])
 def test_offsets_that_are_not_there_fail_the_read_unless_they_may_be_missing(
-    tmp_path: Path, option: str, left: int
+    tmp_path: Path, option: str, remaining: int
 ) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     topic.append([{"value": b"%d" % number} for number in range(10)])
-    asked = {option: '{"clicks": {"0": 11}}'}
+    options = {option: '{"clicks": {"0": 11}}'}
     with pytest.raises(OffsetOutOfRangeError, match="offset=11 log_start_offset=0 log_end_offset=10"):
-        rows(topic.url, **asked)
-    assert offsets(topic.url, failOnDataLoss="false", **asked) == ({0: list(range(left))} if left else {})
+        rows(topic.url, **options)
+    assert offsets(topic.url, failOnDataLoss="false", **options) == ({0: list(range(remaining))} if remaining else {})
 
 
 def test_versions_and_times_of_commits_are_read_again(url: str) -> None:
     half = [row["offset"] for row in rows(url, versionAsOf=1)[0]]
     assert half == PARTITIONS * list(range(RECORDS // 2))
-    newest, before = distlog.open(url).history().column("timestamp").to_pylist()[:2]
-    assert len(rows(url, timestampAsOf=before.isoformat())[0]) == PARTITIONS * RECORDS // 2
+    newest, old_values = distlog.open(url).history().column("timestamp").to_pylist()[:2]
+    assert len(rows(url, timestampAsOf=old_values.isoformat())[0]) == PARTITIONS * RECORDS // 2
     assert len(rows(url, timestampAsOf=newest.isoformat())[0]) == PARTITIONS * RECORDS
     with pytest.raises(OffsetOutOfRangeError):
         rows(url, versionAsOf=9)
@@ -132,10 +132,10 @@ def test_what_travels_to_each_task_is_small(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), config={"internal.segment.bytes": "200", "batch.bytes": "100"})
     topic.append([{"value": bytes(90)} for _ in range(300)])
     planned = source(topic.url)
-    before = len(pickle.dumps(planned))
+    old_size = len(pickle.dumps(planned))
     reader = planned.reader(schema_of(None, False))
     assert len(topic.scan().slices) == 300
-    assert len(pickle.dumps((reader, planned))) < 8_000 < before
+    assert len(pickle.dumps((reader, planned))) < 8_000 < old_size
 
 
 def test_planning_reads_metadata_and_tasks_only_what_they_need(s3_server: S3Server) -> None:

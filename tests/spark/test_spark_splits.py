@@ -41,11 +41,11 @@ RECORDS = 1200
 def topic(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
     """Three partitions: one of many segments and batches, one of a single small segment, one empty."""
     url = str(tmp_path_factory.mktemp("splits") / "clicks")
-    made = distlog.create(url, partitions=3, config={"batch.bytes": "700", "internal.segment.bytes": "9000"})
+    new_topic = distlog.create(url, partitions=3, config={"batch.bytes": "700", "internal.segment.bytes": "9000"})
     values = [{"value": bytes(index % 97), "timestamp": index} for index in range(RECORDS)]
-    made.append(values[:-5], partition=0)
-    made.append(values[-5:], partition=1)
-    return made
+    new_topic.append(values[:-5], partition=0)
+    new_topic.append(values[-5:], partition=1)
+    return new_topic
 
 
 def read_offsets(topic: distlog.Topic, slices: list[SegmentSlice]) -> list[tuple[int, int]]:
@@ -67,11 +67,11 @@ def test_every_record_is_in_exactly_one_split_and_in_order(
     end = min(start + length, RECORDS - 5)
     slices = topic.scan(start={0: start}, end={0: end}).slices
     groups = split(slices, SplitSize(2, splits, max_records))
-    found = [read_offsets(topic, group) for group in groups]
-    assert [row for rows in found for row in rows] == [(0, offset) for offset in range(start, end)] + [
+    offsets = [read_offsets(topic, group) for group in groups]
+    assert [row for rows in offsets for row in rows] == [(0, offset) for offset in range(start, end)] + [
         (1, offset) for offset in range(5)
     ]
-    assert max_records is None or max(map(len, found)) <= max_records
+    assert max_records is None or max(map(len, offsets)) <= max_records
 
 
 def test_a_part_of_a_large_segment_is_shared_by_all_tasks(tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ def test_tasks_are_equal_also_if_one_partition_has_nearly_all_bytes(tmp_path: Pa
     for partition in range(10):
         topic.append([{"value": bytes(90)} for _ in range(8100 if partition == 3 else 100)], partition=partition)
     groups = split(topic.scan().slices, SplitSize(2, min_splits=9))
-    found = [read_offsets(topic, group) for group in groups]
-    assert len(found) == 9
-    assert max(map(len, found)) < 1.2 * 9000 / 9
-    assert sum(any(partition == 3 for partition, _ in rows) for rows in found) >= 8
+    offsets = [read_offsets(topic, group) for group in groups]
+    assert len(offsets) == 9
+    assert max(map(len, offsets)) < 1.2 * 9000 / 9
+    assert sum(any(partition == 3 for partition, _ in rows) for rows in offsets) >= 8
 
 
 def test_the_size_of_splits_follows_the_cores_between_two_bounds() -> None:
@@ -123,7 +123,7 @@ def test_a_reader_pickles_small(topic: distlog.Topic) -> None:
 
 def test_a_split_shows_how_much_it_is(topic: distlog.Topic) -> None:
     slices = topic.scan().slices
-    size = sum(piece.segment.log_bytes for piece in slices)
+    size = sum(part.segment.log_bytes for part in slices)
     assert repr(Split(slices, READ_UNCOMMITTED)) == f"Split(segments={len(slices)}, bytes={size})"
 
 

@@ -44,8 +44,8 @@ def test_a_bad_line_is_one_line_of_standard_error_and_one_object(s3_url: Address
     assert ran.out.count("\n") == 1
     # Spark's own daemon prints the closed socket of a worker that the failure ended, maybe at the very end
     err = re.sub(DAEMONS_WORD, "", ran.err)
-    assert ran.facts["error"] == err.splitlines()[-1].removeprefix("append.py: ")
-    assert "app.jsonl line=2" in ran.facts["error"]
+    assert ran.summary["error"] == err.splitlines()[-1].removeprefix("append.py: ")
+    assert "app.jsonl line=2" in ran.summary["error"]
     assert "Traceback" not in err
     assert "\tat " not in err
     assert s3_url.options["secret"] not in ran.out + ran.err
@@ -64,10 +64,10 @@ def compile_sources(archive: Path) -> None:
 
 def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
     """Ctrl-C reaches all processes of the job, here when it has made the topic and not yet read a line."""
-    given = ("--input", lines_file(tmp_path, "lines", ["x"]), "--topic", tmp_path / "new", "--create")
+    arguments = ("--input", lines_file(tmp_path, "lines", ["x"]), "--topic", tmp_path / "new", "--create")
     outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     child = subprocess.Popen(
-        command(JOBS / "append.py", *given), env=environment(), start_new_session=True, **outputs
+        command(JOBS / "append.py", *arguments), env=environment(), start_new_session=True, **outputs
     )
     while not (tmp_path / "new" / "_commits" / f"{0:020d}.json").exists():
         assert child.poll() is None
@@ -102,8 +102,8 @@ def test_a_zip_brings_the_library_to_a_session_that_knows_nothing_of_it(tmp_path
     python |= {"NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}
     env = {name: value for name, value in environment().items() if name != "PYTHONPATH"} | python
     # on one core: each worker compiles the library anew
-    given = command("--master", "local[1]", "--py-files", archive, program, tmp_path / "clicks")
-    ran = subprocess.run(given, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    spark_command = command("--master", "local[1]", "--py-files", archive, program, tmp_path / "clicks")
+    ran = subprocess.run(spark_command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert ran.stdout.splitlines()[-1].endswith("distlog.zip/distlog")
     assert [record.value for record in distlog.open(str(tmp_path / "clicks")).records()] == [b"v"]

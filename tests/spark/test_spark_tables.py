@@ -81,13 +81,15 @@ def test_a_folder_without_topics_is_an_error_since_it_is_mostly_a_topic(spark: S
             register_tables(spark, root)
 
 
-@pytest.mark.parametrize("place", ["OPTIONS (path '{url}')", "LOCATION '{url}'", "OPTIONS (topic 'clicks')"])
-def test_a_table_of_the_catalog_is_refused_when_it_is_made(spark: SparkSession, tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("location", ["OPTIONS (path '{url}')", "LOCATION '{url}'", "OPTIONS (topic 'clicks')"])
+def test_a_table_of_the_catalog_is_refused_when_it_is_made(
+    spark: SparkSession, tmp_path: Path, location: str
+) -> None:
     topic = fill(str(tmp_path), "clicks", 1)
     with pytest.raises(Exception, match=r"register_tables.*CREATE TEMPORARY VIEW"):
-        spark.sql(f"CREATE TABLE refused USING distlog {place.format(url=topic.url)}")
+        spark.sql(f"CREATE TABLE refused USING distlog {location.format(url=topic.url)}")
     with pytest.raises(Exception, match="no topic is named"):
-        spark.sql(f"CREATE TABLE refused USING distlog {place.format(url=topic.url)} AS SELECT 'v' AS value")
+        spark.sql(f"CREATE TABLE refused USING distlog {location.format(url=topic.url)} AS SELECT 'v' AS value")
     assert not spark.catalog.tableExists("refused")
 
 

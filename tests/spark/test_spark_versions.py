@@ -61,12 +61,12 @@ def test_its_first_batch_is_replayed_from_the_same_start(topic: Topic) -> None:
     stream.restart()
     assert run(stream) == {}
     assert run(stream) == {0: [5, 6]}
-    given = OldStream(topic.url, startingOffsets='{"clicks": {"0": 3, "1": 5}}')
-    assert given.plan()
+    old_stream = OldStream(topic.url, startingOffsets='{"clicks": {"0": 3, "1": 5}}')
+    assert old_stream.plan()
     append(topic, 0, 1)
-    given.restart(startingOffsets="latest")
-    assert run(given) == {0: [3, 4, 5, 6]}
-    assert run(given) == {0: [7]}
+    old_stream.restart(startingOffsets="latest")
+    assert run(old_stream) == {0: [3, 4, 5, 6]}
+    assert run(old_stream) == {0: [7]}
 
 
 def test_partitions_that_come_while_it_runs_or_rests_are_read_from_their_first_record(topic: Topic) -> None:
@@ -116,7 +116,7 @@ def test_its_start_and_its_topic_are_checked(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "use", "told"),
+    ("part", "use", "message"),
     [
         ("HAS_ADMISSION", lambda source: source.streamReader(SCHEMA), "a limit of micro-batches needs PySpark 4.2"),
         ("HAS_STREAM_SINK", lambda source: source.streamWriter(SCHEMA, False), "foreachBatch"),
@@ -124,14 +124,14 @@ def test_its_start_and_its_topic_are_checked(topic: Topic) -> None:
     ],
 )
 def test_what_a_version_lacks_is_an_error_that_names_the_versions(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch, part: str, use: Any, told: str
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, part: str, use: Any, message: str
 ) -> None:
     monkeypatch.setattr(f"distlog.spark.data_source.{part}", False)
     options = {"path": topic.url, "pushFilters": "true"} if part == "HAS_FILTERS" else {"path": topic.url}
     if part == "HAS_ADMISSION":
         assert isinstance(DistlogDataSource(options).streamReader(SCHEMA), WholeStreamReader)
         options["maxBytesPerTrigger"] = "9"
-    with pytest.raises(InvalidConfigError, match=told) as raised:
+    with pytest.raises(InvalidConfigError, match=message) as raised:
         use(DistlogDataSource(options))
     assert f"and this is {pyspark.__version__}" in str(raised.value)
 

@@ -49,7 +49,7 @@ def test_only_sparks_own_processes_stop_collecting_what_was_imported_or_made_by_
 ) -> None:
     """They are settled by the first and the second piece of work, and not by the third."""
     run = subprocess.run([python_of_spark(), "-c", PROGRAM, program], capture_output=True, text=True, check=False)
-    assert (run.stdout.split(), run.returncode) == ([str(each) for each in frozen], 0), run.stderr
+    assert (run.stdout.split(), run.returncode) == ([str(number) for number in frozen], 0), run.stderr
 
 
 WORKS_FOR = """
@@ -125,8 +125,8 @@ print(*(name for name in unneeded if name in sys.modules))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("at", ['"2024-01-01T00:00:00Z"', "1700000000000"])
-def test_a_task_that_appends_lines_imports_nothing_of_tables_and_readers(tmp_path: Path, at: str) -> None:
+@pytest.mark.parametrize("time", ['"2024-01-01T00:00:00Z"', "1700000000000"])
+def test_a_task_that_appends_lines_imports_nothing_of_tables_and_readers(tmp_path: Path, time: str) -> None:
     """Each worker of Python holds what its tasks import."""
     from distlog.core.files.file_reader import FileReader
     from distlog.core.files.read_options import ReadOptions
@@ -135,7 +135,7 @@ def test_a_task_that_appends_lines_imports_nothing_of_tables_and_readers(tmp_pat
 
     topic = distlog.create(str(tmp_path / "clicks"), 2)
     lines = tmp_path / "a.jsonl"
-    lines.write_text(f'{{"user": "a", "at": {at}}}\n' * 2)
+    lines.write_text(f'{{"user": "a", "at": {time}}}\n' * 2)
     reader = FileReader(ReadOptions(), InputStorage())
     [split] = reader.splits(reader.files([str(lines)]))
     work = tmp_path / "work"

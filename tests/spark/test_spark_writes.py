@@ -106,13 +106,13 @@ def test_large_types_and_other_time_zones_are_written(spark: SparkSession, topic
         "spark.sql.execution.arrow.useLargeVarTypes": "true",
         "spark.sql.session.timeZone": "America/New_York",
     }
-    before = {name: spark.conf.get(name) for name in changed}
+    old_settings = {name: spark.conf.get(name) for name in changed}
     try:
         for name, value in changed.items():
             spark.conf.set(name, value)
         save(numbers(spark, 3, 1).withColumn("timestamp", F.expr("timestamp_millis(1234)")), topic.url)
     finally:
-        for name, value in before.items():
+        for name, value in old_settings.items():
             spark.conf.set(name, str(value))
     assert sorted_values(topic) == [0, 1, 2]
     assert {time.timestamp() for time in topic.scan().to_table()["timestamp"].to_pylist()} == {1.234}
@@ -148,8 +148,8 @@ def test_foreachBatch_with_a_name_is_exactly_once(  # noqa: N802 - Spark's name
     files(tmp_path, ["a", "b"])
     run_stream(spark, tmp_path, lambda df, batch: write(df, batch, topic.url))
     assert sorted(values(topic)) == ["a", "b"]
-    for done in (tmp_path / "checkpoint" / "commits").glob("*1*"):
-        done.unlink()  # as if the driver had died before Spark noted that batch 1 was done
+    for commit_file in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+        commit_file.unlink()  # as if the driver had died before Spark noted that batch 1 was done
     run_stream(spark, tmp_path, lambda df, batch: write(df, batch, topic.url))
     assert sorted(values(topic)) == ["a", "b"]
 

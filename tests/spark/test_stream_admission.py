@@ -51,16 +51,16 @@ def batch_ends(topic: Topic, partition: int) -> list[int]:
 )
 def test_a_limit_of_offsets_is_spread_and_starves_nobody(sizes: list[int], most: int) -> None:
     available = {number: (7, 7 + size) for number, size in enumerate(sizes)}
-    taken = {number: end - 7 for number, end in ends_by_offsets(available, most).items()}
-    assert all(0 < taken[number] <= size for number, size in enumerate(sizes) if size)
+    offsets = {number: end - 7 for number, end in ends_by_offsets(available, most).items()}
+    assert all(0 < offsets[number] <= size for number, size in enumerate(sizes) if size)
     # more only for those whose share is less than one
-    assert sum(taken.values()) <= most + sum(0 < most * size < sum(sizes) for size in sizes)
+    assert sum(offsets.values()) <= most + sum(0 < most * size < sum(sizes) for size in sizes)
     # rounded, but none is left over for a small batch at the end
-    assert sum(taken.values()) >= min(most, sum(sizes))
+    assert sum(offsets.values()) >= min(most, sum(sizes))
     for number, size in enumerate(sizes):
         if size:
             share = most * size / sum(sizes)
-            assert min(size, max(1, int(share))) <= taken[number] <= min(size, max(1, int(share) + 1))
+            assert min(size, max(1, int(share))) <= offsets[number] <= min(size, max(1, int(share) + 1))
 
 
 def test_bytes_are_cut_behind_a_batch_that_the_offset_index_shows(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_bytes_are_cut_behind_a_batch_that_the_offset_index_shows(tmp_path: Path
         assert end in batches
         assert end > start
         # a small segment is not cut, so a batch may end before it
-        whole = [base for base in segments.base_offsets.tolist() if base == end] or end == 12_000
-        assert whole or limit - 5000 <= (end - start) * average
+        is_segment_end = [base for base in segments.base_offsets.tolist() if base == end] or end == 12_000
+        assert is_segment_end or limit - 5000 <= (end - start) * average
         assert (end - start) * average <= limit + 5000 or segments[-1].base_offset == start
         start = end
 
@@ -103,13 +103,13 @@ def test_small_segments_are_taken_whole_without_a_request(memory_url: Any) -> No
     for _ in range(9):
         topic.append([{"value": bytes(100), "partition": 0}] * 100)
     size = int(topic.snapshot.partitions[0].segments.log_bytes[0])
-    before = topic.storage.counters.gets
+    old_gets = topic.storage.counters.gets
     for limit, end in ((1, 100), (size, 100), (2 * size - 1, 100), (2 * size, 200), (7 * size, 700)):
         assert ends_by_bytes(topic.reader, topic.snapshot, {0: (0, 1000)}, limit) == {0: end}
     assert ends_by_bytes(topic.reader, topic.snapshot, {0: (0, 150)}, size * 3 // 2) == {0: 150}
     assert ends_by_bytes(topic.reader, topic.snapshot, {0: (150, 1000)}, 1) == {0: 200}
     assert ends_by_bytes(topic.reader, topic.snapshot, {0: (150, 170)}, 1) == {0: 170}
-    assert topic.storage.counters.gets == before
+    assert topic.storage.counters.gets == old_gets
 
 
 def test_an_index_that_is_missing_costs_precision_alone(tmp_path: Path) -> None:
@@ -152,12 +152,12 @@ def test_whatever_the_limits_are_every_record_is_read_once_and_in_order(
     limits = {"maxOffsetsPerTrigger": offsets, "maxBytesPerTrigger": size}
     given_limits = {name: value for name, value in limits.items() if value is not None}
     stream = Stream(topic.url, startingOffsets="earliest", **given_limits)
-    found: dict[int, list[int]] = {0: [], 1: []}
+    read_offsets: dict[int, list[int]] = {0: [], 1: []}
     for batch in stream.drain():
         assert batch
         for number, read in batch.items():
-            found[number] += read
-    assert found == {number: list(range(end)) for number, end in topic.end_offsets().items()}
+            read_offsets[number] += read
+    assert read_offsets == {number: list(range(end)) for number, end in topic.end_offsets().items()}
 
 
 # Options.

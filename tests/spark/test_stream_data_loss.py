@@ -64,10 +64,10 @@ def test_records_deleted_after_a_batch_was_planned_fail_its_replay_or_are_left_o
     assert stream.run() == {0: span(0, 5), 1: [3, 4]}
 
 
-def cut(topic: Topic, before: Path) -> None:
+def cut(topic: Topic, old_folder: Path) -> None:
     """The topic as a power loss leaves it: as it was in the copy `before`."""
     shutil.rmtree(topic.url)
-    shutil.copytree(before, topic.url)
+    shutil.copytree(old_folder, topic.url)
 
 
 @pytest.fixture
@@ -171,9 +171,7 @@ def test_a_batch_of_a_topic_that_is_gone_is_empty_if_records_may_be_lost(topic: 
 
 
 @pytest.mark.parametrize("records", [1, 9])
-def test_a_folder_that_was_deleted_and_made_anew_is_another_topic_to_a_running_stream(
-    topic: Topic, records: int
-) -> None:
+def test_a_recreated_folder_is_another_topic_to_a_running_stream(topic: Topic, records: int) -> None:
     stream = Stream(topic.url, startingOffsets="earliest")
     stream.run()
     shutil.rmtree(topic.url)
@@ -221,9 +219,9 @@ def test_a_batch_is_planned_again_after_a_compaction_and_a_vacuum(tmp_path: Path
     with pytest.raises(SnapshotTooOldError, match="vacuum deletes"):
         stream.rows(planned)
     stream.restart()
-    found = stream.run()
-    assert found is not None
-    assert sum(map(len, found.values())) == 3
+    read_offsets = stream.run()
+    assert read_offsets is not None
+    assert sum(map(len, read_offsets.values())) == 3
 
 
 def test_offsets_that_compaction_dropped_are_no_data_loss(tmp_path: Path) -> None:
@@ -233,6 +231,6 @@ def test_offsets_that_compaction_dropped_are_no_data_loss(tmp_path: Path) -> Non
     stream = Stream(str(tmp_path / "log"), startingOffsets="earliest", maxOffsetsPerTrigger=2)
     assert stream.run() == {0: [0, 1]}
     log.compact()
-    left = [row.offset for row in log.topic().records(partition=0)]
-    assert len(left) < 6
-    assert [offset for batch in stream.drain() for offset in batch.get(0, [])] == [n for n in left if n >= 2]
+    offsets = [row.offset for row in log.topic().records(partition=0)]
+    assert len(offsets) < 6
+    assert [offset for batch in stream.drain() for offset in batch.get(0, [])] == [n for n in offsets if n >= 2]

@@ -20,8 +20,8 @@ from distlog.spark import lag, stream
 
 def query_of(*sources: tuple[Any, Any]) -> Any:
     """A query whose last progress has these end offsets and newest offsets."""
-    told = {"sources": [{"endOffset": end, "latestOffset": newest} for end, newest in sources]}
-    return SimpleNamespace(lastProgress=SimpleNamespace(json=json.dumps(told)))
+    progress = {"sources": [{"endOffset": end, "latestOffset": newest} for end, newest in sources]}
+    return SimpleNamespace(lastProgress=SimpleNamespace(json=json.dumps(progress)))
 
 
 def planned(query: Stream) -> Any:
@@ -37,10 +37,10 @@ def test_a_progress_has_what_its_batch_leaves_by_partition(tmp_path: Path) -> No
     topic = two_partitions(tmp_path)
     query = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=4)
     query.run()
-    told = query.reader.reportLatestOffset()
-    assert told["offsetsBehindLatest"] == {"clicks": {"0": 3, "1": 3}}
+    report = query.reader.reportLatestOffset()
+    assert report["offsetsBehindLatest"] == {"clicks": {"0": 3, "1": 3}}
     size = topic.segments().to_pylist()[0]["log_bytes"]
-    assert told["bytesBehindLatest"]["clicks"]["0"] == pytest.approx(size * 3 / 5, rel=0.01)
+    assert report["bytesBehindLatest"]["clicks"]["0"] == pytest.approx(size * 3 / 5, rel=0.01)
     query.drain()
     assert query.reader.reportLatestOffset()["offsetsBehindLatest"] == {"clicks": {}}
 
@@ -50,10 +50,10 @@ def test_a_lag_is_from_the_end_of_a_batch_to_what_was_there_when_it_was_planned(
     query = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=4)
     query.run()
     append(topic, 1, 7)
-    told = lag(planned(query))
-    assert told.to_pylist()[0]["topic"] == "clicks"
-    assert lags(told) == [(0, 2, 5, 3), (1, 2, 5, 3)]
-    assert all(row["lag_bytes"] > 0 for row in told.to_pylist())
+    query_lag = lag(planned(query))
+    assert query_lag.to_pylist()[0]["topic"] == "clicks"
+    assert lags(query_lag) == [(0, 2, 5, 3), (1, 2, 5, 3)]
+    assert all(row["lag_bytes"] > 0 for row in query_lag.to_pylist())
 
 
 def test_a_lag_to_the_topic_as_it_is_now_counts_what_came_since(tmp_path: Path) -> None:
@@ -65,23 +65,23 @@ def test_a_lag_to_the_topic_as_it_is_now_counts_what_came_since(tmp_path: Path) 
     add_partition(topic)
     reader = distlog.open(topic.url)
     append(topic, 0, 1)
-    for place in (topic.url, reader):
-        assert lags(lag(planned(query), place)) == [(0, 5, 6, 1), (1, 5, 12, 6)]
+    for source in (topic.url, reader):
+        assert lags(lag(planned(query), source)) == [(0, 5, 6, 1), (1, 5, 12, 6)]
     sizes = lag(planned(query), topic.url).column("lag_bytes").to_pylist()
     assert sizes[1] > sizes[0] > 0
 
 
 def test_a_query_of_sparks_kafka_source_has_a_lag_too(tmp_path: Path) -> None:
     topic = two_partitions(tmp_path)
-    told = query_of(
+    query = query_of(
         ({"clicks": {"1": 3, "0": 5}, "visits": {"0": 9}}, {"clicks": {"1": 4, "0": 5}, "visits": {"0": 19}}), (7, 8)
     )
-    assert [(row["topic"], row["lag"], row["lag_bytes"]) for row in lag(told).to_pylist()] == [
+    assert [(row["topic"], row["lag"], row["lag_bytes"]) for row in lag(query).to_pylist()] == [
         ("clicks", 1, None),
         ("clicks", 0, 0),
         ("visits", 10, None),
     ]
-    assert lags(lag(told, topic)) == [(1, 3, 5, 2), (0, 5, 5, 0)]
+    assert lags(lag(query, topic)) == [(1, 3, 5, 2), (0, 5, 5, 0)]
 
 
 def test_what_spark_does_not_tell_is_none() -> None:
@@ -114,13 +114,13 @@ def test_a_topic_that_the_query_does_not_read_is_an_error(tmp_path: Path) -> Non
 @pytest.mark.spark
 def test_a_lag_to_an_open_topic_is_one_request(s3_server: S3Server) -> None:
     address = s3_server.address()
-    made = distlog.create(address.url, storage_options=address.options)
-    made.append([{"value": b"v"}] * 3)
+    new_topic = distlog.create(address.url, storage_options=address.options)
+    new_topic.append([{"value": b"v"}] * 3)
     with FaultProxy(s3_server.endpoint) as proxy:
-        topic = distlog.open(made.url, storage_options={**address.options, "endpoint_url": proxy.url})
-        told = query_of(({topic.name: {"0": 1}}, None))
+        topic = distlog.open(new_topic.url, storage_options={**address.options, "endpoint_url": proxy.url})
+        query = query_of(({topic.name: {"0": 1}}, None))
         proxy.reset()
-        assert lags(lag(told, topic)) == [(0, 1, 3, 2)]
+        assert lags(lag(query, topic)) == [(0, 1, 3, 2)]
         assert len(proxy.requests) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_query_of_spark_tells_how_far_it_is_behind(spark: SparkSession, tmp_pa
     query = rows.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
     try:
         query.processAllAvailable()
-        first = next(each for each in query.recentProgress if each["batchId"] == 0)
+        first = next(progress for progress in query.recentProgress if progress["batchId"] == 0)
         assert json.loads(first["sources"][0]["latestOffset"])["offsetsBehindLatest"] == {"clicks": {"0": 3, "1": 3}}
         assert lags(lag(first)) == [(0, 2, 5, 3), (1, 2, 5, 3)]
         assert lags(lag(query)) == [(0, 5, 5, 0), (1, 5, 5, 0)]

@@ -112,12 +112,12 @@ def test_a_batch_opens_no_index_of_transactions_that_ended_before_it(
     producers.send(1, 1, 2).abort(1).roll()
     producers.send(1, 3).abort(1).plain(4).roll()
     start, committed = json.dumps({"log": {"0": 3}}), {"kafka.isolation.level": "read_committed"}
-    opened, real = [], SegmentReader.aborted_transactions
+    opens, real = [], SegmentReader.aborted_transactions
 
     def spy(reader: SegmentReader, segment: Any) -> Any:
-        opened.append(segment.base_offset)
+        opens.append(segment.base_offset)
         return real(reader, segment)
 
     monkeypatch.setattr(SegmentReader, "aborted_transactions", spy)
     assert Stream(str(tmp_path / "log"), startingOffsets=start, **committed).run() == {0: [5]}
-    assert opened == [3]
+    assert opens == [3]

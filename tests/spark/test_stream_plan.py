@@ -110,7 +110,7 @@ def test_the_offsets_are_kafkas_json_with_the_topics_id_and_the_starts_once(topi
     assert stream.log[1] == first.replace('"0": 5', '"0": 6') + "}"
 
 
-def test_what_is_appended_in_place_is_read_in_the_next_batch(topic: Topic) -> None:
+def test_direct_appends_are_read_in_the_next_batch(topic: Topic) -> None:
     stream = Stream(topic.url)
     assert stream.run() == {}
     with topic.writer() as writer:
@@ -346,7 +346,7 @@ def test_a_checkpoint_of_kafkas_source_with_nothing_new_takes_the_topics_id_in_o
         assert stream.run() is None
 
 
-def test_a_batch_that_kafkas_source_began_is_read_as_it_was_begun(topic: Topic) -> None:
+def test_a_batch_started_by_kafkas_source_is_read_as_it_was(topic: Topic) -> None:
     stream = of_kafka(topic, '{"clicks":{"0":3}}', '{"clicks":{"1":2,"0":4}}', committed=1)
     append(topic, 0, 2)
     assert stream.run() == {0: [3], 1: [0, 1]}

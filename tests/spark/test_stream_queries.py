@@ -55,8 +55,8 @@ def run_each(spark: SparkSession, folder: Path, write_batch: Callable[[DataFrame
 
 def forget(folder: Path, batch: int) -> None:
     """As if the driver had died between the sink's commit of the batch and Spark's own."""
-    for done in (folder / "checkpoint" / "commits").glob(f"*{batch}*"):
-        done.unlink()
+    for commit_file in (folder / "checkpoint" / "commits").glob(f"*{batch}*"):
+        commit_file.unlink()
 
 
 def values(topic: distlog.Topic) -> list[str]:
@@ -69,27 +69,27 @@ def test_a_query_commits_each_micro_batch_once_whatever_spark_repeats(
     put_in(tmp_path, "a", "b")
     run(spark, tmp_path, topic.url)
     assert sorted(values(topic)) == ["a", "b"]
-    before = values(topic)
+    old_values = values(topic)
     forget(tmp_path, 1)
     put_in(tmp_path, "c")
     run(spark, tmp_path, topic.url)
-    assert values(topic) == [*before, "c"]
+    assert values(topic) == [*old_values, "c"]
     assert topic.version == 3
-    (made,) = (
+    (commit,) = (
         action for action in CommitFiles(topic.storage).read_existing(3).actions if isinstance(action, SetTransaction)
     )
-    assert made.app_id in (tmp_path / "checkpoint" / "metadata").read_text()
-    assert made.batch_id == 2
+    assert commit.app_id in (tmp_path / "checkpoint" / "metadata").read_text()
+    assert commit.batch_id == 2
 
 
 def test_a_new_checkpoint_repeats_unless_the_application_has_a_name(
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path
 ) -> None:
     put_in(tmp_path, "a")
-    for options, found in (({}, ["a"]), ({"txnAppId": "app"}, ["a", "a"]), ({"txnAppId": "app"}, ["a", "a"])):
+    for options, expected in (({}, ["a"]), ({"txnAppId": "app"}, ["a", "a"]), ({"txnAppId": "app"}, ["a", "a"])):
         run(spark, tmp_path, topic.url, **options)
         shutil.rmtree(tmp_path / "checkpoint")
-        assert values(topic) == found
+        assert values(topic) == expected
 
 
 def test_complete_mode_is_refused_in_our_words_and_update_mode_in_sparks(
@@ -132,10 +132,10 @@ def test_keys_headers_and_times_go_to_an_object_store_with_its_settings(
     )
     storage = {f"storage.{name}": str(value) for name, value in s3_url.options.items()}
     start(frame, tmp_path, s3_url.url, compression="zstd", **storage).awaitTermination()
-    found = topic.refresh().scan().to_table().to_pylist()
-    assert sorted(row["key"] for row in found) == [b"a", b"b", b"c"]
-    assert {row["timestamp"].timestamp() for row in found} == {1.234}
-    assert all(row["headers"] == [{"key": "h", "value": row["value"]}] for row in found)
+    rows = topic.refresh().scan().to_table().to_pylist()
+    assert sorted(row["key"] for row in rows) == [b"a", b"b", b"c"]
+    assert {row["timestamp"].timestamp() for row in rows} == {1.234}
+    assert all(row["headers"] == [{"key": "h", "value": row["value"]}] for row in rows)
     assert set(topic.segments()["compression"].to_pylist()) == {"zstd"}
 
 
@@ -156,7 +156,7 @@ def test_a_foreachBatch_without_rows_is_no_commit_and_small_segments_are_merged(
     run_each(spark, tmp_path, write_batch)
     assert sorted(values(topic)) == list("bcdefghij")
     assert topic.segments().num_rows == 2
-    assert sum(before == after for before, after in zip([0, *versions], versions, strict=False)) == 1
+    assert sum(old_version == after for old_version, after in zip([0, *versions], versions, strict=False)) == 1
 
 
 def test_spark_refuses_real_time_mode_by_the_names_that_the_documentation_has(
@@ -164,11 +164,11 @@ def test_spark_refuses_real_time_mode_by_the_names_that_the_documentation_has(
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text()
     rows = spark.readStream.format("distlog").load(topic.url).select("value").writeStream.outputMode("update")
-    for sink, place, name in [
+    for sink, path, name in [
         ("console", {}, "STREAMING_REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED"),
         ("distlog", {"path": topic.url}, "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST"),
     ]:
-        query = rows.format(sink).option("checkpointLocation", str(tmp_path / sink)).options(**place)
+        query = rows.format(sink).option("checkpointLocation", str(tmp_path / sink)).options(**path)
         with pytest.raises(Exception, match=name):
             query.trigger(realTime="5 seconds").start().awaitTermination()
         assert f"`{name}`" in page

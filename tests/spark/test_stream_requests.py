@@ -67,11 +67,11 @@ def counted(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Co
 
 
 def test_the_requests_of_a_micro_batch_do_not_grow_with_the_number_of_commits(counted: Counted) -> None:
-    made = [counted.batch(number) for number in range(25)]
+    batches = [counted.batch(number) for number in range(25)]
     # the planner reads the new commit, and who commits reads nothing
     gets, puts = 1, 3
     expected = [(gets, puts + 2 * ((number + 1) % CHECKPOINT_COMMITS == 0)) for number in range(25)]
-    assert made[1:] == expected[1:]
+    assert batches[1:] == expected[1:]
 
 
 def test_a_micro_batch_a_while_after_the_last_also_looks_whether_there_are_later_commits(
@@ -97,7 +97,7 @@ def test_a_micro_batch_from_topic_to_topic_takes_seven_requests(s3_server: S3Ser
     settings = {"path": address.url, "startingOffsets": "earliest", **counted.storage}
     options, clock = StreamOptions.parse(CaseInsensitiveDict(settings)), count(0, FRESH_S)
     reader = DistlogStreamReader(options, schema_of(["value"], include_headers=False), lambda: next(clock))
-    start, made = reader.initialOffset(), []
+    start, counts = reader.initialOffset(), []
     for number in range(10):
         source.append([{"value": f"{number}"}])
         counted.proxy.reset()
@@ -105,18 +105,18 @@ def test_a_micro_batch_from_topic_to_topic_takes_seven_requests(s3_server: S3Ser
         (split,) = reader.partitions(start, end)
         assert [row for batch in reader.read(split) for row in batch["value"].to_pylist()] == [b"%d" % number]
         start, reads = end, counted.proxy.count("GET")
-        made.append(reads + sum(counted.batch(number)))
-    assert made[2:] == [2 + 1 + 1 + 3] * 7 + [7 + 2], "the last one is followed by a checkpoint and its hint"
+        counts.append(reads + sum(counted.batch(number)))
+    assert counts[2:] == [2 + 1 + 1 + 3] * 7 + [7 + 2], "the last one is followed by a checkpoint and its hint"
 
 
-def test_processes_that_begin_anew_read_no_more_than_what_follows_the_last_checkpoint(counted: Counted) -> None:
-    made = {}
+def test_restarted_processes_read_only_what_follows_the_last_checkpoint(counted: Counted) -> None:
+    counts = {}
     for number in range(25):
         if number % CHECKPOINT_COMMITS == 4:
             counted.restart_processes()
-        made[number] = counted.batch(number)
-    assert made[4] != (0, 0)
-    assert made[14] == made[24]
+        counts[number] = counted.batch(number)
+    assert counts[4] != (0, 0)
+    assert counts[14] == counts[24]
 
 
 def test_a_query_of_spark_takes_as_many_requests_for_each_micro_batch(
@@ -132,18 +132,18 @@ def test_a_query_of_spark_takes_as_many_requests_for_each_micro_batch(
     query.start(counted.url).awaitTermination()
     # the planner reads the last commit, and looks for a later one if that was a second ago;
     # of idle workers, which earlier queries left, Spark takes one after the other, and each reads what came meanwhile
-    made = reads_of_metadata(counted.proxy.requests)[2:]
-    assert len(made) == 4
-    assert max(made) <= 4
+    counts = reads_of_metadata(counted.proxy.requests)[2:]
+    assert len(counts) == 4
+    assert max(counts) <= 4
 
 
 def reads_of_metadata(requests: list[Request]) -> list[int]:
     """The GETs of commits, checkpoints and hints, for each commit that was put."""
-    found, reads = [], 0
-    for one in requests:
-        is_commit = "/_commits/" in one.path
-        reads += is_commit and one.method == "GET"
-        if is_commit and one.method == "PUT" and one.path.endswith(".json"):
-            found.append(reads)
+    groups, reads = [], 0
+    for request in requests:
+        is_commit = "/_commits/" in request.path
+        reads += is_commit and request.method == "GET"
+        if is_commit and request.method == "PUT" and request.path.endswith(".json"):
+            groups.append(reads)
             reads = 0
-    return found
+    return groups

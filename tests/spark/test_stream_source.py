@@ -42,19 +42,19 @@ class Batches:
 
     def offsets(self, number: int) -> dict[int, list[int]]:
         """The offsets of a batch, by partition."""
-        found: dict[int, list[int]] = {}
+        offsets_read: dict[int, list[int]] = {}
         for row in self.rows[number]:
-            found.setdefault(row.partition, []).append(row.offset)
-        return found
+            offsets_read.setdefault(row.partition, []).append(row.offset)
+        return offsets_read
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
     """Two partitions with five records each."""
-    made = distlog.create(str(tmp_path / "clicks"), 2)
+    new_topic = distlog.create(str(tmp_path / "clicks"), 2)
     for partition in range(2):
-        made.append(values(range(5)), partition=partition)
-    return made
+        new_topic.append(values(range(5)), partition=partition)
+    return new_topic
 
 
 @pytest.fixture
@@ -69,12 +69,12 @@ Write = Callable[..., DataStreamWriter]
 def write(spark: SparkSession, tmp_path: Path, batches: Batches) -> Iterator[Write]:
     """Makes a query from a topic to `batches`, to be started; its checkpoint is the test's own."""
 
-    def made(url: str | DataFrame, schema: str | None = None, **options: Any) -> DataStreamWriter:
+    def stream_writer(url: str | DataFrame, schema: str | None = None, **options: Any) -> DataStreamWriter:
         reader = spark.readStream.format("distlog").options(**options)
         frame = (reader.schema(schema) if schema else reader).load(url) if isinstance(url, str) else url
         return frame.writeStream.foreachBatch(batches).option("checkpointLocation", str(tmp_path / "checkpoint"))
 
-    yield made
+    yield stream_writer
     for query in spark.streams.active:
         query.stop()
 
@@ -106,8 +106,8 @@ def test_available_now_reads_in_batches_and_goes_on_from_its_checkpoint(
     topic_id, ends = topic.snapshot.topic_id, {"clicks": {"0": 5, "1": 5}}
     end, nothing = {"version": 1, "topicId": topic_id, "offsets": ends}, {"clicks": {}}
     assert json.loads(read["endOffset"]) == end
-    told = {**end, "offsetsBehindLatest": nothing, "bytesBehindLatest": nothing}
-    assert json.loads(read["latestOffset"]) == told
+    metrics = {**end, "offsetsBehindLatest": nothing, "bytesBehindLatest": nothing}
+    assert json.loads(read["latestOffset"]) == metrics
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
     topic.append(values(range(2)), partition=1)
     finish(source)
@@ -172,7 +172,7 @@ def test_a_schema_or_columns_narrow_a_stream(topic: Topic, write: Write, batches
     assert batches.rows[0][0].asDict() == {"partition": 0, "value": bytearray(b"v0")}
 
 
-def test_a_running_stream_reads_what_is_appended_in_place(
+def test_a_running_stream_reads_direct_appends(
     tmp_path: Path, spark: SparkSession, batches: Batches, write: Write
 ) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), 3, {"internal.segment.bytes": "20000"})
@@ -187,11 +187,11 @@ def test_a_running_stream_reads_what_is_appended_in_place(
         writer.kill()
     query.stop()
     rows = [row for number in sorted(batches.rows) for row in batches.rows[number]]
-    found: dict[int, list[int]] = {number: [] for number in range(3)}
+    offsets: dict[int, list[int]] = {number: [] for number in range(3)}
     for row in rows:
-        assert row.offset == len(found[row.partition])
-        found[row.partition].append(int(row.value))
-    assert {number: sorted(read) for number, read in found.items()} == expected(3, 1000)
+        assert row.offset == len(offsets[row.partition])
+        offsets[row.partition].append(int(row.value))
+    assert {number: sorted(read) for number, read in offsets.items()} == expected(3, 1000)
 
 
 def test_a_processing_time_trigger_reads_what_came_since(topic: Topic, write: Write, batches: Batches) -> None:
@@ -200,7 +200,7 @@ def test_a_processing_time_trigger_reads_what_came_since(topic: Topic, write: Wr
     for number in range(2):
         topic.append(values(range(1)), partition=number)
         query.processAllAvailable()
-    assert [row.offset for found in batches.rows.values() for row in found] == [5, 5]
+    assert [row.offset for records in batches.rows.values() for row in records] == [5, 5]
 
 
 @pytest.mark.s3
@@ -259,8 +259,8 @@ def test_a_driver_that_is_killed_in_a_batch_goes_on_with_that_batch_also_without
     absent = tmp_path / "absent" / "pandas"
     absent.mkdir(parents=True)
     (absent / "__init__.py").write_text("raise ModuleNotFoundError('no pandas', name='pandas')")
-    places = [str(absent.parent), str(Path(distlog.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), **forked_python(str(absent.parent))}
+    folders = [str(absent.parent), str(Path(distlog.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), **forked_python(str(absent.parent))}
     command = [sys.executable, "-c", PROGRAM, topic.url, str(tmp_path), str(KILLED_IN)]
     killed = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

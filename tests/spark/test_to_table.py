@@ -32,13 +32,13 @@ def append(topic: distlog.Topic, first: int, count: int) -> None:
 
 def rows(table: Path) -> list[tuple[int, int, bytes]]:
     """The (partition, offset, value) of all rows, as a reader that knows nothing of Spark sees them."""
-    found = pq.read_table(table).select(["partition", "offset", "value"]).to_pylist()
-    return sorted((row["partition"], row["offset"], row["value"]) for row in found)
+    values = pq.read_table(table).select(["partition", "offset", "value"]).to_pylist()
+    return sorted((row["partition"], row["offset"], row["value"]) for row in values)
 
 
 def stored(topic: distlog.Topic) -> list[tuple[int, int, bytes]]:
-    found = topic.refresh().scan(columns=["partition", "offset", "value"]).to_table().to_pylist()
-    return sorted((row["partition"], row["offset"], row["value"]) for row in found)
+    values = topic.refresh().scan(columns=["partition", "offset", "value"]).to_table().to_pylist()
+    return sorted((row["partition"], row["offset"], row["value"]) for row in values)
 
 
 def test_each_run_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
@@ -52,16 +52,16 @@ def test_each_run_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
     assert (report.rows, report.batches) == (25, 3)
     assert rows(table) == stored(topic)
     assert to_table(spark, topic, str(table)).rows == 0
-    found = spark.read.parquet(str(table))
-    assert found.columns == ["partition", "offset", "timestamp", "key", "value", "batch"]
-    assert (found.count(), found.where("batch = 0").count()) == (55, 30)
+    frame = spark.read.parquet(str(table))
+    assert frame.columns == ["partition", "offset", "timestamp", "key", "value", "batch"]
+    assert (frame.count(), frame.where("batch = 0").count()) == (55, 30)
 
 
 def test_a_table_of_another_checkpoint_or_topic_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     topic, table = topic_at(tmp_path), tmp_path / "table [a]{b}"
     append(topic, 0, 10)
     to_table(spark, topic, str(table), checkpoint=str(tmp_path / "state"))
-    before = rows(table)
+    old_rows = rows(table)
     with pytest.raises(distlog.InvalidConfigError, match="of another topic or checkpoint"):
         to_table(spark, topic, str(table), checkpoint=str(tmp_path / "other"))
     other = topic_at(tmp_path / "other")
@@ -71,7 +71,7 @@ def test_a_table_of_another_checkpoint_or_topic_is_refused(spark: SparkSession, 
     spark.range(3).write.parquet(str(tmp_path / "foreign[c]"))
     with pytest.raises(distlog.InvalidConfigError, match="not a table of a topic"):
         to_table(spark, topic, str(tmp_path / "foreign[c]"))
-    assert rows(table) == before
+    assert rows(table) == old_rows
 
 
 def test_a_folder_of_the_topic_is_no_table_however_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -80,9 +80,17 @@ def test_a_folder_of_the_topic_is_no_table_however_it_is_written(spark: SparkSes
     append(topic, 0, 3)
     link, clicks = tmp_path / "link", Path(topic.url)
     link.symlink_to(clicks)
-    given = [clicks, f"file:{clicks}/", f"file://{clicks}/clicks-0", f"{root}/x/../clicks/new", root, tmp_path, "/"]
-    before = sorted(tmp_path.rglob("*"))
-    for folder in map(str, [*given, link, f"{link}/new", other.url]):
+    locations = [
+        clicks,
+        f"file:{clicks}/",
+        f"file://{clicks}/clicks-0",
+        f"{root}/x/../clicks/new",
+        root,
+        tmp_path,
+        "/",
+    ]
+    old_paths = sorted(tmp_path.rglob("*"))
+    for folder in map(str, [*locations, link, f"{link}/new", other.url]):
         with pytest.raises(distlog.InvalidConfigError, match="the folder is "):
             to_table(spark, topic, folder)
         with pytest.raises(distlog.InvalidConfigError, match="the folder is "):
@@ -91,7 +99,7 @@ def test_a_folder_of_the_topic_is_no_table_however_it_is_written(spark: SparkSes
             to_table(spark, topic, folder, output="delta")
     with pytest.raises(distlog.InvalidConfigError, match="the folder is "):
         to_table(spark, distlog.open(str(link)), str(clicks))
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == old_paths
 
 
 LATEST = """
@@ -134,10 +142,10 @@ def test_the_job_takes_schemas_of_a_registry_s_topic(
     topic.append([{"value": framed(4, avro(USERS, {"user": "ann"}))}])
     schemas = distlog.create(str(tmp_path / "_schemas"), config={"retention.ms": -1})
     schemas.append([registered("clicks-value", 1, 4, USERS)])
-    given = ("to_table", "--topic", topic.url, "--table", tmp_path / "table", "--format", "avro", "--json")
-    assert "needs --schema" in job(*given).err
-    ran = job(*given, "--registry", schemas.url)
-    assert (ran.status, {**ran.facts, "seconds": 0}) == (
+    arguments = ("to_table", "--topic", topic.url, "--table", tmp_path / "table", "--format", "avro", "--json")
+    assert "needs --schema" in job(*arguments).err
+    ran = job(*arguments, "--registry", schemas.url)
+    assert (ran.status, {**ran.summary, "seconds": 0}) == (
         0,
         {"topic": topic.url, "table": str(tmp_path / "table"), "rows": 1, "batches": 1, "seconds": 0},
     )
@@ -145,10 +153,10 @@ def test_the_job_takes_schemas_of_a_registry_s_topic(
     topic.append([{"value": framed(4, avro(USERS, {"user": "bob"}))}])
     (tmp_path / "user.avsc").write_text('{"type":"record","name":"U","fields":[{"name":"user","type":"string"}]}')
     monkeypatch.setenv("DISTLOG_SCHEMA_REGISTRY", schemas.url)
-    ran = job(*given[:-1], "--schema-file", tmp_path / "user.avsc", "--max-offsets", "5")
+    ran = job(*arguments[:-1], "--schema-file", tmp_path / "user.avsc", "--max-offsets", "5")
     assert (ran.status, ran.out.startswith(f"added 1 row of {topic.url} to {tmp_path / 'table'} in 1 batch")) == (
         0,
         True,
     )
     assert sorted(pq.read_table(tmp_path / "table")["user"].to_pylist()) == ["ann", "bob"]
-    assert job(*given[:-1], "--subject", "x", "--schema", "y").status == 2
+    assert job(*arguments[:-1], "--subject", "x", "--schema", "y").status == 2

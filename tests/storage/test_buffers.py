@@ -23,15 +23,15 @@ def test_pages_lie_in_memory_as_in_their_file_and_can_be_written(position: int) 
 
 def test_pages_have_one_user_at_a_time() -> None:
     blocks = [new_pages(9000) for _ in range(20)]
-    assert not any(np.shares_memory(one, other) for one in blocks for other in blocks if one is not other)
+    assert not any(np.shares_memory(block, other) for block in blocks for other in blocks if block is not other)
 
 
 def test_pages_are_free_when_nobody_looks_at_them_any_more() -> None:
-    before = pa.total_allocated_bytes()
+    old_total_allocated_bytes = pa.total_allocated_bytes()
     part = new_pages(BLOCK_BYTES)[:10]
-    assert pa.total_allocated_bytes() - before >= BLOCK_BYTES
+    assert pa.total_allocated_bytes() - old_total_allocated_bytes >= BLOCK_BYTES
     del part
-    assert pa.total_allocated_bytes() == before
+    assert pa.total_allocated_bytes() == old_total_allocated_bytes
 
 
 @pytest.mark.parametrize("size", [0, 1, 6750])
@@ -51,7 +51,7 @@ def test_most_of_an_array_is_not_copied(size: int) -> None:
 def test_keys_that_were_read_do_not_hold_the_memory_of_the_values_beside_them(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "t"))
     topic.append(pa.table({"key": [b"%016d" % number for number in range(5000)], "value": [b"v" * 1000] * 5000}))
-    before = pa.total_allocated_bytes()
+    old_total_allocated_bytes = pa.total_allocated_bytes()
     keys = topic.scan(columns=["key"]).to_table()
     assert keys.num_rows == 5000
-    assert pa.total_allocated_bytes() - before < 3 * keys.nbytes < 500_000
+    assert pa.total_allocated_bytes() - old_total_allocated_bytes < 3 * keys.nbytes < 500_000

@@ -181,7 +181,7 @@ def test_the_documented_table_is_the_codes() -> None:
     assert [cell.strip() for cell in head.strip("|").split("|")][1:] == [table.name for table in TABLES]
     for row in rows:
         statuses, *meanings = (cell.strip() for cell in row.strip("|").split("|"))
-        for status in [int(each.replace("xx", "03")) for each in statuses.split(", ")]:
+        for status in [int(word.replace("xx", "03")) for word in statuses.split(", ")]:
             for table, meaning in zip(TABLES, meanings, strict=True):
                 (kinds,) = (kinds for words, kinds in MEANINGS.items() if meaning.startswith(words))
                 assert table.kind(Reply(status, "", "")) in kinds

@@ -66,14 +66,14 @@ for _ in range(5):
 
 
 def test_what_work_raises_ends_no_thread() -> None:
-    crew, done = WorkerThreads(1, "distlog-test"), threading.Event()
+    crew, has_run = WorkerThreads(1, "distlog-test"), threading.Event()
 
     def fail() -> None:
         raise SystemExit
 
     crew.put(fail)
-    crew.put(done.set)
-    assert done.wait(120)
+    crew.put(has_run.set)
+    assert has_run.wait(120)
     crew.end(joined=True)
 
 
@@ -92,9 +92,9 @@ def test_there_are_no_more_threads_than_were_asked_for_and_none_at_the_end() -> 
 def test_work_takes_a_thread_that_is_idle() -> None:
     crew = WorkerThreads(50, "distlog-idle")
     for _ in range(50):
-        done = threading.Event()
-        crew.put(done.set)
-        assert done.wait(120)
+        event = threading.Event()
+        crew.put(event.set)
+        assert event.wait(120)
     # a thread that has just done its work may not be idle yet
     assert threads("distlog-idle") < 25
     crew.end(joined=True)

@@ -49,10 +49,10 @@ class S3Topic:
         self.storage.open_write(name).write(bytes(SINGLE_PUT_BYTES))
         while self.storage.counters.bytes_written < sent + SINGLE_PUT_BYTES:
             time.sleep(0.001)  # its threads are sending the parts
-        assert name in self.left()
+        assert name in self.remaining()
         return name
 
-    def left(self) -> list[str]:
+    def remaining(self) -> list[str]:
         return sorted(upload.name for upload in self.storage.uploads())
 
     def parts_left(self, server: S3Server) -> int:
@@ -67,9 +67,9 @@ class S3Topic:
             region_name="us-east-1",
         )
         folder = self.storage.url.removeprefix(f"s3://{server.bucket}/")
-        found = client.list_multipart_uploads(Bucket=server.bucket, Prefix=folder).get("Uploads", [])
-        ids = ({"Bucket": server.bucket, "Key": one["Key"], "UploadId": one["UploadId"]} for one in found)
-        return sum(part["Size"] for each in ids for part in client.list_parts(**each)["Parts"])
+        uploads = client.list_multipart_uploads(Bucket=server.bucket, Prefix=folder).get("Uploads", [])
+        ids = ({"Bucket": server.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]} for upload in uploads)
+        return sum(part["Size"] for upload_id in ids for part in client.list_parts(**upload_id)["Parts"])
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def test_the_upload_of_a_killed_writer_goes_once_its_commit_would_be_refused(
     assert world.parts_left(s3_server) == 2 * SINGLE_PUT_BYTES
     would = world.topic.vacuum(dry_run=True)
     assert [upload.name for upload in would.uploads] == [dead]
-    assert world.left() == [dead, alive]
+    assert world.remaining() == [dead, alive]
     report = world.topic.vacuum()
-    assert (world.left(), world.parts_left(s3_server)) == ([alive], SINGLE_PUT_BYTES)
+    assert (world.remaining(), world.parts_left(s3_server)) == ([alive], SINGLE_PUT_BYTES)
     assert report.gc_floor == 2
     assert str(report).endswith("; aborted 1 unfinished upload")
     assert report.to_dict()["uploads"] == 1
@@ -105,24 +105,24 @@ def test_the_upload_of_a_pending_append_goes_once_that_would_be_refused(world: S
     dead = world.leave_upload(paths.pending_file(stem(1)))
     alive = world.leave_upload(paths.pending_file(stem(2)))
     assert [upload.name for upload in world.topic.vacuum().uploads] == [dead]
-    assert (world.left(), world.parts_left(s3_server)) == ([alive], SINGLE_PUT_BYTES)
+    assert (world.remaining(), world.parts_left(s3_server)) == ([alive], SINGLE_PUT_BYTES)
 
 
 @pytest.mark.s3
 def test_an_upload_that_is_no_segment_of_the_topic_is_left_alone(world: S3Topic) -> None:
     names = ["log-0/notes.bin", f"other-0/{stem(0)}.log", f"log-0/{'0' * 20}.log", "_commits/what.bin"]
-    left = sorted(world.leave_upload(name) for name in names)
+    remaining = sorted(world.leave_upload(name) for name in names)
     world.topic.vacuum()
-    assert world.left() == left
+    assert world.remaining() == remaining
 
 
 @pytest.mark.s3
-def test_an_upload_that_is_finished_meanwhile_is_no_error(world: S3Topic) -> None:
+def test_a_concurrently_finished_upload_is_no_error(world: S3Topic) -> None:
     world.leave_upload(f"log-0/{stem(1)}.log")
-    found = world.storage.uploads()
-    world.storage.abort_uploads(found)
-    world.storage.abort_uploads(found)
-    assert world.left() == []
+    uploads = world.storage.uploads()
+    world.storage.abort_uploads(uploads)
+    world.storage.abort_uploads(uploads)
+    assert world.remaining() == []
 
 
 @pytest.mark.s3
@@ -156,23 +156,23 @@ class PagingStore(ObjectStore):
     def of_bucket(self, action: str, path: str, call: Any) -> Any:
         return call()
 
-    def call_s3(self, method: str, **asked: str) -> dict[str, Any]:
-        assert (method, asked["Bucket"], asked["Prefix"]) == ("list_multipart_uploads", "bucket", "logs/clicks/")
-        start = self.keys.index(asked["KeyMarker"]) + 1 if "KeyMarker" in asked else 0
-        found = self.keys[start : start + 2]
-        uploads = [{"Key": key, "UploadId": f"id of {key}", "Initiated": "2026-01-01T00:00:01Z"} for key in found]
+    def call_s3(self, method: str, **options: str) -> dict[str, Any]:
+        assert (method, options["Bucket"], options["Prefix"]) == ("list_multipart_uploads", "bucket", "logs/clicks/")
+        start = self.keys.index(options["KeyMarker"]) + 1 if "KeyMarker" in options else 0
+        keys = self.keys[start : start + 2]
+        uploads = [{"Key": key, "UploadId": f"id of {key}", "Initiated": "2026-01-01T00:00:01Z"} for key in keys]
         if start + 2 >= len(self.keys):
             return {"Uploads": uploads, "IsTruncated": False}
-        last = {"NextKeyMarker": found[-1], "NextUploadIdMarker": f"id of {found[-1]}"}
+        last = {"NextKeyMarker": keys[-1], "NextUploadIdMarker": f"id of {keys[-1]}"}
         return {"Uploads": uploads, "IsTruncated": True, **last}
 
 
 def test_a_long_list_of_uploads_is_read_to_its_end() -> None:
     keys = [f"logs/clicks/clicks-0/{number}" for number in range(5)]
     paging = PagingStore(keys)
-    found = paging.uploads("s3://bucket/logs/clicks")
-    assert [upload.name for upload in found] == [f"s3://bucket/{key}" for key in keys]
-    assert {upload.started_ms for upload in found} == {1_767_225_601_000}
+    uploads = paging.uploads("s3://bucket/logs/clicks")
+    assert [upload.name for upload in uploads] == [f"s3://bucket/{key}" for key in keys]
+    assert {upload.started_ms for upload in uploads} == {1_767_225_601_000}
     assert paging.counters.lists == 3
 
 
@@ -219,7 +219,7 @@ class SlowStore:
         self.fs = self
         self.writer: Any = None
         self.parts: dict[int, bytes] = {}
-        self.ahead: list[int] = []
+        self.ahead_counts: list[int] = []
         self.object: bytes | None = None
 
     def split_path(self, path: str) -> tuple[str, str, None]:
@@ -236,7 +236,7 @@ class SlowStore:
             time.sleep(0.02)
             number = arguments["PartNumber"]
             self.parts[number] = bytes(arguments["Body"])
-            self.ahead.append(self.writer.written // object_writer.PART_BYTES - number)
+            self.ahead_counts.append(self.writer.written // object_writer.PART_BYTES - number)
         if method == "complete_multipart_upload":
             numbers = [part["PartNumber"] for part in arguments["MultipartUpload"]["Parts"]]
             self.object = b"".join(self.parts[number] for number in numbers)
@@ -247,9 +247,9 @@ class SlowStore:
 def store(monkeypatch: pytest.MonkeyPatch) -> SlowStore:
     monkeypatch.setattr(object_writer, "PART_BYTES", 10)
     monkeypatch.setattr(object_writer, "SINGLE_PUT_BYTES", 20)
-    made = SlowStore()
-    made.writer = BufferedWriter(made, "a")  # type: ignore[arg-type]
-    return made
+    slow_store = SlowStore()
+    slow_store.writer = BufferedWriter(slow_store, "a")  # type: ignore[arg-type]
+    return slow_store
 
 
 def test_a_fast_writer_waits_for_slow_parts(store: SlowStore) -> None:
@@ -259,7 +259,7 @@ def test_a_fast_writer_waits_for_slow_parts(store: SlowStore) -> None:
             store.writer.write(data[start : start + 10])
     assert store.object == data
     assert [len(store.parts[number]) for number in range(1, 12)] == [10] * 10 + [5]
-    assert max(store.ahead) <= PARTS_IN_FLIGHT
+    assert max(store.ahead_counts) <= PARTS_IN_FLIGHT
 
 
 def test_a_small_object_is_one_put(store: SlowStore) -> None:

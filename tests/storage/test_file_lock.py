@@ -127,21 +127,21 @@ def test_a_child_neither_holds_nor_frees_the_lock_of_its_parent(path: str) -> No
 
 
 def test_threads_of_one_process_exclude_each_other(path: str) -> None:
-    lock, seen = FileLock(path), list[int]()
+    lock, values = FileLock(path), list[int]()
 
     def count() -> None:
         for _ in range(200):
             with lock.held() as page:
                 number = int(page.read() or b"0")
                 page.write(b"%d" % (number + 1))
-                seen.append(number)
+                values.append(number)
 
     threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert seen == list(range(800))
+    assert values == list(range(800))
 
 
 def test_processes_exclude_each_other(path: str) -> None:
@@ -159,7 +159,7 @@ for _ in range(500):
         assert page.read() == b"1500"
 
 
-def test_a_closed_lock_opens_its_file_anew(path: str) -> None:
+def test_a_closed_lock_reopens_its_file(path: str) -> None:
     lock = FileLock(path)
     with lock.held() as page:
         page.write(b"kept")
@@ -186,7 +186,7 @@ def test_a_lock_may_make_its_folder_also_when_that_was_removed(tmp_path: Path) -
 def test_an_interrupt_at_any_moment_of_its_taking_leaves_a_lock_free(path: str) -> None:
     lock, random = FileLock(path), Random(1)
     lock.page.record_holder(0)
-    before = signal.signal(signal.SIGALRM, interrupted)
+    old_signal = signal.signal(signal.SIGALRM, interrupted)
     try:
         for _ in range(3000):
             is_taken = False
@@ -203,7 +203,7 @@ def test_an_interrupt_at_any_moment_of_its_taking_leaves_a_lock_free(path: str) 
             assert lock.is_free()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_signal)
 
 
 def interrupted(*_: object) -> None:
@@ -240,9 +240,9 @@ def test_a_lock_whose_file_was_removed_is_that_of_the_new_file(path: str) -> Non
 
 
 def test_a_lock_that_is_held_takes_one_descriptor(path: str) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    old_count = len(os.listdir("/proc/self/fd"))
     with FileLock(path).held():
-        assert len(os.listdir("/proc/self/fd")) == before + 1
+        assert len(os.listdir("/proc/self/fd")) == old_count + 1
 
 
 def test_too_many_open_files_is_an_error_that_says_what_to_do(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,9 +297,9 @@ def test_threads_that_wait_behind_one_that_waits_are_told_of_the_process_that_ho
         waiting = threading.Thread(target=lambda: refused(lock, 0.5))
         waiting.start()
         assert waits.wait(120)
-        told = refused(lock, 0.05)
-        assert told.details["pid"] == process.pid
-        assert "it is stopped" in str(told)
+        message = refused(lock, 0.05)
+        assert message.details["pid"] == process.pid
+        assert "it is stopped" in str(message)
         waiting.join()
 
 
@@ -345,13 +345,13 @@ def test_a_fork_while_a_file_is_opened_leaves_no_copy_that_holds_the_lock(
     try:
         forked.set()
         assert holds.wait(120)
-        facts = list[str]()
+        events = list[str]()
         for name in os.listdir(f"/proc/{child}/fd"):
             # the child may still close what it does not need
             with suppress(FileNotFoundError):
-                facts.append(Path(f"/proc/{child}/fdinfo", name).read_text())
-        assert any(f"ino:\t{os.stat(path).st_ino}\n" in each for each in facts)
-        assert not any("FLOCK" in each for each in facts)
+                events.append(Path(f"/proc/{child}/fdinfo", name).read_text())
+        assert any(f"ino:\t{os.stat(path).st_ino}\n" in field for field in events)
+        assert not any("FLOCK" in field for field in events)
     finally:
         ends.set()
         thread.join()
@@ -368,6 +368,6 @@ def is_open(descriptor: int, path: str) -> bool:
 
 def refused(lock: FileLock, timeout_s: float) -> LockHeldError:
     """The error of who cannot have the lock in time."""
-    with pytest.raises(LockHeldError) as told, lock.held(timeout_s):
+    with pytest.raises(LockHeldError) as error, lock.held(timeout_s):
         pass
-    return told.value
+    return error.value

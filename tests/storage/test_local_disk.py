@@ -32,7 +32,7 @@ def test_a_network_file_system_and_an_unknown_one_are_not(tmp_path: Path, kind: 
     assert not is_local_disk(str(tmp_path), table(tmp_path, ROOT, mount(tmp_path, kind)))
 
 
-def test_the_deepest_mount_counts_and_of_two_at_one_place_the_last(tmp_path: Path) -> None:
+def test_the_deepest_mount_wins_and_the_last_of_two_at_one_path(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     assert not is_local_disk(str(inner), table(tmp_path, mount(inner, "nfs"), ROOT, mount(tmp_path, "xfs")))

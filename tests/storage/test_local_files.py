@@ -34,7 +34,7 @@ def test_a_commit_syncs_file_then_links_then_syncs_the_folder(
     storage.put("_commits/first", b"1")
     calls = Calls(monkeypatch, Path(storage.url))
     storage.put_if_absent(NAME, OURS)
-    order = [call for call in calls.made if not call.startswith("close")]
+    order = [call for call in calls.calls_made if not call.startswith("close")]
     assert order == [
         "write temporary",
         "fsync temporary",
@@ -51,7 +51,7 @@ def test_new_folders_are_synced_in_the_folders_that_they_are_made_in(
     storage = Storage(str(tmp_path / "a" / "b"))
     calls = Calls(monkeypatch, tmp_path)
     storage.put("c/file", b"1")
-    order = [call for call in calls.made if not call.startswith("close")]
+    order = [call for call in calls.calls_made if not call.startswith("close")]
     assert order == [
         *("mkdir a", "fsync ."),
         *("mkdir a/b", "fsync a"),
@@ -65,8 +65,8 @@ def test_a_writer_is_synced_when_it_closes(storage: Storage, monkeypatch: pytest
     calls = Calls(monkeypatch, Path(storage.url))
     with storage.open_write("p-0/a.log") as writer:
         writer.write(b"12")
-        assert "fsync p-0/a.log" not in calls.made
-    assert calls.made == ["writev p-0/a.log", "fsync p-0/a.log", "close p-0/a.log", "fsync p-0", "close p-0"]
+        assert "fsync p-0/a.log" not in calls.calls_made
+    assert calls.calls_made == ["writev p-0/a.log", "fsync p-0/a.log", "close p-0/a.log", "fsync p-0", "close p-0"]
 
 
 def test_a_writer_does_not_replace_a_file(storage: Storage) -> None:
@@ -123,27 +123,27 @@ def crashed(root: Path, method: str, name: str, data: bytes, *, when: str, old: 
 
     The processes are forked from a small one: tests have much memory, whose tables each fork would copy.
     """
-    given = (root, method, name, old.decode(), data.decode(), when, *Calls.NAMES)
-    for step in range(int(run(CRASHES, *given, check=True).stdout)):
+    arguments = (root, method, name, old.decode(), data.decode(), when, *Calls.NAMES)
+    for step in range(int(run(CRASHES, *arguments, check=True).stdout)):
         yield Storage(root / str(step + 1))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_crash_leaves_a_whole_commit_or_none(tmp_path: Path, when: str) -> None:
-    left = []
+    contents = []
     for storage in crashed(tmp_path, "put_if_absent", NAME, OURS, when=when):
-        left.append([file.name for file in storage.list("_commits") if not file.name.endswith(".tmp")])
+        contents.append([file.name for file in storage.list("_commits") if not file.name.endswith(".tmp")])
         standing = storage.put_if_absent(NAME, THEIRS)
-        assert standing == storage.read(NAME) == (OURS if left[-1] else THEIRS)
-    assert left == sorted(left)
-    assert {str(names) for names in left} == {"[]", str([NAME])}
+        assert standing == storage.read(NAME) == (OURS if contents[-1] else THEIRS)
+    assert contents == sorted(contents)
+    assert {str(names) for names in contents} == {"[]", str([NAME])}
 
 
 def test_a_crash_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     name = "_commits/_last_checkpoint"
-    left = [each.read(name) for each in crashed(tmp_path, "put", name, b"newer", when="after", old=b"old")]
-    assert left == sorted(left, reverse=True)
-    assert set(left) == {b"old", b"newer"}
+    contents = [storage.read(name) for storage in crashed(tmp_path, "put", name, b"newer", when="after", old=b"old")]
+    assert contents == sorted(contents, reverse=True)
+    assert set(contents) == {b"old", b"newer"}
 
 
 # --- network mounts and full disks
@@ -151,11 +151,11 @@ def test_a_crash_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
 
 def failing(real: Callable[..., Any], number: int, *, after: bool, times: int = 1) -> Callable[..., Any]:
     """`real`, which fails with errno `number` the first `times`, before or after doing its work."""
-    left = [times]
+    remaining_failures = [times]
 
     def call(*arguments: Any, **options: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
+        remaining_failures[0] -= 1
+        if remaining_failures[0] < 0:
             return real(*arguments, **options)
         if after:
             real(*arguments, **options)
@@ -283,9 +283,9 @@ def test_each_folder_is_synced_once_for_many_files(storage: Storage, monkeypatch
     storage.put_many({"p-0/0": b"", "p-1/0": b""})
     calls = Calls(monkeypatch, Path(storage.url))
     storage.put_many({f"p-{partition}/{number}": b"1" for partition in (0, 1) for number in range(5)})
-    assert [calls.made.count(f"fsync p-{partition}") for partition in (0, 1)] == [1, 1]
-    assert calls.made.count("fsync temporary") == 10
-    assert calls.made[-2].startswith("fsync p-")
+    assert [calls.calls_made.count(f"fsync p-{partition}") for partition in (0, 1)] == [1, 1]
+    assert calls.calls_made.count("fsync temporary") == 10
+    assert calls.calls_made[-2].startswith("fsync p-")
 
 
 def test_many_files_are_written_before_the_first_is_synced_and_synced_before_the_first_is_seen(
@@ -294,7 +294,7 @@ def test_many_files_are_written_before_the_first_is_synced_and_synced_before_the
     storage.put("a", b"old")
     calls = Calls(monkeypatch, Path(storage.url))
     storage.put_many({"a": b"1", "b": b"2", "c": b"3"})
-    steps = [call for call in calls.made if not call.startswith("close")]
+    steps = [call for call in calls.calls_made if not call.startswith("close")]
     expected = [f"{step} temporary" for step in ("write", "fsync", "replace") for _ in "abc"]
     assert steps == [*expected, "fsync ."]
 

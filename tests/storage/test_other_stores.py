@@ -24,8 +24,8 @@ pytestmark = pytest.mark.stores
 
 @pytest.fixture(scope="module", params=["gs", "az"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with running(request.param, tmp_path_factory.mktemp("store")) as found:
-        yield found
+    with running(request.param, tmp_path_factory.mktemp("store")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def storage(store: Store, monkeypatch: pytest.MonkeyPatch) -> Storage:
 
 def test_ranges_at_and_behind_the_end_and_empty_objects_are_read(storage: Storage) -> None:
     storage.put_many({"a": b"0123456789", "empty": b""})
-    wanted = [(0, None), (3, 5), (5, 99), (10, 20), (50, 60), (50, None)]
-    assert [storage.read("a", *each) for each in wanted] == [b"0123456789", b"34", b"56789", b"", b"", b""]
-    assert [storage.read("empty", *each) for each in [(0, None), (0, 10), (5, 10)]] == [b"", b"", b""]
+    ranges = [(0, None), (3, 5), (5, 99), (10, 20), (50, 60), (50, None)]
+    assert [storage.read("a", *span) for span in ranges] == [b"0123456789", b"34", b"56789", b"", b"", b""]
+    assert [storage.read("empty", *span) for span in [(0, None), (0, 10), (5, 10)]] == [b"", b"", b""]
     assert (storage.size("a"), storage.size("empty")) == (10, 0)
     with pytest.raises(StorageError, match="shorter"):
         storage.read_ranges([("a", 8, 12)])
@@ -63,18 +63,18 @@ def test_a_topic_lives_there(storage: Storage) -> None:
     options = dict(storage.options)
     topic = distlog.create(f"{storage.url}/clicks", partitions=2, storage_options=options)
     topic.append([{"key": f"k{number}", "value": f"v{number}"} for number in range(100)])
-    found = distlog.open(topic.url, storage_options=options)
-    assert found.scan().count() == 100
-    assert found.verify().ok
-    assert [each.name for each in distlog.topics(storage.url, storage_options=options)] == ["clicks"]
+    reopened = distlog.open(topic.url, storage_options=options)
+    assert reopened.scan().count() == 100
+    assert reopened.verify().ok
+    assert [listed.name for listed in distlog.topics(storage.url, storage_options=options)] == ["clicks"]
 
 
 def test_what_a_broker_left_there_is_adopted_with_its_empty_indexes(storage: Storage, tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
     # as a broker leaves an index that got no entry
     max((log_dir / "txn-0").glob("*.index")).write_bytes(b"")
-    storage.put_many({f"txn-0/{each.name}": each.read_bytes() for each in (log_dir / "txn-0").iterdir()})
-    storage.put_many({each.name: each.read_bytes() for each in log_dir.iterdir() if each.is_file()})
+    storage.put_many({f"txn-0/{path.name}": path.read_bytes() for path in (log_dir / "txn-0").iterdir()})
+    storage.put_many({path.name: path.read_bytes() for path in log_dir.iterdir() if path.is_file()})
     assert 0 in [file.size for file in storage.list("txn-0") if file.name.endswith("index")]
     report = distlog.adopt(storage.url, str(tmp_path / "topics"), topics=["txn"], storage_options=storage.options)
     assert (report.ok, report.notes) == (True, distlog.adopt(log_dir, str(tmp_path / "b"), topics=["txn"]).notes)
@@ -118,11 +118,11 @@ def test_a_server_that_is_down_is_told_with_its_address(store: Store, monkeypatc
     monkeypatch.setattr(storage_retry, "FIRST_TIMEOUT_S", 0.0)
     port = free_port()
     storage = Storage(store.url("x"), store.options(port=port))
-    begun_s = time.monotonic()
+    start_s = time.monotonic()
     with pytest.raises(StorageError, match=rf"127\.0\.0\.1:{port} cannot be reached, it refuses connections"):
         storage.read("a")
     # gcsfs would ask for the kind of the bucket by gRPC, for a minute
-    assert time.monotonic() - begun_s < 15
+    assert time.monotonic() - start_s < 15
 
 
 def test_an_option_that_is_a_slip_is_told_with_what_was_meant(store: Store) -> None:

@@ -65,9 +65,9 @@ def test_readers_ask_nothing(bucket: type[Bucket], new_process: Any) -> None:
 
 
 def requests(proxy: FaultProxy) -> dict[str, int]:
-    found = [seen.method for seen in proxy.requests]
+    methods = [request.method for request in proxy.requests]
     proxy.reset()
-    return {method: found.count(method) for method in dict.fromkeys(found)}
+    return {method: methods.count(method) for method in dict.fromkeys(methods)}
 
 
 @pytest.fixture
@@ -112,9 +112,9 @@ def test_another_process_asks_again(memory_url: Any, monkeypatch: pytest.MonkeyP
     storage.put_if_absent("0", b"1")
     process = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: process)
-    before = storage.counters.puts
+    old_puts = storage.counters.puts
     storage.put_if_absent("1", b"1")
-    assert storage.counters.puts - before == RACERS + 2
+    assert storage.counters.puts - old_puts == RACERS + 2
 
 
 # --- requests that go wrong in a race
@@ -150,5 +150,5 @@ def test_who_may_not_delete_may_append_and_is_told_of_what_stays(
     with caplog.at_level(logging.WARNING, "distlog"):
         assert storage.put_if_absent("_commits/0", b"1") == b"1"
     assert "could not delete the test object in s3://" in caplog.text
-    (left, _) = sorted(file.name for file in storage.list("_commits"))
-    assert left.startswith("_commits/.probe-")
+    (name, _) = sorted(file.name for file in storage.list("_commits"))
+    assert name.startswith("_commits/.probe-")

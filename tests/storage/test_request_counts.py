@@ -23,7 +23,7 @@ pytestmark = pytest.mark.s3
 
 
 def requests(proxy: FaultProxy) -> list[str]:
-    return [seen.method for seen in proxy.requests]
+    return [request.method for request in proxy.requests]
 
 
 def test_a_read_is_one_get(proxy: FaultProxy, storage: Storage, direct: Storage) -> None:
@@ -75,7 +75,7 @@ def test_close_ranges_are_one_get_and_move_no_more_than_they_must(
     direct.put("a", bytes(2 * MIB))
     storage.read_ranges([("a", 100, 200), ("a", 300, 400), ("a", MIB, MIB + 10)])
     assert requests(proxy) == ["GET", "GET"]
-    assert sorted(seen.reply_bytes for seen in proxy.requests) == [10, 300]
+    assert sorted(request.reply_bytes for request in proxy.requests) == [10, 300]
 
 
 def test_ranges_of_several_files_are_read_at_the_same_time(

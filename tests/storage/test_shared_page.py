@@ -31,19 +31,19 @@ def test_a_write_that_ends_at_any_byte_leaves_the_value_before_it_or_is_whole(
 ) -> None:
     with page_in_memory() as (page, file):
         page.write(first)
-        before = os.pread(file, PAGE_BYTES, 0)
+        original_pread = os.pread(file, PAGE_BYTES, 0)
         page.write(second)
         after = os.pread(file, PAGE_BYTES, 0)
-    changed = [at for at in range(PAGE_BYTES) if before[at] != after[at]]
+    changed = [number for number in range(PAGE_BYTES) if original_pread[number] != after[number]]
     for count in range(len(changed) + 1):
-        torn = bytearray(before)
-        for at in changed[:count]:
-            torn[at] = after[at]
+        torn = bytearray(original_pread)
+        for number in changed[:count]:
+            torn[number] = after[number]
         assert newest_value(bytes(torn)) == (second if count == len(changed) else first)
-    kept = data.draw(st.sets(st.sampled_from(changed)))
-    torn = bytearray(before)
-    for at in kept:
-        torn[at] = after[at]
+    written = data.draw(st.sets(st.sampled_from(changed)))
+    torn = bytearray(original_pread)
+    for number in written:
+        torn[number] = after[number]
     assert newest_value(bytes(torn)) in (first, second)
 
 
@@ -73,15 +73,15 @@ def test_a_read_during_which_others_write_twice_gives_no_value_that_was_old_befo
 def test_who_knows_a_value_sees_what_others_did_to_the_page(steps: list[tuple[str | int, bytes]]) -> None:
     with page_in_memory() as (page, file):
         pages = {"one": page, "other": SharedPage(file, "page")}
-        for who, value in steps:
-            if isinstance(who, str):
-                pages[who].write(value)
+        for writer, value in steps:
+            if isinstance(writer, str):
+                pages[writer].write(value)
                 assert page.read() == value
             else:
                 # as a process that is killed while it writes leaves it, or worse
-                os.pwrite(file, value, who)
+                os.pwrite(file, value, writer)
             expected = newest_value(os.pread(file, PAGE_BYTES, 0))
-            assert [each.read() for each in pages.values()] == [expected, expected]
+            assert [shared_page.read() for shared_page in pages.values()] == [expected, expected]
 
 
 def test_a_page_without_its_mark_has_no_value_for_who_knew_it_either() -> None:
@@ -103,9 +103,9 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
         page.write(bytes(MAX_VALUE_BYTES + 1))
 
 
-@pytest.mark.parametrize("left", [b"", bytes(PAGE_BYTES), b"\xa5" * PAGE_BYTES])
-def test_whatever_a_power_loss_left_of_the_page_it_holds_the_next_value(path: str, left: bytes) -> None:
-    Path(path).write_bytes(left)
+@pytest.mark.parametrize("data", [b"", bytes(PAGE_BYTES), b"\xa5" * PAGE_BYTES])
+def test_whatever_a_power_loss_left_of_the_page_it_holds_the_next_value(path: str, data: bytes) -> None:
+    Path(path).write_bytes(data)
     with FileLock(path).held() as page:
         page.write(b"new")
         assert page.read() == newest_value(Path(path).read_bytes()) == b"new"
@@ -135,12 +135,12 @@ def test_a_lock_whose_file_cannot_be_allocated_is_a_full_disk_and_leaks_nothing(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    lock, before = FileLock(path), len(os.listdir("/proc/self/fd"))
+    lock, old_count = FileLock(path), len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(StorageFullError), lock.held():
             pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == old_count
     with lock.held() as page:
         page.write(b"value")
     assert newest_value(Path(path).read_bytes()) == b"value"

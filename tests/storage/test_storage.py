@@ -187,7 +187,7 @@ def test_a_writer_writes_files_of_any_size(storage: Storage, size: int) -> None:
     assert storage.read("topic-0/a.log") == data
 
 
-def test_a_writer_takes_a_piece_larger_than_everything(storage: Storage) -> None:
+def test_a_writer_accepts_a_chunk_larger_than_everything(storage: Storage) -> None:
     data = np.random.default_rng(1).bytes(35 * MIB)
     with storage.open_write("a") as writer:
         writer.write(data)

@@ -85,10 +85,12 @@ class LookupFailedError(Exception):
 )
 def test_why_a_server_is_not_reached_is_told_without_secrets(cause: Exception, words: str) -> None:
     error = EndpointConnectionError(endpoint_url="https://me:very@minio.example:9000/bucket/a?X-Sig=1", error=cause)
-    told = ClientErrors(StorageOptions({"endpoint_url": "https://me:very@minio.example:9000"}), "s3").describe(error)
-    assert told.startswith(f"minio.example:9000 cannot be reached, {words}: check ")
-    assert "very" not in told
-    assert "X-Sig" not in told
+    message = ClientErrors(StorageOptions({"endpoint_url": "https://me:very@minio.example:9000"}), "s3").describe(
+        error
+    )
+    assert message.startswith(f"minio.example:9000 cannot be reached, {words}: check ")
+    assert "very" not in message
+    assert "X-Sig" not in message
 
 
 @pytest.mark.parametrize(
@@ -103,9 +105,9 @@ def test_why_a_server_is_not_reached_is_told_without_secrets(cause: Exception, w
 )
 def test_who_does_not_reach_a_server_is_told_what_its_own_client_reads(protocol: str, words: str) -> None:
     error = EndpointConnectionError(endpoint_url="https://store.example", error=ConnectionRefusedError(111, "no"))
-    told = ClientErrors(StorageOptions(), protocol).describe(error)
-    assert words in told.partition(": check ")[2]
-    assert ("AWS" in told) == (protocol == "s3")
+    message = ClientErrors(StorageOptions(), protocol).describe(error)
+    assert words in message.partition(": check ")[2]
+    assert ("AWS" in message) == (protocol == "s3")
 
 
 # --- clients
@@ -113,16 +115,16 @@ def test_who_does_not_reach_a_server_is_told_what_its_own_client_reads(protocol:
 
 @pytest.mark.long
 def test_clients_of_rotated_credentials_are_dropped_and_a_parents_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[weakref.ref[MemoryFileSystem]] = []
+    clients: list[weakref.ref[MemoryFileSystem]] = []
 
     def filesystem(protocol: str, **settings: Any) -> MemoryFileSystem:
         client = MemoryFileSystem(skip_instance_cache=True)
-        made.append(weakref.ref(client))
+        clients.append(weakref.ref(client))
         return client
 
-    def kept() -> list[int]:
+    def cached_clients() -> list[int]:
         gc.collect()
-        return [number for number, client in enumerate(made) if client() is not None]
+        return [number for number, client in enumerate(clients) if client() is not None]
 
     process = os.getpid()
     monkeypatch.setattr(fsspec, "filesystem", filesystem)
@@ -132,7 +134,7 @@ def test_clients_of_rotated_credentials_are_dropped_and_a_parents_never(monkeypa
     count = storage_client.MAX_CLIENTS + 5
     for number in range(count):
         Storage(f"memory://x/{number}", {"token": str(number)}).list()
-    assert kept() == [0, *range(1 + count - storage_client.MAX_CLIENTS, 1 + count)]
+    assert cached_clients() == [0, *range(1 + count - storage_client.MAX_CLIENTS, 1 + count)]
 
 
 @pytest.mark.long
@@ -147,8 +149,8 @@ try:
 except StorageError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "no client for s3:// is installed: pip install 'pydistlog[s3]'" in done.stdout
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "no client for s3:// is installed: pip install 'pydistlog[s3]'" in process.stdout
 
 
 def test_an_unknown_protocol_is_an_error() -> None:
@@ -204,8 +206,8 @@ try:
 except InvalidConfigError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("cannot open ftp://: set the storage option host\n", "")
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (process.stdout, process.stderr) == ("cannot open ftp://: set the storage option host\n", "")
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "github://a/b"])
@@ -250,30 +252,30 @@ def test_a_store_other_than_s3_is_written_through_its_client(monkeypatch: pytest
 class LosingStore(ObjectStore):
     """A bucket of GCS where others delete the first `lost` objects before one can look at them."""
 
-    def __init__(self, lost: int) -> None:
-        self.protocol, self.lost, self.there = "gs", lost, list[str]()
+    def __init__(self, losses: int) -> None:
+        self.protocol, self.losses, self.names = "gs", losses, list[str]()
 
     def put(self, path: str, data: bytes) -> None:
-        self.there.append(path)
+        self.names.append(path)
 
     def describe(self, path: str) -> dict[str, Any]:
-        if self.lost:
-            self.lost -= 1
+        if self.losses:
+            self.losses -= 1
             raise FileNotFoundError(path)
         return {"updated": "2023-11-14T22:13:20.000Z"}
 
     def delete_one(self, path: str) -> None:
-        self.there.remove(path)
+        self.names.remove(path)
 
 
-def test_an_object_that_a_vacuum_deleted_meanwhile_is_put_again() -> None:
+def test_an_object_that_a_concurrent_vacuum_deleted_is_put_again() -> None:
     store = LosingStore(1)
     assert store.now_ms("bucket/topic/_commits") == 1_700_000_000_000
-    assert store.there == []
+    assert store.names == []
 
 
 def test_a_store_that_loses_each_object_is_named() -> None:
     store = LosingStore(10)
     with pytest.raises(StorageError, match="lost a new object"):
         store.now_ms("bucket/topic/_commits")
-    assert store.there == []
+    assert store.names == []

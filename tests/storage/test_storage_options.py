@@ -31,10 +31,10 @@ def test_secrets_do_not_show_in_a_storage() -> None:
 
 def test_secrets_travel_with_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = pickle.loads(pickle.dumps(Storage("s3://bucket/logs", SECRETS)))
-    given: list[dict[str, Any]] = []
+    options: list[dict[str, Any]] = []
 
     def filesystem(protocol: str, **settings: Any) -> MemoryFileSystem:
-        given.append(settings)
+        options.append(settings)
         return MemoryFileSystem()
 
     monkeypatch.setattr(fsspec, "filesystem", filesystem)
@@ -43,7 +43,7 @@ def test_secrets_travel_with_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: process)
     with pytest.raises(FileNotFoundError):
         copy.read("a")
-    assert [{name: settings[name] for name in SECRETS} for settings in given] == [SECRETS]
+    assert [{name: settings[name] for name in SECRETS} for settings in options] == [SECRETS]
 
 
 @pytest.mark.s3
@@ -60,8 +60,8 @@ def test_secrets_that_a_client_repeats_are_masked(monkeypatch: pytest.MonkeyPatc
         raise ValueError(f"what is {settings['secret']}?")
 
     storage = Storage("s3://bucket/logs", SECRETS)
-    told = ClientErrors(StorageOptions(SECRETS), "s3").describe(ValueError(f"what is {SECRETS['secret']}?"))
-    assert told == "ValueError: what is ***?"
+    message = ClientErrors(StorageOptions(SECRETS), "s3").describe(ValueError(f"what is {SECRETS['secret']}?"))
+    assert message == "ValueError: what is ***?"
     monkeypatch.setattr(fsspec, "filesystem", filesystem)
     with pytest.raises(StorageError, match=r"what is \*\*\*") as raised:
         storage.read("a")
@@ -83,10 +83,10 @@ def test_strings_of_a_command_line_are_understood() -> None:
 def test_the_account_that_an_address_names_is_the_clients_unless_an_option_says_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given: list[object] = []
+    names: list[object] = []
 
     def filesystem(protocol: str, **settings: Any) -> MemoryFileSystem:
-        given.append(settings.get("account_name"))
+        names.append(settings.get("account_name"))
         return MemoryFileSystem()
 
     monkeypatch.setattr(fsspec, "filesystem", filesystem)
@@ -96,7 +96,7 @@ def test_the_account_that_an_address_names_is_the_clients_unless_an_option_says_
         assert storage.options == options
         with pytest.raises(FileNotFoundError):
             storage.child("y").read("a")
-    assert given == ["logs", "another"]
+    assert names == ["logs", "another"]
 
 
 @pytest.mark.parametrize("value", ["{topsecret", "topsecret", '"topsecret"', "[1]", "true", 5])

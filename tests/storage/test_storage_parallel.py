@@ -25,9 +25,9 @@ def test_work_is_done_by_another_thread_and_waited_for() -> None:
         may_end.wait(60)
         done_by.append(threading.current_thread())
 
-    begun = threading.Event()
-    task = begin(lambda: (begun.set(), work())[1])
-    assert begun.wait(60)
+    event = threading.Event()
+    task = begin(lambda: (event.set(), work())[1])
+    assert event.wait(60)
     assert done_by == []
     may_end.set()
     task.wait()
@@ -47,9 +47,9 @@ def test_what_the_work_raises_is_raised_to_each_who_waits() -> None:
 
 @pytest.mark.usefixtures("waits")
 def test_a_wait_ends_by_an_interrupt_and_the_work_goes_on() -> None:
-    begun, may_end, main = threading.Event(), threading.Event(), threading.get_ident()
-    task = begin(lambda: (begun.set(), may_end.wait(60)))
-    begun.wait(60)
+    has_started, may_end, main = threading.Event(), threading.Event(), threading.get_ident()
+    task = begin(lambda: (has_started.set(), may_end.wait(60)))
+    has_started.wait(60)
     interrupted(
         task.wait, lambda: until(lambda: sys._current_frames()[main].f_code.co_filename == task_module.__file__)
     )
@@ -65,31 +65,31 @@ def refuse(thread: threading.Thread) -> None:
 def test_work_is_done_once_though_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_module, "_background_pool", lambda: WorkerThreads(2, "none"))
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    done: list[int] = []
-    task = begin(lambda: done.append(1))
+    results: list[int] = []
+    task = begin(lambda: results.append(1))
     task.wait()
     task.wait()
-    assert done == [1]
+    assert results == [1]
 
 
 def test_work_is_done_by_who_waits_when_all_threads_are_busy() -> None:
     may_end = threading.Event()
     busy = [begin(lambda: may_end.wait(60) and None) for _ in range(8)]
-    done: list[int] = []
-    begin(lambda: done.append(1)).wait()
-    assert done == [1]
+    results: list[int] = []
+    begin(lambda: results.append(1)).wait()
+    assert results == [1]
     may_end.set()
     for task in busy:
         task.wait()
 
 
 def test_of_many_threads_that_want_it_one_does_the_work() -> None:
-    done: list[int] = []
-    task = Task(lambda: done.append(1))
+    results: list[int] = []
+    task = Task(lambda: results.append(1))
     with ThreadPoolExecutor(8) as pool:
         for waiting in [pool.submit(task.wait) for _ in range(100)]:
             waiting.result()
-    assert done == [1]
+    assert results == [1]
 
 
 def test_a_forked_process_has_threads_of_its_own() -> None:
@@ -100,43 +100,43 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
         task.wait()
     child = os.fork()
     if child == 0:
-        begun = threading.Event()
-        begin(begun.set)
-        os._exit(0 if begun.wait(60) else 1)
+        event = threading.Event()
+        begin(event.set)
+        os._exit(0 if event.wait(60) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def numbered(count: int, taken: list[int], work: Callable[[int], int]) -> Iterator[Callable[[], int]]:
+def numbered(count: int, started: list[int], work: Callable[[int], int]) -> Iterator[Callable[[], int]]:
     """Tasks 0 to `count`, written into `taken` when they are taken."""
     try:
         for number in range(count):
-            taken.append(number)
+            started.append(number)
             yield lambda number=number: work(number)
     finally:
-        taken.append(-1)
+        started.append(-1)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_workers_take_the_tasks_themselves_and_no_more_than_are_wanted(workers: int) -> None:
-    taken: list[int] = []
-    results = in_order(numbered(200, taken, lambda number: number * number), 3, workers=workers)
+    started: list[int] = []
+    results = in_order(numbered(200, started, lambda number: number * number), 3, workers=workers)
     for number in range(200):
         assert next(results) == number * number
-        assert len(taken) <= number + 5
+        assert len(started) <= number + 5
     assert list(results) == []
-    assert taken == [*range(200), -1]
+    assert started == [*range(200), -1]
 
 
 def test_the_caller_works_too_while_somebody_else_is_at_the_next_task() -> None:
-    begun, goes_on, done_by = threading.Event(), threading.Event(), {}
+    has_started, goes_on, done_by = threading.Event(), threading.Event(), {}
 
     def work(number: int) -> int:
         done_by[number] = threading.get_ident()
         if number == 0:
-            assert begun.wait(120)
+            assert has_started.wait(120)
         if number == 1:
             # the helper is held here until the caller, who wants this result, has done the tasks behind it
-            begun.set()
+            has_started.set()
             assert goes_on.wait(120)
         if number == 3:
             goes_on.set()
@@ -163,14 +163,14 @@ def test_what_the_iterator_of_tasks_raises_comes_in_its_turn(workers: int | None
 
 @pytest.mark.parametrize("workers", [None, 1, 4])
 def test_who_closes_ends_the_threads_and_closes_the_iterator_of_tasks(workers: int | None) -> None:
-    taken: list[int] = []
-    others = set(threading.enumerate())
-    results = in_order(numbered(200, taken, int), 3, workers=workers, joined=True)
+    started: list[int] = []
+    old_threads = set(threading.enumerate())
+    results = in_order(numbered(200, started, int), 3, workers=workers, joined=True)
     assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
     results.close()  # type: ignore[attr-defined]
-    assert set(threading.enumerate()) <= others
-    assert taken[-1] == -1
-    assert len(taken) <= 5 + 3 + 1
+    assert set(threading.enumerate()) <= old_threads
+    assert started[-1] == -1
+    assert len(started) <= 5 + 3 + 1
 
 
 def test_a_thread_that_is_taking_a_task_when_the_reader_closes_closes_the_iterator() -> None:
@@ -215,14 +215,14 @@ def test_the_caller_does_the_first_of_what_is_done_at_once_and_each_other_has_a_
 
 
 def test_the_first_error_of_parallel_work_is_raised_when_nothing_runs_any_more() -> None:
-    others = set(threading.enumerate())
+    old_threads = set(threading.enumerate())
 
     def fail(number: int) -> None:
         raise StorageError(f"number {number}")
 
     with pytest.raises(StorageError, match="number 0"):
         in_parallel(fail, range(40))
-    assert set(threading.enumerate()) <= others
+    assert set(threading.enumerate()) <= old_threads
 
 
 def test_there_is_a_core_and_no_more_than_the_process_may_use() -> None:

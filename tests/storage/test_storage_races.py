@@ -11,7 +11,7 @@ import pytest
 from distlog.core.storage.storage import Storage
 
 
-def put_all(address: tuple[str, dict[str, Any]], writer: int, names: list[str], start: Any, seen: Any) -> None:
+def put_all(address: tuple[str, dict[str, Any]], writer: int, names: list[str], start: Any, results: Any) -> None:
     """In one of the processes: put every name, all writers at the same moment, and report what stands there."""
     storage = Storage(*address)
     storage.list()
@@ -19,20 +19,20 @@ def put_all(address: tuple[str, dict[str, Any]], writer: int, names: list[str], 
     for name in names:
         start.wait(60)
         found.append((name, writer, storage.put_if_absent(name, f"writer {writer} of {name}".encode())))
-    seen.put(found)
+    results.put(found)
 
 
 def race(address: tuple[str, dict[str, Any]], writers: int, names: list[str]) -> list[tuple[str, int, bytes]]:
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["distlog.core.storage.storage", "s3fs"])
-    start, seen = processes.Barrier(writers), processes.Queue()
+    start, results = processes.Barrier(writers), processes.Queue()
     running = [
-        processes.Process(target=put_all, args=(address, writer, names, start, seen), daemon=True)
+        processes.Process(target=put_all, args=(address, writer, names, start, results), daemon=True)
         for writer in range(writers)
     ]
     for process in running:
         process.start()
-    reports = [seen.get(timeout=120) for _ in running]
+    reports = [results.get(timeout=120) for _ in running]
     for process in running:
         process.join(60)
     return [entry for report in reports for entry in report]

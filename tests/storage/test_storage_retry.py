@@ -74,11 +74,11 @@ class Attempts:
     """Calls that end as told, one after the other."""
 
     def __init__(self, *outcomes: ErrorKind | int) -> None:
-        self.left, self.made = list(outcomes), 0
+        self.outcomes, self.count = list(outcomes), 0
 
     def __call__(self) -> int:
-        self.made += 1
-        outcome = self.left.pop(0)
+        self.count += 1
+        outcome = self.outcomes.pop(0)
         if isinstance(outcome, ErrorKind):
             raise SaidError(outcome)
         return outcome
@@ -87,7 +87,7 @@ class Attempts:
 def test_a_call_is_made_again_while_its_errors_are_unclear() -> None:
     call = Attempts(ErrorKind.UNCLEAR, ErrorKind.UNCLEAR, 7)
     assert retried(call, "read", "a", Judge(), Clock().deadline(60)) == 7
-    assert call.made == 3
+    assert call.count == 3
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_clear_answer_ends_the_tries(outcome: ErrorKind, raised: type[Exceptio
     call = Attempts(ErrorKind.UNCLEAR, outcome, 7)
     with pytest.raises(raised):
         retried(call, "read", "a", Judge(), Clock().deadline(60))
-    assert call.made == 2
+    assert call.count == 2
 
 
 def test_the_deadline_ends_the_tries() -> None:
@@ -139,10 +139,10 @@ class Store:
         return self.standing == data
 
     def step(self) -> None:
-        self.on_their_way = [left - 1 for left in self.on_their_way]
-        if any(left <= 0 for left in self.on_their_way):
+        self.on_their_way = [remaining - 1 for remaining in self.on_their_way]
+        if any(remaining <= 0 for remaining in self.on_their_way):
             self.land(OURS)
-            self.on_their_way = [left for left in self.on_their_way if left > 0]
+            self.on_their_way = [remaining for remaining in self.on_their_way if remaining > 0]
 
     def finish(self) -> bytes | None:
         if self.on_their_way:

@@ -13,7 +13,7 @@ from distlog.core.storage.storage import Storage, parse_url
 
 
 @pytest.mark.parametrize(
-    ("given", "protocol", "url"),
+    ("address", "protocol", "url"),
     [
         ("/data/logs", "file", "/data/logs"),
         ("/data//logs/./x/../y/", "file", "/data/logs/y"),
@@ -36,8 +36,8 @@ from distlog.core.storage.storage import Storage, parse_url
         ("s3://bucket/a@b/c:d", "s3", "s3://bucket/a@b/c:d"),
     ],
 )
-def test_an_address_is_normalised(given: Any, protocol: str, url: str) -> None:
-    parsed = parse_url(given)
+def test_an_address_is_normalised(address: Any, protocol: str, url: str) -> None:
+    parsed = parse_url(address)
     assert (parsed.protocol, parsed.url) == (protocol, url)
     assert parse_url(parsed.url) == parsed
 
@@ -57,11 +57,11 @@ def test_an_address_of_azure_may_name_the_account(address: str, settings: dict[s
     assert parse_url(address).settings == settings
 
 
-@pytest.mark.parametrize("given", ["file://tmp/x", "file://tmp", "local://data/logs"])
-def test_a_file_url_that_names_a_server_is_refused_with_the_one_that_was_meant(given: str) -> None:
-    path = given.partition("://")[2]
+@pytest.mark.parametrize("address", ["file://tmp/x", "file://tmp", "local://data/logs"])
+def test_a_file_url_that_names_a_server_is_refused_with_the_one_that_was_meant(address: str) -> None:
+    path = address.partition("://")[2]
     with pytest.raises(StorageError, match=f"three slashes, as in file:///{path}"):
-        parse_url(given)
+        parse_url(address)
 
 
 def test_a_relative_path_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

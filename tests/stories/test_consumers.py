@@ -100,21 +100,21 @@ def check(processes: list[Process], ends: dict[int, int]) -> None:
 
     From one batch to the next, a partition goes on, unless it went to another member and came back.
     """
-    seen: dict[int, set[int]] = defaultdict(set)
+    offsets: dict[int, set[int]] = defaultdict(set)
     went_on = jumps = 0
     for process in processes:
         last: dict[int, tuple[int, int]] = {}
         for batch, partition, offset, number in process.rows():
             assert number == offset * PARTITIONS + partition
-            before = last.get(partition)
-            if before is not None and before[1] + 1 == offset:
+            previous = last.get(partition)
+            if previous is not None and previous[1] + 1 == offset:
                 went_on += 1
-            elif before is not None:
-                assert before[0] < batch
+            elif previous is not None:
+                assert previous[0] < batch
                 jumps += 1
-            seen[partition].add(offset)
+            offsets[partition].add(offset)
             last[partition] = batch, offset
-    assert seen == {partition: set(range(end)) for partition, end in ends.items()}
+    assert offsets == {partition: set(range(end)) for partition, end in ends.items()}
     assert jumps < 20 < went_on
 
 

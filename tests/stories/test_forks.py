@@ -178,7 +178,7 @@ assert status == 0
     )
 
 
-def test_a_child_forked_in_the_middle_of_a_scan_reads_anew_and_leaves_its_parents_scan_alone(
+def test_a_forked_child_restarts_a_scan_and_leaves_its_parents_scan_alone(
     local: Address,
 ) -> None:
     distlog.create(local.url, config={"internal.segment.bytes": "300000"})

@@ -31,14 +31,14 @@ def world_with_garbage(folder: Path) -> World:
 
 def test_vacuum_frees_a_disk_that_has_no_space_for_its_commit(disk: Path) -> None:
     world = world_with_garbage(disk)
-    before = world.files()
+    old_files = world.files()
     fill(disk)
     with pytest.raises(StorageError):
         world.append("no space")
     report = world.vacuum()
     assert report.gc_floor == world.log.load().gc_floor > 1
     assert report.bytes > 90_000
-    assert before - world.files() == {file.name for file in report.files} & before
+    assert old_files - world.files() == {file.name for file in report.files} & old_files
     world.check_supported_versions()
     world.append("space again")
     assert sorted(world.values()) == [b"kept", b"space again"]
@@ -76,11 +76,11 @@ def test_vacuum_of_a_full_disk_with_nothing_to_free_says_so(disk: Path) -> None:
     world = World(str(disk / "log"))
     world.append("kept")
     world.wait()
-    before = world.files()
+    old_files = world.files()
     fill(disk)
     with pytest.raises(StorageFullError, match=r"no space for vacuum's commit.*0 files.*free a little elsewhere"):
         world.vacuum()
-    assert world.files() == before
+    assert world.files() == old_files
     assert world.values() == [b"kept"]
 
 
@@ -133,27 +133,27 @@ def test_what_only_a_new_floor_lets_go_stays_without_one(tmp_path: Path, monkeyp
     appender.close()
     world.append("fast")
     world.wait()
-    before = world.files()
+    old_files = world.files()
     with monkeypatch.context() as patch:
         fail_writes(patch)
         with pytest.raises(StorageFullError, match="free a little elsewhere"):
             world.vacuum()
-    assert world.files() == before
+    assert world.files() == old_files
     world.finish(appender, read_version)
     assert sorted(world.values()) == [b"fast", b"slow"]
 
 
 def test_a_commit_of_which_nothing_is_known_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_with_garbage(tmp_path)
-    before = world.files()
+    old_files = world.files()
 
-    def lost(*_: Any, **__: Any) -> bytes:
+    def lose_response(*_: Any, **__: Any) -> bytes:
         raise CommitStateUnknownError("the reply was lost")
 
-    monkeypatch.setattr(LocalFiles, "put_if_absent", lost)
+    monkeypatch.setattr(LocalFiles, "put_if_absent", lose_response)
     with pytest.raises(CommitStateUnknownError):
         world.vacuum()
-    assert world.files() == before
+    assert world.files() == old_files
 
 
 def no_space(*_: Any) -> None:

@@ -30,25 +30,25 @@ def no_space(*_: Any) -> None:
 def test_a_disk_without_a_byte_left_takes_no_append_and_goes_on_when_there_is_room(disk: Path) -> None:
     process = Process(new_topic(disk / "events", **SETTINGS))
     other = Process(disk / "events")
-    before = append(process[0], b"x" * 3000)
+    old_end = append(process[0], b"x" * 3000)
     fill(disk)
     for _ in range(3):
-        for each in (process, other):
+        for writer in (process, other):
             with pytest.raises(StorageFullError, match=r"No space left.*vacuum, or make room.*free_bytes=0"):
-                append(each[0], b"y" * 9000)
-    assert other.seen()[0] == [b"x" * 3000]
+                append(writer[0], b"y" * 9000)
+    assert other.values()[0] == [b"x" * 3000]
     # there is no space for the commit of a seal
     assert sealed(process.head()) == []
     record = other.record(0)
     assert record
     assert record.status == PageStatus.ACTIVE
-    assert process[0].end().end_offset == before[1]
+    assert process[0].end().end_offset == old_end[1]
     make_room(disk)
     assert append(other[0], b"y" * 9000) == (1, 2)
     assert append(process[0], b"z") == (2, 3)
     process[0].flush()
     process[0].roll()
-    assert process.seen()[0] == [b"x" * 3000, b"y" * 9000, b"z"]
+    assert process.values()[0] == [b"x" * 3000, b"y" * 9000, b"z"]
     assert process.anomalies() == ()
 
 
@@ -66,21 +66,24 @@ def test_a_disk_with_room_for_a_commit_seals_what_was_appended_before(disk: Path
     make_room(disk)
     assert append(other[0], b"y") == (1, 2)
     assert append(process[0], b"z") == (2, 3)
-    assert other.seen()[0] == [b"x" * 3000, b"y", b"z"]
+    assert other.values()[0] == [b"x" * 3000, b"y", b"z"]
 
 
 def test_a_writer_tells_which_records_did_not_fit(disk: Path) -> None:
-    topic, told = distlog.create(str(disk / "events"), partitions=2, config={"segment.index.bytes": "1200"}), []
+    topic, deliveries = distlog.create(str(disk / "events"), partitions=2, config={"segment.index.bytes": "1200"}), []
     with topic.writer(compression="none") as writer:
         for partition in (0, 1):
             writer.append(b"fits", partition=partition)
     fill(disk)
-    writer = topic.writer(compression="none", on_delivery=told.append)
+    writer = topic.writer(compression="none", on_delivery=deliveries.append)
     for partition in (0, 1):
         writer.append(os.urandom(50_000), partition=partition)
     with pytest.raises(StorageFullError, match="make room"):
         writer.close()
-    assert sorted((one.partition, type(one.error)) for one in told) == [(0, StorageFullError), (1, StorageFullError)]
+    assert sorted((delivery.partition, type(delivery.error)) for delivery in deliveries) == [
+        (0, StorageFullError),
+        (1, StorageFullError),
+    ]
     make_room(disk)
     with topic.writer() as writer:
         writer.append(b"again", partition=1)
@@ -104,12 +107,12 @@ def test_wherever_the_seal_on_a_full_disk_fails_the_log_goes_on(
         with pytest.raises(StorageFullError):
             append(process[0], b"c")
     calls.fail("pwrite", times=0)
-    assert other.seen()[0] == [b"a", b"b"]
+    assert other.values()[0] == [b"a", b"b"]
     assert append(other[0], b"c") == (2, 3)
     assert append(process[0], b"d") == (3, 4)
     process[0].flush()
     process[0].roll()
-    assert process.seen()[0] == [b"a", b"b", b"c", b"d"]
+    assert process.values()[0] == [b"a", b"b", b"c", b"d"]
     assert process.anomalies() == ()
 
 
@@ -129,13 +132,13 @@ def test_a_sync_that_finds_no_space_in_the_seal_counts_as_failed(tmp_path: Path)
     process, other = Process(folder, calls=calls), Process(folder)
     append(process[0], b"a")
     process[0].flush()
-    lost = other[0].append(*encoded(b"b"))
+    lost_end = other[0].append(*encoded(b"b"))
     calls.fail("pwrite")
     calls.fail("fsync")
     with pytest.raises(StorageFullError):
         append(process[0], b"c")
     with pytest.raises(LostRecordsError):
-        other[0].flush(lost)
+        other[0].flush(lost_end)
     assert append(other[0], b"d") == (1, 2)
     assert sealed(other.head()) == [(0, 1)]
-    assert process.seen()[0] == [b"a", b"d"]
+    assert process.values()[0] == [b"a", b"d"]

@@ -46,9 +46,9 @@ def test_readers_see_what_a_killed_writer_left_and_what_the_next_one_adds(tmp_pa
     topic = distlog.create(url, 3, config=ROLLING)
     with writing(url, 0, 100_000) as writer:
         writer.wait_for(300)
-    found = check_every_reader(topic.refresh(), 100_000, writer.acknowledged)
-    assert found >= writer.acknowledged >= 300
-    assert check_every_reader(distlog.open(url), 100_000, writer.acknowledged) == found
+    records = check_every_reader(topic.refresh(), 100_000, writer.acknowledged)
+    assert records >= writer.acknowledged >= 300
+    assert check_every_reader(distlog.open(url), 100_000, writer.acknowledged) == records
 
 
 def test_a_snapshot_stays_readable_while_its_segments_roll_and_are_merged(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_a_snapshot_stays_readable_while_its_segments_roll_and_are_merged(tmp_pa
         assert check_every_reader(old, 2000, 100) == count
         topic.refresh()
         topic.alter_config({"internal.segment.bytes": "100000"})
-        before = len(topic.segments())
+        old_count = len(topic.segments())
         topic.compact()
-        assert len(topic.segments()) < before
+        assert len(topic.segments()) < old_count
         assert check_every_reader(old, 2000, 100) == count
         assert check_every_reader(topic.refresh(), 2000, 2000) == 2000
         writer.close()

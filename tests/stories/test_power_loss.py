@@ -34,7 +34,7 @@ MOST_STEPS = 200
 CONFIG = {"file.delete.delay.ms": 1000}
 
 
-def opened(root: Path, partitions: int | None = None, clock: Clock | None = None) -> Topic:
+def open_topic(root: Path, partitions: int | None = None, clock: Clock | None = None) -> Topic:
     clock = clock or Clock()
     return topic_on(TimedStorage(Storage(root / "logs" / "clicks"), clock), partitions, CONFIG, clock)
 
@@ -64,19 +64,19 @@ def crashes(
 
 
 def append(root: Path, number: int = 0) -> None:
-    opened(root).append(values([number]), partition=0, app_id="app", batch_id=number)
+    open_topic(root).append(values([number]), partition=0, app_id="app", batch_id=number)
 
 
 def test_story_1_a_batch_that_is_replayed_is_there_after_a_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replays = []
-    for root, disk in crashes(tmp_path, monkeypatch, lambda root: opened(root, 1), append):
-        result = opened(root).append(values([0]), partition=0, app_id="app", batch_id=0)
+    for root, disk in crashes(tmp_path, monkeypatch, lambda root: open_topic(root, 1), append):
+        result = open_topic(root).append(values([0]), partition=0, app_id="app", batch_id=0)
         replays.append(result.replayed)
-        left = disk.after_power_loss(root / "left")
-        assert contents(opened(left)) == {0: [b"v0"]}
-        assert opened(left).append(values([0]), app_id="app", batch_id=0).replayed
+        folder = disk.after_power_loss(root / "left")
+        assert contents(open_topic(folder)) == {0: [b"v0"]}
+        assert open_topic(folder).append(values([0]), app_id="app", batch_id=0).replayed
     assert replays == sorted(replays)
     assert replays[0] is False
     assert replays[-2] is True, "the process ended after the link, before it came to an end"
@@ -85,11 +85,11 @@ def test_story_1_a_batch_that_is_replayed_is_there_after_a_power_loss(
 def test_story_2_an_append_behind_one_that_was_not_synced_is_there_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for root, disk in crashes(tmp_path, monkeypatch, lambda root: opened(root, 1), append):
+    for root, disk in crashes(tmp_path, monkeypatch, lambda root: open_topic(root, 1), append):
         append(root, 1)
-        found = contents(opened(disk.after_power_loss(root / "left")))
-        assert found in ({0: [b"v0", b"v1"]}, {0: [b"v1"]})
-        assert found == contents(opened(root))
+        values = contents(open_topic(disk.after_power_loss(root / "left")))
+        assert values in ({0: [b"v0", b"v1"]}, {0: [b"v1"]})
+        assert values == contents(open_topic(root))
 
 
 def test_story_3_whoever_creates_a_topic_that_is_being_created_can_rely_on_it(
@@ -97,27 +97,29 @@ def test_story_3_whoever_creates_a_topic_that_is_being_created_can_rely_on_it(
 ) -> None:
     def create(root: Path) -> None:
         with suppress(TopicExistsError):
-            opened(root, 2)
+            open_topic(root, 2)
 
-    told = []
+    topics = []
     for root, disk in crashes(tmp_path, monkeypatch, lambda root: None, create):
         try:
-            opened(root, 2)
-            told.append("created")
+            open_topic(root, 2)
+            topics.append("created")
         except TopicExistsError:
-            told.append("exists")
-        assert opened(disk.after_power_loss(root / "left")).partitions == 2
-    assert set(told) == {"created", "exists"}
+            topics.append("exists")
+        assert open_topic(disk.after_power_loss(root / "left")).partitions == 2
+    assert set(topics) == {"created", "exists"}
 
 
 def test_story_4_a_drop_that_was_seen_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for root, disk in crashes(tmp_path, monkeypatch, lambda root: opened(root, 1), lambda root: opened(root).drop()):
+    for root, disk in crashes(
+        tmp_path, monkeypatch, lambda root: open_topic(root, 1), lambda root: open_topic(root).drop()
+    ):
         with suppress(TopicNotFoundError):
-            opened(root).drop()
+            open_topic(root).drop()
         with pytest.raises(TopicNotFoundError):
-            opened(root)
+            open_topic(root)
         with pytest.raises(TopicNotFoundError):
-            opened(disk.after_power_loss(root / "left"))
+            open_topic(disk.after_power_loss(root / "left"))
 
 
 def test_story_5_what_vacuum_deletes_cannot_be_committed_afterwards(
@@ -127,7 +129,7 @@ def test_story_5_what_vacuum_deletes_cannot_be_committed_afterwards(
     slow: list[SegmentInfo] = []
 
     def prepare(root: Path) -> None:
-        topic = opened(root, 1)
+        topic = open_topic(root, 1)
         appender = topic.appender()
         appender.append(values([0]))
         slow[:] = appender.close()
@@ -135,15 +137,15 @@ def test_story_5_what_vacuum_deletes_cannot_be_committed_afterwards(
             topic.append(values([number]))
 
     def late_vacuum(root: Path) -> None:
-        opened(root, clock=Clock(NOW + 3000)).vacuum()
+        open_topic(root, clock=Clock(NOW + 3000)).vacuum()
 
     for root, disk in crashes(tmp_path, monkeypatch, prepare, late_vacuum):
         late_vacuum(root)
-        assert len(files(Storage(root / "logs" / "clicks"))) == len(named_files(opened(root)))
-        left = opened(disk.after_power_loss(root / "left"))
+        assert len(files(Storage(root / "logs" / "clicks"))) == len(named_files(open_topic(root)))
+        remaining = open_topic(disk.after_power_loss(root / "left"))
         with pytest.raises(TransactionTooOldError):
-            commit_append(left.handle, left.snapshot, slow, read_version=0)
-        assert contents(left) == {0: [b"v1", b"v2"]}
+            commit_append(remaining.handle, remaining.snapshot, slow, read_version=0)
+        assert contents(remaining) == {0: [b"v1", b"v2"]}
 
 
 @pytest.mark.long
@@ -151,21 +153,21 @@ def test_story_6_of_many_appends_that_end_anywhere_the_acknowledged_ones_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def three(root: Path) -> None:
-        topic = opened(root)
+        topic = open_topic(root)
         for number in range(3):
             topic.append(values([number]), partition=number, app_id="app", batch_id=number)
             acknowledged.append(number)
 
     acknowledged: list[int] = []
-    for root, disk in crashes(tmp_path, monkeypatch, lambda root: opened(root, 3), three):
-        found = contents(opened(disk.after_power_loss(root / "left")))
-        told = set(acknowledged)
+    for root, disk in crashes(tmp_path, monkeypatch, lambda root: open_topic(root, 3), three):
+        found = contents(open_topic(disk.after_power_loss(root / "left")))
+        acknowledged_values = set(acknowledged)
         acknowledged.clear()
-        assert {number for number in range(3) if found[number]} >= told
+        assert {number for number in range(3) if found[number]} >= acknowledged_values
 
 
 def test_a_folder_that_cannot_be_synced_makes_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = opened(tmp_path, 1)
+    topic = open_topic(tmp_path, 1)
     append(tmp_path)
 
     fsync = os.fsync
@@ -199,8 +201,8 @@ def test_a_folder_that_another_process_made_is_synced_once_with_those_above_it(
     storage = Storage(tmp_path / "a")
     storage.put("b/1", b"1")
     above = itertools.takewhile(lambda folder: not folder.is_mount(), (tmp_path / "a").parents)
-    made = [tmp_path / "a" / "b", tmp_path / "a", *above]
-    assert synced[: len(made)] == list(map(str, made))
+    folders = [tmp_path / "a" / "b", tmp_path / "a", *above]
+    assert synced[: len(folders)] == list(map(str, folders))
     del synced[:]
     storage.put("b/2", b"1")
     assert synced == [str(tmp_path / "a/b")]

@@ -37,8 +37,8 @@ def test_the_processes_of_a_campaign_end_with_it(tmp_path: Path) -> None:
             time.sleep(0.05)
         campaign.kill()
     for _ in range(100):
-        before, last = last, max(path.stat().st_mtime for path in acks.iterdir())
-        if before == last:
+        old_time, last = last, max(path.stat().st_mtime for path in acks.iterdir())
+        if old_time == last:
             return
         time.sleep(0.3)
     pytest.fail("they append and read without it")
@@ -64,7 +64,7 @@ def test_what_was_promised_outlives_power_losses(tmp_path: Path, seed: int) -> N
 
 def test_the_disk_of_that_campaign_loses_what_was_not_synced(tmp_path: Path) -> None:
     """What is synced stays; of the rest, each of the outcomes comes up: the old bytes, the new ones, some of both."""
-    left = set()
+    outcomes = set()
     for seed in range(40):
         root = tmp_path / str(seed)
         root.mkdir()
@@ -83,5 +83,7 @@ def test_the_disk_of_that_campaign_loses_what_was_not_synced(tmp_path: Path) -> 
             os.close(folder)
         data = (tmp_path / f"left {seed}" / "synced").read_bytes()
         assert len(data) == 8192
-        left.add((data[:1], data[-1:], (tmp_path / f"left {seed}" / "unsynced").exists()))
-    assert left == {(a, b, there) for a in (b"a", b"b") for b in (b"a", b"b") for there in (False, True)}
+        outcomes.add((data[:1], data[-1:], (tmp_path / f"left {seed}" / "unsynced").exists()))
+    assert outcomes == {
+        (a, b, is_present) for a in (b"a", b"b") for b in (b"a", b"b") for is_present in (False, True)
+    }

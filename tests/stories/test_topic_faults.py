@@ -64,12 +64,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0.2)
 
 
-def asked(proxy: FaultProxy) -> list[str]:
+def request_names(proxy: FaultProxy) -> list[str]:
     """The requests so far, as `GET commit 3` or `PUT .log`."""
-    return [f"{request.method} {_what(request.path)}" for request in proxy.requests]
+    return [f"{request.method} {_request_name(request.path)}" for request in proxy.requests]
 
 
-def _what(path: str) -> str:
+def _request_name(path: str) -> str:
     name = path.rpartition("/")[2]
     if name.endswith(".json") and not name.startswith("v"):
         return f"commit {int(name[:20])}"
@@ -124,7 +124,7 @@ def test_another_was_first_so_the_offsets_move_and_no_file_is_written_again(
         proxy.inject("PUT", fault, path=COMMIT)
     assert transaction.commit().offsets == {0: (3, 4)}
     # after one commit of another the append does not wait in line, so no file tells it to others
-    written = [request for request in asked(proxy) if request.startswith("PUT") and "commit" not in request]
+    written = [request for request in request_names(proxy) if request.startswith("PUT") and "commit" not in request]
     assert sorted(written) == ["PUT .log", "PUT .timeindex"]
     assert contents(other.refresh()) == {0: [b"v1", b"v5", b"v6", b"v2"]}
 
@@ -213,15 +213,21 @@ def test_the_topic_is_dropped_under_a_live_writer(again: bool, topic: Topic, oth
 @pytest.mark.s3
 def test_an_append_is_one_get_its_files_and_one_put(topic: Topic, proxy: FaultProxy) -> None:
     topic.append(values([2]))
-    assert sorted(asked(proxy)) == ["GET commit 2", "PUT .log", "PUT .timeindex", "PUT commit 2"]
-    assert asked(proxy)[0] == "GET commit 2"
-    assert asked(proxy)[-1] == "PUT commit 2"
+    assert sorted(request_names(proxy)) == ["GET commit 2", "PUT .log", "PUT .timeindex", "PUT commit 2"]
+    assert request_names(proxy)[0] == "GET commit 2"
+    assert request_names(proxy)[-1] == "PUT commit 2"
     proxy.reset()
     topic.append([{"value": b"x", "timestamp": -1}])
-    assert asked(proxy) == ["GET commit 3", "PUT .log", "PUT commit 3"]
+    assert request_names(proxy) == ["GET commit 3", "PUT .log", "PUT commit 3"]
     proxy.reset()
     topic.append([{"value": b"x" * 10_000}] * 100)
-    assert sorted(asked(proxy)) == ["GET commit 4", "PUT .index", "PUT .log", "PUT .timeindex", "PUT commit 4"]
+    assert sorted(request_names(proxy)) == [
+        "GET commit 4",
+        "PUT .index",
+        "PUT .log",
+        "PUT .timeindex",
+        "PUT commit 4",
+    ]
 
 
 @pytest.mark.s3
@@ -229,19 +235,19 @@ def test_a_replay_is_one_get(topic: Topic, proxy: FaultProxy) -> None:
     topic.append(values([2]), app_id="app", batch_id=1)
     proxy.reset()
     assert topic.append(values([2]), app_id="app", batch_id=1).replayed
-    assert asked(proxy) == ["GET commit 3"]
+    assert request_names(proxy) == ["GET commit 3"]
 
 
 @pytest.mark.s3
 def test_a_refresh_is_one_get_more_than_there_is_news(topic: Topic, proxy: FaultProxy, other: Topic) -> None:
     topic.refresh()
-    assert asked(proxy) == ["GET commit 2"]
+    assert request_names(proxy) == ["GET commit 2"]
     proxy.reset()
     for number in range(3):
         other.append(values([number]))
     assert topic.refresh().version == 4
-    assert set(asked(proxy)) >= {"GET commit 2", "GET commit 3", "GET commit 4", "GET commit 5"}
-    assert len(asked(proxy)) <= 6
+    assert set(request_names(proxy)) >= {"GET commit 2", "GET commit 3", "GET commit 4", "GET commit 5"}
+    assert len(request_names(proxy)) <= 6
 
 
 @pytest.mark.s3
@@ -254,7 +260,7 @@ def test_a_topic_with_a_checkpoint_is_opened_without_a_listing(
         writer.append(values([number]))
     proxy.reset()
     assert topic_on(topic.storage).version == 6
-    requests = asked(proxy)
+    requests = request_names(proxy)
     assert requests[0] == "GET _last_checkpoint"
     # together: its state, and when its commit was written
     state, commit = sorted(requests[1:3])

@@ -91,8 +91,8 @@ produce(url, options, kind, Path(journal), appends, dies_after)
 
 
 def start(address: Address, kind: str, journal: Path, appends: int, dies_after: int | None = None) -> Program:
-    rest = json.dumps([address.options, kind, appends, dies_after])
-    return Program(PRODUCING, address.url, journal, rest, imports=["s3fs", "test_topic_processes"])
+    arguments = json.dumps([address.options, kind, appends, dies_after])
+    return Program(PRODUCING, address.url, journal, arguments, imports=["s3fs", "test_topic_processes"])
 
 
 def kill_after(process: Program, journal: Path, appends: int, source: random.Random) -> None:
@@ -110,24 +110,24 @@ def check(topic: distlog.Topic, journals: list[Path]) -> dict[str, list[int]]:
     order: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for row in topic.scan(columns=["partition", "offset", "value"]).to_table().to_pylist():
         producer, number, index = row["value"].decode().split()
-        places = found.setdefault((producer, int(number)), {})
-        place = row["partition"], row["offset"]
-        assert int(index) not in places.values(), "a record is there twice"
-        places[place] = int(index)
+        positions = found.setdefault((producer, int(number)), {})
+        position = row["partition"], row["offset"]
+        assert int(index) not in positions.values(), "a record is there twice"
+        positions[position] = int(index)
         order.setdefault((producer, row["partition"]), []).append((int(number), int(index)))
-    for (producer, _), places in found.items():
+    for (producer, _), positions in found.items():
         # a writer appends to each partition by itself: if it is killed, some may have its records, and others not
-        assert len(places) == ROWS or producer.startswith("writer"), "an append is there in part"
+        assert len(positions) == ROWS or producer.startswith("writer"), "an append is there in part"
     assert all(numbers == sorted(numbers) for numbers in order.values()), "a producer's order is lost"
     for journal in journals:
         for number, offsets in Journal(journal).read().items():
             if offsets is not None:
-                told = {
+                acks = {
                     (partition, offset) for partition, (low, high) in offsets.items() for offset in range(low, high)
                 }
-                assert found[journal.name, number].keys() == told, "an append is not where its result says"
-    begun = {(journal.name, number) for journal in journals for number in Journal(journal).read()}
-    assert found.keys() <= begun
+                assert found[journal.name, number].keys() == acks, "an append is not where its result says"
+    started = {(journal.name, number) for journal in journals for number in Journal(journal).read()}
+    assert found.keys() <= started
     return {journal.name: sorted(number for name, number in found if name == journal.name) for journal in journals}
 
 
@@ -138,7 +138,9 @@ def run(address: Address, folder: Path, kinds: list[str], appends: int, killed: 
     journals = [folder / f"{kind}-{number}" for number, kind in enumerate(kinds)]
     source = random.Random()
     deaths = [source.randrange(appends) if number < killed / 2 else None for number in range(len(kinds))]
-    processes = [start(address, *each, appends, death) for *each, death in zip(kinds, journals, deaths, strict=True)]
+    processes = [
+        start(address, *options, appends, death) for *options, death in zip(kinds, journals, deaths, strict=True)
+    ]
     victims = list(zip(processes, journals, kinds, strict=True))[:killed]
     for (process, journal, _), death in zip(victims, deaths, strict=False):
         if death is None:

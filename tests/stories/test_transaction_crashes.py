@@ -45,31 +45,31 @@ def expected(count: int) -> dict[int, list[bytes]]:
     return found
 
 
-def killed(killer: Killer, before: int, work: Callable[[], object]) -> bool:
+def killed(killer: Killer, steps: int, work: Callable[[], object]) -> bool:
     """Do the work, and end the process before that step; returns whether the work has so many steps."""
-    with killer.killing(before), suppress(Killed):
+    with killer.killing(steps), suppress(Killed):
         work()
-    return len(killer.steps) > before
+    return len(killer.steps) > steps
 
 
 def test_killed_before_any_step_each_transaction_is_whole_or_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, is_killed = 0, True
+    steps, is_killed = 0, True
     with monkeypatch.context() as patches:
         killer = Killer(patches)
         while is_killed:
-            folder = new_topic(tmp_path / str(before) / "events", 2)
+            folder = new_topic(tmp_path / str(steps) / "events", 2)
             sender, ended = Producing(Process(folder)), list[int]()
             # an active segment, which the first commit seals
             sender.send(1, b"plain")
-            is_killed = killed(killer, before, lambda sender=sender, ended=ended: run(sender, ended))  # type: ignore[misc]
-            found = committed(folder)
-            assert found[1].pop(0) == b"plain"
-            assert found in (expected(len(ended)), expected(len(ended) + 1)), before
+            is_killed = killed(killer, steps, lambda sender=sender, ended=ended: run(sender, ended))  # type: ignore[misc]
+            values = committed(folder)
+            assert values[1].pop(0) == b"plain"
+            assert values in (expected(len(ended)), expected(len(ended) + 1)), steps
             # whoever takes over ends the doubt
             Producing(Process(folder)).begin().send(0, b"d0").commit()
-            assert committed(folder) == {0: [*found[0], b"d0"], 1: [b"plain", *found[1]]}
+            assert committed(folder) == {0: [*values[0], b"d0"], 1: [b"plain", *values[1]]}
             assert Process(folder).anomalies() == ()
-            before += 1
-    assert before > 30
+            steps += 1
+    assert steps > 30

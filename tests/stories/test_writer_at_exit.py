@@ -43,9 +43,9 @@ def stored(address: Address) -> list[list[bytes | None]]:
 
 @pytest.fixture
 def address(tmp_path: Path) -> Address:
-    made = Address(str(tmp_path / "topic"), {})
-    distlog.create(made.url, 2)
-    return made
+    new_address = Address(str(tmp_path / "topic"), {})
+    distlog.create(new_address.url, 2)
+    return new_address
 
 
 WARNED = "warnings.simplefilter('always', ResourceWarning)\n"
@@ -62,34 +62,34 @@ HELD = "writer = topic.writer(linger_ms=NEVER_MS)\nfor n in range(3): writer.app
     ],
 )
 def test_what_a_writer_holds_at_exit_is_committed_with_a_warning(end: str, address: Address) -> None:
-    done = run(address, WARNED + HELD + end)
-    assert done.returncode == 0, done.stderr
+    process = run(address, WARNED + HELD + end)
+    assert process.returncode == 0, process.stderr
     assert stored(address)[1] == [b"0", b"1", b"2", b"3"][: 4 if "Thread" in end else 3]
-    assert done.stderr.count("ResourceWarning: Writer") == 1
-    assert "was not closed" in done.stderr
-    assert "close it, or use a with block" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert process.stderr.count("ResourceWarning: Writer") == 1
+    assert "was not closed" in process.stderr
+    assert "close it, or use a with block" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_a_python_that_was_started_for_the_program_commits_it_too(address: Address) -> None:
     """As all programs in this file do that are forked from one, to be cheaper."""
     text = PROLOGUE.format(url=address.url, options=address.options) + HELD
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", text]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert (done.returncode, done.stderr.count("ResourceWarning: Writer")) == (0, 1), done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (process.returncode, process.stderr.count("ResourceWarning: Writer")) == (0, 1), process.stderr
     assert stored(address)[1] == [b"0", b"1", b"2"]
 
 
 def test_a_warning_that_is_made_an_error_keeps_nothing_from_being_committed(address: Address) -> None:
     error = "warnings.simplefilter('error', ResourceWarning)\n"
-    done = run(address, error + HELD + "second = topic.writer(); second.append(b'x', partition=0)")
+    process = run(address, error + HELD + "second = topic.writer(); second.append(b'x', partition=0)")
     assert stored(address) == [[b"x"], [b"0", b"1", b"2"]]
-    assert "ResourceWarning" in done.stderr
+    assert "ResourceWarning" in process.stderr
 
 
 def test_an_exception_that_ends_the_program_does_not_lose_what_was_taken(address: Address) -> None:
-    done = run(address, HELD + "raise KeyError('something else broke')")
-    assert done.returncode == 1
+    process = run(address, HELD + "raise KeyError('something else broke')")
+    assert process.returncode == 1
     assert stored(address)[1] == [b"0", b"1", b"2"]
 
 
@@ -106,9 +106,9 @@ other.flush()
 
 
 def test_an_error_at_exit_says_what_was_not_committed(address: Address) -> None:
-    done = run(address, HELD + "writer.append(b'', partition=0)\nwriter.append(b'')\nos.fsync = fail")
-    assert re.search("was not closed, and its last commit failed: .*No space left on device", done.stderr)
-    assert "records_not_committed=5" in done.stderr
+    process = run(address, HELD + "writer.append(b'', partition=0)\nwriter.append(b'')\nos.fsync = fail")
+    assert re.search("was not closed, and its last commit failed: .*No space left on device", process.stderr)
+    assert "records_not_committed=5" in process.stderr
     assert stored(address) == [[], []]
 
 
@@ -122,9 +122,9 @@ for each in writers:
 while other.refresh().end_offsets() != {0: 9}:
     time.sleep(0.01)
 """
-    done = run(address, dropped + HELD + "distlog.open(other.url).drop()")
+    process = run(address, dropped + HELD + "distlog.open(other.url).drop()")
     assert stored(address)[1] == [b"0", b"1", b"2"]
-    assert done.stderr.count("its last commit failed: the topic was dropped") == 9, done.stderr
+    assert process.stderr.count("its last commit failed: the topic was dropped") == 9, process.stderr
 
 
 def test_an_error_in_the_background_that_nobody_saw_is_told_at_exit(address: Address) -> None:
@@ -140,9 +140,11 @@ writer.append(b'lost', partition=0)
 taken.set()
 failing.wait()
 """
-    done = run(address, program)
-    told = re.findall(r"last commit failed: .*No space left on device.* records_not_committed=1\b", done.stderr)
-    assert len(told) == 1, done.stderr
+    process = run(address, program)
+    messages = re.findall(
+        r"last commit failed: .*No space left on device.* records_not_committed=1\b", process.stderr
+    )
+    assert len(messages) == 1, process.stderr
 
 
 def test_a_commit_in_the_background_is_waited_for_at_exit(address: Address) -> None:
@@ -168,15 +170,15 @@ def refuse(*arguments):
     raise RuntimeError("can't create new thread at interpreter shutdown")
 threading.Thread.start = refuse
 """
-    done = run(address, HELD + program)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    process = run(address, HELD + program)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
     assert stored(address)[1] == [b"0", b"1", b"2"]
 
 
 def test_a_killed_process_has_committed_what_was_flushed_and_nothing_else(address: Address) -> None:
-    done = run(address, HELD + "writer.flush(); writer.append(b'lost', partition=1); os.kill(os.getpid(), 9)")
-    assert done.returncode == -9
+    process = run(address, HELD + "writer.flush(); writer.append(b'lost', partition=1); os.kill(os.getpid(), 9)")
+    assert process.returncode == -9
     assert stored(address)[1] == [b"0", b"1", b"2"]
 
 
@@ -195,16 +197,16 @@ if child:
     "child", ["", "sys.exit(0)", "writer.flush()", "writer.close()", "with writer: pass", "os._exit(0)"]
 )
 def test_a_forked_child_never_commits_the_records_of_its_parent(child: str, address: Address) -> None:
-    done = run(address, HELD + FORK + f"else:\n    {child or 'pass'}")
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
+    process = run(address, HELD + FORK + f"else:\n    {child or 'pass'}")
+    assert process.returncode == 0, process.stderr
+    assert "Traceback" not in process.stderr
     assert stored(address)[1] == [b"0", b"1", b"2"]
 
 
 def test_a_forked_child_has_a_writer_of_its_own(address: Address) -> None:
     child = "    writer.append(b'child', partition=0)"
-    done = run(address, HELD + FORK + "else:\n" + child)
-    assert done.returncode == 0, done.stderr
+    process = run(address, HELD + FORK + "else:\n" + child)
+    assert process.returncode == 0, process.stderr
     assert stored(address) == [[b"child"], [b"0", b"1", b"2"]]
 
 
@@ -218,8 +220,8 @@ process.start()
 process.join(60)
 assert process.exitcode == 0
 """
-    done = run(address, HELD + program)
-    assert done.returncode == 0, done.stderr
+    process = run(address, HELD + program)
+    assert process.returncode == 0, process.stderr
     assert stored(address) == [[b"child"], [b"0", b"1", b"2"]]
 
 
@@ -244,8 +246,8 @@ else:
     writer.append(b'child', partition=1)
     writer.close()
 """
-    done = run(address, program)
-    assert done.returncode == 0, done.stderr
+    process = run(address, program)
+    assert process.returncode == 0, process.stderr
     assert stored(address) == [[b"parent"], [b"child"]]
 
 
@@ -260,9 +262,9 @@ def s3_address(s3_url: Address) -> Address:
 
 @pytest.mark.s3
 def test_it_commits_to_an_object_store_at_exit(s3_address: Address) -> None:
-    done = run(s3_address, HELD + "writer.append(b'x', partition=0)")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    process = run(s3_address, HELD + "writer.append(b'x', partition=0)")
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
     assert stored(s3_address) == [[b"x"], [b"0", b"1", b"2"]]
 
 
@@ -275,6 +277,6 @@ def work():
     writer.append(b'x', partition=0)
 threading.Thread(target=work).start()
 """
-    done = run(s3_address, HELD + program)
-    assert done.returncode == 0, done.stderr
+    process = run(s3_address, HELD + program)
+    assert process.returncode == 0, process.stderr
     assert stored(s3_address) == [[b"x"], [b"0", b"1", b"2", b"3"]]

@@ -35,7 +35,7 @@ class FailingCalls:
     """The calls of `os`; one of them fails when it has been called `spared` more times."""
 
     def __init__(self) -> None:
-        self.made: list[str] = []
+        self.calls_made: list[str] = []
         self._failing: dict[str, tuple[int, int, int]] = {}
 
     def fail(self, name: str, *, spared: int = 0, times: int = 1, code: int = errno.ENOSPC) -> None:
@@ -43,7 +43,7 @@ class FailingCalls:
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
-            self.made.append(name)
+            self.calls_made.append(name)
             spared, times, code = self._failing.get(name, (1 << 60, 0, 0))
             if name in self._failing:
                 self._failing[name] = (spared - 1, times, code) if spared else (0, times - 1, code)
@@ -92,12 +92,12 @@ def found_again(folder: Path, base_offset: int = 0, **settings: Any) -> LogSegme
 
 
 def records(
-    offset: int, values: Sequence[bytes] = (b"value",), *, timestamp: int | None = None, **facts: Any
+    offset: int, values: Sequence[bytes] = (b"value",), *, timestamp: int | None = None, **fields: Any
 ) -> bytes:
     """A batch of these values from `offset` on, all of the time `timestamp`, else ten times the offset."""
     time = 10 * offset if timestamp is None else timestamp
     rows = [record(delta, 0, None, value) for delta, value in enumerate(values)]
-    return batch(rows, base_offset=offset, base_timestamp=time, max_timestamp=time, **facts)
+    return batch(rows, base_offset=offset, base_timestamp=time, max_timestamp=time, **fields)
 
 
 def append(segment: LogSegment, *batches: bytes) -> None:
@@ -113,15 +113,15 @@ def offsets(segment: LogSegment, start: int = 0) -> list[int]:
 
 def data_from(segment: LogSegment, start: int = 0) -> bytes:
     """The bytes of the batches from the one that holds `start`, or the next one, on."""
-    place = segment.translate_offset(start)
-    return b"" if place is None else Path(segment.file).read_bytes()[place.position : segment.size]
+    position = segment.translate_offset(start)
+    return b"" if position is None else Path(segment.file).read_bytes()[position.position : segment.size]
 
 
 def files(folder: Path, stem: str | int = 0) -> dict[str, bytes]:
     """The segment's files by suffix, as far as there are any."""
     name = stem if isinstance(stem, str) else f"{stem:020d}"
-    found = {suffix: folder / f"{paths.check_stem(name)}{suffix}" for suffix in SUFFIXES}
-    return {suffix: path.read_bytes() for suffix, path in found.items() if path.exists()}
+    paths_by_suffix = {suffix: folder / f"{paths.check_stem(name)}{suffix}" for suffix in SUFFIXES}
+    return {suffix: path.read_bytes() for suffix, path in paths_by_suffix.items() if path.exists()}
 
 
 def none_open() -> OpenTransactions:

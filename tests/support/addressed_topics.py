@@ -15,5 +15,5 @@ def create(address: Address, partitions: int = 1, **config: str) -> distlog.Topi
     return distlog.create(address.url, partitions, settings, address.options)
 
 
-def reopened(topic: distlog.Topic, address: Address, **at: Any) -> distlog.Topic:
-    return distlog.open(topic.url, storage_options=address.options, **at)
+def reopened(topic: distlog.Topic, address: Address, **options: Any) -> distlog.Topic:
+    return distlog.open(topic.url, storage_options=address.options, **options)

@@ -41,14 +41,14 @@ def describe(
     segment, _ = describe_segment(
         log, base_offset, partition=0, stem=f"{base_offset:020d}", created_ms=0, interval_bytes=MAX_INT
     )
-    facts: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "next_offset": next_offset,
         **index_facts({suffix: files.get(suffix, b"") for suffix in INDEX_FIELDS}),
     }
     if transactions is not None:
         transactions.see(log, read_headers(log))
-        facts["first_unstable_offset"] = transactions.first_offset
-    return dataclasses.replace(segment, **{**facts, **changes})
+        fields["first_unstable_offset"] = transactions.first_offset
+    return dataclasses.replace(segment, **{**fields, **changes})
 
 
 def with_indexes(log: bytes, base_offset: int, interval_bytes: int = 0) -> dict[str, bytes]:
@@ -104,7 +104,7 @@ def adopt_golden(url: str, partition: GoldenPartition, **options: Any) -> Topic:
         return distlog.adopt(copytree(partition.folder, f"{log_dir}/{name}-0"), url, **options).topic
 
 
-def forget_facts(topic: Topic) -> Topic:
+def forget_fields(topic: Topic) -> Topic:
     """The topic as an older library would have described it: without what tells its files from others."""
     names = [fields.checksum for fields in INDEX_FIELDS.values()]
     facts: dict[str, Any] = {**dict.fromkeys([*names, "first_batch_crc", "last_batch_crc", "min_timestamp"], UNKNOWN)}
@@ -119,9 +119,9 @@ def forget_facts(topic: Topic) -> Topic:
 
 def rows(records: Any) -> Rows:
     """A table or batch of all columns in the shape of `GoldenPartition.records`."""
-    at = records.schema.get_field_index("timestamp")
-    whole = records.set_column(at, "timestamp", records["timestamp"].cast("int64"))
-    return whole.drop_columns(["partition"]).to_pylist()
+    index = records.schema.get_field_index("timestamp")
+    table = records.set_column(index, "timestamp", records["timestamp"].cast("int64"))
+    return table.drop_columns(["partition"]).to_pylist()
 
 
 def offsets(records: Any) -> list[int]:

@@ -41,7 +41,7 @@ def segment(topic: Topic, number: int = 0) -> SegmentInfo:
     return topic.snapshot.partitions[0].segments[number]
 
 
-def seen(topic: Topic) -> list[tuple[int, int, bytes]]:
+def records_seen(topic: Topic) -> list[tuple[int, int, bytes]]:
     """(offset, timestamp, value) of all records, by a scan."""
     return [
         (row["offset"], row["timestamp"], row["value"])
@@ -51,7 +51,7 @@ def seen(topic: Topic) -> list[tuple[int, int, bytes]]:
 
 def fetched(topic: Topic) -> list[tuple[int, int, bytes]]:
     """(offset, timestamp, value) of all records, from the bytes that a broker would send; their checksums hold."""
-    found: list[tuple[int, int, bytes]] = []
+    records: list[tuple[int, int, bytes]] = []
     offset = topic.start_offsets()[0]
     while offset < topic.end_offsets()[0]:
         part = topic.read(0, offset, max_bytes=200)
@@ -59,33 +59,33 @@ def fetched(topic: Topic) -> list[tuple[int, int, bytes]]:
         batches = read_headers(data)
         check_crcs(data, batches)
         columns = decode(data, batches, columns=["offset", "timestamp", "value"], start_offset=offset)
-        found += zip(
+        records += zip(
             columns["offset"].to_pylist(),
             columns["timestamp"].cast("int64").to_pylist(),
             columns["value"].to_pylist(),
             strict=True,
         )
         offset = part.next_offset
-    return found
+    return records
 
 
 def check_readers(topic: Topic) -> list[tuple[int, int, bytes]]:
     """What a scan sees, which every other reader sees too, with timestamps that never step back."""
-    found = seen(topic)
-    times = [time for _, time, _ in found]
+    reads = records_seen(topic)
+    times = [time for _, time, _ in reads]
     assert times == sorted(times)
-    assert fetched(topic) == found
+    assert fetched(topic) == reads
     records = list(topic.records(0))
-    assert [(each.offset, each.timestamp, each.value) for each in records] == found
+    assert [(record.offset, record.timestamp, record.value) for record in records] == reads
     for time in {*times, *(time - 1 for time in times), *(time + 1 for time in times)}:
-        first = next(((offset, own) for offset, own, _ in found if own >= time), None)
+        first = next(((offset, own_times) for offset, own_times, _ in reads if own_times >= time), None)
         assert topic.offsets_for_times(time)[0] == first
     largest = max(times, default=None)
-    expected = next(((offset, own) for offset, own, _ in found if own == largest), None)
+    expected = next(((offset, own_times) for offset, own_times, _ in reads if own_times == largest), None)
     assert topic.offsets_for_times(distlog.MAX_TIMESTAMP)[0] == expected
     for row in topic.snapshot.partitions[0].segments:
-        own = [time for offset, time, _ in found if row.base_offset <= offset < row.next_offset]
-        if own:
-            assert (row.first_timestamp, row.max_timestamp) == (own[0], max(own))
-            assert row.min_timestamp <= own[0]
-    return found
+        own_times = [time for offset, time, _ in reads if row.base_offset <= offset < row.next_offset]
+        if own_times:
+            assert (row.first_timestamp, row.max_timestamp) == (own_times[0], max(own_times))
+            assert row.min_timestamp <= own_times[0]
+    return reads

@@ -46,10 +46,10 @@ class Bucket(MemoryFileSystem):
             super().pipe_file(path, value)
         elif self.is_atomic:
             with self._lock:
-                self._look(path)
+                self._refuse_existing(path)
                 super().pipe_file(path, value)
         else:
-            self._look(path)
+            self._refuse_existing(path)
             with self._lock:
                 type(self).looking += 1
                 if self.looking == 2:
@@ -57,7 +57,7 @@ class Bucket(MemoryFileSystem):
             assert self.has_two.wait(120)
             super().pipe_file(path, value)
 
-    def _look(self, path: str) -> None:
+    def _refuse_existing(self, path: str) -> None:
         if self.exists(path):
             raise FileExistsError(path)
 

@@ -93,8 +93,8 @@ class CompactedTopic:
         batches = read_headers(data)
         end = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
         files = {".log": data, ".txnindex": aborted}
-        facts = {"created_ms": self.clock(), "leader_epoch": int(batches["leader_epoch"][-1])}
-        segment = describe(files, base, end if next_offset is None else next_offset, self._transactions, **facts)
+        fields = {"created_ms": self.clock(), "leader_epoch": int(batches["leader_epoch"][-1])}
+        segment = describe(files, base, end if next_offset is None else next_offset, self._transactions, **fields)
         topic = self.topic()
         put(topic, segment, files)
         put_commit(self.log, topic.snapshot, "import", lambda _: [Add(segment)])
@@ -118,21 +118,21 @@ class CompactedTopic:
         due = Cleanable(0, start_offset, end_offset, 0, 1, False)
         state = dataclasses.replace(topic.snapshot.partitions[0], first_dirty_offset=start_offset)
         snapshot = dataclasses.replace(topic.snapshot, partitions=(state,))
-        done = clean_partition(topic.handle, CleaningPlan.of(snapshot, due), memory)
-        commit_rewrite(topic.handle, topic.snapshot, [done])
-        return done.end_offset
+        rewritten = clean_partition(topic.handle, CleaningPlan.of(snapshot, due), memory)
+        commit_rewrite(topic.handle, topic.snapshot, [rewritten])
+        return rewritten.end_offset
 
     def segments(self) -> list[SegmentInfo]:
         return list(self.topic().snapshot.partitions[0].segments)
 
     def batches(self) -> np.ndarray:
         """The headers of all stored batches, at their absolute offsets."""
-        found = [np.zeros(0, BATCH)]
+        headers = [np.zeros(0, BATCH)]
         for segment in self.segments():
             batches = read_headers(self.storage.read(f"{self.topic().name}-0/{segment.stem}.log"))
             batches["base_offset"] += segment.shift
-            found.append(batches)
-        return np.concatenate(found)
+            headers.append(batches)
+        return np.concatenate(headers)
 
     def log_bytes(self) -> bytes:
         """All stored batches with their absolute base offsets, back to back."""

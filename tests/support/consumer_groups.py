@@ -30,17 +30,17 @@ class MemoryStore:
     def load(self) -> Iterator[GroupChange]:
         yield from self.changes
 
-    def store(self, group: str, changes: Sequence[GroupChange], done: Stored) -> None:
-        self._waiting.append((changes, done))
+    def store(self, group: str, changes: Sequence[GroupChange], stored: Stored) -> None:
+        self._waiting.append((changes, stored))
         if not self.held:
             self.release()
 
     def release(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for changes, done in waiting:
+        for changes, callback in waiting:
             if self.code is ErrorCode.none:
                 self.changes += changes
-            done(self.code)
+            callback(self.code)
 
 
 class NoMarkers:
@@ -77,13 +77,13 @@ class Gateway:
     def restart(self) -> Gateway:
         return Gateway(self.settings, self.store)
 
-    def at(self, ms: int) -> None:
+    def at_time(self, ms: int) -> None:
         """Let `ms` pass, and what is due by then happen."""
         self.now += ms
         self.groups.expire()
 
-    def member(self, name: str, **asked: object) -> Client:
-        return Client(self, name, **asked)
+    def member(self, name: str, **options: object) -> Client:
+        return Client(self, name, **options)
 
 
 class OneAnswer:
@@ -100,23 +100,23 @@ class OneAnswer:
 class Client:
     """A member of the group, as a client library plays it; `joined` and `synced` are the last answers."""
 
-    def __init__(self, gateway: Gateway, name: str, **asked: object) -> None:
-        self.gateway, self.id, self.instance_id = gateway, "", asked.pop("instance_id", None)
+    def __init__(self, gateway: Gateway, name: str, **options: object) -> None:
+        self.gateway, self.id, self.instance_id = gateway, "", options.pop("instance_id", None)
         self.joined: JoinReply | None = None
         self.synced: SyncReply | None = None
-        self._asked = {
+        self._request = {
             "client_id": name,
             "rebalance_timeout_ms": 60_000,
             "session_timeout_ms": 10_000,
             "protocol_type": "consumer",
             "protocols": RANGE,
-            **asked,
+            **options,
         }
 
-    def join(self, **asked: object) -> Client:
+    def join(self, **options: object) -> Client:
         """Ask to join; the answer may come later."""
         self.joined = None
-        request = Join(member_id=self.id, instance_id=self.instance_id, **{**self._asked, **asked})  # type: ignore[arg-type]
+        request = Join(member_id=self.id, instance_id=self.instance_id, **{**self._request, **options})  # type: ignore[arg-type]
         self._newest = answered = OneAnswer()
         self.gateway.coordinator.join(GROUP, request, lambda reply: self._on_joined(reply, answered))
         return self
@@ -127,7 +127,7 @@ class Client:
             self.joined, self.id = reply, reply.member_id
 
     @property
-    def told(self) -> ErrorCode | None:
+    def join_error(self) -> ErrorCode | None:
         """The error code of the last join, or None while it waits."""
         return self.joined.error if self.joined else None
 
@@ -169,9 +169,9 @@ def stable(gateway: Gateway, *members: Client) -> None:
     """Have the members join and sync; each is assigned its client id."""
     for member in members:
         member.join()
-    gateway.at(0)
+    gateway.at_time(0)
     for member in members:
-        if member.told is None:
+        if member.join_error is None:
             member.join()
     leader = next(member for member in members if member.leads)
     names = [id.rpartition("-")[0] for id in leader._ids()]

@@ -12,14 +12,14 @@ from distlog.core.format.record_decoder import decode
 HEADERS = ((b"h1", b"x"), (b"h2", None), ("ключ".encode(), b""))
 
 
-def rows(data: bytes, **asked: Any) -> list[dict[str, Any]]:
+def rows(data: bytes, **options: Any) -> list[dict[str, Any]]:
     """The records of `data`, timestamps as integers."""
-    decoded = decode(data, read_headers(data), **asked)
-    at = decoded.schema.get_field_index("timestamp")
-    if at >= 0:
-        decoded = decoded.set_column(at, "timestamp", decoded.column(at).cast(pa.int64()))
+    decoded = decode(data, read_headers(data), **options)
+    index = decoded.schema.get_field_index("timestamp")
+    if index >= 0:
+        decoded = decoded.set_column(index, "timestamp", decoded.column(index).cast(pa.int64()))
     return decoded.to_pylist()
 
 
-def offsets(data: bytes, **asked: Any) -> list[int]:
-    return [row["offset"] for row in rows(data, columns=["offset"], **asked)]
+def offsets(data: bytes, **options: Any) -> list[int]:
+    return [row["offset"] for row in rows(data, columns=["offset"], **options)]

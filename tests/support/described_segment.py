@@ -27,7 +27,7 @@ def describe_segment(
     The segment ends before a batch that is not whole, as its `log_bytes` show. Raises CorruptRecordError, with `file`
     and the position, for a batch that is damaged, or whose offsets do not ascend from `base_offset` on.
     """
-    description, facts = LogDescription(base_offset, interval_bytes=interval_bytes), RecordFacts()
+    description, record_fields = LogDescription(base_offset, interval_bytes=interval_bytes), RecordFacts()
     for data, batches in _parts(memoryview(log), file):
         source = Source(file, description.size)
         try:
@@ -37,9 +37,9 @@ def describe_segment(
             raise source.corrupt(text, error.row, batches[error.row]) from None
         selection = BatchSelection(byte_array(data), batches, 0, partition, 0, MAX_LONG, source)
         for records in decode_parts(selection, ("offset", "timestamp"), _PART_BYTES):
-            facts.add(records)
+            record_fields.add(records)
     segment, files = description.describe(partition, stem, created_ms)
-    return dataclasses.replace(segment, **facts.fields()), files
+    return dataclasses.replace(segment, **record_fields.fields()), files
 
 
 def _parts(log: memoryview, file: str) -> Iterator[tuple[memoryview, npt.NDArray[Any]]]:

@@ -16,20 +16,20 @@ class Calls:
     NAMES = ("open", "write", "writev", "fsync", "close", "link", "unlink", "replace", "mkdir")
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-        self.made: list[str] = []
+        self.calls_made: list[str] = []
         self._root, self._paths = root, dict[int, str]()
         self._real = {name: getattr(os, name) for name in self.NAMES}
         for name in self.NAMES:
             monkeypatch.setattr(os, name, self._noting(name))
 
     def _noting(self, name: str) -> Callable[..., Any]:
-        def call(first: Any, *rest: Any, **options: Any) -> Any:
+        def call(first: Any, *arguments: Any, **options: Any) -> Any:
             subject = self._paths.get(first, first) if isinstance(first, int) else first
-            result = self._real[name](first, *rest, **options)
+            result = self._real[name](first, *arguments, **options)
             if name == "open":
                 self._paths[result] = str(first)
             else:
-                self.made.append(f"{name} {self._shown(subject)}")
+                self.calls_made.append(f"{name} {self._shown(subject)}")
             return result
 
         return call

@@ -17,7 +17,7 @@ class Example(NamedTuple):
 
     language: str
     text: str
-    why: str
+    reason: str
 
     @property
     def commands(self) -> list[str]:
@@ -37,12 +37,12 @@ def section(text: str, heading: str) -> str:
 
 def examples(text: str) -> list[Example]:
     """All blocks that name a language."""
-    return [Example(one["language"], one["text"], one["why"] or "") for one in _BLOCK.finditer(text)]
+    return [Example(match["language"], match["text"], match["why"] or "") for match in _BLOCK.finditer(text)]
 
 
 def python(text: str, heading: str) -> str:
     """The first Python example under a heading."""
-    return next(one.text for one in examples(section(text, heading)) if one.language == "python")
+    return next(example.text for example in examples(section(text, heading)) if example.language == "python")
 
 
 class Reader:
@@ -61,7 +61,7 @@ class Reader:
         for example in examples(read(page)):
             if example.language == "text":
                 assert self.printed in ("", example.text), page
-            elif example.language == "python" and not example.why:
+            elif example.language == "python" and not example.reason:
                 text = example.text.replace(replaced, by) if replaced else example.text
                 self.paste(text, page)
         return self
@@ -76,5 +76,5 @@ class Reader:
 
 def table(text: str, heading: str, number: int = 0) -> list[list[str]]:
     """The rows of a table under a heading, without its head."""
-    found = re.findall(r"(?:^\|.*\n)+", section(text, heading) + "\n", re.MULTILINE)[number].splitlines()[2:]
-    return [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in found]
+    rows = re.findall(r"(?:^\|.*\n)+", section(text, heading) + "\n", re.MULTILINE)[number].splitlines()[2:]
+    return [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in rows]

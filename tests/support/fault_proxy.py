@@ -93,7 +93,7 @@ class _Rule:
     skip: int
     times: int
 
-    def take(self, method: str, path: str, query: str) -> bool:
+    def matches(self, method: str, path: str, query: str) -> bool:
         is_meant = fnmatch.fnmatch(path, self.path) and fnmatch.fnmatch(query, self.query)
         if self.method not in ("*", method) or not is_meant or self.times == 0:
             return False
@@ -141,12 +141,12 @@ class FaultProxy:
 
     def count(self, method: str, path: str = "*") -> int:
         """How many requests of `method` came for `path` (a shell pattern), whatever became of them."""
-        return sum(seen.method == method and fnmatch.fnmatch(seen.path, path) for seen in self.requests)
+        return sum(request.method == method and fnmatch.fnmatch(request.path, path) for request in self.requests)
 
     def fault_for(self, method: str, path: str, query: str) -> Fault | None:
         """The fault to apply to a request now, which uses it up."""
         with self._lock:
-            return next((rule.fault for rule in self._rules if rule.take(method, path, query)), None)
+            return next((rule.fault for rule in self._rules if rule.matches(method, path, query)), None)
 
     def running(self, change: int) -> None:
         """Note that a request came (1) or went (-1); `most_at_once` is the largest number that overlapped."""
@@ -204,19 +204,19 @@ class _Handler(BaseHTTPRequestHandler):
         target = urlsplit(self.path)
         fault = self.proxy.fault_for(self.command, target.path, target.query)
         headers = dict(self.headers.items())
-        seen = Request(self.command, target.path, target.query, len(body), fault=fault, headers=headers)
+        request = Request(self.command, target.path, target.query, len(body), fault=fault, headers=headers)
         applied = fault or Fault()
         self.close_connection = applied.cut or applied.keep_reply_bytes is not None or not self.proxy.keep_alive
         time.sleep(applied.delay_s)
         status, headers, reply = self._forward(body) if applied.forward else (0, [], b"")
         if applied.cut:
-            log.append(seen)
+            log.append(request)
             self._hang_up(reset=not applied.forward)
             return
         if applied.status is not None:
             status, headers, reply = applied.status, [("Content-Type", "application/xml")], _error_body(applied)
         # Before the client can act on the reply: a test may look as soon as it has it.
-        log.append(replace(seen, status=status, reply_bytes=len(reply)))
+        log.append(replace(request, status=status, reply_bytes=len(reply)))
         self._reply(status, headers, reply, applied.keep_reply_bytes)
 
     def _read_body(self) -> bytes:

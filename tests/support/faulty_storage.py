@@ -16,8 +16,8 @@ class FaultyStorage:
     `operations` are the names of those that were called. A put_if_absent fails as unknown, as it must.
     """
 
-    def __init__(self, storage: Storage, fail_at: int = -1, *, before: bool = False) -> None:
-        self._storage, self.fail_at, self._before = storage, fail_at, before
+    def __init__(self, storage: Storage, fail_at: int = -1, *, fails_before: bool = False) -> None:
+        self._storage, self.fail_at, self._fails_before = storage, fail_at, fails_before
         self.operations: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -30,6 +30,6 @@ class FaultyStorage:
         self.operations.append(name)
         if len(self.operations) - 1 != self.fail_at:
             return real(*args, **options)
-        if not self._before:
+        if not self._fails_before:
             real(*args, **options)
         raise (CommitStateUnknownError if name == "put_if_absent" else StorageError)("the reply was lost")

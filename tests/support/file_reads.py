@@ -24,7 +24,7 @@ def tables(
 ) -> list[pa.Table]:
     """The tables of records of the inputs, read by so many tasks."""
     source = reader(**options)
-    runs = pack(source.splits(source.files([str(each) for each in inputs]), split_bytes), tasks)
+    runs = pack(source.splits(source.files([str(path) for path in inputs]), split_bytes), tasks)
     readings = [source.read(run) for run in runs]
     parts = [[part.records for part in reading] for reading in readings]
     reports = [reading.report for reading in readings]
@@ -33,18 +33,20 @@ def tables(
         parts[repeat.first : repeat.end] = [[part.records for part in again]]
         reports[repeat.first : repeat.end] = [again.report]
     check_fields(reports)
-    found = [table for group in parts for table in group]
-    assert sum(report.records for report in reports) == sum(table.num_rows for table in found)
-    return found
+    all_tables = [table for group in parts for table in group]
+    assert sum(report.records for report in reports) == sum(table.num_rows for table in all_tables)
+    return all_tables
 
 
 def rows(
     inputs: Sequence[object], split_bytes: int | None = None, tasks: int = 1, **options: Any
 ) -> list[tuple[Any, ...]]:
     """The (key, value, timestamp) of each record."""
-    found = tables(inputs, split_bytes, tasks, **options)
+    all_tables = tables(inputs, split_bytes, tasks, **options)
     return [
-        tuple(row.get(name) for name in ("key", "value", "timestamp")) for table in found for row in table.to_pylist()
+        tuple(row.get(name) for name in ("key", "value", "timestamp"))
+        for table in all_tables
+        for row in table.to_pylist()
     ]
 
 

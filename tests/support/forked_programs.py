@@ -58,19 +58,19 @@ class Program:
         self.stdout: IO[str] | None = None
         self.stderr: IO[str] | None = None
         self.returncode: int | None = None
-        theirs, given = list[int](), list[int]()
+        theirs, child_ends = list[int](), list[int]()
         for number, (name, file) in enumerate((("stdin", stdin), ("stdout", stdout), ("stderr", stderr))):
             if file == subprocess.PIPE:
                 reader, writer = os.pipe()
                 ours, other = (writer, reader) if name == "stdin" else (reader, writer)
                 setattr(self, name, os.fdopen(ours, "w" if name == "stdin" else "r", encoding="utf-8"))
                 theirs.append(other)
-                given.append(other)
+                child_ends.append(other)
             elif file == subprocess.DEVNULL:
                 theirs.append(os.open(os.devnull, os.O_RDWR))
-                given.append(theirs[-1])
+                child_ends.append(theirs[-1])
             else:
-                given.append(number if file is None else file if isinstance(file, int) else file.fileno())
+                child_ends.append(number if file is None else file if isinstance(file, int) else file.fileno())
         self._status, status = socket.socketpair()
         theirs.append(status.detach())
         request = {
@@ -83,22 +83,22 @@ class Program:
         }
         hash_seed = request["environment"].get("PYTHONHASHSEED", "random")
         server = _server(hash_seed) if has_distlog else _server_without_distlog()
-        socket.send_fds(server, [marshal.dumps(request)], [*given, theirs[-1]])
+        socket.send_fds(server, [marshal.dumps(request)], [*child_ends, theirs[-1]])
         for descriptor in theirs:
             os.close(descriptor)
-        self.pid = int(self._told())
+        self.pid = int(self._read_status())
 
-    def _told(self) -> bytes:
-        found = self._status.recv(16, socket.MSG_WAITALL)
-        assert len(found) == 16, "the process that forks programs has ended"
-        return found
+    def _read_status(self) -> bytes:
+        status = self._status.recv(16, socket.MSG_WAITALL)
+        assert len(status) == 16, "the process that forks programs has ended"
+        return status
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status, or the negative number of the signal that ended it."""
         if self.returncode is None:
             self._status.settimeout(timeout)
             try:
-                self.returncode = int(self._told())
+                self.returncode = int(self._read_status())
             except (TimeoutError, BlockingIOError):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
             self._status.close()
@@ -137,7 +137,7 @@ class Program:
                 said[name] = file.read()
 
         outputs = [(name, file) for name in said if (file := getattr(self, name)) is not None and not file.closed]
-        readers = [threading.Thread(target=read, args=each, daemon=True) for each in outputs]
+        readers = [threading.Thread(target=read, args=output, daemon=True) for output in outputs]
         for reader in readers:
             reader.start()
         self.wait(timeout)
@@ -181,10 +181,10 @@ def run(
             raise AssertionError(f"it did not end in {timeout} s: {err.read()}") from None
         out.seek(0)
         err.seek(0)
-        done = subprocess.CompletedProcess(program.args, status, out.read(), err.read())
+        process = subprocess.CompletedProcess(program.args, status, out.read(), err.read())
     if check:
-        assert status == 0, done.stderr
-    return done
+        assert status == 0, process.stderr
+    return process
 
 
 @functools.cache

@@ -33,20 +33,20 @@ class Registry:
 
     answers: dict[str, Any]
     url: str = ""
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     authorization: list[str | None] = field(default_factory=list)
 
 
 @contextmanager
 def registry(answers: Mapping[str, Any]) -> Iterator[Registry]:
     """A server with these answers: JSON, raw bytes, or (status, headers)."""
-    made = Registry(dict(answers))
+    new_registry = Registry(dict(answers))
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            made.asked.append(self.path)
-            made.authorization.append(self.headers.get("Authorization"))
-            answer = made.answers.get(self.path, (404, {}))
+            new_registry.requests.append(self.path)
+            new_registry.authorization.append(self.headers.get("Authorization"))
+            answer = new_registry.answers.get(self.path, (404, {}))
             status, headers = answer if isinstance(answer, tuple) else (200, {})
             body = answer if isinstance(answer, bytes) else b"" if isinstance(answer, tuple) else _json(answer)
             self.send_response(status)
@@ -55,15 +55,15 @@ def registry(answers: Mapping[str, Any]) -> Iterator[Registry]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *given: Any) -> None:
+        def log_message(self, *arguments: Any) -> None:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    made.url = f"http://127.0.0.1:{server.server_port}"
+    new_registry.url = f"http://127.0.0.1:{server.server_port}"
     try:
-        yield made
+        yield new_registry
     finally:
         server.shutdown()
         thread.join()

@@ -23,10 +23,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = shutil.which("mount")
-    made = mount and subprocess.run(
+    process = mount and subprocess.run(
         [mount, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, check=False
     )
-    if not made or made.returncode:
+    if not process or process.returncode:
         pytest.skip("only who may mount a file system can fill one")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -41,14 +41,14 @@ class Gate:
     """Sends of writers that wait until they are let through, each to do what it should, or to fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._begun, self._turns = threading.Semaphore(0), threading.Semaphore(0)
+        self._arrivals, self._turns = threading.Semaphore(0), threading.Semaphore(0)
         self.errors: list[BaseException] = []
         self.rows: list[int] = []
         replace_sends(monkeypatch, lambda real: lambda self_, records: self._through(partial(real, self_), records))
 
     def _through(self, send: Callable[[pa.RecordBatch], SendResult], records: pa.RecordBatch) -> SendResult:
         self.rows.append(records.num_rows)
-        self._begun.release()
+        self._arrivals.release()
         assert self._turns.acquire(timeout=TIMEOUT_S)
         if self.errors:
             raise self.errors.pop(0)
@@ -65,7 +65,7 @@ class Gate:
 
     def has_one(self, timeout: float) -> bool:
         """Whether a send, not told of before, comes to the gate in so many seconds."""
-        return self._begun.acquire(timeout=timeout)
+        return self._arrivals.acquire(timeout=timeout)
 
     def open(self, count: int = 1) -> None:
         """Let so many sends through, now or when they come."""
@@ -84,12 +84,12 @@ def fill(writer: Writer, numbers: range) -> None:
         writer.append(VALUE % number, partition=0)
 
 
-def found(topic: Topic) -> list[int]:
+def numbers_in(topic: Topic) -> list[int]:
     """The numbers of the records in partition 0."""
     return [int(value or b"") for value in contents(topic)[0]]
 
 
-def begun(work: Callable[[], object]) -> threading.Thread:
+def start_thread(work: Callable[[], object]) -> threading.Thread:
     """A thread that does the work."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

@@ -31,12 +31,12 @@ def until_soon(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object
     ahead_s = 0.0
     monkeypatch.setattr(gateway_server, "GatewayLease", partial(GatewayLease, clock=lambda: elapsed_s() + ahead_s))
 
-    def hurry(condition: Callable[[], object]) -> object:
+    def expire(condition: Callable[[], object]) -> object:
         nonlocal ahead_s
         ahead_s += 0.01
         return condition()
 
-    return lambda condition: until(lambda: hurry(condition))
+    return lambda condition: until(lambda: expire(condition))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def begin(address: Address, until_soon: object) -> Iterator[Any]:
     """Begins a gateway of the root; all of them end with the test."""
     with ExitStack() as ends:
 
-        def begun(session_ms: int = SESSION_MS, **settings: Any) -> GatewayServer:
+        def start_gateway(session_ms: int = SESSION_MS, **settings: Any) -> GatewayServer:
             config = GatewayConfig(
                 linger_ms=1,
                 broker_session_timeout_ms=session_ms,
@@ -55,31 +55,31 @@ def begin(address: Address, until_soon: object) -> Iterator[Any]:
             ends.callback(gateway.stop)
             return gateway.start()
 
-        yield begun
+        yield start_gateway
 
 
 @pytest.fixture(params=["local", "memory"])
 def address(request: pytest.FixtureRequest, tmp_path: Any, memory_url: Address) -> Address:
-    found = Address(str(tmp_path), {}) if request.param == "local" else memory_url
-    distlog.create(f"{found.url}/clicks", 8, storage_options=found.options)
-    return found
+    gateway_address = Address(str(tmp_path), {}) if request.param == "local" else memory_url
+    distlog.create(f"{gateway_address.url}/clicks", 8, storage_options=gateway_address.options)
+    return gateway_address
 
 
 def pair(begin: Any) -> tuple[GatewayServer, GatewayServer]:
     """Two gateways that have shared the groups."""
-    one, two = begin(), begin()
-    leases = [gateway.broker.cluster for gateway in (one, two)]
+    first, two = begin(), begin()
+    leases = [gateway.broker.cluster for gateway in (first, two)]
     until(
         lambda: (
             [len(lease.held_partitions) for lease in leases] == [25, 25]
-            and not is_loading(one)
+            and not is_loading(first)
             and not is_loading(two)
         )
     )
     until(lambda: all(len(lease.nodes) == 2 for lease in leases))
     # each has seen what the other took
     until(lambda: all(lease.holder(number) is not None for lease in leases for number in range(50)))
-    return one, two
+    return first, two
 
 
 def is_loading(gateway: GatewayServer) -> bool:
@@ -87,8 +87,8 @@ def is_loading(gateway: GatewayServer) -> bool:
 
 
 def coordinator(wire: Wire, group: str) -> Any:
-    (found,) = wire.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=(group,)).coordinators
-    return found
+    (answer,) = wire.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=(group,)).coordinators
+    return answer
 
 
 def group_of(gateway: GatewayServer) -> str:

@@ -35,7 +35,7 @@ class GoldenPartition:
 
 def partitions() -> dict[str, GoldenPartition]:
     """Every partition that comes with its records, by `first.txn-0`, `cleaned.compact-txn-0`, `logs.v0-lz4-0`, ..."""
-    found = [
+    golden = [
         GoldenPartition(f"{stage.name}.{folder.name}", folder, expected)
         for stage in sorted([*(DATA / "kafka-4.1").iterdir(), DATA / "kafka-2.8" / "logs"])
         if stage.is_dir()
@@ -45,8 +45,8 @@ def partitions() -> dict[str, GoldenPartition]:
         ]
         if folder.is_dir() and expected.exists()
     ]
-    assert found, "the golden files are missing"
-    return {partition.name: partition for partition in found}
+    assert golden, "the golden files are missing"
+    return {partition.name: partition for partition in golden}
 
 
 def _row(line: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def segment(
     partition: int = 0, base_offset: int = 0, count: int = 10, read_version: int = 0, **changes: Any
 ) -> SegmentInfo:
     """A segment of `count` records from `base_offset` on, with a stem of its own."""
-    facts: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "partition": partition,
         "stem": new_stem(read_version, uuid.uuid4().hex),
         "base_offset": base_offset,
@@ -46,7 +46,7 @@ def segment(
         "created_ms": 5_000,
         "crc32c": 0xFFFFFFFF,
     }
-    return SegmentInfo(**{**facts, **changes})
+    return SegmentInfo(**{**fields, **changes})
 
 
 class History:
@@ -60,7 +60,7 @@ class History:
     def commit(self, *actions: Action, **changes: Any) -> Commit:
         """The next commit, a millisecond after the last one, as a reader gets it."""
         last = self.commits[-1] if self.commits else None
-        facts: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "version": len(self.commits),
             "id": str(uuid.uuid4()),
             "prev": last.id if last else None,
@@ -70,7 +70,7 @@ class History:
             "writer": "a test",
             "actions": actions,
         }
-        commit = Commit.decode(Commit(**{**facts, **changes}).encode(), "a file")
+        commit = Commit.decode(Commit(**{**fields, **changes}).encode(), "a file")
         self.commits.append(commit)
         self.now_ms = commit.timestamp_ms + 1
         return commit
@@ -130,10 +130,10 @@ def append(log: CommitLog, snapshot: Snapshot, times: int = 1, **options: Any) -
 
 def requests(storage: Storage, call: Callable[[], object]) -> tuple[int, int, int]:
     """How many reads, writes and listings `call` needs."""
-    before = storage.counters.gets, storage.counters.puts, storage.counters.lists
+    old_counters = storage.counters.gets, storage.counters.puts, storage.counters.lists
     call()
     after = storage.counters.gets, storage.counters.puts, storage.counters.lists
-    return tuple(end - start for start, end in zip(before, after, strict=True))
+    return tuple(end - start for start, end in zip(old_counters, after, strict=True))
 
 
 def forged(storage: Storage, snapshot: Snapshot, **changes: Any) -> bytes:
@@ -158,8 +158,8 @@ def forged(storage: Storage, snapshot: Snapshot, **changes: Any) -> bytes:
 
 def checkpoint_files(storage: Storage) -> list[str]:
     """The files of checkpoints, oldest first."""
-    found = (file.name for file in storage.list(paths.COMMITS_DIR))
-    return sorted(name for name in found if paths.parse_checkpoint_file(name) is not None)
+    names = (file.name for file in storage.list(paths.COMMITS_DIR))
+    return sorted(name for name in names if paths.parse_checkpoint_file(name) is not None)
 
 
 def former_file(version: int) -> str:

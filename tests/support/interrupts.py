@@ -16,18 +16,18 @@ def waits(request: pytest.FixtureRequest) -> Iterator[None]:
     The second is what the import of polars leaves (its handler goes before Python's, with SA_RESTART): then a wait
     for a lock goes on as if nothing had come, unless it has a timeout.
     """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    old_signal = signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.siginterrupt(signal.SIGINT, request.param != "restarted")
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, old_signal)
 
 
-def interrupted(wait: Callable[[], object], has_begun: Callable[[], object]) -> None:
+def interrupted(wait: Callable[[], object], has_started: Callable[[], object]) -> None:
     """Do `wait` in the main thread, which is interrupted from when `has_begun` returns on; it must end by that."""
     main, is_over = threading.get_ident(), threading.Event()
 
     def interrupt() -> None:
-        has_begun()
+        has_started()
         signal.pthread_kill(main, signal.SIGINT)
         # Python loses a signal that comes just before the main thread begins to wait for a lock
         while not is_over.wait(1):

@@ -122,14 +122,14 @@ class Broker:
             NewTopic(name, count, replication_factor=1, config=dict(config or {})) for name, count in topics.items()
         ]
         admin = AdminClient({"bootstrap.servers": self.address})
-        for made in admin.create_topics(new).values():
-            made.result(PATIENCE_SECONDS)
+        for topic in admin.create_topics(new).values():
+            topic.result(PATIENCE_SECONDS)
 
     def consume(self, topic: str, partition: int = 0, start: int = 0, *, committed: bool = False) -> Rows:
         """Every record from `start` on, in the shape of `GoldenPartition.records`."""
         from confluent_kafka import KafkaError, TopicPartition
 
-        consumer, found = self._consumer(committed=committed), Rows()
+        consumer, rows = self._consumer(committed=committed), Rows()
         consumer.assign([TopicPartition(topic, partition, start)])
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
@@ -137,37 +137,37 @@ class Broker:
             if message is not None and message.error():
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
                 consumer.close()
-                return found
+                return rows
             if message is not None:
-                found.append(_row(message))
-        raise AssertionError(f"only {len(found)} records came")
+                rows.append(_row(message))
+        raise AssertionError(f"only {len(rows)} records came")
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> int:
         """The first offset at or after a time."""
         from confluent_kafka import TopicPartition
 
-        asked = TopicPartition(topic, partition, time_ms)
-        (found,) = self._asked(lambda consumer: consumer.offsets_for_times([asked], 30))
-        return int(found.offset)
+        topic_partition = TopicPartition(topic, partition, time_ms)
+        (answer,) = self._ask(lambda consumer: consumer.offsets_for_times([topic_partition], 30))
+        return int(answer.offset)
 
     def ends(self, topic: str, partition: int = 0) -> tuple[int, int]:
         """The log start and the high watermark."""
         from confluent_kafka import TopicPartition
 
-        asked = TopicPartition(topic, partition)
-        low, high = self._asked(lambda consumer: consumer.get_watermark_offsets(asked, 30))
+        topic_partition = TopicPartition(topic, partition)
+        low, high = self._ask(lambda consumer: consumer.get_watermark_offsets(topic_partition, 30))
         return int(low), int(high)
 
-    def _asked(self, ask: Callable[[Any], Any]) -> Any:
+    def _ask(self, ask: Callable[[Any], Any]) -> Any:
         """The answer to `ask`; a broker that has just started does not lead its partitions yet."""
         from confluent_kafka import KafkaException
 
         consumer, deadline = self._consumer(), time.monotonic() + PATIENCE_SECONDS
         while True:
             with suppress(KafkaException) if time.monotonic() < deadline else nullcontext():
-                found = ask(consumer)
+                result = ask(consumer)
                 consumer.close()
-                return found
+                return result
             time.sleep(0.2)
 
     def _consumer(self, *, committed: bool = False) -> Any:

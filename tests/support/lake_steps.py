@@ -39,13 +39,13 @@ ICEBERG = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
 def started(folder: Path, extensions: str) -> Any:
-    own = {
+    settings = {
         "spark.sql.catalog.lake.warehouse": str(folder / "lake"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.extensions": extensions,
     }
-    return session("lake", **SETTINGS, **own)
+    return session("lake", **SETTINGS, **settings)
 
 
 def table_name(folder: Path, format: str, name: str) -> str:
@@ -74,11 +74,11 @@ def add(topic: distlog.Topic, first: int, count: int) -> None:
 
 def stored(topic: distlog.Topic) -> list[tuple[int, int, bytes, bytes]]:
     """What a table of the topic must have: all records, or the last of each key that is not deleted."""
-    found = topic.refresh().scan(columns=["partition", "offset", "key", "value"]).to_table().to_pylist()
+    rows = topic.refresh().scan(columns=["partition", "offset", "key", "value"]).to_table().to_pylist()
     if "compact" in topic.config.cleanup_policy:
-        last = {row["key"]: row for row in sorted(found, key=lambda row: row["offset"])}
-        found = [row for row in last.values() if row["value"] is not None]
-    return sorted((row["partition"], row["offset"], row["key"], row["value"]) for row in found)
+        last = {row["key"]: row for row in sorted(rows, key=lambda row: row["offset"])}
+        rows = [row for row in last.values() if row["value"] is not None]
+    return sorted((row["partition"], row["offset"], row["key"], row["value"]) for row in rows)
 
 
 class Steps:
@@ -91,8 +91,8 @@ class Steps:
     def _topic(self, format: str, name: str, **config: Any) -> distlog.Topic:
         return topic_of(self.folder, f"{name}-{format}", **config)
 
-    def _fill(self, topic: distlog.Topic, output: Any, name: str, **given: Any) -> Any:
-        return to_table(self.spark, topic, table_name(self.folder, output, name), output=output, **given)
+    def _fill(self, topic: distlog.Topic, output: Any, name: str, **options: Any) -> Any:
+        return to_table(self.spark, topic, table_name(self.folder, output, name), output=output, **options)
 
     def _sql(self, format: str, name: str) -> str:
         return f"delta.`{self.folder}/tables/{name}`" if format == "delta" else f"lake.db.{name}"
@@ -102,9 +102,9 @@ class Steps:
         rows = sorted((row.partition, row.offset, bytes(row.key), bytes(row.value)) for row in found)
         assert rows == stored(topic), (rows, stored(topic))
 
-    def _refuses(self, told: str, *given: Any, **options: Any) -> None:
-        with pytest.raises(distlog.DistlogError, match=told):
-            self._fill(*given, **options)
+    def _refuses(self, message: str, *arguments: Any, **options: Any) -> None:
+        with pytest.raises(distlog.DistlogError, match=message):
+            self._fill(*arguments, **options)
 
     def each_run_adds_what_is_new(self, format: str) -> None:
         topic = self._topic(format, "new")
@@ -161,16 +161,16 @@ class Steps:
     def changes_and_columns(self, format: str) -> None:
         topic = self._topic(format, "changes", **{"cleanup.policy": "compact"})
         self._fill(topic, format, "changes", changes=True)
-        found = self.spark.table(self._sql(format, "changes"))
-        assert (found.count(), found.where("deleted").count()) == (45, 2)
+        table = self.spark.table(self._sql(format, "changes"))
+        assert (table.count(), table.where("deleted").count()) == (45, 2)
         topic = distlog.create(str(self.folder / f"json-{format}"), config={"cleanup.policy": "compact"})
         topic.append([{"key": "a", "value": '{"user": "ann"}'}, {"key": "b", "value": '{"user": "bob"}'}])
         self._fill(topic, format, "json", format="json", schema="user string")
         topic.append([{"key": "a", "value": '{"user": "eve"}'}, {"key": "b", "value": None}])
         self._fill(topic, format, "json", format="json", schema="user string")
-        found = self.spark.table(self._sql(format, "json"))
-        assert found.columns == ["partition", "offset", "timestamp", "key", "user"]
-        assert [(bytes(row.key), row.user) for row in found.collect()] == [(b"a", "eve")]
+        table = self.spark.table(self._sql(format, "json"))
+        assert table.columns == ["partition", "offset", "timestamp", "key", "user"]
+        assert [(bytes(row.key), row.user) for row in table.collect()] == [(b"a", "eve")]
 
     def without_history_the_rows_tell(self, format: str) -> None:
         topic = self._topic(format, "cut")
@@ -190,8 +190,8 @@ class Steps:
         assert report.rows == 5, report
         add(topic, 50, 5)
         assert self._fill(topic, format, "cut").rows == 5
-        found = self.spark.table(name)
-        assert (found.count(), found.select("partition", "offset").distinct().count()) == ((55, 55), (49, 49))[
+        table = self.spark.table(name)
+        assert (table.count(), table.select("partition", "offset").distinct().count()) == ((55, 55), (49, 49))[
             format == "iceberg"
         ]
 
@@ -235,13 +235,13 @@ def be_killed(folder: Path) -> None:
     """
     spark = started(folder, DELTA)
     jvm = spark.sparkContext._gateway.proc.pid
-    append, there = lake.LakeTable.append, threading.Barrier(len(FORMATS) * len(KINDS) + 1)
+    append, barrier = lake.LakeTable.append, threading.Barrier(len(FORMATS) * len(KINDS) + 1)
 
     def append_and_wait(table: lake.LakeTable, rows: DataFrame, mark: Any) -> None:
         if not mark.keyed or mark.number < 2:
             append(table, rows, mark)
         if mark.number == 2:
-            there.wait()
+            barrier.wait()
             threading.Event().wait()
 
     lake.LakeTable.append = append_and_wait  # type: ignore[method-assign]
@@ -252,14 +252,14 @@ def be_killed(folder: Path) -> None:
     for format in FORMATS:
         for kind in KINDS:
             name = table_name(folder, format, f"killed_{kind}_{format}")
-            given = {"output": format, "max_offsets": 10}
-            threading.Thread(target=to_table, args=(spark, topics[kind], name), kwargs=given, daemon=True).start()
-    there.wait(1200)
+            options = {"output": format, "max_offsets": 10}
+            threading.Thread(target=to_table, args=(spark, topics[kind], name), kwargs=options, daemon=True).start()
+    barrier.wait(1200)
     os.kill(jvm, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _told(step: Callable[[str], None], format: str) -> str:
+def _outcome(step: Callable[[str], None], format: str) -> str:
     try:
         step(format)
     except Exception as error:
@@ -271,9 +271,9 @@ def main(folder: str, killed: str = "") -> None:
     if killed:
         be_killed(Path(folder))
     steps = Steps(Path(folder))
-    found = {f"{format} {name}": _told(getattr(steps, name), format) for format in FORMATS for name in STEPS}
+    results = {f"{format} {name}": _outcome(getattr(steps, name), format) for format in FORMATS for name in STEPS}
     steps.spark.stop()
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -43,35 +43,35 @@ def end_marker(offset: int, kind: int, producer: int = 7, epoch: int = 3) -> byt
 def state(
     id: str,
     status: TransactionStatus,
-    *places: tuple[str, int],
+    *locations: tuple[str, int],
     producer: int = 7,
     epoch: int = 3,
     time_ms: int = TIME_MS,
 ) -> TransactionState:
     """A state as a coordinator has it."""
-    found = TransactionState(
+    transaction_state = TransactionState(
         transactional_id=id,
         producer=ProducerId(producer, epoch),
         timeout_ms=60_000,
         status=status,
-        partitions=frozenset(places),
+        partitions=frozenset(locations),
         updated_ms=time_ms,
         started_ms=time_ms,
     )
-    return replace(found, partitions=frozenset()) if found.is_over else found
+    return replace(transaction_state, partitions=frozenset()) if transaction_state.is_over else transaction_state
 
 
 def states_log(states: Sequence[TransactionState | str]) -> bytes:
     """A log of `__transaction_state`; an id alone is one that was forgotten."""
     return b"".join(
         batch(
-            [record(0, 0, encode_key(each), None)]
-            if isinstance(each, str)
-            else [record(0, 0, encode_key(each.transactional_id), encode_state(each))],
+            [record(0, 0, encode_key(transaction), None)]
+            if isinstance(transaction, str)
+            else [record(0, 0, encode_key(transaction.transactional_id), encode_state(transaction))],
             base_offset=offset,
             **_TIMES,
         )
-        for offset, each in enumerate(states)
+        for offset, transaction in enumerate(states)
     )
 
 

@@ -76,8 +76,10 @@ def expected(partitions: int, count: int) -> dict[int, list[int]]:
     """The numbers of the first `count` records in each partition, in their order."""
     keys = pa.array([key_of(number) for number in range(count)], pa.binary())
     records = pa.record_batch({"key": keys, "value": keys})
-    found: dict[int, list[int]] = {number: [] for number in range(partitions)}
-    return found | {number: rows.tolist() for number, rows in Partitioner(partitions, 0).split(records)}
+    numbers_by_partition: dict[int, list[int]] = {number: [] for number in range(partitions)}
+    return numbers_by_partition | {
+        number: rows.tolist() for number, rows in Partitioner(partitions, 0).split(records)
+    }
 
 
 def check_every_reader(topic: distlog.Topic, written: int, acknowledged: int) -> int:
@@ -85,13 +87,13 @@ def check_every_reader(topic: distlog.Topic, written: int, acknowledged: int) ->
 
     All that was acknowledged is there. Returns the number of records.
     """
-    ends, wanted = topic.end_offsets(), expected(topic.partitions, written)
-    seen = {partition: numbers[: ends[partition]] for partition, numbers in wanted.items()}
-    assert {partition: len(numbers) for partition, numbers in seen.items()} == ends
-    assert set(range(acknowledged)) <= {number for numbers in seen.values() for number in numbers}
+    ends, written_numbers = topic.end_offsets(), expected(topic.partitions, written)
+    expected_numbers = {partition: numbers[: ends[partition]] for partition, numbers in written_numbers.items()}
+    assert {partition: len(numbers) for partition, numbers in expected_numbers.items()} == ends
+    assert set(range(acknowledged)) <= {number for numbers in expected_numbers.values() for number in numbers}
     for isolation in ("read_uncommitted", "read_committed"):
-        assert _scanned(topic, isolation) == seen
-    for partition, numbers in seen.items():
+        assert _scanned(topic, isolation) == expected_numbers
+    for partition, numbers in expected_numbers.items():
         _check_records(topic, partition, numbers)
         _check_batches(topic, partition, len(numbers))
         _check_times(topic, partition, numbers)
@@ -103,13 +105,13 @@ def check_every_reader(topic: distlog.Topic, written: int, acknowledged: int) ->
 
 def _scanned(topic: distlog.Topic, isolation: str) -> dict[int, list[int]]:
     table = topic.scan(isolation=isolation).to_table()
-    found: dict[int, list[int]] = {number: [] for number in range(topic.partitions)}
+    numbers_by_partition: dict[int, list[int]] = {number: [] for number in range(topic.partitions)}
     for row in table.to_pylist():
-        assert row["offset"] == len(found[row["partition"]])
+        assert row["offset"] == len(numbers_by_partition[row["partition"]])
         number = int(row["value"])
         assert (row["key"], row["headers"]) == (key_of(number), [{"key": "n", "value": b"%d" % number}])
-        found[row["partition"]].append(number)
-    return found
+        numbers_by_partition[row["partition"]].append(number)
+    return numbers_by_partition
 
 
 def _check_records(topic: distlog.Topic, partition: int, numbers: list[int]) -> None:

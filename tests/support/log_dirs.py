@@ -36,7 +36,11 @@ def partition_of(stage: str, folder: Path, name: str) -> Path:
 
 def golden_of(stage: str) -> dict[str, GoldenPartition]:
     """The partitions of the stage whose records are known, by the names of their folders."""
-    return {each.folder.name: each for name, each in partitions().items() if name.startswith(f"{stage}.")}
+    return {
+        golden_log.folder.name: golden_log
+        for name, golden_log in partitions().items()
+        if name.startswith(f"{stage}.")
+    }
 
 
 def read(topic: Topic, partition: int = 0, *, committed: bool = False) -> Rows:

@@ -60,7 +60,7 @@ def appended(url: str, *counts: int, **settings: Any) -> Topic:
     return topic
 
 
-def whole(segment: SegmentInfo, **changes: int) -> SegmentSlice:
+def full_slice(segment: SegmentInfo, **changes: int) -> SegmentSlice:
     """A slice of all of a segment, but for `changes`."""
     all_of_it = SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
     return all_of_it._replace(**changes)

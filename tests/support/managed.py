@@ -45,7 +45,7 @@ def create(root: str | Path, name: str, partitions: int = 1, clock: Clock | None
     return topic_on(Storage(str(root)).child(name), partitions, config, clock)
 
 
-def done(runs: list[TaskRun], task: str) -> dict[str, float]:
+def effects(runs: list[TaskRun], task: str) -> dict[str, float]:
     """What the runs of the task did, besides nothing."""
     return {name: count for run in runs if run.task == task for name, count in run.done.items() if count}
 

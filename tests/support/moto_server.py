@@ -36,8 +36,8 @@ def _patch() -> None:
     # each session of a client would read what S3 is anew, and keep 28,000 objects of that
     session.create_loader = functools.cache(session.create_loader)
     # twice for each request it would list its own folder on the disk, and match the patterns of all services
-    found = DomainDispatcherApplication.get_backend_for_host
-    DomainDispatcherApplication.get_backend_for_host = functools.cache(found)
+    real_backend = DomainDispatcherApplication.get_backend_for_host
+    DomainDispatcherApplication.get_backend_for_host = functools.cache(real_backend)
     threaded_moto_server.MotoRequestHandler = _keeping_connections(threaded_moto_server.MotoRequestHandler)
 
 

@@ -46,7 +46,7 @@ class Killer:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: list[str] = []
-        self._left: int | None = None
+        self._steps_left: int | None = None
         self._is_dead = False
         for name in STEPS:
             monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
@@ -55,21 +55,21 @@ class Killer:
         monkeypatch.setattr(os, "open", self._opening)
 
     @contextmanager
-    def killing(self, before: int | None) -> Iterator[None]:
+    def killing(self, steps_left: int | None) -> Iterator[None]:
         """In this block the process ends before its step of that number, if there is one."""
-        self.steps, self._left, self._is_dead = [], before, False
+        self.steps, self._steps_left, self._is_dead = [], steps_left, False
         try:
             yield
         finally:
-            self._left, self._is_dead = None, False
+            self._steps_left, self._is_dead = None, False
 
     def _step(self, name: str) -> None:
         self.steps.append(name)
-        if self._is_dead or self._left == 0:
+        if self._is_dead or self._steps_left == 0:
             self._is_dead = True
             raise Killed
-        if self._left is not None:
-            self._left -= 1
+        if self._steps_left is not None:
+            self._steps_left -= 1
 
     def _watched(self, name: str, real: Any) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -88,7 +88,7 @@ class Killer:
 _logs: list[PartitionLog] = []
 
 
-def let_go_of_the_dead() -> None:
+def release_dead() -> None:
     """Close the files that processes of the test left open, as the system does when a real process ends."""
     while _logs:
         _logs.pop().close()
@@ -131,7 +131,7 @@ class Process:
         """What the page in the lock's file says."""
         return PartitionLock(str(self.folder(partition)), self.snapshots.snapshot.topic_id, 0).stored_record()
 
-    def seen(self) -> dict[int, list[bytes | None]]:
+    def values(self) -> dict[int, list[bytes | None]]:
         """What a reader sees of each partition, the tails among it."""
         return contents(self.topic())
 
@@ -169,8 +169,8 @@ def folder(tmp_path: Path) -> Path:
 
 def log(folder: Path) -> Path:
     """The active segment's log in partition 0 of the topic `events`."""
-    (found,) = (folder / "events-0").glob("*.log")
-    return found
+    (path,) = (folder / "events-0").glob("*.log")
+    return path
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def produced(sequence: int, count: int = 1, *, producer: int = PID, epoch: int =
     return batch(rows, base_timestamp=time, max_timestamp=time, producer=(producer, epoch, sequence))
 
 
-def send(log: PartitionLog, sequence: int, count: int = 1, **given: Any) -> tuple[int, int]:
-    appended = log.append_batches(produced(sequence, count, **given)).appended
+def send(log: PartitionLog, sequence: int, count: int = 1, **options: Any) -> tuple[int, int]:
+    appended = log.append_batches(produced(sequence, count, **options)).appended
     log.flush(appended)
     return appended.first_offset, appended.end_offset

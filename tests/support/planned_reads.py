@@ -39,7 +39,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return filled(str(tmp_path_factory.mktemp("source") / "clicks"))
 
 
-def at(seconds: float) -> datetime:
+def at_s(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
 
 
@@ -56,9 +56,11 @@ def fill(topic: distlog.Topic) -> None:
 
 def source(url: str, **options: Any) -> DistlogDataSource:
     """What Spark makes in its planning process, and sends from one such process to the next."""
-    made = DistlogDataSource(options=CaseInsensitiveDict({"path": url, **{k: str(v) for k, v in options.items()}}))
-    made.schema()
-    return pickle.loads(pickle.dumps(made))  # type: ignore[no-any-return]
+    data_source = DistlogDataSource(
+        options=CaseInsensitiveDict({"path": url, **{k: str(v) for k, v in options.items()}})
+    )
+    data_source.schema()
+    return pickle.loads(pickle.dumps(data_source))  # type: ignore[no-any-return]
 
 
 def rows(url: str, **options: Any) -> list[list[dict[str, Any]]]:
@@ -72,10 +74,10 @@ def rows(url: str, **options: Any) -> list[list[dict[str, Any]]]:
 
 def offsets(url: str, **options: Any) -> dict[int, list[int]]:
     """The offsets by partition, in the order in which they come; a partition without any is missing."""
-    found: dict[int, list[int]] = {}
+    read_offsets: dict[int, list[int]] = {}
     for row in itertools.chain.from_iterable(rows(url, **options)):
-        found.setdefault(row["partition"], []).append(row["offset"])
-    return found
+        read_offsets.setdefault(row["partition"], []).append(row["offset"])
+    return read_offsets
 
 
 def load(spark: SparkSession, url: str, **options: Any) -> DataFrame:

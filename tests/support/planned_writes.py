@@ -19,9 +19,9 @@ KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", B
 def writer(url: str, schema: StructType = KEY_VALUE, **options: Any) -> DistlogWriter:
     """What Spark makes in its planning process."""
     source = DistlogDataSource(options=CaseInsensitiveDict({"path": url, **options}))
-    made = source.writer(schema, overwrite=False)
-    assert isinstance(made, DistlogWriter)
-    return made
+    data_writer = source.writer(schema, overwrite=False)
+    assert isinstance(data_writer, DistlogWriter)
+    return data_writer
 
 
 def sent(value: Any) -> Any:

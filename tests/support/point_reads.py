@@ -25,12 +25,12 @@ def active(url: str, count: int, size: int = 10, **settings: Any) -> Topic:
     return topic
 
 
-def found(topic: Topic, offset: int, limit: int | None = 1) -> Rows:
+def rows_from(topic: Topic, offset: int, limit: int | None = 1) -> Rows:
     """The records of the partition from `offset` on, at most `limit`."""
     return _without_partition(_as_rows(topic.records(0, offset, limit)))
 
 
-def wanted(expected: Rows, offset: int, limit: int | None = 1) -> Rows:
+def expected_rows_from(expected: Rows, offset: int, limit: int | None = 1) -> Rows:
     """What `found` must give, of the rows that there are."""
     return _without_partition(islice((row for row in expected if row["offset"] >= offset), limit))
 
@@ -39,10 +39,10 @@ def _as_rows(records: Iterable[Record]) -> Rows:
     """Records as `adopted.rows` gives those of a scan."""
     headers = ("key", "value")
     return [
-        {**each._asdict(), "headers": [dict(zip(headers, pair, strict=True)) for pair in each.headers]}
-        for each in records
+        {**record._asdict(), "headers": [dict(zip(headers, pair, strict=True)) for pair in record.headers]}
+        for record in records
     ]
 
 
-def _without_partition(given: Iterable[dict[str, Any]]) -> Rows:
-    return [{name: row[name] for name in row if name != "partition"} for row in given]
+def _without_partition(rows: Iterable[dict[str, Any]]) -> Rows:
+    return [{name: row[name] for name in row if name != "partition"} for row in rows]

@@ -33,7 +33,7 @@ class Disk:
         self._names: dict[int, dict[str, int]] = {}
         self._bytes: dict[int, bytes] = {}
         self._kinds: dict[int, bool] = {}
-        self._left: int | None = None
+        self._steps_left: int | None = None
         for folder, _, files in os.walk(root):
             self._sync_names(folder)
             for file in files:
@@ -45,7 +45,7 @@ class Disk:
     def new_process(self, steps: int | None = None) -> None:
         """Forget what a process remembers; with `steps` it ends before its call of that number."""
         self._monkeypatch.setattr(durable_files, "DURABLE_FOLDERS", {})
-        self._left = steps
+        self._steps_left = steps
 
     def after_power_loss(self, folder: Path) -> Path:
         """What is left of the root, as the new folder `folder`."""
@@ -54,10 +54,10 @@ class Disk:
 
     def _watched(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            if self._left is not None and (name != "open" or arguments[1] & os.O_CREAT):
-                if self._left == 0:
+            if self._steps_left is not None and (name != "open" or arguments[1] & os.O_CREAT):
+                if self._steps_left == 0:
                     raise Killed
-                self._left -= 1
+                self._steps_left -= 1
             result = _REAL[name](*arguments, **options)
             self._note(name, arguments, result)
             return result
@@ -76,8 +76,8 @@ class Disk:
                 (self._sync_names if stat.S_ISDIR(os.fstat(arguments[0]).st_mode) else self._sync_bytes)(path)
 
     def _sync_names(self, folder: str) -> None:
-        with os.scandir(folder) as found:
-            entries = {entry.name: entry for entry in found}
+        with os.scandir(folder) as names:
+            entries = {entry.name: entry for entry in names}
         self._names[os.stat(folder).st_ino] = {name: entry.inode() for name, entry in entries.items()}
         self._kinds.update({entry.inode(): entry.is_dir() for entry in entries.values()})
 

@@ -21,12 +21,12 @@ def records(*times: int, key: bytes | None = b"k", value: bytes = b"value") -> l
     return [record(delta, time, key, value) for delta, time in enumerate(times)]
 
 
-def made(contents: list[bytes], codec: str = "none", **facts: Any) -> bytes:
+def packed(contents: list[bytes], codec: str = "none", **fields: Any) -> bytes:
     """A producer's batch of these records, from NOW on, compressed."""
     section = compress(CODECS[codec], b"".join(contents)) if codec != "none" else None
-    facts = {"section": section, "base_timestamp": NOW, "max_timestamp": NOW + 1, **facts}
-    facts["attributes"] = facts.get("attributes", 0) | CODECS[codec]
-    return batch(contents, **facts)
+    fields = {"section": section, "base_timestamp": NOW, "max_timestamp": NOW + 1, **fields}
+    fields["attributes"] = fields.get("attributes", 0) | CODECS[codec]
+    return batch(contents, **fields)
 
 
 def checked(data: bytes, *, now_ms: int = NOW, **settings: Any) -> ValidBatch:

@@ -54,7 +54,7 @@ class Producers:
         self._aborted.append(AbortedTransaction(producer, first, self.next_offset, stable))
         return self._mark(producer, ABORT)
 
-    def count_anew(self, producer: int) -> Producers:
+    def restart_numbers(self, producer: int) -> Producers:
         """Number the next batch from 0 on, as the coordinator of groups does each time."""
         self._sequences.pop(producer, None)
         return self

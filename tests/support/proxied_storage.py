@@ -54,8 +54,8 @@ def impatient(proxy: FaultProxy, s3_url: tuple[str, dict[str, Any]]) -> Storage:
 
 def through(proxy: FaultProxy, address: tuple[str, dict[str, Any]], **more: Any) -> Storage:
     url, options = address
-    opened = Storage(url, {**options, **more, "endpoint_url": proxy.url})
+    proxied = Storage(url, {**options, **more, "endpoint_url": proxy.url})
     # so that it does not come between what a test counts
-    opened.probe_put_if_absent("_commits")
+    proxied.probe_put_if_absent("_commits")
     proxy.reset()
-    return opened
+    return proxied

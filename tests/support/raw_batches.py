@@ -13,12 +13,12 @@ Headers = Sequence[tuple[bytes, bytes | None]]
 
 def varint(value: int) -> bytes:
     """The zig-zag base-128 bytes of a 32- or 64-bit integer."""
-    rest = (value << 1) ^ (value >> 63)
+    remainder = (value << 1) ^ (value >> 63)
     out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*out, rest])
+    while remainder > 0x7F:
+        out.append(remainder & 0x7F | 0x80)
+        remainder >>= 7
+    return bytes([*out, remainder])
 
 
 def sized(data: bytes | None) -> bytes:

@@ -54,9 +54,9 @@ def rebuilt(topic: Topic, **options: bool) -> RebuildReport:
     return report
 
 
-def found(report: RebuildReport) -> list[str]:
+def index_states(report: RebuildReport) -> list[str]:
     """What was found in each segment: the states of its offset index, its time index."""
-    return [f"{each.found['.index']} {each.found['.timeindex']}" for each in report.segments]
+    return [f"{segment.found['.index']} {segment.found['.timeindex']}" for segment in report.segments]
 
 
 def damage(topic: Topic, suffix: str, kind: str) -> str:

@@ -66,8 +66,8 @@ def codes(response: Any) -> set[ErrorCode]:
         return set().union(*map(codes, response)) if response else set()
     if not hasattr(response, "__dataclass_fields__"):
         return set()
-    found = set()
+    error_codes = set()
     for name in response.__dataclass_fields__:
         value = getattr(response, name)
-        found |= {value} if isinstance(value, ErrorCode) else codes(value)
-    return found
+        error_codes |= {value} if isinstance(value, ErrorCode) else codes(value)
+    return error_codes

@@ -28,8 +28,8 @@ def pairs(many: Iterable[T], few: Iterable[U]) -> list[tuple[T, U]]:
     """Each of `many` with each of `few`; in the suite each with one of the few, in turn."""
     those = list(few)
     return [
-        (one, other)
-        for number, one in enumerate(many)
-        for place, other in enumerate(those)
-        if (number + place) % stride(len(those)) == 0
+        (number_a, other)
+        for number, number_a in enumerate(many)
+        for position, other in enumerate(those)
+        if (number + position) % stride(len(those)) == 0
     ]

@@ -92,18 +92,18 @@ def run_with_secrets(address: Address, folder: Path, *more: object, end: str = "
         (folder / name).mkdir()
     environment = {**os.environ, **forked_python()}
     begin = _SETTINGS.replace("EVENTS", str(folder / "events"))
-    given = address.options["endpoint_url"], folder / "classic", port
+    endpoint = address.options["endpoint_url"], folder / "classic", port
     text = f"{begin}{_CLASSIC}{_USES}print('used', flush=True)\nsys.stdin.read()\nspark.stop()\n"
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with tempfile.TemporaryFile("w+") as said:
         options: dict[str, Any] = {"env": environment, "imports": ["distlog.spark"], "stderr": said, **streams}
-        with Program(text, f"{address.url}/classic", *given, **options) as classic:
+        with Program(text, f"{address.url}/classic", *endpoint, **options) as classic:
             assert classic.stdout is not None
             shown = "".join(takewhile(lambda line: line != "used\n", classic.stdout))
             classic_events = _events(folder)
             text = f"{begin}{_CONNECTED}{_USES}print('used')\n{end}\nspark.stop()\n"
-            given = address.options["endpoint_url"], folder / "connected", port
-            program = text, f"{address.url}/connected", *given, *more
+            endpoint = address.options["endpoint_url"], folder / "connected", port
+            program = text, f"{address.url}/connected", *endpoint, *more
             ran = run(*program, env=environment, imports=["distlog.spark"], timeout=1000)
             shown += classic.communicate(timeout=300)[0]
         said.seek(0)

@@ -65,7 +65,7 @@ class Partition:
         self.topic.append(rows, partition=self.number)
 
 
-def at(topic: distlog.Topic, now: int) -> Topic:
+def with_fixed_clock(topic: distlog.Topic, now: int) -> Topic:
     """The newest version with a clock that stands still, and comes along into tasks."""
     return Topic(with_clock(topic, lambda: now), topic.log.load())
 
@@ -85,12 +85,16 @@ def shared(
     def clean(
         handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], buffer_bytes: int
     ) -> list[RewrittenPartition | RewriteFailure]:
-        done = clean_shared(spark, handle, [CleaningPlan.of(snapshot, one) for one in due], buffer_bytes)
-        for one in done:
-            starts = [group.base_offset for group in one.groups] if isinstance(one, RewrittenPartition) else []
+        report = clean_shared(
+            spark, handle, [CleaningPlan.of(snapshot, partition) for partition in due], buffer_bytes
+        )
+        for partition in report:
+            starts = (
+                [group.base_offset for group in partition.groups] if isinstance(partition, RewrittenPartition) else []
+            )
             assert starts == sorted(starts)
         before_commit()
-        return done
+        return report
 
     return compact_here(topic.handle, topic.snapshot, clean, dedupe_buffer_bytes=memory)[0]
 
@@ -107,12 +111,12 @@ def contents(topic: distlog.Topic) -> list[Any]:
     """Of each partition: up to where it is clean, and of its segments the bytes and all facts but their names."""
     topic = topic.refresh()
     return [
-        (state.first_dirty_offset, [facts(topic, segment) for segment in state.segments])
+        (state.first_dirty_offset, [segment_contents(topic, segment) for segment in state.segments])
         for state in topic.snapshot.partitions
     ]
 
 
-def facts(topic: distlog.Topic, segment: Any) -> tuple[Any, ...]:
+def segment_contents(topic: distlog.Topic, segment: Any) -> tuple[Any, ...]:
     names = ("base_offset", "next_offset", "record_count", "max_timestamp", "offset_of_max_timestamp", "compression")
     return (
         *(getattr(segment, name) for name in names),

@@ -57,18 +57,18 @@ def _served(first: tuple[str, ...]) -> tuple[TemporaryDirectory[str], socket.soc
     return folder, start_server(door, IMPORTS, first)
 
 
-def _main(python: str, door: str, *given: str) -> None:
+def _main(python: str, door: str, *arguments: str) -> None:
     """Run a module or a text in a process that is forked for it, and end as it does; a file is run by Python."""
-    if given[0] not in ("-m", "-c"):
-        os.execv(python, [python, *given])
+    if arguments[0] not in ("-m", "-c"):
+        os.execv(python, [python, *arguments])
     status, its = socket.socketpair()
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     # one that comes before the program is known waits for it
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     request = {
-        "text": given[1],
-        "arguments": given[2:],
-        "is_module": given[0] == "-m",
+        "text": arguments[1],
+        "arguments": arguments[2:],
+        "is_module": arguments[0] == "-m",
         "environment": dict(os.environ),
         "folder": os.getcwd(),
         "imports": [],

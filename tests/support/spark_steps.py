@@ -116,11 +116,11 @@ class Steps:
     def limits(self) -> None:
         """Limits of micro-batches."""
         topic = self._topic("limits", 20)
-        found = self._through(lambda: stream(self.spark, topic, start=distlog.EARLIEST, max_offsets=8), "limits")
-        assert sum(found) == 20
-        assert len(found) > 2
+        rows = self._through(lambda: stream(self.spark, topic, start=distlog.EARLIEST, max_offsets=8), "limits")
+        assert sum(rows) == 20
+        assert len(rows) > 2
 
-    def behind(self) -> None:
+    def lag(self) -> None:
         """How far a query is behind."""
         topic = self._topic("behind", 20)
         frame = stream(self.spark, topic, start=distlog.EARLIEST)
@@ -149,8 +149,8 @@ class Steps:
             append(batch, topic.url, app_id="each", batch_id=number)
 
         self._finish(frame.writeStream.foreachBatch(write), "each")
-        for done in (self._folder / "each.checkpoint" / "commits").glob("*0*"):
-            done.unlink()
+        for commit_file in (self._folder / "each.checkpoint" / "commits").glob("*0*"):
+            commit_file.unlink()
         self._finish(frame.writeStream.foreachBatch(write), "each")
         assert sum(topic.refresh().end_offsets().values()) == 20
 
@@ -202,8 +202,8 @@ def main() -> None:
                 getattr(steps, name)()
                 results[label] = "yes"
             except Exception as error:
-                told = [line for line in str(error).splitlines() if f"and this is {pyspark.__version__}" in line]
-                results[label] = told[0] if told else f"{type(error).__name__}: {error}"
+                lines = [line for line in str(error).splitlines() if f"and this is {pyspark.__version__}" in line]
+                results[label] = lines[0] if lines else f"{type(error).__name__}: {error}"
             print(name, results[label], file=sys.stderr, flush=True)
         steps.spark.stop()
     print(json.dumps(results))

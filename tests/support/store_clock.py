@@ -46,6 +46,6 @@ class TimedStorage(Storage):
 
     def list(self, folder: str = "") -> list[FileInfo]:
         """As ever, with the times that were noted."""
-        found = super().list(folder)
-        times = [WRITTEN.get((self.url, file.name), file.modified_ms) for file in found]
-        return [dataclasses.replace(file, modified_ms=time) for file, time in zip(found, times, strict=True)]
+        files = super().list(folder)
+        times = [WRITTEN.get((self.url, file.name), file.modified_ms) for file in files]
+        return [dataclasses.replace(file, modified_ms=time) for file, time in zip(files, times, strict=True)]

@@ -35,8 +35,8 @@ class Store(NamedTuple):
         address = f"http://127.0.0.1:{port or self.port}"
         if self.protocol == "gs":
             return {"endpoint_url": address, "token": "anon", "project": "test"}
-        told = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key}"
-        return {"connection_string": f"{told};BlobEndpoint={address}/{ACCOUNT};"}
+        connection = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key}"
+        return {"connection_string": f"{connection};BlobEndpoint={address}/{ACCOUNT};"}
 
     def url(self, folder: str, bucket: str = "distlog-test") -> str:
         return f"{self.protocol}://{bucket}/{folder}"
@@ -66,24 +66,24 @@ def running(protocol: str, folder: Path) -> Iterator[Store]:
 
 def free_port() -> int:
     """A port where nobody listens."""
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _program(name: str) -> str:
     folder = os.environ.get("DISTLOG_STORE_SERVERS")
-    found = shutil.which(f"{folder}/{name}") if folder else shutil.which(name.rpartition("/")[2])
-    if found is None:
+    command = shutil.which(f"{folder}/{name}") if folder else shutil.which(name.rpartition("/")[2])
+    if command is None:
         pytest.skip(f"no {name.rpartition('/')[2]} here: make store-servers gets it")
-    return found
+    return command
 
 
 def _await(process: subprocess.Popen[bytes], port: int) -> None:
     for _ in range(600):
         assert process.poll() is None, "the server ended"
-        with closing(socket.socket()) as asked:
-            if asked.connect_ex(("127.0.0.1", port)) == 0:
+        with closing(socket.socket()) as listener:
+            if listener.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.1)
     raise AssertionError("the server does not listen")

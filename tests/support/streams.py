@@ -61,9 +61,9 @@ class Stream:
         """One micro-batch, first one that was begun before; None if there is nothing new."""
         if self.committed == len(self.log) and not self.plan(everything=everything):
             return None
-        found = self.read()
+        rows = self.read()
         self.committed = len(self.log)
-        return found
+        return rows
 
     def plan(self, *, everything: bool = False) -> bool:
         """Log the end of the next batch; False if there is nothing new."""
@@ -78,10 +78,10 @@ class Stream:
 
     def read(self) -> Read:
         """What the tasks of the batch that was logged last read."""
-        found: Read = {}
+        rows: Read = {}
         for row in self.rows(self.partitions()):
-            found.setdefault(row["partition"], []).append(row["offset"])
-        return found
+            rows.setdefault(row["partition"], []).append(row["offset"])
+        return rows
 
     def partitions(self) -> list[InputPartition]:
         """The tasks of the batch that was logged last."""
@@ -98,18 +98,18 @@ class Stream:
 
     def drain(self) -> list[Read]:
         """All batches until there is nothing new."""
-        found = []
+        batches = []
         while (batch := self.run()) is not None:
-            found.append(batch)
-        return found
+            batches.append(batch)
+        return batches
 
 
 def two_partitions(folder: Path) -> Topic:
     """A topic of two partitions with five records each, their times NOW to NOW + 4."""
-    made = distlog.create(str(folder / "clicks"), 2)
-    append(made, 0, 5)
-    append(made, 1, 5)
-    return made
+    new_topic = distlog.create(str(folder / "clicks"), 2)
+    append(new_topic, 0, 5)
+    append(new_topic, 1, 5)
+    return new_topic
 
 
 @pytest.fixture

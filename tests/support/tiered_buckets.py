@@ -31,7 +31,7 @@ class RemotePartitionData:
 
     bucket: str
     name: str
-    facts: dict[str, Any]
+    fields: dict[str, Any]
 
     @property
     def url(self) -> str:
@@ -48,22 +48,22 @@ class RemotePartitionData:
     def records(self, *, committed: bool = False) -> list[dict[str, Any]]:
         """The consumer's records up to where the bucket settles them."""
         partition = golden.GoldenPartition(self.name, DATA, DATA / f"{self.bucket}.{self.name}.jsonl.gz")
-        end = self.facts["bucket_end_offset"]
-        end = self.facts.get("bucket_last_stable_offset", end) if committed else end
+        end = self.fields["bucket_end_offset"]
+        end = self.fields.get("bucket_last_stable_offset", end) if committed else end
         return [record for record in partition.records(committed=committed) if record["offset"] < end]
 
 
 def golden_partitions() -> dict[str, RemotePartitionData]:
     """The partitions in `data/`, by `<bucket>.<partition>`."""
     info = json.loads((DATA / "info.json").read_text(encoding="utf-8"))["buckets"]
-    found = {
-        f"{bucket}.{name}": RemotePartitionData(bucket, name, facts)
+    golden = {
+        f"{bucket}.{name}": RemotePartitionData(bucket, name, fields)
         for bucket in PREFIXES
-        for name, facts in info[bucket]["partitions"].items()
+        for name, fields in info[bucket]["partitions"].items()
         if (DATA / f"{bucket}.{name}.jsonl.gz").exists()
     }
-    assert found, "the buckets are missing"
-    return found
+    assert golden, "the buckets are missing"
+    return golden
 
 
 def uuid_of(number: int) -> str:
@@ -98,21 +98,21 @@ class Upload:
 
     def chunks(self) -> list[bytes]:
         """The chunks as they are stored."""
-        parts = [self.log[at : at + self.chunk_bytes] for at in range(0, len(self.log), self.chunk_bytes)]
+        parts = [self.log[number : number + self.chunk_bytes] for number in range(0, len(self.log), self.chunk_bytes)]
         return [compress(ZSTD, part) for part in parts] if self.compressed else parts
 
     def objects(self) -> dict[str, bytes]:
         """The three objects, by name."""
         snapshot = write_producer_snapshot(np.zeros(0, ENTRY))
-        indexes, places, position = b"", {}, 0
+        indexes, locations, position = b"", {}, 0
         files = {"offset": self.index, "timestamp": self.time_index}
         files |= {"producerSnapshot": snapshot, "leaderEpoch": b"0\n0\n"}
         for name, data in files.items():
-            places[name] = {"position": position, "size": len(data)}
+            locations[name] = {"position": position, "size": len(data)}
             position, indexes = position + len(data), indexes + data
         chunks = self.chunks()
         name = f"{self.folder}/{self.stem}"
-        manifest = json.dumps(self.manifest(chunks, {**places, "transaction": None})).encode()
+        manifest = json.dumps(self.manifest(chunks, {**locations, "transaction": None})).encode()
         return {f"{name}.log": b"".join(chunks), f"{name}.indexes": indexes, f"{name}.rsm-manifest": manifest}
 
     def chunk_index(self, chunks: Sequence[bytes]) -> dict[str, Any]:
@@ -124,12 +124,12 @@ class Upload:
             "transformedChunks": base64.b64encode(sizes).decode(),
         }
 
-    def manifest(self, chunks: Sequence[bytes], places: dict[str, Any]) -> dict[str, Any]:
+    def manifest(self, chunks: Sequence[bytes], locations: dict[str, Any]) -> dict[str, Any]:
         owner = {"topicId": TOPIC_ID, "topicPartition": {"topic": self.topic, "partition": self.partition}}
         return {
             "version": "1",
             "chunkIndex": self.chunk_index(chunks),
-            "segmentIndexes": places,
+            "segmentIndexes": locations,
             "compression": self.compressed,
             "remoteLogSegmentMetadata": {
                 "remoteLogSegmentId": {"topicIdPartition": owner, "id": uuid_of(self.number)},
@@ -166,8 +166,8 @@ def made_log(folder: Path, records: int, value_bytes: int = 100) -> tuple[bytes,
     config = {"compression.type": "uncompressed", "batch.bytes": "16384"}
     values = [b"%06d" % number * (value_bytes // 6) for number in range(records)]
     times = [START + number for number in range(records)]
-    made = distlog.create(str(folder / "clicks"), config=config)
-    made.append(pa.table({"value": pa.array(values, pa.binary()), "timestamp": times}))
+    topic = distlog.create(str(folder / "clicks"), config=config)
+    topic.append(pa.table({"value": pa.array(values, pa.binary()), "timestamp": times}))
     (path,) = (folder / "clicks" / "clicks-0").glob("*.log")
     files = {suffix: path.with_suffix(suffix) for suffix in (".index", ".timeindex")}
     return path.read_bytes(), {suffix: file.read_bytes() if file.exists() else b"" for suffix, file in files.items()}
@@ -175,8 +175,8 @@ def made_log(folder: Path, records: int, value_bytes: int = 100) -> tuple[bytes,
 
 def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
     """Records in the shape of `records()`."""
-    found = [row for batch in batches for row in batch.to_pylist()]
-    for row in found:
+    table_rows = [row for batch in batches for row in batch.to_pylist()]
+    for row in table_rows:
         row.pop("partition")
         row["timestamp"] = round(row["timestamp"].timestamp() * 1000)
-    return found
+    return table_rows

@@ -39,30 +39,30 @@ class Authority:
     def certificate(self, name: str, *, key_password: str | None = None) -> Certificate:
         """A certificate for 127.0.0.1 and localhost."""
         key = ec.generate_private_key(ec.SECP256R1())
-        made = self._signed(name, key.public_key(), x509.BasicConstraints(ca=False, path_length=None))
+        builder = self._signed(name, key.public_key(), x509.BasicConstraints(ca=False, path_length=None))
         lock: Any = serialization.NoEncryption()
         if key_password is not None:
             lock = serialization.BestAvailableEncryption(key_password.encode())
         key_text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
         return Certificate(
-            self._written(f"{name}.pem", made.public_bytes(serialization.Encoding.PEM)),
+            self._written(f"{name}.pem", builder.public_bytes(serialization.Encoding.PEM)),
             self._written(f"{name}.key", key_text),
         )
 
     def revoked(self, *certificates: Certificate) -> str:
         """The file of a list of revoked certificates."""
         now = datetime.datetime.now(datetime.timezone.utc)
-        made = (
+        add_revoked_certificate = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(_named(self._name))
             .last_update(now - _DAY)
             .next_update(now + _DAY)
         )
-        for each in certificates:
-            number = x509.load_pem_x509_certificate(Path(each.certificate).read_bytes()).serial_number
+        for certificate in certificates:
+            number = x509.load_pem_x509_certificate(Path(certificate.certificate).read_bytes()).serial_number
             entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now - _DAY).build()
-            made = made.add_revoked_certificate(entry)
-        signed = made.sign(self._key, hashes.SHA256())
+            add_revoked_certificate = add_revoked_certificate.add_revoked_certificate(entry)
+        signed = add_revoked_certificate.sign(self._key, hashes.SHA256())
         return self._written(f"{self._name}.crl", signed.public_bytes(serialization.Encoding.PEM))
 
     def _signed(self, name: str, key: Any, constraints: x509.BasicConstraints) -> x509.Certificate:

@@ -33,8 +33,8 @@ class Time:
 def consume(topic: Topic, time: Time | None = None, **options: Any) -> Consumer:
     """A consumer of the topic, in a time of its own by default; it ends when nothing came for a second."""
     time = time or Time()
-    asked = {"timeout": 1.0, "clock": time, "sleep": time.sleep, **options}
-    return ConsumeOptions(**asked).begin(topic.handle, topic.snapshot)
+    arguments = {"timeout": 1.0, "clock": time, "sleep": time.sleep, **options}
+    return ConsumeOptions(**arguments).begin(topic.handle, topic.snapshot)
 
 
 def rows(batch: pa.RecordBatch) -> list[tuple[int, int]]:

@@ -40,8 +40,8 @@ def topic_on(
     """The topic in `storage`, made anew if `partitions` are given, with a clock of its own."""
     clock = clock or Clock()
     log = CommitLog(storage, clock=clock, random=random.Random(0), writer="a test", **log_options)
-    made = log.load() if partitions is None else log.create(partitions, TopicConfig.parse(config or {}))
-    return Topic(TopicHandle.of(storage, made.name, log, clock), made)
+    new_topic = log.load() if partitions is None else log.create(partitions, TopicConfig.parse(config or {}))
+    return Topic(TopicHandle.of(storage, new_topic.name, log, clock), new_topic)
 
 
 def values(numbers: Iterable[int], **fields: Any) -> list[dict[str, Any]]:
@@ -52,13 +52,13 @@ def values(numbers: Iterable[int], **fields: Any) -> list[dict[str, Any]]:
 def contents(topic: Topic) -> dict[int, list[bytes | None]]:
     """The values of each partition, in order; checks that the offsets have no gap and the snapshot agrees."""
     table = topic.scan(columns=["partition", "offset", "value"]).to_table()
-    found: dict[int, list[bytes | None]] = {number: [] for number in range(topic.partitions)}
+    values_by_partition: dict[int, list[bytes | None]] = {number: [] for number in range(topic.partitions)}
     starts = topic.start_offsets()
     for partition, offset, value in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        assert offset == starts[partition] + len(found[partition])
-        found[partition].append(value)
-    assert topic.end_offsets() == {number: starts[number] + len(rows) for number, rows in found.items()}
-    return found
+        assert offset == starts[partition] + len(values_by_partition[partition])
+        values_by_partition[partition].append(value)
+    assert topic.end_offsets() == {number: starts[number] + len(rows) for number, rows in values_by_partition.items()}
+    return values_by_partition
 
 
 def stored(table: pa.Table) -> list[dict[str, Any]]:

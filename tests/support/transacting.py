@@ -95,15 +95,15 @@ class Producing:
         self.sender.abort()
 
 
-def seen(topic: Topic, isolation: IsolationLevel = "read_committed") -> dict[int, list[bytes]]:
+def values_seen(topic: Topic, isolation: IsolationLevel = "read_committed") -> dict[int, list[bytes]]:
     """The values of each partition, in order."""
     table = topic.refresh().scan(columns=["partition", "value"], isolation=isolation).to_table()
-    found: dict[int, list[bytes]] = {number: [] for number in range(topic.partitions)}
+    values_by_partition: dict[int, list[bytes]] = {number: [] for number in range(topic.partitions)}
     for partition, value in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        found[partition].append(value)
-    return found
+        values_by_partition[partition].append(value)
+    return values_by_partition
 
 
 def committed(folder: Path) -> dict[int, list[bytes]]:
     """What another process sees of the committed records now."""
-    return seen(Process(folder).topic())
+    return values_seen(Process(folder).topic())

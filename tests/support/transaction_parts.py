@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from addresses import Address
 from raw_batches import batch, record
-from transacting import seen
+from transacting import values_seen
 
 import distlog
 from distlog.core.errors import StorageError
@@ -37,7 +37,7 @@ from distlog.gateway.transactions.transaction_log import own_batch
 
 NOW, TIMEOUT_MS, GROUP, ID = 1_700_000_000_000, 60_000, "billing", "payments"
 #: What a gateway does in logs, in the order of a transaction: in place, and in commits.
-IN_PLACE = [(Partition, name) for name in ("append", "append_run", "end_transaction", "sync")]
+DIRECT_APPENDS = [(Partition, name) for name in ("append", "append_run", "end_transaction", "sync")]
 IN_COMMITS: list[tuple[Any, str]] = [(commit_engine, name) for name in ("write_bundle", "CommitRace")]
 
 
@@ -122,19 +122,19 @@ class Parts:
 
     def commit_offset(self, producer: ProducerId, offset: int, number: int = 0) -> None:
         """Have a position of GROUP in `clicks` in the producer's transaction."""
-        place = OFFSETS_TOPIC, self.groups.partition_of(GROUP)
-        self.coordinator.add_partitions(ID, producer, [place])
-        hosted, fence = self.broker.metadata.fresh_topic(OFFSETS_TOPIC), self.services.fence(ID, producer, place)
+        partition = OFFSETS_TOPIC, self.groups.partition_of(GROUP)
+        self.coordinator.add_partitions(ID, producer, [partition])
+        hosted, fence = self.broker.metadata.fresh_topic(OFFSETS_TOPIC), self.services.fence(ID, producer, partition)
 
         def append(changes: Any) -> None:
-            records = [(encode_key(key), encode_position(each)) for key, each in changes]
-            hosted.append_run(place[1], own_batch(records, self.now_ms, producer), fence)
+            records = [(encode_key(key), encode_position(change)) for key, change in changes]
+            hosted.append_run(partition[1], own_batch(records, self.now_ms, producer), fence)
 
         self.groups.offsets.commit_in_transaction(GROUP, {("clicks", number): Position(offset)}, producer.id, append)
 
-    def seen(self) -> tuple[list[bytes], list[bytes], int | None]:
+    def values(self) -> tuple[list[bytes], list[bytes], int | None]:
         """What readers of committed records, and the group, see: values in two topics, and a position."""
-        clicks, views = (seen(self.topic(name))[0] for name in ("clicks", "views"))
+        clicks, views = (values_seen(self.topic(name))[0] for name in ("clicks", "views"))
         position = self.groups.offsets.fetch(GROUP, [("clicks", 0)])["clicks", 0]
         return clicks, views, position.offset if isinstance(position, Position) else None
 
@@ -166,20 +166,20 @@ def killed_before(
     step: int, monkeypatch: pytest.MonkeyPatch, *, is_local: bool = True
 ) -> Iterator[Callable[[], int]]:
     """Within the block, the gateway is killed before this step, from 0 on. Tells how many steps there were."""
-    done = [0]
+    count = [0]
 
     def counted(owner: Any, name: str) -> Callable[..., Any]:
         work = getattr(owner, name)
 
-        def counting(*given: Any, **named: Any) -> Any:
-            if done[0] >= step:
+        def counting(*arguments: Any, **named: Any) -> Any:
+            if count[0] >= step:
                 raise Killed
-            done[0] += 1
-            return work(*given, **named)
+            count[0] += 1
+            return work(*arguments, **named)
 
         return counting
 
     with monkeypatch.context() as patches:
-        for owner, name in IN_PLACE if is_local else IN_COMMITS:
+        for owner, name in DIRECT_APPENDS if is_local else IN_COMMITS:
             patches.setattr(owner, name, counted(owner, name))
-        yield lambda: done[0]
+        yield lambda: count[0]

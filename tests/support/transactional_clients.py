@@ -25,11 +25,11 @@ class RawProducer:
 
     def init(self, version: int = 4, *, again: bool = False) -> ErrorCode:
         """Begin; `again` says who it was before."""
-        told = self.wire.answer(22, version, self.ask_init(version, again=again))
-        if told.error_code is ErrorCode.none:
-            self.producer_id, self.epoch = told.producer_id, told.producer_epoch
+        answer = self.wire.answer(22, version, self.ask_init(version, again=again))
+        if answer.error_code is ErrorCode.none:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
             self.sequences.clear()
-        return told.error_code
+        return answer.error_code
 
     def ask_init(self, version: int = 4, *, again: bool = False) -> int:
         """Ask for what `init` does, and do not wait for the answer; returns the number of the request."""
@@ -41,11 +41,11 @@ class RawProducer:
             fields["producer_id"], fields["producer_epoch"] = (self.producer_id, self.epoch) if again else (-1, -1)
         return self.wire.send(22, version, **fields)
 
-    def add(self, *places: tuple[str, int], version: int = 3) -> list[ErrorCode]:
+    def add(self, *locations: tuple[str, int], version: int = 3) -> list[ErrorCode]:
         """AddPartitionsToTxn."""
         schema = import_module(f"kio.schema.add_partitions_to_txn.v{version}.request")
-        topics = tuple(schema.AddPartitionsToTxnTopic(name=name, partitions=(number,)) for name, number in places)
-        told = self.wire.ask(
+        topics = tuple(schema.AddPartitionsToTxnTopic(name=name, partitions=(number,)) for name, number in locations)
+        answer = self.wire.ask(
             ADD_PARTITIONS,
             version,
             v3_and_below_transactional_id=self.id,
@@ -54,9 +54,9 @@ class RawProducer:
             v3_and_below_topics=topics,
         )
         return [
-            one.partition_error_code
-            for topic in told.results_by_topic_v3_and_below
-            for one in topic.results_by_partition
+            result.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for result in topic.results_by_partition
         ]
 
     def send(self, value: bytes, number: int = 0, *, topic: str = "clicks", id: str | None = "") -> ErrorCode:
@@ -66,10 +66,10 @@ class RawProducer:
         data = batch([record(0, 0, b"k", value)], attributes=TRANSACTIONAL, producer=producer)
         fields = {**produce_fields(9, [(topic, number, data)]), "transactional_id": self.id if id == "" else id}
         body = self.wire.ask(PRODUCE, 9, **fields)
-        ((told,),) = [each.partition_responses for each in body.responses]
-        if told.error_code is ErrorCode.none:
+        ((answer,),) = [response.partition_responses for response in body.responses]
+        if answer.error_code is ErrorCode.none:
             self.sequences[topic, number] = sequence + 1
-        return told.error_code
+        return answer.error_code
 
     def end(self, *, committed: bool = True, version: int = 3) -> ErrorCode:
         """EndTxn."""
@@ -93,7 +93,7 @@ class RawProducer:
 
     def add_offsets(self, group: str = "billing") -> ErrorCode:
         """AddOffsetsToTxn."""
-        told = self.wire.ask(
+        answer = self.wire.ask(
             ADD_OFFSETS,
             3,
             transactional_id=self.id,
@@ -101,7 +101,7 @@ class RawProducer:
             producer_epoch=self.epoch,
             group_id=group,
         )
-        return told.error_code
+        return answer.error_code
 
     def commit_offset(
         self, offset: int, number: int = 0, *, group: str = "billing", generation: int = -1
@@ -111,7 +111,7 @@ class RawProducer:
         partition = schema.TxnOffsetCommitRequestPartition(
             partition_index=number, committed_offset=offset, committed_leader_epoch=-1, committed_metadata="m"
         )
-        told = self.wire.ask(
+        answer = self.wire.ask(
             TXN_OFFSET_COMMIT,
             3,
             transactional_id=self.id,
@@ -123,7 +123,7 @@ class RawProducer:
             group_instance_id=None,
             topics=(schema.TxnOffsetCommitRequestTopic(name="clicks", partitions=(partition,)),),
         )
-        ((code,),) = [[one.error_code for one in topic.partitions] for topic in told.topics]
+        ((code,),) = [[one.error_code for one in topic.partitions] for topic in answer.topics]
         return code
 
 
@@ -131,6 +131,6 @@ def position(wire: Wire, number: int = 0, *, group: str = "billing", stable: boo
     """What a group is told of its position in `clicks`; -1 if it has none."""
     schema = import_module("kio.schema.offset_fetch.v7.request")
     topics = (schema.OffsetFetchRequestTopic(name="clicks", partition_indexes=(number,)),)
-    told = wire.ask(OFFSET_FETCH, 7, group_id=group, topics=topics, require_stable=stable)
-    ((one,),) = [topic.partitions for topic in told.topics]
-    return one.committed_offset if one.error_code is ErrorCode.none else one.error_code
+    answer = wire.ask(OFFSET_FETCH, 7, group_id=group, topics=topics, require_stable=stable)
+    ((partition,),) = [topic.partitions for topic in answer.topics]
+    return partition.committed_offset if partition.error_code is ErrorCode.none else partition.error_code

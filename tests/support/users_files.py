@@ -22,8 +22,10 @@ def users_file(folder: Path, *names: str, password: str = PASSWORD) -> str:
     path = str(folder / "users.json")
     salt = itertools.count(1)
     for name in names:
-        secrets = {each: secret_of(each, password, b"salt %d" % next(salt), MIN_ITERATIONS) for each in HASHES}
-        write_users(path, lambda found, name=name, secrets=secrets: found.with_user(name, secrets))  # type: ignore[misc]
+        secrets = {
+            mechanism: secret_of(mechanism, password, b"salt %d" % next(salt), MIN_ITERATIONS) for mechanism in HASHES
+        }
+        write_users(path, lambda users, name=name, secrets=secrets: users.with_user(name, secrets))  # type: ignore[misc]
     return path
 
 
@@ -43,8 +45,8 @@ class SaslWire(Wire):
         self.choose(mechanism)
         if mechanism == "PLAIN":
             return self.prove(f"\0{name}\0{password}".encode())
-        told = self.prove(client_first(name))
-        return self.prove(client_last(mechanism, name, password, told.auth_bytes.decode()))
+        answer = self.prove(client_first(name))
+        return self.prove(client_last(mechanism, name, password, answer.auth_bytes.decode()))
 
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"

@@ -34,7 +34,7 @@ def verified(topic: Topic) -> VerifyReport:
     return verify(topic.handle, topic.snapshot)
 
 
-def found(topic: Topic) -> list[tuple[str, int | None, int | None]]:
+def anomalies_of(topic: Topic) -> list[tuple[str, int | None, int | None]]:
     """What is wrong: the word, the position, the offset."""
     return [(anomaly.word, anomaly.position, anomaly.offset) for anomaly in verified(topic).anomalies]
 
@@ -70,11 +70,11 @@ def raw_topic(folder: Path, log: bytes, next_offset: int, **changes: Any) -> Top
     topic = distlog.create(str(folder / uuid.uuid4().hex), config=CONFIG)
     files = with_indexes(log, 0, CONFIG["index.interval.bytes"])
     sound = b"".join(batch([record()], base_offset=offset) for offset in range(next_offset))
-    facts = {
+    fields = {
         "log_bytes": len(log),
         "stem": f"v{0:020d}-{uuid.uuid4().hex}",
         "crc32c": describe({".log": b""}, 0, 1).crc32c,
     }
-    info = dataclasses.replace(describe({**files, ".log": sound}, 0, next_offset), **{**facts, **changes})
+    info = dataclasses.replace(describe({**files, ".log": sound}, 0, next_offset), **{**fields, **changes})
     put(topic, info, files)
     return commit_segments(topic, [info])

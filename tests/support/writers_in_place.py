@@ -52,9 +52,9 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
     return Syncs(monkeypatch)
 
 
-def append_both(topic: Topic, told: list[Delivery], numbers: range) -> None:
+def append_both(topic: Topic, deliveries: list[Delivery], numbers: range) -> None:
     """Write each number to both partitions, in one buffer."""
-    with topic.writer(linger_ms=NEVER_MS, on_delivery=told.append) as writer:
+    with topic.writer(linger_ms=NEVER_MS, on_delivery=deliveries.append) as writer:
         for number in numbers:
             for partition in (0, 1):
                 writer.append(b"%d" % number, partition=partition)

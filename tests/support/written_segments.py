@@ -45,8 +45,8 @@ def writer(storage: Storage, codec: str = "none", **settings: object) -> Segment
     )
 
 
-def append(made: SegmentWriter, batch: pa.RecordBatch) -> None:
-    made.append(RecordInput.from_arrow(batch), np.arange(batch.num_rows))
+def append(segment_writer: SegmentWriter, batch: pa.RecordBatch) -> None:
+    segment_writer.append(RecordInput.from_arrow(batch), np.arange(batch.num_rows))
 
 
 def memory() -> Storage:
@@ -56,18 +56,18 @@ def memory() -> Storage:
 def write(*batches: pa.RecordBatch, storage: Storage | None = None, **settings: Any) -> Written:
     """What a writer makes of `batches`, in memory where no storage is given."""
     storage = storage or memory()
-    made = writer(storage, **settings)
+    segment_writer = writer(storage, **settings)
     for batch in batches:
-        append(made, batch)
-    segments = made.close()
+        append(segment_writer, batch)
+    segments = segment_writer.close()
     return Written(segments, [files(storage, segment) for segment in segments])
 
 
 def files(storage: Storage, segment: SegmentInfo) -> dict[str, bytes]:
-    found = {
+    files_by_suffix = {
         f".{info.name.rpartition('.')[2]}": info.name for info in storage.list("t-3") if segment.stem in info.name
     }
-    return {suffix: storage.read(name) for suffix, name in found.items()}
+    return {suffix: storage.read(name) for suffix, name in files_by_suffix.items()}
 
 
 class Batch(NamedTuple):
@@ -81,11 +81,11 @@ class Batch(NamedTuple):
 
 
 def walk(log: bytes) -> list[Batch]:
-    found, position = [], 0
+    batches, position = [], 0
     while position < len(log):
         base_offset, length = struct.unpack_from(">qi", log, position)
         (delta,) = struct.unpack_from(">i", log, position + 23)
         (max_timestamp,) = struct.unpack_from(">q", log, position + 35)
-        found.append(Batch(position, 12 + length, base_offset, base_offset + delta, max_timestamp))
+        batches.append(Batch(position, 12 + length, base_offset, base_offset + delta, max_timestamp))
         position += 12 + length
-    return found
+    return batches

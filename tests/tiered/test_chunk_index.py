@@ -86,7 +86,7 @@ def test_what_is_no_chunk_index_is_refused(value: Any) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_in_place_of_the_sizes_are_refused_or_give_sizes(data: bytes) -> None:
+def test_any_bytes_instead_of_the_sizes_are_refused_or_give_sizes(data: bytes) -> None:
     try:
         index = ChunkIndex.parse(variable([5, 6, 7], data=data), compressed=True)
     except ValueError:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from addresses import Address
-from logs import whole
+from logs import full_slice
 from tiered_buckets import Upload, made_log, put
 
 import distlog
@@ -30,15 +30,15 @@ class Bucket(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Upload:
-    log, files = made_log(tmp_path_factory.mktemp("made"), RECORDS)
+def upload(tmp_path_factory: pytest.TempPathFactory) -> Upload:
+    log, files = made_log(tmp_path_factory.mktemp("upload"), RECORDS)
     return Upload(log, 0, RECORDS, index=files[".index"], time_index=files[".timeindex"], chunk_bytes=64 << 10)
 
 
 @pytest.fixture
-def bucket(s3_url: Address, made: Upload) -> Bucket:
-    put(Storage(*s3_url), made)
-    return Bucket(s3_url, made)
+def bucket(s3_url: Address, upload: Upload) -> Bucket:
+    put(Storage(*s3_url), upload)
+    return Bucket(s3_url, upload)
 
 
 @pytest.fixture
@@ -47,18 +47,18 @@ def decompressed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     real = tiered_storage._decompressed
 
-    def counted(data: Any, size: int, place: Any) -> memoryview:
+    def counted(data: Any, size: int, output: Any) -> memoryview:
         sizes.append(size)
-        return real(data, size, place)
+        return real(data, size, output)
 
     monkeypatch.setattr(tiered_storage, "_decompressed", counted)
     return sizes
 
 
-def since(topic: distlog.Topic, before: StorageCounters) -> tuple[int, int]:
+def since(topic: distlog.Topic, old_counters: StorageCounters) -> tuple[int, int]:
     """GETs and bytes read since `before`."""
     counters = topic.storage.counters
-    return counters.gets - before.gets, counters.bytes_read - before.bytes_read
+    return counters.gets - old_counters.gets, counters.bytes_read - old_counters.bytes_read
 
 
 def now(topic: distlog.Topic) -> StorageCounters:
@@ -75,10 +75,10 @@ def test_to_open_it_costs_three_listings_and_two_gets(bucket: Bucket) -> None:
 
 def test_one_record_costs_the_index_once_and_the_chunks_around_it(bucket: Bucket, decompressed: list[int]) -> None:
     topic = bucket.open()
-    before = now(topic)
+    old_time = now(topic)
     (record,) = topic.records(0, start=12_345, limit=1)
     assert record.offset == 12_345
-    gets, size = since(topic, before)
+    gets, size = since(topic, old_time)
     assert gets <= 3
     assert size < len(b"".join(bucket.upload.chunks())) // 2
     assert len(decompressed) <= 10
@@ -91,57 +91,59 @@ def test_a_scan_fetches_and_decompresses_each_chunk_once(
     monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 150_000)
     topic = bucket.open()
     (segment,) = topic.live_snapshot.partitions[0].segments
-    before = now(topic)
-    chunks = topic.reader.chunks(whole(segment), 100_000)
+    old_time = now(topic)
+    chunks = topic.reader.chunks(full_slice(segment), 100_000)
     assert sum(int(chunk.batches["record_count"].sum()) for chunk in chunks) == RECORDS
     assert sum(decompressed) == len(bucket.upload.log)
-    gets, size = since(topic, before)
+    gets, size = since(topic, old_time)
     assert size == sum(map(len, bucket.upload.chunks()))
     assert gets <= len(bucket.upload.log) // 100_000 + 1
 
 
 def test_so_does_a_read_that_ends_before_the_one_ahead_of_it_begins(
-    tmp_path: Path, made: Upload, decompressed: list[int]
+    tmp_path: Path, upload: Upload, decompressed: list[int]
 ) -> None:
-    put(Storage(str(tmp_path / "bucket")), made)
+    put(Storage(str(tmp_path / "bucket")), upload)
     topic = distlog.open_tiered(str(tmp_path / "bucket"), "clicks")
     (segment,) = topic.live_snapshot.partitions[0].segments
     for start, end in ((100_000, 200_000), (0, 100_000)):
-        assert topic.storage.read(topic.reader.name(segment), start, end) == made.log[start:end]
+        assert topic.storage.read(topic.reader.name(segment), start, end) == upload.log[start:end]
     assert len(decompressed) == 4
 
 
-def test_without_compression_a_read_fetches_the_bytes_it_needs(s3_url: Address, made: Upload) -> None:
-    plain = Upload(made.log, 0, RECORDS, index=made.index, time_index=made.time_index, compressed=False)
+def test_without_compression_a_read_fetches_the_bytes_it_needs(s3_url: Address, upload: Upload) -> None:
+    plain = Upload(upload.log, 0, RECORDS, index=upload.index, time_index=upload.time_index, compressed=False)
     put(Storage(*s3_url), plain)
     topic = Bucket(s3_url, plain).open()
-    before = now(topic)
+    old_time = now(topic)
     fetched = topic.read(0, 12_345, max_bytes=20_000)
     assert fetched.next_offset > 12_345
-    gets, size = since(topic, before)
+    gets, size = since(topic, old_time)
     assert gets <= 2
     assert size < 150_000
     assert topic.scan(columns=["offset"]).to_table()["offset"].to_pylist() == list(range(RECORDS))
 
 
-def test_a_copy_in_another_process_reads_only_the_manifests_that_it_needs(bucket: Bucket, made: Upload) -> None:
+def test_a_copy_in_another_process_reads_only_the_manifests_that_it_needs(bucket: Bucket, upload: Upload) -> None:
     topic = bucket.open()
     storage = pickle.loads(pickle.dumps(topic.storage))
     (segment,) = topic.live_snapshot.partitions[0].segments
     data = storage.read(topic.reader.name(segment), 0, 100)
-    assert data == made.log[:100]
+    assert data == upload.log[:100]
     assert (storage.counters.gets, storage.counters.lists) == (2, 0)
 
 
-def test_the_chunks_that_are_kept_are_bounded(tmp_path: Path, made: Upload, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chunks_that_are_kept_are_bounded(
+    tmp_path: Path, upload: Upload, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tiered_storage, "CACHE_BYTES", 200_000)
-    put(Storage(str(tmp_path / "bucket")), made)
+    put(Storage(str(tmp_path / "bucket")), upload)
     topic = distlog.open_tiered(str(tmp_path / "bucket"), "clicks")
     sizes = list[int]()
     for _ in range(2):
-        before = now(topic)
+        old_time = now(topic)
         for start in range(0, RECORDS, 1000):
             assert next(topic.records(0, start=start, limit=1)).offset == start
-        sizes.append(since(topic, before)[1])
+        sizes.append(since(topic, old_time)[1])
     # the second time none of them is there any more, but for the last ones
     assert sizes[1] > 0.8 * sizes[0]

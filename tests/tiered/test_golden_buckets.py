@@ -21,53 +21,55 @@ def golden_partition(request: pytest.FixtureRequest) -> RemotePartitionData:
     return GOLDEN[request.param]
 
 
-def opened(found: RemotePartitionData) -> distlog.Topic:
-    return distlog.open_tiered(found.url, topic=found.topic)
+def open_bucket(remote_partition_data: RemotePartitionData) -> distlog.Topic:
+    return distlog.open_tiered(remote_partition_data.url, topic=remote_partition_data.topic)
 
 
 def test_every_record_is_read_as_a_consumer_read_it(golden_partition: RemotePartitionData) -> None:
-    topic, number = opened(golden_partition), golden_partition.number
-    assert topic.end_offsets()[number] == golden_partition.facts["bucket_end_offset"]
-    first = golden_partition.facts["log_start_offset"]
+    topic, number = open_bucket(golden_partition), golden_partition.number
+    assert topic.end_offsets()[number] == golden_partition.fields["bucket_end_offset"]
+    first = golden_partition.fields["log_start_offset"]
     assert topic.start_offsets()[number] <= first
     assert rows(iter(topic.scan([number], start=first))) == golden_partition.records()
     assert topic.scan([number], start=first).count() == len(golden_partition.records())
 
 
 def test_read_committed_ends_where_the_bucket_no_longer_settles_transactions() -> None:
-    found = [each for each in GOLDEN.values() if "committed" in each.facts]
-    assert {each.name for each in found} == {"tiered-txn-0", "tiered-late-txn-0"}
-    for each in found:
-        assert rows(iter(opened(each).scan(isolation="read_committed"))) == each.records(committed=True)
-    late = opened(GOLDEN["plain.tiered-late-txn-0"]).scan(isolation="read_committed")
-    assert late.count() < opened(GOLDEN["plain.tiered-late-txn-0"]).scan().count()
+    golden = [partition for partition in GOLDEN.values() if "committed" in partition.fields]
+    assert {partition.name for partition in golden} == {"tiered-txn-0", "tiered-late-txn-0"}
+    for partition in golden:
+        assert rows(iter(open_bucket(partition).scan(isolation="read_committed"))) == partition.records(
+            committed=True
+        )
+    late = open_bucket(GOLDEN["plain.tiered-late-txn-0"]).scan(isolation="read_committed")
+    assert late.count() < open_bucket(GOLDEN["plain.tiered-late-txn-0"]).scan().count()
 
 
 def test_the_newest_of_two_uploads_of_a_segment_is_read_and_the_other_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found = GOLDEN["retried.tiered-retried-0"]
-    topic = opened(found)
-    twice = found.facts["uploaded_twice"]
+    partition = GOLDEN["retried.tiered-retried-0"]
+    topic = open_bucket(partition)
+    twice = partition.fields["uploaded_twice"]
     assert twice
     assert caplog.text.count("skipped a duplicate upload of a segment") == len(twice)
     stems = topic.segments()["stem"].to_pylist()
-    assert stems == found.facts["copy_finished"]
+    assert stems == partition.fields["copy_finished"]
 
 
 def test_each_offset_and_time_is_found_without_a_scan_of_the_rest(golden_partition: RemotePartitionData) -> None:
-    topic, records = opened(golden_partition), golden_partition.records()
+    topic, records = open_bucket(golden_partition), golden_partition.records()
     number = golden_partition.number
-    records = records if golden_partition.facts["log_start_offset"] == 0 else rows(iter(topic.scan([number])))
+    records = records if golden_partition.fields["log_start_offset"] == 0 else rows(iter(topic.scan([number])))
     for record in records[:: max(1, len(records) // 7)]:
-        (found,) = topic.records(number, start=record["offset"], limit=1)
-        assert (found.offset, found.value) == (record["offset"], record["value"])
+        (record_found,) = topic.records(number, start=record["offset"], limit=1)
+        assert (record_found.offset, record_found.value) == (record["offset"], record["value"])
         fetched = topic.read(number, record["offset"], max_bytes=1)
         assert len(fetched) > 0
         assert fetched.next_offset > record["offset"]
-        at = topic.offsets_for_times({number: record["timestamp"]})[number]
-        expected = next(each for each in records if each["timestamp"] >= record["timestamp"])
-        assert at == (expected["offset"], expected["timestamp"])
+        offsets = topic.offsets_for_times({number: record["timestamp"]})[number]
+        expected = next(row for row in records if row["timestamp"] >= record["timestamp"])
+        assert offsets == (expected["offset"], expected["timestamp"])
     newest = max(record["timestamp"] for record in records)
     first = next(record["offset"] for record in records if record["timestamp"] == newest)
     assert topic.offsets_for_times({number: distlog.MAX_TIMESTAMP})[number] == (first, newest)
@@ -79,7 +81,7 @@ def test_encrypted_segments_are_refused_when_the_topic_is_opened() -> None:
 
 
 def test_it_is_read_only() -> None:
-    topic = opened(GOLDEN["compressed.tiered-one-0"])
+    topic = open_bucket(GOLDEN["compressed.tiered-one-0"])
     for change in (
         lambda: topic.append([{"value": b"v"}]),
         topic.writer,
@@ -103,7 +105,7 @@ def test_it_is_read_only() -> None:
 
 
 def test_it_shows_and_pickles_itself() -> None:
-    topic = opened(GOLDEN["compressed.tiered-none-1"])
+    topic = open_bucket(GOLDEN["compressed.tiered-none-1"])
     again = pickle.loads(pickle.dumps(topic))
     assert again.scan().to_table() == topic.scan().to_table()
     assert repr(topic) == f"TieredTopic({topic.url!r}, version=0, partitions=2)"
@@ -111,29 +113,29 @@ def test_it_shows_and_pickles_itself() -> None:
 
 
 def test_a_refresh_sees_what_was_uploaded_since(tmp_path: Path) -> None:
-    found = GOLDEN["compressed.tiered-one-0"]
+    partition = GOLDEN["compressed.tiered-one-0"]
     (source,) = (DATA / "compressed" / "some").glob("prefix-tiered-one-*")
     folder = tmp_path / source.name / "0"
     folder.mkdir(parents=True)
-    names = [segment["name"] for segment in found.facts["segments"]]
+    names = [segment["name"] for segment in partition.fields["segments"]]
     for name in names[:-1]:
         for path in (source / "0").glob(f"{name}.*"):
             shutil.copy(path, folder)
     topic = distlog.open_tiered(str(tmp_path / "prefix-"), topic="tiered-one")
-    before = topic.end_offsets()
+    old_end_offsets = topic.end_offsets()
     for path in (source / "0").glob(f"{names[-1]}.*"):
         shutil.copy(path, folder)
-    assert topic.end_offsets() == before
-    assert topic.refresh().end_offsets() == {0: found.facts["bucket_end_offset"]}
-    assert rows(iter(topic.scan())) == found.records()
+    assert topic.end_offsets() == old_end_offsets
+    assert topic.refresh().end_offsets() == {0: partition.fields["bucket_end_offset"]}
+    assert rows(iter(topic.scan())) == partition.records()
 
 
 @pytest.mark.s3
 def test_a_bucket_on_s3_is_read_as_on_a_disk(s3_server: S3Server) -> None:
-    found, address = GOLDEN["compressed.tiered-txn-0"], s3_server.address()
+    partition, address = GOLDEN["compressed.tiered-txn-0"], s3_server.address()
     (source,) = (DATA / "compressed" / "some").glob("prefix-tiered-txn-*")
     files = {f"prefix-{source.name[7:]}/0/{path.name}": path.read_bytes() for path in (source / "0").iterdir()}
     Storage(*address).put_many(files)
     topic = distlog.open_tiered(f"{address.url}/prefix-", "tiered-txn", storage_options=address.options)
-    assert rows(iter(topic.scan())) == found.records()
-    assert rows(iter(topic.scan(isolation="read_committed"))) == found.records(committed=True)
+    assert rows(iter(topic.scan())) == partition.records()
+    assert rows(iter(topic.scan(isolation="read_committed"))) == partition.records(committed=True)

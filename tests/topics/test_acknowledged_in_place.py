@@ -34,24 +34,24 @@ def test_what_is_acknowledged_is_on_the_device_with_one_sync_for_a_partition(top
 
 
 def test_a_partition_that_cannot_be_synced_fails_by_itself(topic: Topic, syncs: Syncs) -> None:
-    told: list[Delivery] = []
-    append_both(topic, told, range(2))
+    deliveries: list[Delivery] = []
+    append_both(topic, deliveries, range(2))
     syncs.failing = 1
     with pytest.raises(StorageError, match=r"cannot sync.* records_in_doubt=3"):
-        append_both(topic, told, range(2, 5))
-    assert told[:3] == [Delivery(0, 0, 2, 2, None), Delivery(1, 0, 2, 2, None), Delivery(0, 2, 5, 3, None)]
-    (failed,) = told[3:]
+        append_both(topic, deliveries, range(2, 5))
+    assert deliveries[:3] == [Delivery(0, 0, 2, 2, None), Delivery(1, 0, 2, 2, None), Delivery(0, 2, 5, 3, None)]
+    (failed,) = deliveries[3:]
     assert (failed.partition, failed.record_count, isinstance(failed.error, StorageError)) == (1, 3, True)
     syncs.failing = -1
     assert contents(topic.refresh()) == {0: [b"0", b"1", b"2", b"3", b"4"], 1: [b"0", b"1"]}
-    append_both(topic, told, range(5, 6))
+    append_both(topic, deliveries, range(5, 6))
     assert contents(topic.refresh())[1] == [b"0", b"1", b"5"]
 
 
 def test_a_partition_that_cannot_be_appended_to_fails_by_itself(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recover, told = ActivePartition.recover, list[Delivery]()
+    recover, deliveries = ActivePartition.recover, list[Delivery]()
 
     def failing(active: ActivePartition) -> Any:
         if active.partition == 0:
@@ -60,8 +60,8 @@ def test_a_partition_that_cannot_be_appended_to_fails_by_itself(
 
     monkeypatch.setattr(ActivePartition, "recover", failing)
     with pytest.raises(StorageError, match=r"No space left .*records_not_committed=4"):
-        append_both(topic, told, range(4))
-    assert [(delivery.partition, delivery.first_offset, delivery.record_count) for delivery in told] == [
+        append_both(topic, deliveries, range(4))
+    assert [(delivery.partition, delivery.first_offset, delivery.record_count) for delivery in deliveries] == [
         (1, 0, 4),
         (0, None, 4),
     ]
@@ -70,9 +70,9 @@ def test_a_partition_that_cannot_be_appended_to_fails_by_itself(
 
 def test_records_behind_a_partition_that_failed_are_not_appended(topic: Topic, syncs: Syncs) -> None:
     append_both(topic, [], range(1))
-    told: list[Delivery] = []
+    deliveries: list[Delivery] = []
     syncs.failing = 1
-    writer = topic.writer(linger_ms=NEVER_MS, on_delivery=told.append)
+    writer = topic.writer(linger_ms=NEVER_MS, on_delivery=deliveries.append)
     writer.append(b"a", partition=0)
     writer.append(b"b", partition=1)
     with pytest.raises(StorageError, match="cannot sync"):
@@ -87,22 +87,22 @@ def test_records_behind_a_partition_that_failed_are_not_appended(topic: Topic, s
 @pytest.mark.parametrize("close", [True, False])
 def test_a_flush_policy_leaves_syncs_to_flush_and_close(close: bool, topic: Topic, syncs: Syncs) -> None:
     topic.alter_config({"flush.messages": "5"})
-    told: list[Delivery] = []
-    append_both(topic, told, range(3))
+    deliveries: list[Delivery] = []
+    append_both(topic, deliveries, range(3))
     synced = syncs.count
     assert synced == 2
-    told.clear()
-    with topic.writer(linger_ms=0, on_delivery=told.append) as writer:
+    deliveries.clear()
+    with topic.writer(linger_ms=0, on_delivery=deliveries.append) as writer:
         for number in range(4):
             writer.append(b"%d" % number, partition=0)
-        until(lambda: sum(delivery.record_count for delivery in told) == 4)
+        until(lambda: sum(delivery.record_count for delivery in deliveries) == 4)
         assert syncs.count == synced
         (writer.close if close else writer.flush)()
         assert syncs.count == synced + 1
         if not close:
             for number in range(5):
                 writer.append(b"%d" % number, partition=0)
-            until(lambda: sum(delivery.record_count for delivery in told) == 9)
+            until(lambda: sum(delivery.record_count for delivery in deliveries) == 9)
             assert syncs.count == synced + 2
 
 
@@ -123,11 +123,11 @@ def test_a_partition_that_cannot_be_flushed_keeps_no_other_from_it(topic: Topic,
 def test_a_flush_after_weeks_asks_for_no_segment_that_is_gone_by_then(tmp_path: Path) -> None:
     world = World(str(tmp_path / "clicks"))
     world.topic().alter_config({"flush.messages": "1000", "retention.ms": str(DAY_MS)})
-    told: list[Delivery] = []
-    writer = world.topic().writer(linger_ms=0, on_delivery=told.append)
+    deliveries: list[Delivery] = []
+    writer = world.topic().writer(linger_ms=0, on_delivery=deliveries.append)
     for day in range(1, 2 * COMMIT_RETENTION_MS // DAY_MS):
         writer.append(b"", partition=0, timestamp=world.clock())
-        until(lambda day=day: len(told) == day)  # type: ignore[misc]
+        until(lambda day=day: len(deliveries) == day)  # type: ignore[misc]
         PartitionLog(world.topic().handle, 0, world.topic().current).roll()
         world.clock.now += DAY_MS
         world.expire()
@@ -140,10 +140,10 @@ def test_a_flush_after_weeks_asks_for_no_segment_that_is_gone_by_then(tmp_path: 
 def test_a_flush_tells_once_of_records_whose_segment_another_process_ended_weeks_ago(tmp_path: Path) -> None:
     world = World(str(tmp_path / "clicks"))
     world.topic().alter_config({"flush.messages": "1000", "retention.ms": str(DAY_MS)})
-    told: list[Delivery] = []
-    writer = world.topic().writer(linger_ms=0, on_delivery=told.append)
+    deliveries: list[Delivery] = []
+    writer = world.topic().writer(linger_ms=0, on_delivery=deliveries.append)
     writer.append(b"", partition=0, timestamp=world.clock())
-    until(lambda: len(told) == 1)
+    until(lambda: len(deliveries) == 1)
     world.topic().alter_config({"retention.bytes": "1000"})
     for _ in range(2 * COMMIT_RETENTION_MS // DAY_MS):
         world.clock.now += DAY_MS

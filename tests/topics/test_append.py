@@ -90,7 +90,7 @@ def test_appends_to_other_partitions_do_not_move(local: Storage) -> None:
 # --- commits that are refused
 
 
-def test_files_begun_below_the_gc_floor_are_refused(storage: Storage) -> None:
+def test_files_older_than_the_vacuum_horizon_are_refused(storage: Storage) -> None:
     topic, vacuum = topic_on(storage, 1), topic_on(storage)
     segments = written(topic, *values([1]))
     vacuum.append(values([0]))
@@ -101,7 +101,7 @@ def test_files_begun_below_the_gc_floor_are_refused(storage: Storage) -> None:
     assert committed(topic, written(topic, *values([1]))).offsets == {0: (1, 2)}
 
 
-def test_files_begun_at_the_gc_floor_are_taken(local: Storage) -> None:
+def test_files_at_the_vacuum_horizon_are_accepted(local: Storage) -> None:
     topic, vacuum = topic_on(local, 1), topic_on(local)
     segments = written(topic, *values([1]))
     put_commit(vacuum.log, vacuum.snapshot, "gc", lambda snapshot: [GcFloor(0)])
@@ -217,5 +217,5 @@ def test_small_appends_without_a_key_begin_at_any_partition(local: Storage) -> N
 def test_records_without_a_key_fill_every_partition_in_the_long_run(local: Storage) -> None:
     topic = topic_on(local, 4)
     topic.append([{"value": b"x" * 1000}] * 2000)
-    counts = [len(found) for found in contents(topic).values()]
+    counts = [len(content) for content in contents(topic).values()]
     assert min(counts) > 300

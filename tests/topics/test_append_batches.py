@@ -112,7 +112,7 @@ def test_in_order_a_batch_below_the_newest_was_committed_before(local: Storage) 
     assert append("a word").version == 5
 
 
-def test_records_without_a_key_do_not_get_into_a_topic_that_is_compacted_meanwhile(storage: Storage) -> None:
+def test_keyless_records_do_not_get_into_a_concurrently_compacted_topic(storage: Storage) -> None:
     """1. A transaction takes them. 2. The topic gets `cleanup.policy=compact`. 3. The commit is refused."""
     topic, other = topic_on(storage, 1), topic_on(storage)
     transaction = topic.transaction()
@@ -193,7 +193,7 @@ def test_a_batch_of_another_application_does_not_fence_a_producer(local: Storage
 def test_a_batch_id_may_be_an_integer_of_numpy(local: Storage) -> None:
     topic = topic_on(local, 1)
     ids: list[Any] = [5, np.int64(5), *np.array([5, 6])]
-    versions = [topic.append(values([1]), app_id="load", batch_id=each).version for each in ids]
+    versions = [topic.append(values([1]), app_id="load", batch_id=batch_id).version for batch_id in ids]
     assert versions == [1, 1, 1, 2]
 
 
@@ -214,11 +214,11 @@ def full(memory_url: Address) -> Topic:
 
 
 def test_a_new_batch_id_above_the_bound_is_refused_before_anything_is_written(full: Topic) -> None:
-    before, version = full.end_offsets(), full.refresh().version
+    old_ends, version = full.end_offsets(), full.refresh().version
     puts = full.storage.counters.puts
     with pytest.raises(StorageFullError, match=r"batch\.ids\.bytes"):
         full.append(RECORD, app_id="job", batch_id="another")
-    assert (full.storage.counters.puts, full.refresh().version, full.end_offsets()) == (puts, version, before)
+    assert (full.storage.counters.puts, full.refresh().version, full.end_offsets()) == (puts, version, old_ends)
 
 
 def test_a_replay_is_recognised_above_the_bound(full: Topic) -> None:
@@ -241,8 +241,8 @@ def test_a_raised_bound_lets_new_ones_in(full: Topic) -> None:
 
 def test_the_bound_is_reached_while_an_append_waits_for_its_commit(memory_url: Address) -> None:
     writer = distlog.create(f"{memory_url.url}/clicks", 1, config={"batch.ids.bytes": 0})
-    begun = writer.transaction("job", "late")
-    begun.append(RECORD)
+    transaction = writer.transaction("job", "late")
+    transaction.append(RECORD)
 
     def many(_: Snapshot) -> list[SetTransaction]:
         return [SetTransaction("job", uuid.uuid4().hex, {}) for _ in range(TAIL_LIMIT + 1)]
@@ -250,5 +250,5 @@ def test_the_bound_is_reached_while_an_append_waits_for_its_commit(memory_url: A
     other = distlog.open(writer.url)
     put_commit(other.log, other.snapshot, "append", many)
     with pytest.raises(StorageFullError, match="nothing was appended"):
-        begun.commit()
+        transaction.commit()
     assert writer.refresh().end_offsets() == {0: 0}

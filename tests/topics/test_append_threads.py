@@ -66,7 +66,7 @@ def test_each_partition_has_its_rows_in_their_order_however_many_threads_write(
     topic = topic_on(storage)
     _, snapshot = commit_append(topic.handle, topic.snapshot, writer.close(), read_version=0)
     topic.advance(snapshot)
-    assert contents(topic) == {at: [b"%08d" % n for n in range(at, ROWS, 3)] for at in range(3)}
+    assert contents(topic) == {number: [b"%08d" % n for n in range(number, ROWS, 3)] for number in range(3)}
     assert files(storage) == named_files(topic)
 
 
@@ -75,22 +75,22 @@ def test_of_the_rows_that_fit_nowhere_the_first_is_told_and_nothing_is_left_behi
     workers: int, storage: Storage
 ) -> None:
     writer = appender(storage, workers)
-    before, threads = files(storage), set(threading.enumerate())
+    old_files, threads = files(storage), set(threading.enumerate())
     with pytest.raises(InvalidRecordError, match=r"max.message.bytes.*partition=1 row_of_partition=3333 "):
         writer.append(table(large=[10_000, 10_001, 19_998]))
     writer.abort()
-    left = set(threading.enumerate()) - threads
-    assert not [thread for thread in left if thread.name.startswith("distlog-ahead")]
-    assert files(storage) == before
+    remaining = set(threading.enumerate()) - threads
+    assert not [thread for thread in remaining if thread.name.startswith("distlog-ahead")]
+    assert files(storage) == old_files
 
 
 def test_a_queue_is_aborted_when_the_thread_that_writes_leaves_it() -> None:
     events: list[str] = []
-    begun, may_write = threading.Event(), threading.Event()
+    has_started, may_write = threading.Event(), threading.Event()
 
     class Writer:
         def append(self, source: Any, rows: Any) -> None:
-            begun.set()
+            has_started.set()
             may_write.wait(60)
             events.append("wrote")
 
@@ -102,7 +102,7 @@ def test_a_queue_is_aborted_when_the_thread_that_writes_leaves_it() -> None:
     first, second = queue.put(source, np.arange(1)), queue.put(source, np.arange(1))
     thread = threading.Thread(target=first)
     thread.start()
-    assert begun.wait(60)
+    assert has_started.wait(60)
     queue.abort()
     assert events == []
     may_write.set()

@@ -101,7 +101,7 @@ def test_headers_are_pairs_or_mappings_with_text_keys() -> None:
     ]
 
 
-def test_a_scans_own_columns_are_accepted_and_given_anew() -> None:
+def test_a_scans_own_columns_are_accepted_and_assigned_again() -> None:
     table = pa.table({"value": [b"v"], "offset": [7], "timestamp_type": [0], "topic": ["t"]})
     assert set(normalized(table)[0]) == {"timestamp", "key", "value"}
 
@@ -186,10 +186,10 @@ def test_errors_count_rows_from_the_first_row_of_the_append() -> None:
 def test_large_inputs_come_in_slices_of_some_mib() -> None:
     value = b"x" * (SLICE_BYTES // 8)
     for data in ([{"value": value}] * 33, pa.table({"value": [value] * 33})):
-        found = list(batches(data))
-        assert len(found) > 3
-        assert all(batch.nbytes < 2 * SLICE_BYTES for batch in found)
-        assert sum(batch.num_rows for batch in found) == 33
+        all_batches = list(batches(data))
+        assert len(all_batches) > 3
+        assert all(batch.nbytes < 2 * SLICE_BYTES for batch in all_batches)
+        assert sum(batch.num_rows for batch in all_batches) == 33
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_binary(), pa.string_view()], ids=str)
@@ -197,22 +197,22 @@ def test_the_values_of_a_dictionary_count_where_they_are_repeated(kind: pa.DataT
     texts = pa.array(["x" * 10_000, "y" * 10_000, None]).cast(kind)
     column = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 2] * 1500).slice(1), texts)
     slices = list(batches(pa.table({"value": column})))
-    sizes = [normalize(each, TopicConfig(), NOW).column("value").nbytes for each in slices]
+    sizes = [normalize(part, TopicConfig(), NOW).column("value").nbytes for part in slices]
     assert 3 <= len(slices) <= 5
     assert max(sizes) < 1.1 * SLICE_BYTES
-    assert sum(each.num_rows for each in slices) == len(column)
+    assert sum(part.num_rows for part in slices) == len(column)
 
 
 def test_dicts_are_taken_from_an_iterator_as_they_are_needed() -> None:
-    taken = 0
+    number = 0
 
     def rows() -> Iterator[dict[str, bytes]]:
-        nonlocal taken
-        for taken in range(1, 1001):  # noqa: B007 - counted for the test
+        nonlocal number
+        for number in range(1, 1001):  # noqa: B007 - counted for the test
             yield {"value": b"x" * (1 << 20)}
 
     next(batches(rows()))
-    assert taken < 20
+    assert number < 20
 
 
 def test_a_compacted_topic_refuses_a_null_key_and_names_the_row() -> None:
@@ -254,8 +254,8 @@ def test_a_header_with_other_fields_is_refused_since_a_cast_would_lose_them(fiel
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.null()), pa.large_list(pa.null()), pa.list_(pa.null(), 0)], ids=str)
 def test_headers_of_rows_that_have_none_need_no_fields(kind: pa.DataType) -> None:
-    found = normalized(pa.table({"value": ["v", "w"], "headers": pa.array([[], None], kind)}))
-    assert [row["headers"] or [] for row in found] == [[], []]
+    table = normalized(pa.table({"value": ["v", "w"], "headers": pa.array([[], None], kind)}))
+    assert [row["headers"] or [] for row in table] == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_headers_of_rows_that_have_none_need_no_fields(kind: pa.DataType) -> Non
 )
 def test_headers_are_lists_or_maps_with_their_fields_in_any_order_also_in_slices(kind: pa.DataType) -> None:
     rows: list[Any] = [[{"key": name, "value": value}] for name, value in (("a", b"1"), ("b", None), ("c", b""))]
-    pairs = [[(one["key"], one["value"]) for one in row] for row in rows]
+    pairs = [[(header["key"], header["value"]) for header in row] for row in rows]
     column = pa.array([*(pairs if pa.types.is_map(kind) else rows), None], kind).slice(1)
-    found = normalized(pa.table({"value": ["v"] * 3, "headers": column}))
-    assert [row["headers"] or [] for row in found] == [*rows[1:], []]
+    table = normalized(pa.table({"value": ["v"] * 3, "headers": column}))
+    assert [row["headers"] or [] for row in table] == [*rows[1:], []]

@@ -28,7 +28,7 @@ def rows(*values: bytes, partition: int = 0) -> list[dict[str, object]]:
     return [{"value": value, "partition": partition} for value in values]
 
 
-def test_a_bulk_append_goes_behind_what_was_appended_in_place_and_writers_go_on_behind_it(folder: Path) -> None:
+def test_a_bulk_append_follows_direct_appends_and_writers_continue_after_it(folder: Path) -> None:
     process, other = Process(folder), Process(folder)
     append(process[0], b"a")
     append(other[0], b"b")
@@ -36,7 +36,7 @@ def test_a_bulk_append_goes_behind_what_was_appended_in_place_and_writers_go_on_
     assert result.offsets == {0: (2, 4)}
     assert append(other[0], b"e") == (4, 5)
     assert append(process[0], b"f") == (5, 6)
-    assert process.seen()[0] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert process.values()[0] == [b"a", b"b", b"c", b"d", b"e", b"f"]
     assert process.anomalies() == ()
 
 
@@ -53,14 +53,14 @@ def test_an_append_to_many_partitions_and_the_seals_that_it_needs_are_one_commit
     assert [bool(state.active) for state in topic.snapshot.partitions] == [False, True, False]
 
 
-def test_a_transaction_goes_behind_what_was_appended_in_place_while_it_was_open(folder: Path) -> None:
+def test_a_transaction_follows_the_direct_appends_made_while_it_was_open(folder: Path) -> None:
     process = Process(folder)
     with process.topic().transaction() as transaction:
         transaction.append(rows(b"b"))
         append(process[0], b"a")
         transaction.append(rows(b"c", partition=1))
     assert transaction.result.offsets == {0: (1, 2), 1: (0, 1)}
-    assert process.seen() == {0: [b"a", b"b"], 1: [b"c"], 2: []}
+    assert process.values() == {0: [b"a", b"b"], 1: [b"c"], 2: []}
 
 
 def test_an_append_of_nothing_seals_nothing(folder: Path) -> None:
@@ -93,9 +93,13 @@ def test_without_an_active_segment_an_append_makes_no_more_requests_than_its_com
     appender = topic.appender()
     appender.append(rows(b"a"))
     segments, counters = appender.close(), topic.storage.counters
-    before = counters.gets, counters.puts, counters.lists
+    old_counters = counters.gets, counters.puts, counters.lists
     commit_append(topic.handle, topic.snapshot, segments, read_version=topic.version)
-    assert (counters.gets - before[0], counters.puts - before[1], counters.lists - before[2]) == (0, 1, 0)
+    assert (counters.gets - old_counters[0], counters.puts - old_counters[1], counters.lists - old_counters[2]) == (
+        0,
+        1,
+        0,
+    )
 
 
 def test_a_bulk_append_does_not_wait_for_ever_for_a_lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,10 +118,10 @@ def test_writers_of_a_dropped_topic_get_an_error_and_lose_nothing_that_was_appen
     append(other[0], b"b")
     reader = process.topic()
     process.topic().drop()
-    for each in (process, other):
+    for appender in (process, other):
         for partition in (0, 1):
             with pytest.raises(TopicNotFoundError, match="dropped"):
-                append(each[partition], b"c")
+                append(appender[partition], b"c")
     assert reader.scan(columns=["value"]).to_table()["value"].to_pylist() == [b"a", b"b"]
     kinds = [type(action).__name__ for action in process.handle.log.history(1)[0].actions]
     assert kinds == ["Seal", "Add", "Drop"]
@@ -131,13 +135,18 @@ def test_writers_of_a_topic_that_was_dropped_and_created_again_are_refused(folde
     created = open_topic.create(str(folder), 3)
     new = Process(folder)
     assert append(new[0], b"new") == (0, 1)
-    for each in (process, other):
-        changes = partial(append, each[0], b"c"), partial(append, each[1], b"c"), each[0].flush, each[0].roll
+    for appender in (process, other):
+        changes = (
+            partial(append, appender[0], b"c"),
+            partial(append, appender[1], b"c"),
+            appender[0].flush,
+            appender[0].roll,
+        )
         for change in changes:
             with pytest.raises(TopicNotFoundError, match="open it again"):
                 change()
     assert append(new[0], b"newer") == (1, 2)
-    assert new.seen() == {0: [b"new", b"newer"], 1: [], 2: []}
+    assert new.values() == {0: [b"new", b"newer"], 1: [], 2: []}
     assert new.head().topic_id == created.snapshot.topic_id
     assert new.anomalies() == ()
 
@@ -147,12 +156,12 @@ def test_the_next_append_of_every_process_uses_settings_that_were_changed(folder
     append(process[0], b"a")
     append(other[0], b"b")
     config = process.topic().alter_config({"max.message.bytes": 100, "message.timestamp.type": "LogAppendTime"})
-    for each in (other, process):
-        append(each[0], b"c")
-        assert each.snapshots.snapshot.config == config
+    for appender in (other, process):
+        append(appender[0], b"c")
+        assert appender.snapshots.snapshot.config == config
         with pytest.raises(InvalidRecordError, match=r"max\.message\.bytes"):
-            append(each[0], b"c" * 100)
-    assert process.seen()[0] == [b"a", b"b", b"c", b"c"]
+            append(appender[0], b"c" * 100)
+    assert process.values()[0] == [b"a", b"b", b"c", b"c"]
 
 
 def test_a_smaller_segment_size_rolls_the_next_append(folder: Path) -> None:
@@ -174,6 +183,6 @@ def test_another_index_interval_holds_from_the_next_append_on(folder: Path) -> N
     for _ in range(5):
         append(other[0], b"b")
     other[0].roll()
-    before, after = process.head().partitions[0].segments
-    assert (before.offset_index_bytes, after.offset_index_bytes) == (4 * 8, 0)
+    old_segment, after = process.head().partitions[0].segments
+    assert (old_segment.offset_index_bytes, after.offset_index_bytes) == (4 * 8, 0)
     assert process.anomalies() == ()

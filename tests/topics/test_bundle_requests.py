@@ -24,8 +24,8 @@ def requests(storage: Storage) -> tuple[int, int, int, int]:
     return counters.gets, counters.puts, counters.lists, counters.deletes
 
 
-def since(storage: Storage, before: tuple[int, int, int, int]) -> tuple[int, ...]:
-    return tuple(now - then for now, then in zip(requests(storage), before, strict=True))
+def since(storage: Storage, old_requests: tuple[int, int, int, int]) -> tuple[int, ...]:
+    return tuple(now - then for now, then in zip(requests(storage), old_requests, strict=True))
 
 
 def task(topic: Topic) -> Appender:
@@ -47,30 +47,30 @@ def task(topic: Topic) -> Appender:
 @pytest.mark.parametrize("partitions", [2, 20, 200])
 def test_tasks_put_a_bundle_each_and_their_driver_one_commit(s3_url: Address, partitions: int) -> None:
     topic = topic_on(Storage(*s3_url).child("t"), partitions)
-    before, written = requests(topic.storage), []
+    old_requests, written = requests(topic.storage), []
     for number in range(TASKS):
         appender = task(topic)
         appender.append(rows(partitions, 2, 2 * number))
         written += appender.close()
-    assert since(topic.storage, before) == (0, TASKS, 0, 0)
+    assert since(topic.storage, old_requests) == (0, TASKS, 0, 0)
     commit_append(topic.handle, topic.snapshot, written, read_version=topic.version)
-    assert since(topic.storage, before) == (0, TASKS + 1, 0, 0)
+    assert since(topic.storage, old_requests) == (0, TASKS + 1, 0, 0)
     assert len(bundles(topic.storage)) == TASKS
-    assert {len(found) for found in contents(topic.refresh()).values()} == {2 * TASKS}
+    assert {len(content) for content in contents(topic.refresh()).values()} == {2 * TASKS}
 
 
 @pytest.mark.s3
 def test_an_append_looks_for_a_newer_commit_puts_its_bundle_and_its_commit(s3_url: Address) -> None:
     topic = topic_on(Storage(*s3_url).child("t"), 50)
     for first in range(2):
-        before = requests(topic.storage)
+        old_requests = requests(topic.storage)
         topic.append(rows(50, 1, first))
-        assert since(topic.storage, before) == (1, 2, 0, 0)
+        assert since(topic.storage, old_requests) == (1, 2, 0, 0)
     with topic.transaction() as transaction:
         transaction.append(rows(50, 1, 2))
         transaction.append(rows(20, 1, 3))
-        before = requests(topic.storage)
-    assert since(topic.storage, before) == (0, 2, 0, 0)
+        old_requests = requests(topic.storage)
+    assert since(topic.storage, old_requests) == (0, 2, 0, 0)
 
 
 @pytest.mark.s3
@@ -79,8 +79,8 @@ def test_a_writer_on_an_object_store_bundles_each_buffer(s3_url: Address) -> Non
     with topic.writer(linger_ms=60_000) as writer:
         for row in rows(10, 3):
             writer.append(row["value"], partition=row["partition"])
-        before = requests(topic.storage)
+        old_requests = requests(topic.storage)
         writer.flush()
-        assert since(topic.storage, before)[1:] == (2, 0, 0)
+        assert since(topic.storage, old_requests)[1:] == (2, 0, 0)
     assert len(bundles(topic.storage)) == 1
-    assert {one.is_bundled for one in segments(topic.refresh())} == {True}
+    assert {segment.is_bundled for segment in segments(topic.refresh())} == {True}

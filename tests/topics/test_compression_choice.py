@@ -27,8 +27,8 @@ def topic_of(**config: object) -> Topic:
 
 def codecs(topic: Topic) -> list[str]:
     """The codec that each batch of partition 0 says it has."""
-    found = read_headers(bytes(topic.refresh().read(0, 0)))["attributes"] & CODEC_MASK
-    return [CODEC_NAMES[codec] for codec in found.tolist()]
+    header = read_headers(bytes(topic.refresh().read(0, 0)))["attributes"] & CODEC_MASK
+    return [CODEC_NAMES[codec] for codec in header.tolist()]
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -48,15 +48,15 @@ def test_a_topic_is_called_as_its_folder(root: Address) -> None:
 
 def test_a_list_of_topics_names_a_copy(root: Address) -> None:
     with pytest.warns(TopicIdWarning, match=COPY):
-        found = distlog.topics(*root)
-    assert [topic.name for topic in found] == ["backup", "clicks"]
+        topics = distlog.topics(*root)
+    assert [topic.name for topic in topics] == ["backup", "clicks"]
 
 
 def test_without_the_original_each_copy_is_named(root: Address) -> None:
     move_folder(root, "clicks", "views")
-    with pytest.warns(TopicIdWarning) as told:
+    with pytest.warns(TopicIdWarning) as warned:
         distlog.topics(*root)
-    assert [str(each.message).partition(",")[0] for each in told] == [
+    assert [str(warning.message).partition(",")[0] for warning in warned] == [
         "backup has the topic id of views",
         "views has the topic id of backup",
     ]
@@ -71,12 +71,12 @@ def test_a_moved_topic_is_no_copy(root: Address) -> None:
 
 
 def test_a_new_id_parts_the_two_and_keeps_all_else(root: Address) -> None:
-    before = topic_at(root, "backup")
-    new_id = before.assign_new_id()
+    old_topic = topic_at(root, "backup")
+    new_id = old_topic.assign_new_id()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         copy, original = distlog.topics(*root)
-    assert copy.snapshot.topic_id == new_id != original.snapshot.topic_id == before.snapshot.topic_id
+    assert copy.snapshot.topic_id == new_id != original.snapshot.topic_id == old_topic.snapshot.topic_id
     assert (copy.end_offsets(), sorted(read(root, "backup"))) == ({0: 2, 1: 1}, [b"v0", b"v1", b"v2"])
     assert copy.append(values([9]), partition=0, app_id="load", batch_id=1).replayed
     assert copy.append(values([3]), partition=1).offsets == {1: (1, 2)}
@@ -93,9 +93,9 @@ def test_who_has_the_topic_open_must_open_it_again(root: Address) -> None:
     writer.flush()
     topic = topic_at(root, "backup")
     topic.assign_new_id()
-    for opened in (topic, other):
+    for open_topic in (topic, other):
         with pytest.raises(TopicNotFoundError, match="has another id: if it exists, open it again"):
-            opened.append(values([4]), partition=0)
+            open_topic.append(values([4]), partition=0)
     with pytest.raises((CommitConflictError, TopicNotFoundError), match="has another id"):  # noqa: PT012 - either call
         writer.append(b"after", partition=0, timestamp=NOW)
         writer.close()

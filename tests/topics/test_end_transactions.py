@@ -23,10 +23,10 @@ LOG = plain(0, b"a") + in_transaction(1, b"b") + in_transaction(2, b"c", produce
 
 
 def values(topic: Topic) -> list[bytes]:
-    found: list[bytes] = (
+    all_values: list[bytes] = (
         topic.refresh().scan(isolation="read_committed", columns=["value"]).to_table()["value"].to_pylist()
     )
-    return found
+    return all_values
 
 
 Adopted = Callable[..., Topic]
@@ -80,11 +80,15 @@ def test_an_offset_where_none_begins_is_an_error_that_names_those_that_do(adopte
 def test_a_transaction_that_its_coordinator_will_end_is_not_aborted(adopted: Adopted) -> None:
     young = now_ms()
     topic = adopted(state("billing", TransactionStatus.ONGOING, CLICKS, time_ms=young))
-    listed = {each.transaction.start_offset: each for each in topic.open_transactions().transactions}
+    listed = {
+        transaction.transaction.start_offset: transaction for transaction in topic.open_transactions().transactions
+    }
     assert (listed[1].transactional_id, listed[1].state, listed[1].is_hanging) == ("billing", "Ongoing", False)
     with pytest.raises(CommitConflictError, match=r"which will end it.*billing"):
         topic.abort_transaction(0, 1)
-    assert [each.transaction.start_offset for each in topic.open_transactions().hanging.transactions] == [2]
+    assert [
+        transaction.transaction.start_offset for transaction in topic.open_transactions().hanging.transactions
+    ] == [2]
 
 
 def test_a_transaction_whose_coordinator_is_dead_or_has_gone_on_hangs(adopted: Adopted) -> None:
@@ -92,9 +96,12 @@ def test_a_transaction_whose_coordinator_is_dead_or_has_gone_on_hangs(adopted: A
         state("old", TransactionStatus.ONGOING, CLICKS), state("over", TransactionStatus.COMPLETE_ABORT, producer=8)
     )
     listed = topic.open_transactions().hanging.transactions
-    assert [(each.transactional_id, each.state) for each in listed] == [("old", "Ongoing"), ("over", "CompleteAbort")]
-    for each in listed:
-        topic.abort_transaction(0, each.transaction.start_offset)
+    assert [(transaction.transactional_id, transaction.state) for transaction in listed] == [
+        ("old", "Ongoing"),
+        ("over", "CompleteAbort"),
+    ]
+    for transaction in listed:
+        topic.abort_transaction(0, transaction.transaction.start_offset)
     assert values(topic) == [b"a", b"d"]
 
 
@@ -134,8 +141,8 @@ def test_the_command_lists_and_aborts(adopted: Adopted, tmp_path: Path) -> None:
     run = CliRunner()
     listed = run.invoke(app, ["transactions", topic.url, "--hanging", "--json"])
     assert [row["start_offset"] for row in json.loads(listed.stdout)["transactions"]] == [1, 2]
-    told = run.invoke(app, ["transactions", topic.url, "--abort", "0:1", "--abort", "0:2"])
-    assert (told.exit_code, told.stdout.split("\n")[:2]) == (0, ["aborted 7 at 0:1", "aborted 8 at 0:2"])
+    result = run.invoke(app, ["transactions", topic.url, "--abort", "0:1", "--abort", "0:2"])
+    assert (result.exit_code, result.stdout.split("\n")[:2]) == (0, ["aborted 7 at 0:1", "aborted 8 at 0:2"])
     producers = run.invoke(app, ["transactions", topic.url, "--producers", "--json"])
     rows = json.loads(producers.stdout)["producers"]
     assert [(row["producer_id"], row["transaction_first_offset"]) for row in rows] == [(7, -1), (8, -1)]

@@ -85,7 +85,7 @@ def test_a_number_of_partitions_is_a_number(tmp_path: Path) -> None:
             distlog.create(str(tmp_path / "b"), partitions=wrong)  # type: ignore[arg-type]
 
 
-def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "clicks").write_text("a file")
     for address in (tmp_path / "clicks", tmp_path / "clicks" / "inner"):
         for do in (distlog.open, distlog.create):
@@ -93,10 +93,10 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
                 do(str(address))
 
 
-@pytest.mark.parametrize("before", [100, [100], None])
-def test_offsets_to_delete_records_before_are_a_dict(topic: distlog.Topic, before: Any) -> None:
+@pytest.mark.parametrize("offsets", [100, [100], None])
+def test_offsets_to_delete_records_before_are_a_dict(topic: distlog.Topic, offsets: Any) -> None:
     with pytest.raises(distlog.InvalidConfigError, match=r"offsets are a dict by partition, as in \{0: 100\}"):
-        topic.delete_records(before)
+        topic.delete_records(offsets)
 
 
 def test_one_column_and_one_partition_need_no_list(topic: distlog.Topic) -> None:

@@ -49,20 +49,20 @@ def test_a_leader_appends_to_its_partitions_and_to_no_others(topic: distlog.Topi
 
 
 def test_who_led_a_partition_before_appends_nothing_more_and_keeps_its_others(topic: distlog.Topic) -> None:
-    before = Leader(topic, 0, 1)
-    before.append(b"first")
+    old_leader = Leader(topic, 0, 1)
+    old_leader.append(b"first")
     after = Leader(topic, 0)
     with pytest.raises(LeaderFencedError, match="newest=1"):
-        before.append(b"too late")
-    assert before.leadership.lost() == {0}
-    before.leadership.end([0])
-    before.begin_writing()
-    before.append(b"still mine", 1)
+        old_leader.append(b"too late")
+    assert old_leader.leadership.lost() == {0}
+    old_leader.leadership.end([0])
+    old_leader.begin_writing()
+    old_leader.append(b"still mine", 1)
     after.append(b"second")
     assert contents(topic.refresh()) == {0: [b"first", b"second"], 1: [b"still mine"]}
 
 
-def test_who_begins_to_lead_in_place_waits_for_the_appends_that_are_under_way(tmp_path: Path) -> None:
+def test_a_new_direct_leader_waits_for_appends_in_flight(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "events"))
     Leader(topic, 0).append(b"first")
     path = os.path.join(topic.storage.local_path(paths.partition_dir("events", 0)), paths.LOCK_FILE)

@@ -27,10 +27,10 @@ def test_the_topics_of_a_root_are_opened_and_other_folders_left_out(storage_url:
     root.put("no topic/a file", b"")
     root.put("also-none/_commits/a file", b"")
     topic_log(root.child("a/inner")).create(1, TopicConfig())
-    found = distlog.topics(storage_url.url, storage_options=storage_url.options)
-    assert [(topic.name, topic.partitions) for topic in found] == [("a", 2), ("b", 1)]
-    result = found[0].append([{"value": b"v"}])
-    assert found[0].refresh().scan().count() == result.record_count == 1
+    topics = distlog.topics(storage_url.url, storage_options=storage_url.options)
+    assert [(topic.name, topic.partitions) for topic in topics] == [("a", 2), ("b", 1)]
+    result = topics[0].append([{"value": b"v"}])
+    assert topics[0].refresh().scan().count() == result.record_count == 1
 
 
 def test_a_list_takes_two_requests_for_each_new_topic(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,9 +41,9 @@ def test_a_list_takes_two_requests_for_each_new_topic(memory_url: Address, monke
     def count(name: str) -> None:
         real = getattr(MemoryFileSystem, name)
 
-        def counted(*given: Any, **named: Any) -> Any:
+        def counted(*arguments: Any, **named: Any) -> Any:
             requests.update([name])
-            return real(*given, **named)
+            return real(*arguments, **named)
 
         monkeypatch.setattr(MemoryFileSystem, name, counted)
 
@@ -104,8 +104,8 @@ def test_the_topics_beside_a_damaged_one_are_opened(storage_url: Address) -> Non
         distlog.create(f"{storage_url.url}/{name}", storage_options=storage_url.options)
     Storage(*storage_url).put(f"b/{paths.commit_file(0)}", b"{}")
     errors: dict[str, distlog.DistlogError] = {}
-    found = distlog.topics(storage_url.url, storage_url.options, errors)
-    assert [topic.name for topic in found] == ["a", "c"]
+    topics = distlog.topics(storage_url.url, storage_url.options, errors)
+    assert [topic.name for topic in topics] == ["a", "c"]
     assert [(name, type(error), error.details["topic"]) for name, error in errors.items()] == [
         ("b", distlog.CorruptMetadataError, "b")
     ]
@@ -132,6 +132,6 @@ def test_a_topic_of_many_commits_is_listed_as_it_is_opened(
     topic = distlog.create(f"{memory_url.url}/a")
     for _ in range(6):
         topic.append([{"value": b"v"}])
-    (found,) = distlog.topics(memory_url.url)
-    assert found.snapshot == distlog.open(topic.url).snapshot
-    assert found.version == 6
+    (listed,) = distlog.topics(memory_url.url)
+    assert listed.snapshot == distlog.open(topic.url).snapshot
+    assert listed.version == 6

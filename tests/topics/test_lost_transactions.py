@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_producer import again
 from test_transactional_producer import local as local
-from transacting import seen
+from transacting import values_seen
 
 import distlog
 from distlog.core.errors import CommitConflictError
@@ -28,4 +28,4 @@ def test_a_transaction_that_vacuum_did_not_wait_for_can_be_aborted(tmp_path: Pat
     with producer.begin():
         producer.append(b"1")
     producer.close()
-    assert seen(again(topic)) == {0: [b"other", b"1"]}
+    assert values_seen(again(topic)) == {0: [b"other", b"1"]}

@@ -41,7 +41,7 @@ def test_records_stay_where_they_are_and_new_ones_go_everywhere(topic: Topic) ->
 
 
 @pytest.mark.filterwarnings("ignore::distlog.RetentionWarning")
-def test_a_writer_that_is_open_meanwhile_puts_keys_where_all_others_put_them(topic: Topic) -> None:
+def test_an_open_writer_routes_keys_by_the_added_partitions(topic: Topic) -> None:
     other = distlog.open(topic.url)
     with other.writer() as writer:
         writer.append(b"first", partition=0)
@@ -50,11 +50,11 @@ def test_a_writer_that_is_open_meanwhile_puts_keys_where_all_others_put_them(top
         for number in range(20):
             writer.append(b"third", key=b"%d" % number)
     topic.refresh().append([{"key": b"%d" % number, "value": "third"} for number in range(20)])
-    found = topic.refresh().scan(columns=["partition", "key", "value"]).to_table().to_pylist()
-    places = [(row["key"], row["partition"]) for row in found if row["value"] == b"third"]
-    assert len(places) == 40
-    assert len(set(places)) == 20
-    assert len({partition for _, partition in places}) > 1
+    values = topic.refresh().scan(columns=["partition", "key", "value"]).to_table().to_pylist()
+    pairs = [(row["key"], row["partition"]) for row in values if row["value"] == b"third"]
+    assert len(pairs) == 40
+    assert len(set(pairs)) == 20
+    assert len({partition for _, partition in pairs}) > 1
 
 
 def test_of_many_at_once_the_largest_number_holds(topic: Topic) -> None:
@@ -66,8 +66,8 @@ def test_of_many_at_once_the_largest_number_holds(topic: Topic) -> None:
         return count
 
     with ThreadPoolExecutor(4) as pool:
-        done = list(pool.map(grow, (2, 5, 3, 4)))
-    assert topic.refresh().partitions == max(done) == 5
+        topics = list(pool.map(grow, (2, 5, 3, 4)))
+    assert topic.refresh().partitions == max(topics) == 5
     assert contents(topic)[0] == [b"before"]
 
 
@@ -93,6 +93,6 @@ def test_every_maintenance_goes_on_with_the_new_partitions(tmp_path: Path) -> No
     topic.append([{"key": "k", "value": "there", "partition": 1}, {"key": "k", "value": "newest", "partition": 1}])
     for work in (topic.compact, topic.vacuum, partial(topic.rebuild_indexes, force=True)):
         work()
-    found = topic.refresh().scan(columns=["partition", "value"]).to_table().to_pylist()
-    assert [(row["partition"], row["value"]) for row in found] == [(0, b"new"), (1, b"newest")]
+    values = topic.refresh().scan(columns=["partition", "value"]).to_table().to_pylist()
+    assert [(row["partition"], row["value"]) for row in values] == [(0, b"new"), (1, b"newest")]
     assert topic.verify().ok

@@ -52,7 +52,7 @@ def test_records_without_a_key_stay_for_a_run_and_then_go_on_to_the_next_partiti
     partitioner = Partitioner(3, 2)
     value = b"x" * (STICKY_BYTES // 4)
     visited = [next(iter(split(partitioner, batch([None], value=value)))) for _ in range(24)]
-    runs = [visited[0], *[after for before, after in pairwise(visited) if after != before]]
+    runs = [visited[0], *[after for previous, after in pairwise(visited) if after != previous]]
     assert runs == [(2 + step) % 3 for step in range(len(runs))]
     assert len(runs) >= 5
 

@@ -49,14 +49,14 @@ def batches(topic: distlog.Topic, partition: int = 0, offset: int = 0) -> Any:
 
 def failing(monkeypatch: pytest.MonkeyPatch, name: str, suffix: str, *, spared: int, times: int, code: int) -> None:
     """Have calls of `os` for files of that name's end fail, after some that are spared."""
-    real, left = getattr(os, name), [spared, times]
+    real, failures_left = getattr(os, name), [spared, times]
 
     def call(file: int, *arguments: Any) -> Any:
         if os.readlink(f"/proc/self/fd/{file}").endswith(suffix):
-            if left[0] > 0:
-                left[0] -= 1
-            elif left[1] > 0:
-                left[1] -= 1
+            if failures_left[0] > 0:
+                failures_left[0] -= 1
+            elif failures_left[1] > 0:
+                failures_left[1] -= 1
                 raise OSError(code, os.strerror(code))
         return real(file, *arguments)
 
@@ -69,8 +69,8 @@ def test_what_a_producer_takes_is_there_in_order(topic: distlog.Topic) -> None:
             producer.append(b"%d" % number, partition=number % 2)
             if number % 5 == 0:
                 producer.flush()
-    found = contents(again(topic))
-    assert found == {first: [b"%d" % number for number in range(first, 20, 2)] for first in range(2)}
+    values = contents(again(topic))
+    assert values == {first: [b"%d" % number for number in range(first, 20, 2)] for first in range(2)}
 
 
 def test_the_numbers_of_its_records_go_on_in_each_partition(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ def test_the_numbers_of_its_records_go_on_in_each_partition(tmp_path: Path) -> N
                 producer.append(b"value", partition=number % 3 // 2)
             producer.flush()
     for partition, count in ((0, 60), (1, 30)):
-        found = batches(topic, partition)
-        ends = found["base_sequence"] + found["record_count"]
-        assert found["base_sequence"].tolist() == [0, *ends[:-1].tolist()]
+        headers = batches(topic, partition)
+        ends = headers["base_sequence"] + headers["record_count"]
+        assert headers["base_sequence"].tolist() == [0, *ends[:-1].tolist()]
         assert ends[-1] == count
-        assert len(set(found["producer_id"].tolist())) == 1
-        assert found["producer_id"][0] >= 0
-        assert set(found["producer_epoch"].tolist()) == {0}
+        assert len(set(headers["producer_id"].tolist())) == 1
+        assert headers["producer_id"][0] >= 0
+        assert set(headers["producer_epoch"].tolist()) == {0}
 
 
 @pytest.mark.parametrize("spared", range(5))
@@ -126,15 +126,15 @@ def test_after_acknowledged_records_are_lost_nothing_follows_them(
     local: distlog.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local.alter_config({"flush.messages": MAX_LONG})
-    told: list[distlog.Delivery] = []
-    producer = local.producer(on_delivery=told.append)
+    deliveries: list[distlog.Delivery] = []
+    producer = local.producer(on_delivery=deliveries.append)
     producer.append(b"0")
     producer.flush()
     failing(monkeypatch, "fsync", ".log", spared=0, times=1, code=errno.EIO)
     producer.append(b"1")
     with pytest.raises(LostRecordsError):
         producer.flush()
-    assert [delivery.first_offset for delivery in told] == [0, 1]
+    assert [delivery.first_offset for delivery in deliveries] == [0, 1]
     producer.append(b"2")
     with pytest.raises(OutOfOrderSequenceError):
         producer.flush()
@@ -175,10 +175,10 @@ def test_on_an_object_store_the_numbers_of_its_records_go_on_in_each_partition(o
                 producer.append(b"%d" % round_, partition=number % 3 // 2)
             producer.flush()
     for partition, count in ((0, 4), (1, 2)):
-        found = [batches(on_objects, partition, offset)["base_sequence"][0] for offset in (0, count, 2 * count)]
-        assert found == [0, count, 2 * count]
+        sequences = [batches(on_objects, partition, offset)["base_sequence"][0] for offset in (0, count, 2 * count)]
+        assert sequences == [0, count, 2 * count]
         (state,) = (state for _, state in on_objects.current.refresh().partitions[partition].producers.items())
-        assert [each.last_sequence for each in state.batches] == [count - 1, 2 * count - 1, 3 * count - 1]
+        assert [batch.last_sequence for batch in state.batches] == [count - 1, 2 * count - 1, 3 * count - 1]
         assert state.epoch == 0
 
 
@@ -187,7 +187,7 @@ def test_a_newer_producer_with_the_same_id_ends_those_before_it(topic: distlog.T
     first.append(b"0", partition=0)
     first.flush()
     # another id, and none, are nobody's business
-    others = [topic.producer("refunds"), topic.producer()]
+    older = [topic.producer("refunds"), topic.producer()]
     second = again(topic).producer("payments")
 
     def send() -> None:
@@ -197,7 +197,7 @@ def test_a_newer_producer_with_the_same_id_ends_those_before_it(topic: distlog.T
     # the append raises it if the writer's thread was as quick
     with pytest.raises(ProducerFencedError, match="payments"):
         send()
-    for number, producer in enumerate([second, *others, second], 2):
+    for number, producer in enumerate([second, *older, second], 2):
         producer.append(b"%d" % number, partition=0)
         producer.flush()
     assert contents(again(topic))[0] == [b"0", b"2", b"3", b"4", b"5"]
@@ -209,7 +209,7 @@ def test_a_newer_producer_begins_when_what_is_under_way_of_those_before_it_is_th
     first = again(local).producer("payments")
     first.append(b"0")
     first.flush()
-    real, writing, go_on, seen = os.pwrite, threading.Event(), threading.Event(), list[Any]()
+    real, writing, go_on, observed = os.pwrite, threading.Event(), threading.Event(), list[Any]()
 
     def pwrite(file: int, *arguments: Any) -> int:
         if os.readlink(f"/proc/self/fd/{file}").endswith(".log"):
@@ -219,7 +219,7 @@ def test_a_newer_producer_begins_when_what_is_under_way_of_those_before_it_is_th
 
     def begin() -> None:
         second = local.producer("payments")
-        seen.append(contents(again(local))[0])
+        observed.append(contents(again(local))[0])
         second.close()
 
     monkeypatch.setattr(os, "pwrite", pwrite)
@@ -236,7 +236,7 @@ def test_a_newer_producer_begins_when_what_is_under_way_of_those_before_it_is_th
     go_on.set()
     beginning.join()
     flushing.join()
-    assert seen == [[b"0", b"1"]]
+    assert observed == [[b"0", b"1"]]
     first.append(b"2")
     with pytest.raises(ProducerFencedError):
         first.flush()
@@ -246,10 +246,10 @@ def test_a_producer_that_comes_again_has_the_same_id_and_the_next_epoch(local: d
     for _ in range(3):
         with again(local).producer("payments") as producer:
             producer.append(b"value")
-    found = batches(local)
-    assert len(set(found["producer_id"].tolist())) == 1
-    assert found["producer_epoch"].tolist() == [0, 1, 2]
-    assert found["base_sequence"].tolist() == [0, 0, 0]
+    headers = batches(local)
+    assert len(set(headers["producer_id"].tolist())) == 1
+    assert headers["producer_epoch"].tolist() == [0, 1, 2]
+    assert headers["base_sequence"].tolist() == [0, 0, 0]
 
 
 def test_when_the_epochs_are_used_up_another_id_comes(local: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +257,9 @@ def test_when_the_epochs_are_used_up_another_id_comes(local: distlog.Topic, monk
     for _ in range(4):
         with again(local).producer("payments") as producer:
             producer.append(b"value")
-    found = batches(local)
-    assert found["producer_epoch"].tolist() == [0, 1, 0, 1]
-    assert len(set(found["producer_id"].tolist())) == 2
+    headers = batches(local)
+    assert headers["producer_epoch"].tolist() == [0, 1, 0, 1]
+    assert len(set(headers["producer_id"].tolist())) == 2
 
 
 def test_a_topic_that_is_made_again_has_producers_of_its_own(tmp_path: Path) -> None:
@@ -298,10 +298,10 @@ def test_a_forked_child_is_another_producer_or_none(local: distlog.Topic, transa
         assert in_child(lambda: (producer.append(b"child"), producer.flush())) == 3
     producer.append(b"parent")
     producer.close()
-    found = batches(local)
+    headers = batches(local)
     expected = [0, 0, 1] if transactional_id is None else [0, 1]
-    assert found["base_sequence"].tolist() == expected
-    assert len(np.unique(found["producer_id"])) == (2 if transactional_id is None else 1)
+    assert headers["base_sequence"].tolist() == expected
+    assert len(np.unique(headers["producer_id"])) == (2 if transactional_id is None else 1)
 
 
 @pytest.mark.parametrize("wrong", ["", "x" * 250, 5])

@@ -83,10 +83,10 @@ def test_records_go_by_key_or_by_sticky_runs(
 @given(KEYS, st.integers(0, 40), st.integers(1, 5), st.integers(1, 60))
 def test_the_state_carries_over_from_batch_to_batch(keys: list[bytes | None], cut: int, count: int, run: int) -> None:
     column, values = pa.array(keys, pa.binary()), pa.array([b"value"] * len(keys), pa.binary())
-    whole, end = assign_partitions(column, values, count, FIRST, run)
+    all_partitions, end = assign_partitions(column, values, count, FIRST, run)
     first, state = assign_partitions(column[:cut], values[:cut], count, FIRST, run)
     second, state = assign_partitions(column[cut:], values[cut:], count, state, run)
-    assert [*first, *second] == whole.tolist()
+    assert [*first, *second] == all_partitions.tolist()
     assert state == end
 
 

@@ -20,7 +20,7 @@ from distlog.core.format.record_encoder import encode
 from distlog.core.write.rows import SCHEMA, Row, batch_of, batch_of_fields, columns_of, row_of
 
 NOW = 1_700_000_000_000
-TAKEN = NOW + 5
+TAKEN_MS = NOW + 5
 BYTES = st.none() | st.binary(max_size=300)
 ROWS = st.builds(
     Row,
@@ -34,13 +34,13 @@ ROWS = st.builds(
 
 def fields(rows: list[Row]) -> list[Any]:
     """The fields of the rows, taken at TAKEN, one row behind the other."""
-    return [field for row in rows for field in (*row, TAKEN)]
+    return [field for row in rows for field in (*row, TAKEN_MS)]
 
 
 @given(st.lists(ROWS, min_size=1, max_size=20))
 def test_rows_become_columns_and_nothing_is_lost(rows: list[Row]) -> None:
     batch = batch_of(columns_of(fields(rows)))
-    found = [
+    records = [
         Row(
             row.get("partition"),
             row.get("timestamp"),
@@ -50,18 +50,18 @@ def test_rows_become_columns_and_nothing_is_lost(rows: list[Row]) -> None:
         )
         for row in batch.to_pylist()
     ]
-    assert [row._replace(headers=row.headers or None) for row in found] == [
+    assert [row._replace(headers=row.headers or None) for row in records] == [
         row._replace(headers=row.headers or None) for row in rows
     ]
 
 
 @given(st.lists(ROWS, min_size=1, max_size=20))
 def test_a_record_without_a_timestamp_gets_that_of_when_it_was_taken(rows: list[Row]) -> None:
-    dated = [row._replace(timestamp=TAKEN if row.timestamp is None else row.timestamp) for row in rows]
-    wanted = batch_of(columns_of(fields(dated))).to_pylist()
-    assert batch_of_fields(fields(rows), 1, TAKEN).to_pylist() == wanted
-    in_ns = [field if place % 6 < 5 else TAKEN * 10**6 + 999_999 for place, field in enumerate(fields(rows))]
-    assert batch_of_fields(in_ns, 10**6, TAKEN).to_pylist() == wanted
+    dated = [row._replace(timestamp=TAKEN_MS if row.timestamp is None else row.timestamp) for row in rows]
+    expected = batch_of(columns_of(fields(dated))).to_pylist()
+    assert batch_of_fields(fields(rows), 1, TAKEN_MS).to_pylist() == expected
+    in_ns = [field if number % 6 < 5 else TAKEN_MS * 10**6 + 999_999 for number, field in enumerate(fields(rows))]
+    assert batch_of_fields(in_ns, 10**6, TAKEN_MS).to_pylist() == expected
 
 
 @given(ROWS)
@@ -185,8 +185,8 @@ def test_a_number_counts_the_unit_that_is_named(topic: distlog.Topic, unit: str)
 
 
 def test_a_unit_that_there_is_not_is_refused_before_anything_is_written(topic: distlog.Topic) -> None:
-    opened: list[Callable[..., Any]] = [topic.transaction, topic.writer, topic.producer]
-    for begin in opened:
+    open_calls: list[Callable[..., Any]] = [topic.transaction, topic.writer, topic.producer]
+    for begin in open_calls:
         with pytest.raises(distlog.InvalidConfigError, match="a time's unit is one of s, ms, us, ns"):
             begin(timestamp_unit="seconds")
     assert topic.refresh().version == 0
@@ -218,13 +218,13 @@ def test_fractions_and_times_before_1970_are_refused_by_their_unit(
 def test_who_appends_seconds_as_milliseconds_is_told_once_for_each_topic(topic: distlog.Topic) -> None:
     rows = [{"value": "v", "timestamp": MS}, {"value": "v", "timestamp": MS // 1000}]
     words = r"clicks: .* 1970-01-20T.*1700000000 .*looks like seconds"
-    with pytest.warns(distlog.TimestampWarning, match=words) as told:
+    with pytest.warns(distlog.TimestampWarning, match=words) as warned:
         topic.append(rows)
     # a second one would be an error
     topic.append(rows)
     with topic.writer() as writer:
         writer.append("v", timestamp=MS // 1000)
-    assert [(each.category, each.filename) for each in told] == [(distlog.TimestampWarning, __file__)]
+    assert [(warning.category, warning.filename) for warning in warned] == [(distlog.TimestampWarning, __file__)]
 
 
 def test_a_writer_tells_before_it_takes_the_record(topic: distlog.Topic) -> None:

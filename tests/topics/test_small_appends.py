@@ -64,15 +64,16 @@ def written(
     assert [appender.append(batch) for batch in batches] == [batch.num_rows for batch in batches]
     segments = list(appender.close())
     stems = {
-        stem: paths.new_stem(0, f"{n:032x}") for n, stem in enumerate(dict.fromkeys(one.stem for one in segments))
+        stem: paths.new_stem(0, f"{n:032x}")
+        for n, stem in enumerate(dict.fromkeys(segment.stem for segment in segments))
     }
     files = [(stem, storage.read(paths.bundle_file(stem))) for stem in stems]
-    return [dataclasses.replace(one, stem=stems[one.stem]) for one in segments], {
+    return [dataclasses.replace(segment, stem=stems[segment.stem]) for segment in segments], {
         stems[stem]: data for stem, data in files
     }
 
 
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def written_singly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each partition written by itself, however many there are."""
     monkeypatch.setattr(appender_module, "SMALL_PARTITIONS", 10**9)
 
@@ -82,23 +83,23 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_segments_are_those_that_a_writer_for_each_partition_makes(
     settings: dict[str, Any], compression: str | None, storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, made = TopicConfig.parse(settings), list[object]()
-    monkeypatch.setattr(appender_module, "SegmentWriter", lambda *_, **__: made.append(1))
-    found = written(next(storages), config, rows(), compression=compression)
-    assert not made
+    config, results = TopicConfig.parse(settings), list[object]()
+    monkeypatch.setattr(appender_module, "SegmentWriter", lambda *_, **__: results.append(1))
+    segments = written(next(storages), config, rows(), compression=compression)
+    assert not results
     monkeypatch.undo()
-    one_by_one(monkeypatch)
-    assert found == written(next(storages), config, rows(), compression=compression)
-    assert len(found[0]) == PARTITIONS
+    written_singly(monkeypatch)
+    assert segments == written(next(storages), config, rows(), compression=compression)
+    assert len(segments[0]) == PARTITIONS
 
 
 def test_headers_and_missing_keys_and_times_too(storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch) -> None:
     total = 5 * PARTITIONS
     headers = pa.array([[("n", b"%d" % n)] if n % 4 else [] for n in range(total)], segment_writer_headers())
     few = rows(headers=headers).drop_columns(["timestamp", "key"])
-    found = written(next(storages), TopicConfig(), few)
-    one_by_one(monkeypatch)
-    assert found == written(next(storages), TopicConfig(), few)
+    segments = written(next(storages), TopicConfig(), few)
+    written_singly(monkeypatch)
+    assert segments == written(next(storages), TopicConfig(), few)
 
 
 def segment_writer_headers() -> pa.DataType:
@@ -119,9 +120,9 @@ def test_what_is_not_one_small_batch_for_each_partition_is_written_as_before(
     batches: list[pa.RecordBatch], storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TopicConfig.parse({"batch.bytes": "100000", "max.message.bytes": "300000"})
-    found = written(next(storages), config, *batches)
-    one_by_one(monkeypatch)
-    assert found == written(next(storages), config, *batches)
+    segments = written(next(storages), config, *batches)
+    written_singly(monkeypatch)
+    assert segments == written(next(storages), config, *batches)
 
 
 @pytest.mark.long
@@ -137,7 +138,7 @@ def test_a_topic_has_what_was_appended_whichever_way(
             if seed % 3 == 0:
                 # few partitions: one by one
                 topic.append([{"partition": 7, "value": b"x"}] if seed > 20 else [])
-        one_by_one(monkeypatch)
+        written_singly(monkeypatch)
     assert contents(topics[0]) == contents(topics[1]) == contents(topic_on(topics[0].storage))
     assert topics[0].verify().ok
     app = {"app_id": "a", "batch_id": 1}
@@ -170,9 +171,11 @@ def test_an_append_to_many_partitions_takes_as_many_requests_as_one_to_few(tmp_p
         batch = pa.table({"partition": pa.array(range(partitions), pa.int32()), "value": [b"v"] * partitions})
         topic.append(batch)
         counters = topic.storage.counters
-        before = counters.gets, counters.puts, counters.lists
+        old_counters = counters.gets, counters.puts, counters.lists
         topic.append(batch)
-        counts.append((counters.gets - before[0], counters.puts - before[1], counters.lists - before[2]))
+        counts.append(
+            (counters.gets - old_counters[0], counters.puts - old_counters[1], counters.lists - old_counters[2])
+        )
         assert set(topic.refresh().end_offsets().values()) == {2}
     assert counts == [(1, 2, 0)] * 2
     assert segment_writer.LARGEST_PART > appender_module.SMALL_PART

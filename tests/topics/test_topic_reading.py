@@ -73,14 +73,14 @@ def test_a_fetch_loop_reads_everything_once(storage_url: Address) -> None:
     topic = create(storage_url)
     for start in range(0, 60, 20):
         topic.append(values(range(start, start + 20)))
-    offset, seen = 0, []
+    offset, offsets = 0, []
     while offset < 60:
         fetched = topic.read(0, offset, max_bytes=300)
         assert fetched.base_offsets[0] == offset
         assert len(bytes(fetched)) == len(fetched) <= 300
-        seen += fetched.base_offsets.tolist()
+        offsets += fetched.base_offsets.tolist()
         offset = fetched.next_offset
-    assert seen == sorted(set(seen))
+    assert offsets == sorted(set(offsets))
     assert len(topic.read(0, 60)) == 0
     for wrong in (-1, 61):
         with pytest.raises(distlog.OffsetOutOfRangeError, match="log_start_offset=0 log_end_offset=60"):
@@ -122,8 +122,8 @@ def test_a_scans_table_can_be_appended_as_it_is(storage_url: Address) -> None:
     ]
     for partition in (0, 2):
         topic.append(rows, partition)
-    once = topic.scan().to_table()
-    topic.append(once)
+    table = topic.scan().to_table()
+    topic.append(table)
     for partition in (0, 2):
         twice = stored(topic.scan([partition]).to_table())
         assert [row.pop("offset") for row in twice] == [0, 1, 2, 3]
@@ -144,7 +144,7 @@ def test_a_stream_is_appended_in_bounded_memory(local_url: Address) -> None:
             largest = max(largest, pa.total_allocated_bytes())
             yield batch
 
-    before = pa.total_allocated_bytes()
+    old_total_allocated_bytes = pa.total_allocated_bytes()
     result = topic.append(pa.RecordBatchReader.from_batches(schema, stream()))
     assert result.record_count == 200_000
-    assert largest - before < 60 << 20  # of 200 MB
+    assert largest - old_total_allocated_bytes < 60 << 20  # of 200 MB

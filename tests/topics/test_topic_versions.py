@@ -101,10 +101,10 @@ def test_a_time_opens_the_version_of_that_time(local_url: Address) -> None:
     for number in range(3):
         clock.now_ms = NOW + 1000 * (number + 1)
         topic.append(values([number]))
-    opened = {
+    versions = {
         after: reopened(topic, local_url, timestamp=NOW + after).version for after in (0, 999, 1000, 2500, 9999)
     }
-    assert opened == {0: 0, 999: 0, 1000: 1, 2500: 2, 9999: 3}
+    assert versions == {0: 0, 999: 0, 1000: 1, 2500: 2, 9999: 3}
     moment = datetime.fromtimestamp((NOW + 2000) / 1000, timezone.utc)
     assert reopened(topic, local_url, timestamp=moment).version == 2
     assert reopened(topic, local_url, timestamp=moment.isoformat()).version == 2
@@ -125,9 +125,9 @@ def test_a_version_that_is_not_there_is_an_error(local_url: Address) -> None:
 
 def test_no_thread_takes_a_topic_back_to_an_older_version(local_url: Address) -> None:
     topic = create(local_url)
-    before = topic.snapshot
+    old_snapshot = topic.snapshot
     topic.append(values([1]))
-    topic.advance(before)
+    topic.advance(old_snapshot)
     assert topic.version == 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from test_producer import again, failing, in_child
-from transacting import seen
+from transacting import values_seen
 
 import distlog
 from distlog.core.errors import (
@@ -38,10 +38,10 @@ def test_a_transaction_is_shown_when_it_is_committed_and_never_when_it_is_aborte
         fill(producer, 0, 1)
         producer.flush()
         for isolation in ("read_committed", "read_uncommitted"):
-            assert seen(again(topic), isolation) == {0: [], 1: []}
+            assert values_seen(again(topic), isolation) == {0: [], 1: []}
         fill(producer, 2)
         result = producer.commit()
-        assert seen(again(topic)) == {0: [b"0", b"2"], 1: [b"1"]}
+        assert values_seen(again(topic)) == {0: [b"0", b"2"], 1: [b"1"]}
         assert result.offsets == {0: (0, 2), 1: (0, 1)}
         assert result.version is not None
         producer.begin()
@@ -50,20 +50,20 @@ def test_a_transaction_is_shown_when_it_is_committed_and_never_when_it_is_aborte
         producer.abort()
         with producer.begin():
             fill(producer, 5)
-    assert seen(again(topic)) == {0: [b"0", b"2"], 1: [b"1", b"5"]}
+    assert values_seen(again(topic)) == {0: [b"0", b"2"], 1: [b"1", b"5"]}
     assert again(topic).verify().anomalies == ()
 
 
 def test_a_block_that_raises_is_aborted_and_the_producer_goes_on(topic: distlog.Topic) -> None:
-    told: list[distlog.Delivery] = []
-    with topic.producer("payments", linger_ms=60_000, on_delivery=told.append) as producer:
+    deliveries: list[distlog.Delivery] = []
+    with topic.producer("payments", linger_ms=60_000, on_delivery=deliveries.append) as producer:
         with pytest.raises(InvalidRecordError), producer.begin():
             fill(producer, 0, 1, -1)
         with producer.begin():
             fill(producer, 2)
-    assert seen(again(topic)) == {0: [b"2"], 1: []}
-    assert [(delivery.record_count, delivery.error is None) for delivery in told][-1] == (1, True)
-    assert all(delivery.error for delivery in told[:-1])
+    assert values_seen(again(topic)) == {0: [b"2"], 1: []}
+    assert [(delivery.record_count, delivery.error is None) for delivery in deliveries][-1] == (1, True)
+    assert all(delivery.error for delivery in deliveries[:-1])
 
 
 def test_a_producer_that_is_closed_aborts_its_transaction(topic: distlog.Topic) -> None:
@@ -71,9 +71,9 @@ def test_a_producer_that_is_closed_aborts_its_transaction(topic: distlog.Topic) 
         producer.begin()
         fill(producer, 0, 1)
         producer.flush()
-    assert seen(again(topic)) == {0: [], 1: []}
+    assert values_seen(again(topic)) == {0: [], 1: []}
     again(topic).append([{"value": b"later", "partition": 0}])
-    assert seen(again(topic))[0] == [b"later"]
+    assert values_seen(again(topic))[0] == [b"later"]
 
 
 def test_a_second_instance_fences_the_first_and_aborts_what_it_left_open(topic: distlog.Topic) -> None:
@@ -89,7 +89,7 @@ def test_a_second_instance_fences_the_first_and_aborts_what_it_left_open(topic: 
     with second.begin():
         fill(second, 2)
     second.close()
-    assert seen(again(topic)) == {0: [b"2"], 1: []}
+    assert values_seen(again(topic)) == {0: [b"2"], 1: []}
     assert again(topic).verify().anomalies == ()
 
 
@@ -134,9 +134,9 @@ def test_two_producers_have_transactions_beside_each_other_and_beside_a_writer(t
     with again(topic).writer() as writer:
         writer.append(b"plain", partition=0)
     # nothing waits for the one that is open
-    assert seen(again(topic)) == {0: [b"2", b"plain"], 1: []}
+    assert values_seen(again(topic)) == {0: [b"2", b"plain"], 1: []}
     first.commit()
-    assert seen(again(topic)) == {0: [b"2", b"plain", b"0"], 1: []}
+    assert values_seen(again(topic)) == {0: [b"2", b"plain", b"0"], 1: []}
     first.close()
     second.close()
 
@@ -148,7 +148,7 @@ def test_records_outside_of_transactions_are_appended_by_themselves(topic: distl
             fill(producer, 2)
         fill(producer, 4)
         producer.flush()
-        assert seen(again(topic))[0] == [b"0", b"2", b"4"]
+        assert values_seen(again(topic))[0] == [b"0", b"2", b"4"]
 
 
 def test_transactions_need_an_id_a_begin_and_an_end(topic: distlog.Topic) -> None:
@@ -194,7 +194,7 @@ def test_after_a_failure_only_an_abort_is_possible_and_then_all_is_as_before(
     with producer.begin():
         fill(producer, 4)
     producer.close()
-    assert seen(again(local))[0] == [b"0", b"4"]
+    assert values_seen(again(local))[0] == [b"0", b"4"]
     assert again(local).verify().anomalies == ()
 
 
@@ -208,4 +208,4 @@ def test_a_forked_child_can_neither_commit_nor_abort(local: distlog.Topic) -> No
     assert in_child(producer.close) == 0
     producer.commit()
     producer.close()
-    assert seen(again(local))[0] == [b"0"]
+    assert values_seen(again(local))[0] == [b"0"]

@@ -90,12 +90,12 @@ def test_close_commits_the_rest_and_may_be_called_again(topic: Topic, writer: Wr
 
 
 def test_enough_bytes_are_committed_without_being_asked_for(topic: Topic) -> None:
-    told: list[Delivery] = []
-    with small(topic, buffer_bytes=1000, on_delivery=told.append) as writer:
+    deliveries: list[Delivery] = []
+    with small(topic, buffer_bytes=1000, on_delivery=deliveries.append) as writer:
         for number in range(100):
             writer.append(b"%90d" % number, partition=0)
         until(lambda: topic.end_offsets()[0] > 90)
-    assert 5 < len(told) < 20
+    assert 5 < len(deliveries) < 20
     assert [int(value or b"") for value in contents(topic)[0]] == list(range(100))
 
 
@@ -110,12 +110,12 @@ def test_keys_and_headers_count_as_bytes(topic: Topic, field: str) -> None:
 
 
 def test_lingering_records_are_committed_in_the_background(topic: Topic) -> None:
-    told: list[Delivery] = []
-    with topic.writer(linger_ms=1, on_delivery=told.append) as writer:
+    deliveries: list[Delivery] = []
+    with topic.writer(linger_ms=1, on_delivery=deliveries.append) as writer:
         for number in range(3):
             writer.append(b"%d" % number, partition=0)
             until(lambda: topic.end_offsets()[0] == number + 1)  # noqa: B023 - called at once
-    assert len(told) == 3
+    assert len(deliveries) == 3
 
 
 def test_a_block_that_raises_commits_what_was_taken_as_kafkas_producer_does(topic: Topic) -> None:
@@ -130,13 +130,13 @@ def test_a_block_that_raises_commits_what_was_taken_as_kafkas_producer_does(topi
 
 
 def test_no_timer_outlives_its_writer(topic: Topic) -> None:
-    before = threading.active_count()
+    old_active_count = threading.active_count()
     for _ in range(5):
         with topic.writer(linger_ms=NEVER_MS) as writer:
             writer.append(b"")
             writer.flush()
             writer.append(b"")
-    until(lambda: threading.active_count() <= before)
+    until(lambda: threading.active_count() <= old_active_count)
 
 
 # --- what it writes
@@ -151,8 +151,8 @@ def test_a_record_has_all_that_it_was_given(topic: Topic, clock: Clock) -> None:
         writer.append(None, key="k", timestamp=-1, headers=[], partition=1)
         writer.append(bytearray(b"x"), timestamp=moment, headers=iter([("é", "é")]), partition=1)  # type: ignore
         clock.now_ms = NOW + 9
-    found = [(row.timestamp, row.key, row.value, row.headers) for row in topic.records(1)]
-    assert found == [
+    rows = [(row.timestamp, row.key, row.value, row.headers) for row in topic.records(1)]
+    assert rows == [
         (5, b"k", b"value", [("h", b"v"), ("h", None)]),
         (NOW + 7, None, "é".encode(), []),
         (-1, b"k", None, []),
@@ -181,9 +181,9 @@ def test_keys_go_where_an_append_sends_them(topic: Topic, writer: Writer) -> Non
     for row in rows:
         writer.append(row["value"], key=row["key"])
     writer.flush()
-    for partition, found in contents(topic).items():
-        half = len(found) // 2
-        assert found[:half] == found[half:], partition
+    for partition, values in contents(topic).items():
+        half = len(values) // 2
+        assert values[:half] == values[half:], partition
 
 
 # --- what it refuses
@@ -245,14 +245,14 @@ def test_a_record_that_was_taken_can_be_committed_whatever_it_compresses_to(
     source = random.Random(limit)
     writer = topic.writer(linger_ms=NEVER_MS)
     sizes = range(max(0, limit - 1000), limit, 7)
-    taken = [_takes(writer, source.randbytes(size)) for size in sizes]
+    taken_ranges = [_accepts(writer, source.randbytes(size)) for size in sizes]
     writer.close()
-    assert sum(topic.end_offsets().values()) == sum(taken) > 3
-    assert taken == sorted(taken, reverse=True)
-    assert taken[-1] is False
+    assert sum(topic.end_offsets().values()) == sum(taken_ranges) > 3
+    assert taken_ranges == sorted(taken_ranges, reverse=True)
+    assert taken_ranges[-1] is False
 
 
-def _takes(writer: Writer, value: bytes) -> bool:
+def _accepts(writer: Writer, value: bytes) -> bool:
     try:
         writer.append(value)
     except InvalidRecordError:
@@ -293,18 +293,18 @@ def test_threads_may_share_a_writer(topic: Topic) -> None:
     for thread in threads:
         thread.join()
     writer.close()
-    found = [tuple(map(int, (value or b"").split())) for value in contents(topic)[0]]
-    assert sorted(found) == sorted(itertools.product(range(6), range(300)))
+    pairs = [tuple(map(int, (value or b"").split())) for value in contents(topic)[0]]
+    assert sorted(pairs) == sorted(itertools.product(range(6), range(300)))
     for thread in range(6):
-        assert [number for owner, number in found if owner == thread] == list(range(300))
+        assert [number for owner, number in pairs if owner == thread] == list(range(300))
 
 
 def test_a_flush_waits_for_the_commit_that_is_under_way(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, proceed = threading.Event(), threading.Event()
+    has_started, proceed = threading.Event(), threading.Event()
 
     def slow(real: Send) -> Send:
         def send(destination: Any, records: pa.RecordBatch) -> SendResult:
-            begun.set()
+            has_started.set()
             assert proceed.wait(60)
             return real(destination, records)
 
@@ -313,7 +313,7 @@ def test_a_flush_waits_for_the_commit_that_is_under_way(topic: Topic, monkeypatc
     replace_sends(monkeypatch, slow)
     writer = topic.writer(linger_ms=0)
     writer.append(b"first", partition=0)
-    assert begun.wait(60)
+    assert has_started.wait(60)
     flushed = threading.Thread(target=writer.flush)
     flushed.start()
     assert flushed.is_alive()

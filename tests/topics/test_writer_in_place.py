@@ -32,7 +32,7 @@ from distlog.core.write.direct_engine import DirectEngine
 # --- where buffers go
 
 
-def test_buffers_go_in_place_on_a_local_disk_and_into_commits_elsewhere(
+def test_buffers_are_direct_appends_on_a_local_disk_and_commits_elsewhere(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(topic.engine(), DirectEngine)
@@ -58,13 +58,16 @@ def test_many_buffers_need_no_commit(topic: Topic) -> None:
 
 def test_writers_share_the_active_segment(topic: Topic) -> None:
     other = topic_on(topic.storage)
-    told: list[Delivery] = []
-    with topic.writer(linger_ms=NEVER_MS) as one, other.writer(linger_ms=NEVER_MS, on_delivery=told.append) as two:
+    deliveries: list[Delivery] = []
+    with (
+        topic.writer(linger_ms=NEVER_MS) as first,
+        other.writer(linger_ms=NEVER_MS, on_delivery=deliveries.append) as two,
+    ):
         for number in range(10):
-            for writer in (one, two):
+            for writer in (first, two):
                 writer.append(b"%d" % number, partition=0)
                 writer.flush()
-    assert [delivery.first_offset for delivery in told] == list(range(1, 20, 2))
+    assert [delivery.first_offset for delivery in deliveries] == list(range(1, 20, 2))
     assert contents(topic.refresh())[0] == [b"%d" % (number // 2) for number in range(20)]
     assert topic.version == 1
 
@@ -75,15 +78,15 @@ def test_writers_share_the_active_segment(topic: Topic) -> None:
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_segments_roll_by_size_also_within_a_buffer(compression: str, topic: Topic) -> None:
     topic.alter_config({**TINY, "internal.segment.bytes": "2000"})
-    told: list[Delivery] = []
-    with topic.writer(linger_ms=NEVER_MS, compression=compression, on_delivery=told.append) as writer:
+    deliveries: list[Delivery] = []
+    with topic.writer(linger_ms=NEVER_MS, compression=compression, on_delivery=deliveries.append) as writer:
         for number in range(200):
             writer.append(b"%060d" % number, partition=0)
     segments = topic.live_snapshot.partitions[0].segments
     assert len(segments) > 3
     assert all(1000 < segment.log_bytes <= 2000 for segment in segments[:-1])
     assert [int(value or b"") for value in contents(topic)[0]] == list(range(200))
-    assert told == [Delivery(0, 0, 200, 200, None)]
+    assert deliveries == [Delivery(0, 0, 200, 200, None)]
     assert topic.verify().ok
 
 
@@ -116,30 +119,30 @@ def test_the_files_of_some_partitions_only_stay_open(
     monkeypatch.setattr(direct_engine, "most_open_logs", lambda writer, logs: 3)
     many = topic_on(Storage(str(tmp_path / "many")), 20)
     many.alter_config({"flush.messages": flush_messages})
-    before = open_files(tmp_path)
+    old_files = open_files(tmp_path)
     with many.writer(linger_ms=NEVER_MS) as writer:
         for number in range(100):
             writer.append(b"%d" % number, partition=number % 20)
             if number % 30 == 29:
                 writer.flush()
-                assert open_files(tmp_path) <= before + 25
+                assert open_files(tmp_path) <= old_files + 25
     assert contents(many) == {n: [b"%d" % number for number in range(n, 100, 20)] for n in range(20)}
-    assert open_files(tmp_path) == before
+    assert open_files(tmp_path) == old_files
 
 
 @pytest.mark.long
 def test_a_writer_that_is_dropped_leaves_no_file_open(topic: Topic, tmp_path: Path) -> None:
-    before = open_files(tmp_path)
+    old_files = open_files(tmp_path)
     writer = topic.writer(linger_ms=NEVER_MS)
     writer.append(b"")
     writer.flush()
-    assert open_files(tmp_path) > before
+    assert open_files(tmp_path) > old_files
     del writer
 
     def is_closed() -> bool:
         # a thread of the writer may hold it for a moment
         gc.collect()
-        return open_files(tmp_path) == before
+        return open_files(tmp_path) == old_files
 
     until(is_closed)
 
@@ -260,17 +263,17 @@ def test_log_append_time_is_told_under_the_lock_and_not_before(
 
 
 def test_log_append_time_never_goes_back_whatever_the_clocks_say(stamped: Topic, clock: Clock) -> None:
-    behind = Clock(NOW - 5000)
-    other = topic_on(stamped.storage, clock=behind)
-    with stamped.writer(linger_ms=NEVER_MS) as one, other.writer(linger_ms=NEVER_MS) as two:
+    slow_clock = Clock(NOW - 5000)
+    other = topic_on(stamped.storage, clock=slow_clock)
+    with stamped.writer(linger_ms=NEVER_MS) as first, other.writer(linger_ms=NEVER_MS) as two:
         for step in range(30):
             clock.now_ms = NOW + step
             # three, so that each of them rolls segments now and then
-            for writer in (one, two, two):
+            for writer in (first, two, two):
                 writer.append(b"%0100d" % step, partition=0)
                 writer.flush()
-    found = [time for time, _ in times(stamped)]
-    assert found == sorted(found) == [step for step in range(30) for _ in range(3)]
+    stamps = [time for time, _ in times(stamped)]
+    assert stamps == sorted(stamps) == [step for step in range(30) for _ in range(3)]
     segments = stamped.live_snapshot.partitions[0].segments
     assert len(segments) > 3
     assert all(segment.min_timestamp <= segment.first_timestamp for segment in segments)

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small
+from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, fill, joined, numbers_in, small, start_thread
 from gated_writer import gate as gate
 from gated_writer import topic as topic
 from interrupts import interrupted
@@ -28,7 +28,7 @@ from distlog.core.write.delivery import Delivery
 
 def interrupted_at(line: int, work: Callable[[], None]) -> bool:
     """Do the work, with a KeyboardInterrupt at the n-th line in the accumulator; whether it came to that."""
-    left = [line]
+    lines_left = [line]
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename != accumulator.__file__:
@@ -36,19 +36,19 @@ def interrupted_at(line: int, work: Callable[[], None]) -> bool:
         # a `with` statement of a lock is entered and left in one step
         text = linecache.getline(accumulator.__file__, frame.f_lineno)
         if event == "line" and not text.strip().startswith("with "):
-            left[0] -= 1
-            if left[0] == 0:
+            lines_left[0] -= 1
+            if lines_left[0] == 0:
                 raise KeyboardInterrupt
         return trace
 
-    before = sys.gettrace()
+    old_trace = sys.gettrace()
     sys.settrace(trace)
     try:
         work()
     except KeyboardInterrupt:
         return True
     finally:
-        sys.settrace(before)
+        sys.settrace(old_trace)
     return False
 
 
@@ -60,19 +60,19 @@ def test_an_interrupt_at_any_line_loses_no_record_that_was_taken_and_doubles_non
     line, was_interrupted = 0, True
     while was_interrupted:
         line += 1
-        first, taken = len(found(topic)), list[int]()
+        first, accepted = len(numbers_in(topic)), list[int]()
         writer = small(topic)
 
-        def work(writer: Any = writer, taken: list[int] = taken) -> None:
+        def work(writer: Any = writer, accepted: list[int] = accepted) -> None:
             for number in range(4):
                 fill(writer, range(number, number + 1))
-                taken.append(number)
+                accepted.append(number)
 
         was_interrupted = interrupted_at(line, work)
-        assert joined(begun(writer.close)), line
-        committed = found(topic)[first:]
+        assert joined(start_thread(writer.close)), line
+        committed = numbers_in(topic)[first:]
         # the one that was interrupted may be there or not
-        assert committed in (taken, [*taken, len(taken)]), line
+        assert committed in (accepted, [*accepted, len(accepted)]), line
     assert line > 20
 
 
@@ -90,7 +90,7 @@ def test_a_close_after_an_interrupted_close_waits_and_tells_its_error(
         with pytest.raises(StorageError, match="records_not_committed=2"):
             writer.close()
     writer.close()
-    assert found(topic) == ([] if has_error else [0, 1])
+    assert numbers_in(topic) == ([] if has_error else [0, 1])
 
 
 # --- many callers
@@ -117,8 +117,8 @@ def test_without_threads_what_a_callback_appends_does_not_linger(
         fill(writer, range(1))
         writer.close()
 
-    assert joined(begun(work))
-    assert found(topic) == [0, 1]
+    assert joined(start_thread(work))
+    assert numbers_in(topic) == [0, 1]
 
 
 # --- forks
@@ -126,10 +126,10 @@ def test_without_threads_what_a_callback_appends_does_not_linger(
 
 def test_a_child_forked_by_a_callback_commits_nothing_of_its_parent(topic: Topic) -> None:
     statuses: list[int] = []
-    behind = threading.Event()
+    event = threading.Event()
 
     def fork(delivery: Delivery) -> None:
-        if statuses or not behind.wait(TIMEOUT_S):
+        if statuses or not event.wait(TIMEOUT_S):
             return
         child = os.fork()
         if child:
@@ -137,9 +137,9 @@ def test_a_child_forked_by_a_callback_commits_nothing_of_its_parent(topic: Topic
 
     with small(topic, on_delivery=fork) as writer:
         fill(writer, range(5))
-        behind.set()
+        event.set()
     assert statuses == [0]
-    assert found(topic.refresh()) == [0, 1, 2, 3, 4]
+    assert numbers_in(topic.refresh()) == [0, 1, 2, 3, 4]
 
 
 def test_a_record_that_is_taken_while_a_fork_happens_is_taken_by_both(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small
+from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, fill, joined, numbers_in, small, start_thread
 from gated_writer import gate as gate
 from gated_writer import topic as topic
 from topics import NOW, Clock, contents, topic_on
@@ -30,7 +30,7 @@ def test_appends_return_while_a_commit_is_under_way(topic: Topic, gate: Gate) ->
     assert topic.refresh().version == 0
     gate.open(2)
     writer.close()
-    assert found(topic) == [0, 1, 2, 3, 4]
+    assert numbers_in(topic) == [0, 1, 2, 3, 4]
     assert gate.calls == 2
 
 
@@ -44,59 +44,59 @@ def test_a_lingering_commit_keeps_no_append_waiting(topic: Topic, gate: Gate) ->
         gate.wait_for_one()
         gate.open()
         writer.flush()
-    assert found(topic) == [0, 100, 1, 101, 2, 102]
+    assert numbers_in(topic) == [0, 100, 1, 101, 2, 102]
 
 
 def test_a_writer_that_holds_two_full_buffers_waits_for_a_commit_to_end(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
-    taken: list[int] = []
+    accepted: list[int] = []
     went_on = threading.Semaphore(0)
 
     def work() -> None:
         for number in range(8):
             fill(writer, range(number, number + 1))
-            taken.append(number)
+            accepted.append(number)
             went_on.release()
 
-    thread = begun(work)
+    thread = start_thread(work)
     for _ in range(5):
         assert went_on.acquire(timeout=TIMEOUT_S)
     gate.wait_for_one()
     # the sixth fills the second buffer, and has no event to tell that it waits: it must not go on whatever is waited
     assert not went_on.acquire(timeout=0.05)
-    assert (taken, gate.calls) == ([0, 1, 2, 3, 4], 1)
+    assert (accepted, gate.calls) == ([0, 1, 2, 3, 4], 1)
     gate.open()
     assert joined(thread)
     gate.wait_for_one()
-    assert taken == list(range(8))
+    assert accepted == list(range(8))
     gate.open(2)
     writer.close()
-    assert found(topic) == list(range(8))
+    assert numbers_in(topic) == list(range(8))
 
 
 def test_the_memory_of_many_threads_is_bounded_too(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
-    taken: list[int] = []
+    accepted: list[int] = []
 
     def work() -> None:
         for number in range(50):
             fill(writer, range(number, number + 1))
-            taken.append(number)
+            accepted.append(number)
 
-    threads = [begun(work) for _ in range(4)]
-    opened = 0
+    threads = [start_thread(work) for _ in range(4)]
+    open_count = 0
     # each thread may put one record in before it sees that the buffer is full
     most = 3 + len(threads)
-    while len(taken) < 200:
-        assert len(taken) <= sum(gate.rows[:opened]) + 2 * most
+    while len(accepted) < 200:
+        assert len(accepted) <= sum(gate.rows[:open_count]) + 2 * most
         if gate.has_one(0.01):
             gate.open()
-            opened += 1
+            open_count += 1
     assert max(gate.rows) <= most
     gate.open(1000)
     writer.close()
     assert all(joined(thread) for thread in threads)
-    assert sorted(found(topic)) == sorted([*range(50)] * 4)
+    assert sorted(numbers_in(topic)) == sorted([*range(50)] * 4)
 
 
 def test_a_flush_waits_for_all_that_was_taken_before_it_and_for_nothing_else(topic: Topic, gate: Gate) -> None:
@@ -104,7 +104,7 @@ def test_a_flush_waits_for_all_that_was_taken_before_it_and_for_nothing_else(top
     fill(writer, range(4))
     gate.wait_for_one()
     results: list[AppendResult] = []
-    flushing = begun(lambda: results.append(writer.flush()))
+    flushing = start_thread(lambda: results.append(writer.flush()))
     gate.open(2)
     assert joined(flushing)
     assert [result.offsets for result in results] == [{0: (3, 4)}]
@@ -126,25 +126,25 @@ def test_what_is_behind_a_failed_commit_is_not_committed_in_front_of_it(topic: T
         with pytest.raises(StorageError, match=r"No space left .*records_not_committed=5"):
             call()
     assert gate.calls == 1
-    assert found(topic.refresh()) == []
+    assert numbers_in(topic.refresh()) == []
 
 
 def test_an_append_that_waits_for_room_is_told_that_the_commit_failed(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
     gate.errors.append(StorageError("no answer"))
-    told: list[str] = []
+    errors: list[str] = []
 
     def work() -> None:
         try:
             fill(writer, range(100))
         except StorageError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
-    thread = begun(work)
+    thread = start_thread(work)
     gate.wait_for_one()
     gate.open()
     assert joined(thread)
-    assert len(told) == 1
+    assert len(errors) == 1
     with pytest.raises(StorageError):
         writer.close()
     assert gate.calls == 1
@@ -171,7 +171,7 @@ def test_a_commit_that_fails_after_others_gives_up_only_the_rest(topic: Topic, g
     gate.open()
     with pytest.raises(StorageError, match="records_not_committed=3"):
         writer.close()
-    assert found(topic) == [0, 1, 2]
+    assert numbers_in(topic) == [0, 1, 2]
 
 
 def test_where_no_thread_can_be_started_the_caller_commits(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,37 +181,37 @@ def test_where_no_thread_can_be_started_the_caller_commits(topic: Topic, monkeyp
     with small(topic) as writer:
         monkeypatch.setattr(threading.Thread, "start", refuse)
         fill(writer, range(2))
-        assert found(topic) == [0, 1]
+        assert numbers_in(topic) == [0, 1]
         monkeypatch.undo()
         fill(writer, range(2, 9))
-    assert found(topic) == list(range(9))
+    assert numbers_in(topic) == list(range(9))
 
 
 # --- callbacks
 
 
 def test_a_callback_is_told_the_offsets_of_each_commit_and_partition(topic: Topic) -> None:
-    told: list[Delivery] = []
-    with topic.writer(linger_ms=NEVER_MS, on_delivery=told.append) as writer:
+    deliveries: list[Delivery] = []
+    with topic.writer(linger_ms=NEVER_MS, on_delivery=deliveries.append) as writer:
         fill(writer, range(3))
         writer.append(b"", partition=1)
         writer.flush()
-        assert told == [Delivery(0, 0, 3, 3, None), Delivery(1, 0, 1, 1, None)]
+        assert deliveries == [Delivery(0, 0, 3, 3, None), Delivery(1, 0, 1, 1, None)]
         fill(writer, range(2))
-    assert told[2:] == [Delivery(0, 3, 5, 2, None)]
+    assert deliveries[2:] == [Delivery(0, 3, 5, 2, None)]
 
 
 def test_a_callback_is_told_of_an_error_and_of_the_records_behind_it(topic: Topic, gate: Gate) -> None:
-    told: list[Delivery] = []
+    deliveries: list[Delivery] = []
     error = StorageError("no answer")
-    writer = small(topic, on_delivery=told.append)
+    writer = small(topic, on_delivery=deliveries.append)
     gate.errors.append(error)
     fill(writer, range(4))
     writer.append(b"", partition=1)
     gate.open()
     with pytest.raises(StorageError):
         writer.close()
-    sent, *unsent = told
+    sent, *unsent = deliveries
     assert sent == Delivery(0, None, None, 3, error)
     assert unsent == [Delivery(0, None, None, 1, error), Delivery(1, None, None, 1, error)]
 
@@ -232,7 +232,7 @@ def test_callbacks_come_in_the_background_and_keep_no_append_waiting(topic: Topi
     proceed.set()
     writer.close()
     assert threading.current_thread() not in threads
-    assert found(topic) == list(range(5))
+    assert numbers_in(topic) == list(range(5))
 
 
 @pytest.mark.parametrize("error", [KeyError("a fault"), SystemExit(3)])
@@ -244,7 +244,7 @@ def test_what_a_callback_raises_is_logged_and_the_writer_goes_on(
 
     with caplog.at_level(logging.ERROR, "distlog"), small(topic, on_delivery=broken) as writer:
         fill(writer, range(7))
-    assert found(topic) == list(range(7))
+    assert numbers_in(topic) == list(range(7))
     assert "the on_delivery of a writer failed with Delivery(partition=0" in caplog.text
     assert type(error).__name__ in caplog.text
 
@@ -268,7 +268,7 @@ def test_a_callback_may_append_and_is_refused_to_wait_for_itself(topic: Topic) -
     assert came.wait(TIMEOUT_S)
     writer.close()
     assert len(refused) == 2
-    assert found(topic) == [0, 1, 2, *range(100, 110)]
+    assert numbers_in(topic) == [0, 1, 2, *range(100, 110)]
 
 
 # --- what it takes
@@ -297,7 +297,7 @@ def test_a_record_taken_while_its_writer_is_closed_by_another_thread_is_committe
 
     def clock() -> int:
         while closes:
-            assert joined(begun(closes.pop()))
+            assert joined(start_thread(closes.pop()))
         return NOW
 
     topic = topic_on(Storage(str(tmp_path / "closed")), 1, clock=clock)
@@ -324,11 +324,11 @@ def test_a_record_taken_while_a_commit_fails_is_told_as_not_committed(
     gate = Gate(monkeypatch)
     gate.errors.append(StorageError("no answer"))
     gate.open(9)
-    told: list[Delivery] = []
-    writer = topic.writer(linger_ms=NEVER_MS, on_delivery=told.append)
+    deliveries: list[Delivery] = []
+    writer = topic.writer(linger_ms=NEVER_MS, on_delivery=deliveries.append)
     writer.append(b"first")
     flushes.append(writer.flush)
     with pytest.raises(StorageError, match=r"records_not_committed=2"):
         writer.append(b"late")
     assert gate.calls == 1
-    assert [delivery.record_count for delivery in told] == [1, 1]
+    assert [delivery.record_count for delivery in deliveries] == [1, 1]

@@ -31,27 +31,27 @@ def test_both_levels_show_what_kafkas_consumer_saw(memory_url: Any, name: str) -
     topic = adopt_golden(memory_url.url, GOLDEN[name])
     committed = GOLDEN[name].records(committed=True)
     assert rows(topic.scan().to_table()) == GOLDEN[name].records()
-    found = topic.scan(isolation="read_committed")
-    assert rows(found.to_table()) == committed
-    assert found.count() == len(committed)
+    scan = topic.scan(isolation="read_committed")
+    assert rows(scan.to_table()) == committed
+    assert scan.count() == len(committed)
     start, end = topic.start_offsets()[0], topic.end_offsets()[0]
     for low in range(start, end, 37):
         part = topic.scan(start=low, end=low + 50, isolation="read_committed")
-        wanted = [row for row in committed if low <= row["offset"] < low + 50]
-        assert rows(part.to_table()) == wanted
-        assert part.count() == len(wanted)
+        expected = [row for row in committed if low <= row["offset"] < low + 50]
+        assert rows(part.to_table()) == expected
+        assert part.count() == len(expected)
 
 
 def test_aborted_records_are_hidden_where_a_start_beyond_the_log_means_its_start(memory_url: Any) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
-    beyond = topic.end_offsets()[0] + 1
-    found = topic.scan(start=beyond, isolation="read_committed", out_of_range="earliest")
-    assert rows(found.to_table()) == GOLDEN["first.txn-0"].records(committed=True)
+    end_offset = topic.end_offsets()[0] + 1
+    scan = topic.scan(start=end_offset, isolation="read_committed", out_of_range="earliest")
+    assert rows(scan.to_table()) == GOLDEN["first.txn-0"].records(committed=True)
 
 
 def test_the_broker_aborted_something() -> None:
     assert len(GOLDEN) == 4
-    hidden = {name: len(each.records()) - len(each.records(committed=True)) for name, each in GOLDEN.items()}
+    hidden = {name: len(golden.records()) - len(golden.records(committed=True)) for name, golden in GOLDEN.items()}
     # what was aborted the cleaner drops
     assert min(hidden["first.txn-0"], hidden["first.compact-txn-0"]) > 50
 
@@ -61,8 +61,8 @@ def batch(base_offset: int, count: int, producer: int = -1, marker: int | None =
     keys = [struct.pack(">hh", 0, marker)] if marker is not None else [b"k"] * count
     records = pa.record_batch({"timestamp": [1] * count, "key": keys, "value": [bytes(6)] * count})
     transaction = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
-    facts = transaction if producer >= 0 else {}
-    return bytes(encode(records, base_offset=base_offset, control=marker is not None, **facts).data)
+    fields = transaction if producer >= 0 else {}
+    return bytes(encode(records, base_offset=base_offset, control=marker is not None, **fields).data)
 
 
 def aborted_entry(producer: int, first: int, last: int) -> bytes:
@@ -161,13 +161,18 @@ def test_hidden_is_what_lies_in_an_aborted_transaction_of_its_producer(
     for number, (producer, transactional, _) in enumerate(batches):
         headers[number]["base_offset"], headers[number]["producer_id"] = 3 * number, producer
         headers[number]["attributes"] = TRANSACTIONAL if transactional else 0
-    partition = np.array([each for _, _, each in batches], np.int64)
-    hiding = Isolation.of({1: [AbortedTransaction(who, first, first + size, 0) for who, first, size in aborted]})
+    partition = np.array([partition_id for _, _, partition_id in batches], np.int64)
+    hiding = Isolation.of(
+        {1: [AbortedTransaction(producer_id, first, first + size, 0) for producer_id, first, size in aborted]}
+    )
     expected = [
         not (
             transactional
             and where == 1
-            and any(who == producer and first <= 3 * number + shift <= first + size for who, first, size in aborted)
+            and any(
+                producer_id == producer and first <= 3 * number + shift <= first + size
+                for producer_id, first, size in aborted
+            )
         )
         for number, (producer, transactional, where) in enumerate(batches)
     ]

@@ -44,9 +44,9 @@ class Log:
             base_timestamp=time,
             max_timestamp=time,
         )
-        known = self.states.check(batch_fields(read_headers(data)))
-        if known:
-            return known.first_offset, known.last_offset
+        duplicate = self.states.check(batch_fields(read_headers(data)))
+        if duplicate:
+            return duplicate.first_offset, duplicate.last_offset
         return self.take(data, count)
 
     def mark(self, kind: int = COMMIT, *, epoch: int = 0, coordinator: int = 0, time: int = NOW) -> Any:
@@ -68,11 +68,11 @@ class Log:
         return Log(states, self.end)
 
 
-def refused(log: Log, error: type[Exception], *given: Any, **options: Any) -> None:
-    before = log.states.snapshot()
+def refused(log: Log, error: type[Exception], *arguments: Any, **options: Any) -> None:
+    old_snapshot = log.states.snapshot()
     with pytest.raises(error):
-        log.append(*given, **options)
-    assert log.states.snapshot() == before
+        log.append(*arguments, **options)
+    assert log.states.snapshot() == old_snapshot
 
 
 def test_sequence_numbers_follow_each_other_and_a_new_epoch_begins_at_0() -> None:
@@ -98,14 +98,14 @@ def test_a_batch_that_is_there_is_answered_with_its_offsets() -> None:
 
 
 def test_batches_that_were_appended_together_are_there_together() -> None:
-    log, both = Log(), b""
+    log, data = Log(), b""
     for number in range(7):
-        both += batch([record(0, 0, None, b"v")], base_offset=number, producer=(PID, 0, number))
-    rows = read_headers(both)
+        data += batch([record(0, 0, None, b"v")], base_offset=number, producer=(PID, 0, number))
+    rows = read_headers(data)
     assert log.states.check(batch_fields(rows)) is None
-    log.take(both, 7)
+    log.take(data, 7)
     assert log.states.check(batch_fields(rows)) == KnownBatch(6, 6, 0, 1000)
-    missing = read_headers(both)
+    missing = read_headers(data)
     missing["base_sequence"][1:] += 7
     with pytest.raises(OutOfOrderSequenceError):
         log.states.check(batch_fields(missing))
@@ -139,9 +139,9 @@ def test_whoever_repeats_its_batches_doubles_none(counts: list[int], first: int,
     for count in counts:
         offsets.append((sequence, count, log.append(sequence, count)))
         sequence = (sequence + count) & MAX_INT
-        for again, size, found in offsets[-5:]:
+        for again, size, expected in offsets[-5:]:
             if chance.random() < 0.5:
-                assert log.append(again, size) == found
+                assert log.append(again, size) == expected
         if chance.random() < 0.3:
             log = log.reopened()
             # a snapshot has the last batch only
@@ -149,7 +149,7 @@ def test_whoever_repeats_its_batches_doubles_none(counts: list[int], first: int,
     assert log.end == sum(counts)
 
 
-def test_an_end_marker_of_a_higher_epoch_begins_the_numbers_anew() -> None:
+def test_an_end_marker_of_a_higher_epoch_restarts_the_numbers() -> None:
     log = Log()
     log.append(0, open=True)
     log.mark(ABORT, epoch=1)
@@ -293,9 +293,9 @@ def test_a_batch_of_a_transaction_that_compaction_emptied_opens_none() -> None:
     assert log.take(emptied, 3) == (0, 2)
     assert dict(log.states.opened) == {}
     assert not log.states.has_open(PID, 0)
-    found = log.states.get(PID)
-    assert found is not None
-    assert (found.last_sequence, found.transaction_first_offset) == (2, -1)
+    state = log.states.get(PID)
+    assert state is not None
+    assert (state.last_sequence, state.transaction_first_offset) == (2, -1)
 
 
 BATCHES = st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans(), st.booleans())
@@ -313,16 +313,16 @@ def test_states_do_not_depend_on_how_many_batches_are_taken_at_once(
         sequence = -1 if is_marker else offset
         data += batch(rows, base_offset=offset, attributes=attributes, producer=(producer, epoch, sequence))
     rows = read_headers(data)
-    at_once, singly, behind = ProducerStates(), ProducerStates(), ProducerStates()
+    at_once, singly, in_parts = ProducerStates(), ProducerStates(), ProducerStates()
     at_once.see(data, rows)
     for number in range(len(rows)):
         singly.see(data, rows[number : number + 1])
     assert at_once.snapshot() == singly.snapshot()
-    for producer in {each[0] for each in batches}:
+    for producer in {row[0] for row in batches}:
         assert at_once.get(producer) == singly.get(producer)
     # a walk over all that begins with a snapshot of the first ones
-    behind.see(data, rows[:cut])
-    stored = read_producer_snapshot(behind.snapshot())
+    in_parts.see(data, rows[:cut])
+    stored = read_producer_snapshot(in_parts.snapshot())
     again = ProducerStates.of_snapshot(stored, cut)
     again.see(data, rows)
     assert again.snapshot() == at_once.snapshot()
@@ -360,7 +360,9 @@ def test_the_snapshots_of_a_broker_are_read_and_written_back() -> None:
 @pytest.mark.parametrize("file", ["", "x-0/00000000000000000003.snapshot"])
 def test_every_flipped_byte_and_every_truncation_is_refused(file: str) -> None:
     damaged = [VECTOR[:size] for size in range(len(VECTOR))]
-    damaged += [VECTOR[:at] + bytes([VECTOR[at] ^ 0x10]) + VECTOR[at + 1 :] for at in range(len(VECTOR))]
+    damaged += [
+        VECTOR[:number] + bytes([VECTOR[number] ^ 0x10]) + VECTOR[number + 1 :] for number in range(len(VECTOR))
+    ]
     damaged.append(VECTOR + b"\0")
     for data in damaged:
         with pytest.raises(CorruptIndexError) as caught:

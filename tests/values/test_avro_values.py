@@ -62,7 +62,7 @@ def record_of(kind: Any) -> dict[str, Any]:
     return {"type": "record", "name": "One", "fields": [{"name": "x", "type": kind}]}
 
 
-def test_fields_stand_in_place_of_the_value_with_arrows_types() -> None:
+def test_fields_replace_the_value_with_arrows_types() -> None:
     topic = topic_of(framed(7, avro(CLICK, click(0))), None, framed(7, avro(CLICK, click(1))))
     table = topic.scan(columns=["offset", "value", "key"]).avro(registry={7: CLICK})
     assert table.schema == pa.schema(
@@ -118,8 +118,8 @@ def test_types_and_logical_types_are_arrows(kind: Any, value: Any, arrow: pa.Dat
     schema = record_of(kind)
     table = topic_of(framed(1, avro(schema, {"x": value}))).scan(columns="value").avro(registry={1: schema})
     assert table.schema.field("x").type == arrow
-    found = table["x"].to_pylist()[0]
-    assert (dict(found) if isinstance(value, dict) else found) == (value if isinstance(value, dict) else expected)
+    values = table["x"].to_pylist()[0]
+    assert (dict(values) if isinstance(value, dict) else values) == (value if isinstance(value, dict) else expected)
 
 
 def test_bulk_and_one_by_one_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_bulk_and_one_by_one_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     topic = topic_of(*[framed(1, avro(schema, value))] * 3)
     bulk = topic.scan().avro(registry={1: schema})
     called: list[int] = []
-    monkeypatch.setattr("fastavro.schemaless_reader", lambda *given: called.append(1))
+    monkeypatch.setattr("fastavro.schemaless_reader", lambda *arguments: called.append(1))
     assert topic.scan().avro(registry={1: schema}) == bulk
     assert called == []  # the first one was in bulk
     monkeypatch.undo()
@@ -165,8 +165,8 @@ def test_values_that_are_more_than_their_schema_says_are_refused(count: int) -> 
 def test_bytes_behind_a_value_of_a_known_schema_are_passed_over_whatever_is_beside_it() -> None:
     long = framed(7, avro(CLICK, click(1)) + b"more")
     for values in ([long], [long, framed(7, b"\xff")]):
-        found = topic_of(*values).scan(columns="value").avro(registry={7: CLICK}, on_error="null")
-        assert found["count"].to_pylist() == [1, None][: len(values)]
+        table = topic_of(*values).scan(columns="value").avro(registry={7: CLICK}, on_error="null")
+        assert table["count"].to_pylist() == [1, None][: len(values)]
 
 
 def test_one_column_may_hold_all_fields() -> None:
@@ -189,8 +189,8 @@ NEWER = {
 def test_columns_are_those_of_the_highest_id_and_older_values_are_resolved_to_them() -> None:
     new = {"count": 2.5, "user": None, "country": "DE"}
     topic = topic_of(framed(3, avro(CLICK, click(1))), framed(9, avro(NEWER, new)), framed(3, avro(CLICK, click(2))))
-    found = topic.scan(columns="value").avro(registry={3: CLICK, 9: NEWER})
-    assert found.to_pydict() == {
+    table = topic.scan(columns="value").avro(registry={3: CLICK, 9: NEWER})
+    assert table.to_pydict() == {
         "count": [1.0, 2.5, 2.0],
         "user": ["user-1", None, "user-2"],
         "country": ["IT", "DE", "IT"],
@@ -226,33 +226,33 @@ def test_times_of_an_older_schema_keep_their_meaning_where_a_newer_one_has_anoth
     def value(schema: dict[str, Any], added: dict[str, int]) -> bytes:
         kind = schema["fields"][0]["type"]
         inside = {"array": [MOMENT], "map": {"a": MOMENT}, "record": {"y": MOMENT}}
-        one = inside.get(kind["type"], MOMENT) if isinstance(kind, dict) else MOMENT
-        return avro(schema, {"x": one, **added})
+        moment = inside.get(kind["type"], MOMENT) if isinstance(kind, dict) else MOMENT
+        return avro(schema, {"x": moment, **added})
 
-    values = framed(1, value(old, {})), framed(2, value(new, {one["name"]: 0 for one in more}))
-    found = topic_of(*values).scan(columns="value").avro(registry={1: old, 2: new})["x"].to_pylist()
-    assert found[0] == found[1]
-    assert "2026" in repr(found[0])
+    values = framed(1, value(old, {})), framed(2, value(new, {moment["name"]: 0 for moment in more}))
+    read_values = topic_of(*values).scan(columns="value").avro(registry={1: old, 2: new})["x"].to_pylist()
+    assert read_values[0] == read_values[1]
+    assert "2026" in repr(read_values[0])
 
 
 def test_times_keep_their_meaning_where_a_field_has_another_name_in_a_newer_schema() -> None:
-    def schema(name: str, unit: str, **others: Any) -> dict[str, Any]:
-        field = {"name": name, "type": time_of("long", f"timestamp-{unit}"), **others}
+    def schema(name: str, unit: str, **options: Any) -> dict[str, Any]:
+        field = {"name": name, "type": time_of("long", f"timestamp-{unit}"), **options}
         inner = {"type": "record", "name": "Inner", "fields": [field]}
         return {**inner, "name": "One", "fields": [field, {"name": "in", "type": {"type": "array", "items": inner}}]}
 
     old, new = schema("x", "millis"), schema("y", "micros", aliases=["z", "x"])
     value = framed(1, avro(old, {"x": MOMENT, "in": [{"x": MOMENT}]}))
-    found = topic_of(value).scan(columns="value").avro(new, registry={1: old}).to_pylist()
-    assert found == [{"y": MOMENT, "in": [{"y": MOMENT}]}]
+    rows = topic_of(value).scan(columns="value").avro(new, registry={1: old}).to_pylist()
+    assert rows == [{"y": MOMENT, "in": [{"y": MOMENT}]}]
 
 
 def test_a_time_that_a_coarser_unit_cannot_hold_is_a_bad_value() -> None:
     old, new = (record_of(time_of("long", f"timestamp-{unit}")) for unit in ("micros", "millis"))
-    whole, finer = (framed(1, avro(old, {"x": MOMENT.replace(microsecond=each)})) for each in (6000, 6001))
-    topic = topic_of(whole, finer)
-    found = topic.scan(columns="value").avro(new, registry={1: old}, on_error="null")
-    assert found["x"].to_pylist() == [MOMENT, None]
+    coarse, finer = (framed(1, avro(old, {"x": MOMENT.replace(microsecond=number)})) for number in (6000, 6001))
+    topic = topic_of(coarse, finer)
+    table = topic.scan(columns="value").avro(new, registry={1: old}, on_error="null")
+    assert table["x"].to_pylist() == [MOMENT, None]
     with pytest.raises(distlog.InvalidRecordError, match=r"does not fit its columns.*offset=1"):
         topic.scan().avro(new, registry={1: old})
 
@@ -281,8 +281,8 @@ BYTES_AND_SEVEN = {
 def test_a_default_is_the_value_that_its_json_stands_for(kind: Any, default: Any, expected: Any) -> None:
     old = record_of("int")
     new = {**old, "fields": [*old["fields"], {"name": "new", "type": kind, "default": default}]}
-    found = topic_of(framed(1, avro(old, {"x": 1}))).scan(columns="value").avro(new, registry={1: old})
-    assert found.to_pylist() == [{"x": 1, "new": expected}]
+    table = topic_of(framed(1, avro(old, {"x": 1}))).scan(columns="value").avro(new, registry={1: old})
+    assert table.to_pylist() == [{"x": 1, "new": expected}]
 
 
 @pytest.mark.parametrize("on_error", ["fail", "null"])
@@ -309,31 +309,31 @@ def test_what_arrow_has_no_column_for_is_left_out_by_a_schema_of_the_reader() ->
     assert topic.scan(columns="value").avro(reader, registry={1: written}).to_pydict() == {"kept": [8]}
 
 
-WHOLE = avro(CLICK, click(1)) if "fastavro" in sys.modules else b""
+WHOLE_VALUE = avro(CLICK, click(1)) if "fastavro" in sys.modules else b""
 
 
 @pytest.mark.parametrize(
-    ("bad", "why"),
+    ("bad", "reason"),
     [
         (b"", "no header"),
         (b"\0\0\0\0", "no header"),
-        (b"\1" + framed(7, WHOLE)[1:], "no header"),
+        (b"\1" + framed(7, WHOLE_VALUE)[1:], "no header"),
         (b'{"user": 1}', "no header"),
-        (b"\0\xff\xff\xff\xff" + WHOLE, "no header"),
-        (framed(8, WHOLE), "schema 8 is not in the dict"),
+        (b"\0\xff\xff\xff\xff" + WHOLE_VALUE, "no header"),
+        (framed(8, WHOLE_VALUE), "schema 8 is not in the dict"),
         (framed(7, b""), "not Avro"),
-        (framed(7, WHOLE[:-1]), "not Avro"),
-        (framed(7, WHOLE.replace(b"user", b"us\xffr")), "not Avro"),
+        (framed(7, WHOLE_VALUE[:-1]), "not Avro"),
+        (framed(7, WHOLE_VALUE.replace(b"user", b"us\xffr")), "not Avro"),
         (framed(7, b"\x81\x80\x80\x80\x80\x80\x80\x80\x80\x01"), "not Avro"),
     ],
 )
-def test_a_value_that_cannot_be_decoded_is_named_with_its_partition_and_offset(bad: bytes, why: str) -> None:
+def test_a_value_that_cannot_be_decoded_is_named_with_its_partition_and_offset(bad: bytes, reason: str) -> None:
     good = framed(7, avro(CLICK, click(1)))
     topic = topic_of(good, None, bad, good, bad)
-    with pytest.raises(distlog.InvalidRecordError, match=rf"{why}.*on_error='null'.*partition=0 offset=2"):
+    with pytest.raises(distlog.InvalidRecordError, match=rf"{reason}.*on_error='null'.*partition=0 offset=2"):
         topic.scan(columns="value").avro(registry={7: CLICK})
-    found = topic.scan().avro(registry={7: CLICK}, on_error="null")
-    assert found["user"].to_pylist() == ["user-1", None, None, "user-1", None]
+    table = topic.scan().avro(registry={7: CLICK}, on_error="null")
+    assert table["user"].to_pylist() == ["user-1", None, None, "user-1", None]
 
 
 def test_a_decimal_that_its_column_cannot_hold_is_a_bad_value() -> None:
@@ -343,8 +343,8 @@ def test_a_decimal_that_its_column_cannot_hold_is_a_bad_value() -> None:
     topic = topic_of(*values)
     with pytest.raises(distlog.InvalidRecordError, match=r"does not fit its columns.*offset=1"):
         topic.scan(columns="value").avro(narrow)
-    found = topic.scan(columns="value").avro(narrow, on_error="null")["x"].to_pylist()
-    assert found == [Decimal(12), None, Decimal(7)]
+    read_values = topic.scan(columns="value").avro(narrow, on_error="null")["x"].to_pylist()
+    assert read_values == [Decimal(12), None, Decimal(7)]
 
 
 def test_names_and_arguments_are_checked() -> None:

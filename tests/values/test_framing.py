@@ -24,7 +24,7 @@ def test_bytes_are_dropped_from_the_front_of_each_value() -> None:
     assert without_first(values, pa.array([2, 0, 0, 2]).to_numpy()).to_pylist() == [b"c", None, b"", b""]
 
 
-PLACES = [
+LOCATIONS = [
     (b"\0rest", (0,), b"rest"),
     (b"\2\0rest", (0,), b"rest"),
     (b"\2\4rest", (2,), b"rest"),
@@ -41,13 +41,13 @@ PLACES = [
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_places_of_messages_are_told_apart(order: int) -> None:
-    given = [*PLACES, *PLACES][::order]
-    kinds, numbers, rest = split_messages(pa.array([payload for payload, *_ in given], pa.binary()))
-    assert [kinds[number] for number in numbers] == [place for _, place, _ in given]
-    assert rest.to_pylist() == [left for *_, left in given]
+def test_locations_of_messages_are_distinguished(order: int) -> None:
+    cases = [*LOCATIONS, *LOCATIONS][::order]
+    kinds, numbers, remainders = split_messages(pa.array([payload for payload, *_ in cases], pa.binary()))
+    assert [kinds[number] for number in numbers] == [location for _, location, _ in cases]
+    assert remainders.to_pylist() == [remainder for *_, remainder in cases]
 
 
-def test_nothing_has_no_place() -> None:
-    kinds, numbers, rest = split_messages(pa.array([], pa.binary()))
-    assert (kinds, numbers.tolist(), rest.to_pylist()) == ([(0,)], [], [])
+def test_an_empty_array_has_no_locations() -> None:
+    kinds, numbers, remainders = split_messages(pa.array([], pa.binary()))
+    assert (kinds, numbers.tolist(), remainders.to_pylist()) == ([(0,)], [], [])

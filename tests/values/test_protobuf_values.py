@@ -46,7 +46,7 @@ message Click {
   google.protobuf.UInt32Value wrapped = 13;
 }
 """
-CLICK, ADDRESS, PLACE = b"\x02\x02", b"\0", b"\x04\0\0"
+CLICK, ADDRESS, PLACE_INDEX = b"\x02\x02", b"\0", b"\x04\0\0"
 REGISTRY = {7: Schema("PROTOBUF", TEXT)}
 
 
@@ -61,8 +61,8 @@ def message_class(name: str, text: str = TEXT) -> Any:
 
 
 def click(**fields: Any) -> bytes:
-    found: bytes = message_class("shop.Click")(**fields).SerializeToString()
-    return found
+    data: bytes = message_class("shop.Click")(**fields).SerializeToString()
+    return data
 
 
 def topic_of(*values: bytes | None) -> distlog.Topic:
@@ -72,7 +72,7 @@ def topic_of(*values: bytes | None) -> distlog.Topic:
     return topic
 
 
-def test_fields_stand_in_place_of_the_value_with_arrows_types() -> None:
+def test_fields_replace_the_value_with_arrows_types() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 6, timezone.utc)
     full = click(
         user="ann",
@@ -124,23 +124,23 @@ def test_fields_stand_in_place_of_the_value_with_arrows_types() -> None:
 
 
 def test_a_header_says_where_in_the_schema_the_message_is() -> None:
-    place = message_class("shop.Address.Place")(floor=3).SerializeToString()
-    assert topic_of(framed(7, PLACE + place)).scan(columns="value").protobuf(registry=REGISTRY).to_pydict() == {
+    data = message_class("shop.Address.Place")(floor=3).SerializeToString()
+    assert topic_of(framed(7, PLACE_INDEX + data)).scan(columns="value").protobuf(registry=REGISTRY).to_pydict() == {
         "floor": [3]
     }
     address = message_class("shop.Address")(city="Ulm").SerializeToString()
     for header in (ADDRESS, b"\x02\0"):  # the first message has a short header
-        found = topic_of(framed(7, header + address)).scan(columns="value").protobuf(registry=REGISTRY)
-        assert found["city"].to_pylist() == ["Ulm"]
+        table = topic_of(framed(7, header + address)).scan(columns="value").protobuf(registry=REGISTRY)
+        assert table["city"].to_pylist() == ["Ulm"]
 
 
 def test_a_class_its_descriptor_and_the_text_give_the_same_columns() -> None:
     scan = topic_of(click(user="ann"), None).scan(columns="value")
     kind = message_class("shop.Click")
-    found = scan.protobuf(kind)
-    assert found["user"].to_pylist() == ["ann", None]
-    assert scan.protobuf(kind.DESCRIPTOR) == found
-    assert scan.protobuf(TEXT, message="shop.Click") == found
+    table = scan.protobuf(kind)
+    assert table["user"].to_pylist() == ["ann", None]
+    assert scan.protobuf(kind.DESCRIPTOR) == table
+    assert scan.protobuf(TEXT, message="shop.Click") == table
     message = Message.of(kind)
     assert pickle.loads(pickle.dumps(message)).schema == message.schema
 
@@ -155,7 +155,7 @@ def test_values_of_older_schemas_are_read_by_the_numbers_of_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "why"),
+    ("bad", "reason"),
     [
         (b"", "no header"),
         (framed(9, CLICK), "schema 9"),
@@ -164,26 +164,28 @@ def test_values_of_older_schemas_are_read_by_the_numbers_of_fields() -> None:
         (framed(7, b"\xfe\xff\xff\xff\x7f" + b"\0" * 90), "has no indexes of a message"),
         (framed(7, b"\x01"), "has no indexes of a message"),
         (framed(7, b"\x02\x10"), "no message with these indexes"),
-        (framed(7, PLACE), "a shop.Address.Place, not a shop.Click"),
+        (framed(7, PLACE_INDEX), "a shop.Address.Place, not a shop.Click"),
         (framed(7, CLICK + b"\xff"), "not a shop.Click of Protobuf"),
         (framed(7, CLICK + b"\x0a\x02\xff\xfe"), "not a shop.Click of Protobuf"),
     ],
 )
-def test_a_value_that_is_no_message_is_named_with_its_partition_and_offset(bad: bytes, why: str) -> None:
+def test_a_value_that_is_no_message_is_named_with_its_partition_and_offset(bad: bytes, reason: str) -> None:
     good = framed(7, CLICK + click(user="ann"))
     topic = topic_of(good, None, bad, good)
-    with pytest.raises(distlog.InvalidRecordError, match=rf"{why}.*on_error='null'.*partition=0 offset=2"):
+    with pytest.raises(distlog.InvalidRecordError, match=rf"{reason}.*on_error='null'.*partition=0 offset=2"):
         topic.scan(columns="value").protobuf(registry=REGISTRY, message="shop.Click")
-    found = topic.scan(columns="value").protobuf(registry=REGISTRY, on_error="null")
-    assert found["user"].to_pylist() == ["ann", None, None, "ann"]
+    table = topic.scan(columns="value").protobuf(registry=REGISTRY, on_error="null")
+    assert table["user"].to_pylist() == ["ann", None, None, "ann"]
 
 
 @pytest.mark.long
 def test_bad_messages_among_many_are_found() -> None:
     values = [framed(7, CLICK + click(user=f"u{number}")) for number in range(300)]
     values[5] = values[299] = framed(7, CLICK + b"\xff")
-    found = topic_of(*values).scan(columns="value").protobuf(registry=REGISTRY, on_error="null")["user"].to_pylist()
-    assert found == [None if number in (5, 299) else f"u{number}" for number in range(300)]
+    read_values = (
+        topic_of(*values).scan(columns="value").protobuf(registry=REGISTRY, on_error="null")["user"].to_pylist()
+    )
+    assert read_values == [None if number in (5, 299) else f"u{number}" for number in range(300)]
     bad = topic_of(*[framed(7, CLICK + b"\xff")] * 3).scan(columns="value")
     assert bad.protobuf(registry=REGISTRY, on_error="null")["user"].to_pylist() == [None] * 3
 
@@ -244,9 +246,9 @@ def time_of(seconds: int) -> bytes:
 
 def test_the_last_field_of_a_oneof_counts_as_for_protobuf_itself() -> None:
     text, number = click(text="a"), click(number=3)
-    both = [text + number, number + text, text, number]
-    found = topic_of(*both).scan(columns="value").protobuf(TEXT, message="shop.Click")
-    assert found.select(["text", "number"]).to_pylist() == [
+    orders = [text + number, number + text, text, number]
+    table = topic_of(*orders).scan(columns="value").protobuf(TEXT, message="shop.Click")
+    assert table.select(["text", "number"]).to_pylist() == [
         {"text": None, "number": 3},
         {"text": "a", "number": None},
         {"text": "a", "number": None},
@@ -258,9 +260,9 @@ def test_the_last_field_of_a_oneof_counts_in_messages_inside_of_others_too() -> 
     text = """syntax = "proto3"; message Out { repeated Way ways = 1; map<string, Way> named = 2; }
         message Way { oneof by { string road = 1; string rail = 2; } }"""
     way = field(1, b"A8") + field(2, b"ICE")
-    found = topic_of(field(1, way), field(2, field(1, b"x") + field(2, way))).scan(columns="value").protobuf(text)
+    table = topic_of(field(1, way), field(2, field(1, b"x") + field(2, way))).scan(columns="value").protobuf(text)
     only = {"road": None, "rail": "ICE"}
-    assert found.to_pylist() == [{"ways": [only], "named": []}, {"ways": [], "named": [("x", only)]}]
+    assert table.to_pylist() == [{"ways": [only], "named": []}, {"ways": [], "named": [("x", only)]}]
 
 
 def test_what_protobuf_reads_otherwise_than_bulk_decoding_does_not_end_a_read_with_a_oneof_that_is_there_twice() -> (
@@ -268,11 +270,11 @@ def test_what_protobuf_reads_otherwise_than_bulk_decoding_does_not_end_a_read_wi
 ):
     text = """syntax = "proto2";
         message Way { required int32 id = 1; oneof by { string road = 2; string rail = 3; } }"""
-    both, lacking = field(2, b"A8") + field(3, b"ICE"), field(2, b"A1")
+    both_fields, lacking = field(2, b"A8") + field(3, b"ICE"), field(2, b"A1")
     # a group that nobody knows, with the end of another one
     odd = field(2, b"A2") + bytes([15 << 3 | 3, 14 << 3 | 4])
-    found = topic_of(both, lacking, odd).scan(columns="value").protobuf(text)
-    assert found.select(["road", "rail"]).to_pylist() == [
+    table = topic_of(both_fields, lacking, odd).scan(columns="value").protobuf(text)
+    assert table.select(["road", "rail"]).to_pylist() == [
         {"road": None, "rail": "ICE"},
         {"road": "A1", "rail": None},
         {"road": "A2", "rail": None},

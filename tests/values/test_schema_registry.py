@@ -37,46 +37,46 @@ def topic_of(name: str, rows: list[dict[str, Any]]) -> distlog.Topic:
 
 def test_a_server_is_asked_once_for_each_id_and_for_what_it_refers_to() -> None:
     with registry(ANSWERS) as server:
-        known = distlog.SchemaRegistry(server.url + "/")
+        client = distlog.SchemaRegistry(server.url + "/")
         for _ in range(2):
-            assert known.schema(1) == registries.Schema("AVRO", STRING)
-            assert known.schema(2).imports == (("geo.Point", json.dumps(POINT)),)
-        assert server.asked == ["/schemas/ids/1", "/schemas/ids/2", "/subjects/points%2Fall/versions/3"]
-        assert known.latest("clicks-value").kind == "JSON"
-        assert pickle.loads(pickle.dumps(known)).schema(1) == known.schema(1)
+            assert client.schema(1) == registries.Schema("AVRO", STRING)
+            assert client.schema(2).imports == (("geo.Point", json.dumps(POINT)),)
+        assert server.requests == ["/schemas/ids/1", "/schemas/ids/2", "/subjects/points%2Fall/versions/3"]
+        assert client.latest("clicks-value").kind == "JSON"
+        assert pickle.loads(pickle.dumps(client)).schema(1) == client.schema(1)
         with pytest.raises(distlog.SchemaNotFoundError, match=r"the registry at http://127.*has no schema 5"):
-            known.schema(5)
+            client.schema(5)
 
 
 def test_values_are_decoded_by_a_server_s_schemas() -> None:
     pytest.importorskip("fastavro")
     topic = topic_of("lines", [{"value": framed(2, b"\x06")}, {"value": framed(5, b"\x06")}])
     with registry(ANSWERS) as server:
-        found = topic.scan(columns="value").avro(registry=server.url, on_error="null")
-        assert found.to_pydict() == {"end": [{"x": 3}, None]}
+        table = topic.scan(columns="value").avro(registry=server.url, on_error="null")
+        assert table.to_pydict() == {"end": [{"x": 3}, None]}
         with pytest.raises(distlog.InvalidRecordError, match=r"has no schema 5.*offset=1"):
             topic.scan().avro(registry=server.url)
 
 
 def test_a_user_and_password_are_sent_and_shown_nowhere() -> None:
     with registry(ANSWERS) as server:
-        known = distlog.SchemaRegistry(server.url.replace("http://", "http://ann:s%40cret@"))
-        known.schema(1)
+        client = distlog.SchemaRegistry(server.url.replace("http://", "http://ann:s%40cret@"))
+        client.schema(1)
         assert server.authorization == ["Basic " + base64.b64encode(b"ann:s@cret").decode()]
-        assert "ann" not in repr(known)
-        assert repr(known) == f"SchemaRegistry({server.url})"
+        assert "ann" not in repr(client)
+        assert repr(client) == f"SchemaRegistry({server.url})"
         server.answers["/schemas/ids/3"] = (401, {})
         with pytest.raises(PermissionError, match="the registry refuses this user") as caught:
-            known.schema(3)
+            client.schema(3)
         assert "cret" not in str(caught.value)
 
 
 def test_a_redirect_is_not_followed_with_the_password() -> None:
     with registry(ANSWERS) as other, registry({"/schemas/ids/1": (302, {"Location": other.url})}) as server:
-        known = distlog.SchemaRegistry(server.url.replace("http://", "http://ann:secret@"))
+        client = distlog.SchemaRegistry(server.url.replace("http://", "http://ann:secret@"))
         with pytest.raises(OSError, match="the registry redirects"):
-            known.schema(1)
-        assert other.asked == []
+            client.schema(1)
+        assert other.requests == []
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_schemas_that_refer_to_each_other_end() -> None:
     first = {"schema": STRING, "references": [{"name": "n0", "subject": "s0", "version": 1}]}
     with registry(
         {"/schemas/ids/1": circle, "/subjects/a/versions/1": circle, "/schemas/ids/2": first, **many}
-    ) as one:
-        known = distlog.SchemaRegistry(one.url)
-        assert known.schema(1).imports == (("a", STRING),)
+    ) as server:
+        client = distlog.SchemaRegistry(server.url)
+        assert client.schema(1).imports == (("a", STRING),)
         with pytest.raises(OSError, match="refers to more than 250 schemas"):
-            known.schema(2)
+            client.schema(2)
 
 
 def test_a_registry_that_does_not_run_is_an_error_of_storage() -> None:
@@ -138,7 +138,7 @@ def schemas(*rows: dict[str, Any]) -> distlog.Topic:
 def test_the_topic_of_schemas_serves_old_logs_without_a_registry() -> None:
     pytest.importorskip("fastavro")
     reference = {"name": "geo.Point", "subject": "points", "version": 1}
-    kept = schemas(
+    schemas_topic = schemas(
         {"key": '{"keytype":"NOOP","magic":0}', "value": None},
         {"key": '{"keytype":"CONFIG","subject":null,"magic":0}', "value": '{"compatibilityLevel":"NONE"}'},
         registered("points", 1, 1, POINT),
@@ -146,59 +146,59 @@ def test_the_topic_of_schemas_serves_old_logs_without_a_registry() -> None:
     )
     lines = topic_of("lines", [{"value": framed(2, b"\x06")}, {"value": framed(3, b"\x06")}])
     scan = lines.scan(columns="value")
-    assert scan.avro(registry=kept, on_error="null").to_pydict() == {"end": [{"x": 3}, None]}
-    known = distlog.SchemaRegistry(kept)
-    with pytest.raises(distlog.SchemaNotFoundError, match=rf"the topic {kept.url} has no schema 3"):
-        known.schema(3)
-    distlog.open(kept.url).append([registered("lines-value", 2, 3, POINT)])
-    assert known.schema(3).text == json.dumps(POINT)  # it was registered meanwhile
-    assert known.latest("lines-value").text == json.dumps(POINT)
-    assert repr(known) == f"SchemaRegistry({kept.url})"
+    assert scan.avro(registry=schemas_topic, on_error="null").to_pydict() == {"end": [{"x": 3}, None]}
+    client = distlog.SchemaRegistry(schemas_topic)
+    with pytest.raises(distlog.SchemaNotFoundError, match=rf"the topic {schemas_topic.url} has no schema 3"):
+        client.schema(3)
+    distlog.open(schemas_topic.url).append([registered("lines-value", 2, 3, POINT)])
+    assert client.schema(3).text == json.dumps(POINT)  # it was registered meanwhile
+    assert client.latest("lines-value").text == json.dumps(POINT)
+    assert repr(client) == f"SchemaRegistry({schemas_topic.url})"
 
 
 def test_a_deleted_schema_is_found_by_its_id_and_is_no_longer_the_newest() -> None:
-    kept = schemas(
+    schemas_topic = schemas(
         registered("s", 1, 1, "one"),
         registered("s", 2, 2, "two"),
         registered("s", 2, 2, "two", deleted=True),
         registered("t", 1, 3, "three"),
         {**registered("t", 1, 3, "three"), "value": None},
     )
-    known = distlog.SchemaRegistry(kept)
-    assert [known.schema(one).text for one in (1, 2, 3)] == ["one", "two", "three"]
-    assert known.latest("s").text == "one"
+    client = distlog.SchemaRegistry(schemas_topic)
+    assert [client.schema(number).text for number in (1, 2, 3)] == ["one", "two", "three"]
+    assert client.latest("s").text == "one"
     with pytest.raises(distlog.SchemaNotFoundError, match="no subject t"):
-        known.latest("t")
+        client.latest("t")
 
 
 def test_an_id_means_one_schema_in_each_context() -> None:
-    kept = schemas(
+    schemas_topic = schemas(
         registered("clicks-value", 1, 7, "clicks"),
         registered(":.staging:orders-value", 1, 7, "orders"),
         registered(":.staging:orders-value", 2, 8, "more orders"),
         registered(":.:views-value", 1, 9, "views"),
     )
-    known, staging = distlog.SchemaRegistry(kept), distlog.SchemaRegistry(kept, ".staging")
-    assert (known.schema(7).text, staging.schema(7).text) == ("clicks", "orders")
-    assert known.latest("views-value").text == "views"
-    assert staging.latest("orders-value") == known.latest(":.staging:orders-value")
+    client, staging = distlog.SchemaRegistry(schemas_topic), distlog.SchemaRegistry(schemas_topic, ".staging")
+    assert (client.schema(7).text, staging.schema(7).text) == ("clicks", "orders")
+    assert client.latest("views-value").text == "views"
+    assert staging.latest("orders-value") == client.latest(":.staging:orders-value")
     assert staging.latest("orders-value").text == "more orders"
     missing = r"has no schema 8, but one in the contexts \.staging: SchemaRegistry\(topic, context\)"
     with pytest.raises(distlog.SchemaNotFoundError, match=missing):
-        known.schema(8)
+        client.schema(8)
     with pytest.raises(distlog.SchemaNotFoundError, match=r"no subject clicks-value in the context \.staging"):
         staging.latest("clicks-value")
 
 
 def test_references_are_looked_up_in_the_context_of_the_schema() -> None:
     reference = {"name": "geo.Point", "subject": "points", "version": 1}
-    kept = schemas(
+    schemas_topic = schemas(
         registered("points", 1, 1, "another point"),
         registered(":.staging:points", 1, 1, POINT),
         registered(":.staging:lines", 1, 2, LINE, references=[reference]),
     )
     expected = (("geo.Point", json.dumps(POINT)),)
-    assert distlog.SchemaRegistry(kept, ".staging").schema(2).imports == expected
+    assert distlog.SchemaRegistry(schemas_topic, ".staging").schema(2).imports == expected
 
 
 def test_a_server_is_asked_for_the_schemas_of_a_context() -> None:
@@ -213,14 +213,14 @@ def test_what_is_no_context_is_refused(source: Any, context: str) -> None:
 
 
 def test_the_first_schema_of_an_id_counts() -> None:
-    kept = schemas(
+    schemas_topic = schemas(
         registered("s", 1, 5, "first"),
         registered("t", 1, 5, "second"),
         # a version that is written again, as when it is deleted
         registered("s", 1, 5, "first, again"),
     )
-    known = distlog.SchemaRegistry(kept)
-    assert (known.schema(5).text, known.latest("t").text) == ("first, again", "second")
+    client = distlog.SchemaRegistry(schemas_topic)
+    assert (client.schema(5).text, client.latest("t").text) == ("first, again", "second")
 
 
 @pytest.mark.parametrize(
@@ -228,16 +228,16 @@ def test_the_first_schema_of_an_id_counts() -> None:
 )
 def test_a_deleted_subject_has_no_newest_schema_until_it_is_registered_again(kind: str, value: str) -> None:
     deletion = {"key": json.dumps({"keytype": kind, "subject": "s", "magic": 0}), "value": value}
-    kept = schemas(
+    schemas_topic = schemas(
         registered("s", 1, 1, "one"), registered("s", 2, 2, "two"), registered("t", 1, 3, "other"), deletion
     )
-    known = distlog.SchemaRegistry(kept)
+    client = distlog.SchemaRegistry(schemas_topic)
     with pytest.raises(distlog.SchemaNotFoundError, match="no subject s"):
-        known.latest("s")
-    assert [known.schema(one).text for one in (1, 2)] == ["one", "two"]
-    assert known.latest("t").text == "other"
-    distlog.open(kept.url).append([registered("s", 3, 4, "three")])
-    assert known.latest("s").text == "three"
+        client.latest("s")
+    assert [client.schema(number).text for number in (1, 2)] == ["one", "two"]
+    assert client.latest("t").text == "other"
+    distlog.open(schemas_topic.url).append([registered("s", 3, 4, "three")])
+    assert client.latest("s").text == "three"
 
 
 def test_records_that_are_no_schemas_are_passed_over() -> None:
@@ -249,7 +249,7 @@ def test_records_that_are_no_schemas_are_passed_over() -> None:
         {"key": '{"keytype":"SCHEMA","subject":"s","version":1}', "value": '{"id":1,"schema":5}'},
         registered("s", 2, 2, "two"),
     ]
-    known = distlog.SchemaRegistry(schemas(*bad))
-    assert known.latest("s").text == "two"
+    client = distlog.SchemaRegistry(schemas(*bad))
+    assert client.latest("s").text == "two"
     with pytest.raises(distlog.SchemaNotFoundError):
-        known.schema(1)
+        client.schema(1)

@@ -38,7 +38,7 @@ class GroupStories(RuleBasedStateMachine):
     @rule(client=clients)
     def sync(self, client: int) -> None:
         member = self.clients[client]
-        if member.told is ErrorCode.none:
+        if member.join_error is ErrorCode.none:
             member.sync(**{f"c{n}": f"c{n} of {member.generation}".encode() for n in range(4)})
 
     @rule(client=clients)
@@ -52,7 +52,7 @@ class GroupStories(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([0, 50, 100, 5_000, 10_000, 20_000, 300_000]))
     def pass_time(self, ms: int) -> None:
-        self.gateway.at(ms)
+        self.gateway.at_time(ms)
 
     @rule(holds=st.booleans(), fails=st.booleans())
     def trouble_the_store(self, holds: bool, fails: bool) -> None:
@@ -99,7 +99,7 @@ class GroupStories(RuleBasedStateMachine):
         self.gateway.store.held, self.gateway.store.code = False, ErrorCode.none
         self.gateway.store.release()
         for _ in range(100):
-            self.gateway.at(10_000)
+            self.gateway.at_time(10_000)
         assert self.gateway.admin.describe(GROUP).phase in {GroupPhase.EMPTY, GroupPhase.DEAD}
 
 

@@ -119,9 +119,9 @@ def test_a_member_has_the_session_of_its_group_from_its_next_heartbeat_on() -> N
     first.goes_on()
     gateway.groups.configs.set({(GROUP, SESSION_TIMEOUT): SESSION_MS + 1000})
     two.goes_on()
-    gateway.at(SESSION_MS)
+    gateway.at_time(SESSION_MS)
     assert list(gateway.group.members) == ["two"]
-    gateway.at(1000)
+    gateway.at_time(1000)
     assert not gateway.group.members
 
 

@@ -67,11 +67,11 @@ def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
 def test_names_that_no_record_of_the_group_could_hold_are_refused() -> None:
     gateway = Gateway()
     # an id is the client's name, and 37 bytes more
-    assert gateway.member("c" * 32_760).join().told is ErrorCode.invalid_request
-    assert gateway.member("c", instance_id="i" * 32_760).join().told is ErrorCode.invalid_request
+    assert gateway.member("c" * 32_760).join().join_error is ErrorCode.invalid_request
+    assert gateway.member("c", instance_id="i" * 32_760).join().join_error is ErrorCode.invalid_request
     long_name = (("p" * 40_000, b""),)
-    assert gateway.member("c", protocols=long_name).join().told is ErrorCode.invalid_request
-    assert gateway.member("c" * 1000).join().told is None
+    assert gateway.member("c", protocols=long_name).join().join_error is ErrorCode.invalid_request
+    assert gateway.member("c" * 1000).join().join_error is None
 
 
 def test_a_group_begins_while_unused_positions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_session_that_ends_while_its_group_is_loaded_ends_after_that() -> None
 
     always = gateway.groups.check
     gateway.groups.check = is_loading
-    gateway.at(6000)
+    gateway.at_time(6000)
     gateway.groups.check = always
-    gateway.at(1000)
+    gateway.at_time(1000)
     assert member.beat() is ErrorCode.unknown_member_id

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from gateways import Wire, opened, serving
 from kio.schema.errors import ErrorCode
-from transacting import seen
+from transacting import values_seen
 from transactional_clients import RawProducer, position
 
 import distlog
@@ -72,4 +72,4 @@ def test_positions_and_transactions_stay_when_their_topics_are_restored(root: st
         assert (again.producer_id, again.epoch > epoch) == (producer.producer_id, True)
         copy(again, 8)
         assert position(wire) == 8
-        assert seen(opened(gateway))[0] == [b"%d" % number for number in range(1, 9)]
+        assert values_seen(opened(gateway))[0] == [b"%d" % number for number in range(1, 9)]

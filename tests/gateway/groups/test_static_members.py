@@ -14,8 +14,8 @@ def joined() -> tuple[Gateway, Client, Client]:
     gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=10))
     first, second = gateway.member("a", instance_id="one"), gateway.member("b", instance_id="two")
     first.join(), second.join()
-    gateway.at(10)
-    gateway.at(10)
+    gateway.at_time(10)
+    gateway.at_time(10)
     first.sync(one=b"0", two=b"1")
     return gateway, first, second
 
@@ -30,7 +30,7 @@ def pair() -> tuple[Gateway, Client, Client]:
 def test_an_instance_that_starts_again_keeps_its_part_and_nobody_joins_again() -> None:
     gateway, first, second = pair()
     again = gateway.member("b", instance_id="two").join()
-    assert again.told is ErrorCode.none
+    assert again.join_error is ErrorCode.none
     assert again.generation == second.generation
     assert again.id != second.id
     assert again.sync().synced
@@ -44,7 +44,7 @@ def test_the_old_one_of_an_instance_is_fenced() -> None:
     gateway, _, second = pair()
     gateway.member("b", instance_id="two").join()
     assert second.beat() is ErrorCode.fenced_instance_id
-    assert second.join().told is ErrorCode.fenced_instance_id
+    assert second.join().join_error is ErrorCode.fenced_instance_id
     assert second.leave() is ErrorCode.fenced_instance_id
 
 
@@ -65,7 +65,7 @@ def test_an_old_client_that_led_is_not_told_so_and_a_new_one_is_told_to_skip_ass
 def test_an_instance_with_another_subscription_begins_another_generation() -> None:
     gateway, first, _ = pair()
     again = gateway.member("b", instance_id="two", protocols=(("range", b"other"),)).join()
-    assert again.told is None
+    assert again.join_error is None
     assert first.beat() is ErrorCode.rebalance_in_progress
     assert first.join().generation == again.generation == 2
 
@@ -74,13 +74,13 @@ def test_static_members_that_are_away_stay_members_until_their_session_ends() ->
     gateway, first, second = pair()
     first.join(protocols=(("range", b"other"),))
     for _ in range(7):
-        gateway.at(9_000)
+        gateway.at_time(9_000)
         second.beat()
-    assert first.told is ErrorCode.none
+    assert first.join_error is ErrorCode.none
     assert first.joined
     assert len(first.joined.members) == 2
     first.sync(one=b"0", two=b"1")
-    gateway.at(10_000)
+    gateway.at_time(10_000)
     assert second.beat() is ErrorCode.unknown_member_id
 
 
@@ -88,16 +88,16 @@ def test_a_join_that_waits_is_answered_when_a_newer_one_of_the_instance_comes() 
     gateway, _, second = pair()
     third = gateway.member("c").join()
     second.join()
-    assert second.told is None
+    assert second.join_error is None
     gateway.member("b", instance_id="two").join()
-    assert second.told is ErrorCode.fenced_instance_id
-    assert third.told is None
+    assert second.join_error is ErrorCode.fenced_instance_id
+    assert third.join_error is None
 
 
 def test_an_instance_whose_partition_cannot_be_stored_is_told_so() -> None:
     gateway, _, _ = pair()
     gateway.store.code = ErrorCode.coordinator_not_available
-    assert gateway.member("b", instance_id="two").join().told is ErrorCode.coordinator_not_available
+    assert gateway.member("b", instance_id="two").join().join_error is ErrorCode.coordinator_not_available
 
 
 def test_whoever_runs_the_group_lets_an_instance_go_by_its_name() -> None:
@@ -114,7 +114,7 @@ def test_an_instance_that_starts_again_while_partitions_are_assigned_begins_anot
     second.join()
     assert first.generation == second.generation == 2
     again = gateway.member("b", instance_id="two").join()
-    assert again.told is None
+    assert again.join_error is None
     first.join()
     assert again.generation == first.generation == 3
 
@@ -122,9 +122,9 @@ def test_an_instance_that_starts_again_while_partitions_are_assigned_begins_anot
 def test_an_instance_that_starts_again_before_it_asked_for_its_part_is_still_waited_for() -> None:
     gateway, first, _ = joined()
     again = gateway.member("b", instance_id="two").join()
-    assert again.told is ErrorCode.none
+    assert again.join_error is ErrorCode.none
     for _ in range(7):
-        gateway.at(9_000)
+        gateway.at_time(9_000)
         first.beat(), again.beat()
         # nothing is left that is due: a timer that finds something at each look serves nobody else
         assert gateway.groups.next_deadline > gateway.now
@@ -135,7 +135,7 @@ def test_an_instance_that_started_again_and_asked_for_its_part_stays() -> None:
     gateway, first, _ = joined()
     again = gateway.member("b", instance_id="two").join().sync()
     for _ in range(7):
-        gateway.at(9_000)
+        gateway.at_time(9_000)
         assert (first.beat(), again.beat()) == (ErrorCode.none, ErrorCode.none)
 
 
@@ -146,5 +146,5 @@ def test_instances_that_are_away_and_give_no_time_for_joining_do_not_keep_the_ti
     first.join(rebalance_timeout_ms=0).sync(a=b"0")
     with gateway.groups.locked(GROUP) as group:
         group.membership.prepare()
-    gateway.at(1)
+    gateway.at_time(1)
     assert gateway.groups.next_deadline > gateway.now

@@ -56,7 +56,7 @@ def fetched(member: Client) -> ErrorCode:
 
 ASK: dict[str, Callable[[Client], ErrorCode | None]] = {
     "Heartbeat": lambda member: member.beat(),
-    "JoinGroup": lambda member: member.join().told,
+    "JoinGroup": lambda member: member.join().join_error,
     "SyncGroup": lambda member: member.sync().synced.error,  # type: ignore[union-attr]
     "LeaveGroup": lambda member: member.leave(),
     "OffsetCommit": committed,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gateways import Wire, opened, serving
 from kafka_broker import dump, needs_kafka, tool
-from transacting import seen
+from transacting import values_seen
 from transactional_clients import RawProducer
 
 import distlog
@@ -135,7 +135,7 @@ def test_a_producer_in_java_commits_and_the_tools_show_transactions(gateway: Gat
     transactions = ("--transactional-id", "perf", "--transaction-duration-ms", "50")
     sent = tool(f"{TOOLS}.ProducerPerformance", *records, *transactions, *props)
     assert "1000 records sent" in sent
-    assert sum(map(len, seen(opened(gateway)).values())) == 1000
+    assert sum(map(len, values_seen(opened(gateway)).values())) == 1000
     with Wire(gateway) as wire:
         producer = RawProducer(wire)
         producer.init()

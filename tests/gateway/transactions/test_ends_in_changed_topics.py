@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from addresses import Address
-from transacting import seen
+from transacting import values_seen
 from transaction_parts import ID, Parts
 
 import distlog
@@ -31,7 +31,7 @@ def test_in_a_partition_that_others_have_added(two: tuple[Parts, Parts]) -> None
     coordinator.coordinator.add_partitions(ID, producer, [("clicks", 1)])
     other.send(producer, b"a", number=1)
     coordinator.coordinator.end(ID, producer, is_committed=True)
-    assert seen(coordinator.topic("clicks"))[1] == [b"a"]
+    assert values_seen(coordinator.topic("clicks"))[1] == [b"a"]
 
 
 def test_in_a_topic_that_others_have_dropped_and_created_again(two: tuple[Parts, Parts]) -> None:
@@ -42,4 +42,4 @@ def test_in_a_topic_that_others_have_dropped_and_created_again(two: tuple[Parts,
     distlog.create(f"{coordinator.address.url}/clicks")
     other.send(producer, b"a")
     coordinator.coordinator.end(ID, producer, is_committed=True)
-    assert seen(coordinator.topic("clicks"))[0] == [b"a"]
+    assert values_seen(coordinator.topic("clicks"))[0] == [b"a"]

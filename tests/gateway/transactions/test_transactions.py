@@ -10,7 +10,7 @@ from gateways import FETCH, LIST_OFFSETS, Wire, fetch_fields, fetching, opened, 
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsTopic
-from transacting import seen
+from transacting import values_seen
 from transactional_clients import RawProducer
 
 import distlog
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def values(root: Path, topic: str = "clicks") -> dict[int, list[bytes]]:
-    return seen(distlog.open(str(root / topic)))
+    return values_seen(distlog.open(str(root / topic)))
 
 
 def test_a_transaction_over_two_topics_is_seen_when_it_is_committed(root: Path) -> None:
@@ -95,7 +95,7 @@ def test_only_partitions_of_the_transaction_take_its_batches(gateway: GatewaySer
         assert producer.send(b"fine") is FINE
         assert producer.end() is FINE
         assert producer.send(b"behind") is ErrorCode.invalid_txn_state
-    assert seen(opened(gateway)) == {0: [b"fine"], 1: []}
+    assert values_seen(opened(gateway)) == {0: [b"fine"], 1: []}
 
 
 def test_a_second_instance_fences_the_first_and_aborts_what_it_has_open(gateway: GatewayServer) -> None:
@@ -115,7 +115,7 @@ def test_a_second_instance_fences_the_first_and_aborts_what_it_has_open(gateway:
         second.add(("clicks", 0))
         second.send(b"alive")
         assert second.end() is FINE
-    assert seen(opened(gateway))[0] == [b"alive"]
+    assert values_seen(opened(gateway))[0] == [b"alive"]
 
 
 def test_a_producer_that_goes_on_gets_the_next_epoch_and_the_same_when_it_asks_again(gateway: GatewayServer) -> None:
@@ -142,7 +142,7 @@ def test_the_same_end_may_be_asked_for_again_and_no_other(gateway: GatewayServer
             assert [producer.end(committed=committed) for _ in range(2)] == [FINE] * 2
             assert producer.end(committed=not committed) is ErrorCode.invalid_txn_state
     topic = opened(gateway)
-    assert seen(topic)[0] == [b"v"]
+    assert values_seen(topic)[0] == [b"v"]
     # a record and a marker each
     assert topic.end_offsets()[0] == 4
 

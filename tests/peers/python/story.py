@@ -26,35 +26,35 @@ def run(stories: Mapping[str, Callable[[Place], None]]) -> None:
     address, secured, prefix, *only = sys.argv[1:]
     for name, story in stories.items():
         if not only or name in only:
-            _tell(name, story, Place(address, secured, f"{prefix}-{name}"))
+            _report(name, story, Place(address, secured, f"{prefix}-{name}"))
     print("end", flush=True)
 
 
-def _tell(name: str, story: Callable[[Place], None], place: Place) -> None:
-    begun, ends = time.monotonic(), ["failed it does not end"]
+def _report(name: str, story: Callable[[Place], None], target: Place) -> None:
+    start_s, ends = time.monotonic(), ["failed it does not end"]
 
-    def told() -> None:
+    def run_story() -> None:
         try:
-            story(place)
-            ends.append(f"ok {int((time.monotonic() - begun) * 1000)}")
+            story(target)
+            ends.append(f"ok {int((time.monotonic() - start_s) * 1000)}")
         except Exception as error:
             ends.append(f"failed {type(error).__name__} {' '.join(str(error).split())}")
 
-    thread = threading.Thread(target=told, daemon=True)
+    thread = threading.Thread(target=run_story, daemon=True)
     thread.start()
     thread.join(PATIENCE_SECONDS + 10)
-    end, _, rest = ends[-1].partition(" ")
-    print(end, name, rest, flush=True)
+    end, _, remainder = ends[-1].partition(" ")
+    print(end, name, remainder, flush=True)
 
 
-def same(what: str, found: object, expected: object) -> None:
+def same(subject: str, actual: object, expected: object) -> None:
     """Raises AssertionError unless both are the same."""
-    assert found == expected, f"{what}: expected {expected!r:.200}, found {found!r:.200}"
+    assert actual == expected, f"{subject}: expected {expected!r:.200}, found {actual!r:.200}"
 
 
-def until(what: str, holds: Callable[[], object]) -> None:
+def until(subject: str, holds: Callable[[], object]) -> None:
     """Ask until it holds. Raises AssertionError if that takes too long."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not holds():
-        assert time.monotonic() < end, f"not in time: {what}"
+        assert time.monotonic() < end, f"not in time: {subject}"
         time.sleep(0.05)
