@@ -10,7 +10,7 @@ from addresses import Address
 from committed_batches import NOW, Gateway
 from memory_files import after_write
 from raw_batches import batch, record
-from transacting import seen
+from transacting import values_seen
 
 import distlog
 from distlog.core.commits.producer_table import NO_PRODUCERS
@@ -50,12 +50,12 @@ def test_what_is_undecided_is_told_by_the_metadata_while_it_is_and_no_longer(two
     first.send(7, b"a")
     topic.append([{"value": b"plain"}], partition=0)
     other.send(8, b"b")
-    assert (stable(topic), seen(topic)[0]) == ([0, 0], [])
+    assert (stable(topic), values_seen(topic)[0]) == ([0, 0], [])
     other.end(7, is_committed=True)
-    assert (stable(topic), seen(topic)[0]) == ([2, 0], [b"a", b"plain"])
+    assert (stable(topic), values_seen(topic)[0]) == ([2, 0], [b"a", b"plain"])
     first.end(8, is_committed=False)
-    assert (stable(topic), seen(topic)[0]) == ([5, 0], [b"a", b"plain"])
-    assert seen(topic, "read_uncommitted")[0] == [b"a", b"plain", b"b"]
+    assert (stable(topic), values_seen(topic)[0]) == ([5, 0], [b"a", b"plain"])
+    assert values_seen(topic, "read_uncommitted")[0] == [b"a", b"plain", b"b"]
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -70,9 +70,9 @@ def test_an_end_marker_that_another_commit_overtakes_ends_what_it_should(
     first.end(7, is_committed=is_committed)
     assert overtaken == [1]
     topic = first.topic()
-    assert (stable(topic)[0], seen(topic)[0]) == (1, [b"a"] if is_committed else [])
+    assert (stable(topic)[0], values_seen(topic)[0]) == (1, [b"a"] if is_committed else [])
     other.end(8, is_committed=True)
-    assert seen(topic)[0] == ([b"a", b"b"] if is_committed else [b"b"])
+    assert values_seen(topic)[0] == ([b"a", b"b"] if is_committed else [b"b"])
 
 
 def test_a_batch_of_a_transaction_needs_somebody_who_knows_that_it_is_open(two: tuple[Gateway, Gateway]) -> None:
@@ -111,7 +111,7 @@ def test_what_retention_deleted_of_an_open_transaction_blocks_nobody(two: tuple[
     third = Gateway(first.address)
     third.end(8, is_committed=True)
     third.close()
-    assert seen(topic)[0] == [b"plain"]
+    assert values_seen(topic)[0] == [b"plain"]
 
 
 def test_a_gateway_that_begins_knows_what_has_been_open_for_long(two: tuple[Gateway, Gateway]) -> None:
@@ -122,9 +122,9 @@ def test_a_gateway_that_begins_knows_what_has_been_open_for_long(two: tuple[Gate
     later.send(8, b"b")
     assert stable(first.topic())[0] == 0
     later.end(8, is_committed=True)
-    assert (stable(first.topic())[0], seen(first.topic())[0]) == (0, [])
+    assert (stable(first.topic())[0], values_seen(first.topic())[0]) == (0, [])
     later.end(7, is_committed=False)
-    assert seen(first.topic())[0] == [b"b"]
+    assert values_seen(first.topic())[0] == [b"b"]
     later.close()
 
 
@@ -157,7 +157,7 @@ def test_a_gateway_that_has_read_but_the_end_marker_of_a_transaction_takes_the_p
     later.now_ms = NOW + HOUR_MS // 3
     later.send(7, b"b", sequence=1)
     later.end(7, is_committed=True)
-    assert seen(later.topic())[0] == [b"a", b"b"]
+    assert values_seen(later.topic())[0] == [b"a", b"b"]
     later.close()
 
 
@@ -219,8 +219,8 @@ def test_checkpoints_and_restores_keep_what_is_undecided(two: tuple[Gateway, Gat
     for number in range(101):
         first.send(8, b"%d" % number)
     other.end(8, is_committed=False)
-    assert (stable(distlog.open(topic.url))[0], seen(distlog.open(topic.url))[0]) == (0, [])
+    assert (stable(distlog.open(topic.url))[0], values_seen(distlog.open(topic.url))[0]) == (0, [])
     topic.restore(version=previous)
     assert stable(topic)[0] == 0
     other.end(7, is_committed=True)
-    assert seen(topic)[0] == [b"a"]
+    assert values_seen(topic)[0] == [b"a"]

@@ -105,9 +105,9 @@ def test_positions_and_members_survive_the_gateway() -> None:
     assert second.sync().synced
     assert second.synced
     assert second.synced.assignment == b"1"
-    next_one.at(9_999)
+    next_one.at_time(9_999)
     first.beat()
-    next_one.at(1)
+    next_one.at_time(1)
     assert second.beat() is ErrorCode.unknown_member_id
     assert first.beat() is ErrorCode.rebalance_in_progress
 
@@ -239,9 +239,9 @@ def test_a_gateway_that_ends_has_nobody_wait() -> None:
     stable(gateway, gateway.member("a"))
     waiting = gateway.member("b").join()
     gateway.groups.end()
-    assert waiting.told is ErrorCode.not_coordinator
+    assert waiting.join_error is ErrorCode.not_coordinator
     # a member that joins now is refused, too: its response would never come
-    assert gateway.member("c").join().told is ErrorCode.not_coordinator
+    assert gateway.member("c").join().join_error is ErrorCode.not_coordinator
     assert commit(gateway) is ErrorCode.not_coordinator
     with pytest.raises(GroupRefusedError, match="not_coordinator"):
         gateway.offsets.fetch(GROUP, [CLICKS])

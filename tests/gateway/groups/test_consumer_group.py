@@ -77,9 +77,9 @@ def test_members_keep_their_partitions_when_another_leaves_or_dies() -> None:
     first.goes_on()
     first.goes_on()
     third.goes_on()
-    gateway.at(SESSION_MS - 1)
+    gateway.at_time(SESSION_MS - 1)
     first.goes_on()
-    gateway.at(1)
+    gateway.at_time(1)
     assert [*gateway.group.members] == ["a"]
     assert first.goes_on() == ALL
     assert third.code() is ErrorCode.unknown_member_id
@@ -91,10 +91,10 @@ def test_a_member_that_keeps_its_partitions_for_too_long_is_removed() -> None:
     first.goes_on()
     other.goes_on()
     first.beat(owned=ALL)
-    gateway.at(19_999)
+    gateway.at_time(19_999)
     first.beat(owned=ALL)
     other.goes_on()
-    gateway.at(1)
+    gateway.at_time(1)
     assert first.code() is ErrorCode.unknown_member_id
     assert other.goes_on() == ALL
 
@@ -188,9 +188,9 @@ def test_a_static_member_that_comes_back_has_its_partitions_again() -> None:
     # one that does not come back loses them
     assert again.code(epoch=-2) is ErrorCode.none
     for _ in range(2):
-        gateway.at(SESSION_MS // 2)
+        gateway.at_time(SESSION_MS // 2)
         other.goes_on()
-    gateway.at(SESSION_MS // 2)
+    gateway.at_time(SESSION_MS // 2)
     assert other.goes_on() == ALL
 
 
@@ -306,7 +306,7 @@ def test_a_member_whose_end_could_not_be_stored_does_not_come_back_with_the_next
     gateway = ConsumerGateway()
     gateway.consumer("a").goes_on()
     gateway.store.code = ErrorCode.coordinator_not_available
-    gateway.at(SESSION_MS)
+    gateway.at_time(SESSION_MS)
     assert not gateway.group.members
     gateway.store.code = ErrorCode.none
     assert gateway.consumer("b").goes_on() == ALL
@@ -345,17 +345,17 @@ def test_an_empty_group_goes_over_to_the_other_protocol_with_its_positions() -> 
     gateway.offsets.commit(GROUP, {("clicks", 0): Position(7)}, lambda code: None)
     classic = gateway.member("old")
     classic.join()
-    gateway.at(0)
+    gateway.at_time(0)
     classic.join()
-    assert classic.told is None or classic.told is ErrorCode.none
+    assert classic.join_error is None or classic.join_error is ErrorCode.none
     # a group with members of one protocol takes none of the other
     new = gateway.consumer("a")
     assert new.code() is ErrorCode.group_id_not_found
     classic.leave()
-    gateway.at(60_000)
+    gateway.at_time(60_000)
     assert new.goes_on() == ALL
     old = gateway.member("old")
-    assert old.join().told is ErrorCode.inconsistent_group_protocol
+    assert old.join().join_error is ErrorCode.inconsistent_group_protocol
     for gateway_now in (gateway, gateway.restart()):
         position = gateway_now.offsets.fetch(GROUP, [("clicks", 0)])["clicks", 0]
         assert isinstance(position, Position)
@@ -363,7 +363,7 @@ def test_an_empty_group_goes_over_to_the_other_protocol_with_its_positions() -> 
         assert [(group.phase.value, group.type) for group in gateway_now.admin.list()] == [("Stable", "consumer")]
         assert gateway_now.admin.describe(GROUP).phase is GroupPhase.DEAD
     assert new.code(epoch=-1) is ErrorCode.none
-    assert gateway.member("old").join().told in (None, ErrorCode.member_id_required, ErrorCode.none)
+    assert gateway.member("old").join().join_error in (None, ErrorCode.member_id_required, ErrorCode.none)
     assert [group.type for group in gateway.restart().admin.list()] == ["classic"]
 
 

@@ -13,12 +13,12 @@ def pair() -> tuple[Gateway, Client, Client]:
     gateway = Gateway()
     first, second = gateway.member("a"), gateway.member("b")
     first.join()
-    gateway.at(0)
+    gateway.at_time(0)
     first.sync(a=b"all")
     second.join()
-    assert (second.told, first.beat()) == (None, ErrorCode.rebalance_in_progress)
+    assert (second.join_error, first.beat()) == (None, ErrorCode.rebalance_in_progress)
     first.join()
-    assert (first.told, second.told) == (ErrorCode.none, ErrorCode.none)
+    assert (first.join_error, second.join_error) == (ErrorCode.none, ErrorCode.none)
     return gateway, first, second
 
 
@@ -88,14 +88,14 @@ def test_an_assignment_is_void_when_somebody_joined_before_it_was_stored() -> No
 def test_members_of_a_group_that_was_empty_have_the_initial_delay_to_come() -> None:
     gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=3000))
     first, second = gateway.member("a").join(), gateway.member("b")
-    gateway.at(2900)
+    gateway.at_time(2900)
     second.join()
-    gateway.at(200)  # somebody came: it waits as long again
-    assert (first.told, second.told) == (None, None)
-    gateway.at(2999)
-    assert first.told is None
-    gateway.at(1)
-    assert first.told is second.told is ErrorCode.none
+    gateway.at_time(200)  # somebody came: it waits as long again
+    assert (first.join_error, second.join_error) == (None, None)
+    gateway.at_time(2999)
+    assert first.join_error is None
+    gateway.at_time(1)
+    assert first.join_error is second.join_error is ErrorCode.none
     assert first.generation == 1
 
 
@@ -103,12 +103,12 @@ def test_the_initial_delay_is_at_most_the_rebalance_timeout() -> None:
     gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=3000))
     first = gateway.member("a", rebalance_timeout_ms=7000).join()
     for second in range(1, 7):
-        gateway.at(1000)
+        gateway.at_time(1000)
         gateway.member(f"b{second}", rebalance_timeout_ms=7000).join()
-    gateway.at(999)
-    assert first.told is None
-    gateway.at(1)
-    assert first.told is ErrorCode.none
+    gateway.at_time(999)
+    assert first.join_error is None
+    gateway.at_time(1)
+    assert first.join_error is ErrorCode.none
     assert first.joined
     assert len(first.joined.members) == 7
 
@@ -118,11 +118,11 @@ def test_who_does_not_join_again_in_time_is_no_member_any_more() -> None:
     stable_pair(first, second)
     third = gateway.member("c").join()
     for _ in range(7):  # the second beats, and does not join
-        gateway.at(9000)
+        gateway.at_time(9000)
         second.beat()
-        if first.told is not None and first.generation == 2:
+        if first.join_error is not None and first.generation == 2:
             first.join()
-    assert first.told is third.told is ErrorCode.none
+    assert first.join_error is third.join_error is ErrorCode.none
     assert first.generation == 3
     assert second.beat() is ErrorCode.unknown_member_id
 
@@ -144,9 +144,9 @@ def test_a_member_that_leaves_makes_the_others_share_what_it_had() -> None:
 def test_a_session_that_is_not_renewed_ends() -> None:
     gateway, first, second = pair()
     stable_pair(first, second)
-    gateway.at(9_999)
+    gateway.at_time(9_999)
     assert first.beat() is ErrorCode.none
-    gateway.at(1)
+    gateway.at_time(1)
     assert (first.beat(), second.beat()) == (ErrorCode.rebalance_in_progress, ErrorCode.unknown_member_id)
 
 
@@ -155,11 +155,11 @@ def test_a_member_that_waits_for_the_others_does_not_expire() -> None:
     stable_pair(first, second)
     first.join()
     for _ in range(5):
-        gateway.at(9_000)
+        gateway.at_time(9_000)
         second.beat()
-    assert first.told is None
+    assert first.join_error is None
     second.join()
-    assert first.told is ErrorCode.none
+    assert first.join_error is ErrorCode.none
 
 
 def test_when_the_leader_goes_another_member_leads() -> None:
@@ -174,7 +174,7 @@ def test_who_does_not_ask_for_its_part_in_time_is_no_member_any_more() -> None:
     gateway, first, second = pair()
     second.sync()
     for _ in range(7):
-        gateway.at(9_000)
+        gateway.at_time(9_000)
         first.beat()  # the leader lives, and never assigns
     assert second.synced
     assert second.synced.error is ErrorCode.rebalance_in_progress
@@ -189,10 +189,10 @@ def test_the_last_member_leaves_an_empty_group_which_goes_on_counting() -> None:
     described = gateway.admin.describe(GROUP)
     assert (described.phase, described.members) == (GroupPhase.EMPTY, ())
     gateway.member("b").join()
-    gateway.at(0)
+    gateway.at_time(0)
     assert gateway.admin.describe(GROUP).phase is GroupPhase.COMPLETING
     later = gateway.member("c").join()
-    assert later.told is None
+    assert later.join_error is None
 
 
 def test_a_lost_answer_to_a_join_is_given_again() -> None:
@@ -208,7 +208,7 @@ def test_a_member_that_joins_again_unchanged_keeps_its_generation_and_a_leader_b
     stable_pair(first, second)
     assert second.join().generation == 2
     first.join()
-    assert first.told is None
+    assert first.join_error is None
     assert gateway.admin.describe(GROUP).phase is GroupPhase.PREPARING
 
 
@@ -216,7 +216,7 @@ def test_a_member_with_another_subscription_begins_another_generation() -> None:
     _, first, second = pair()
     stable_pair(first, second)
     second.join(protocols=(("range", b"other"),))
-    assert second.told is None
+    assert second.join_error is None
     assert first.join().generation == 3
     assert first.joined
     assert [member.subscription for member in first.joined.members] == [b"topics", b"other"]
@@ -227,8 +227,8 @@ def test_the_protocol_is_the_one_that_most_members_like_best_of_those_that_all_s
     first = gateway.member("a", protocols=(("sticky", b"s"), ("range", b"r"))).join()
     two = gateway.member("b", protocols=(("range", b"r"), ("sticky", b"s"))).join()
     three = gateway.member("c", protocols=(("only-c", b"c"), ("range", b"R"), ("sticky", b"S"))).join()
-    gateway.at(100)
-    gateway.at(100)
+    gateway.at_time(100)
+    gateway.at_time(100)
     assert {member.joined.protocol for member in (first, two, three) if member.joined} == {"range"}
     assert first.joined
     assert [member.subscription for member in first.joined.members] == [b"r", b"r", b"R"]
@@ -236,19 +236,19 @@ def test_the_protocol_is_the_one_that_most_members_like_best_of_those_that_all_s
 
 def test_who_speaks_no_common_protocol_is_refused() -> None:
     gateway, _, _ = pair()
-    assert gateway.member("c", protocols=(("alien", b""),)).join().told is ErrorCode.inconsistent_group_protocol
-    assert gateway.member("c", protocol_type="connect").join().told is ErrorCode.inconsistent_group_protocol
-    assert gateway.member("c", protocols=()).join().told is ErrorCode.inconsistent_group_protocol
+    assert gateway.member("c", protocols=(("alien", b""),)).join().join_error is ErrorCode.inconsistent_group_protocol
+    assert gateway.member("c", protocol_type="connect").join().join_error is ErrorCode.inconsistent_group_protocol
+    assert gateway.member("c", protocols=()).join().join_error is ErrorCode.inconsistent_group_protocol
 
 
 def test_a_new_member_is_told_its_id_first_if_its_client_can_join_with_that() -> None:
     gateway = Gateway()
     client = gateway.member("a")
-    assert client.join(must_know_id=True).told is ErrorCode.member_id_required
+    assert client.join(must_know_id=True).join_error is ErrorCode.member_id_required
     assert client.id.startswith("a-")
     client.join(must_know_id=True)
-    gateway.at(0)
-    assert client.told is ErrorCode.none
+    gateway.at_time(0)
+    assert client.join_error is ErrorCode.none
 
 
 def test_an_id_that_is_not_used_is_forgotten_and_nobody_waits_for_it_longer_than_its_session() -> None:
@@ -256,29 +256,29 @@ def test_an_id_that_is_not_used_is_forgotten_and_nobody_waits_for_it_longer_than
     stable_pair(first, second)
     promised = gateway.member("c").join(must_know_id=True)
     first.join()
-    gateway.at(5_000)
+    gateway.at_time(5_000)
     second.beat(), second.join()
-    assert first.told is None  # the third may still come
-    gateway.at(5_000)
-    assert first.told is second.told is ErrorCode.none
-    assert promised.join().told is ErrorCode.unknown_member_id
+    assert first.join_error is None  # the third may still come
+    gateway.at_time(5_000)
+    assert first.join_error is second.join_error is ErrorCode.none
+    assert promised.join().join_error is ErrorCode.unknown_member_id
 
 
 def test_a_group_takes_no_more_members_than_its_size() -> None:
     gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
     first = gateway.member("a")
     stable(gateway, first)
-    assert gateway.member("b").join().told is ErrorCode.group_max_size_reached
-    assert first.join(protocols=(("range", b"more"),)).told is ErrorCode.none
+    assert gateway.member("b").join().join_error is ErrorCode.group_max_size_reached
+    assert first.join(protocols=(("range", b"more"),)).join_error is ErrorCode.none
 
 
 def test_session_timeouts_have_bounds_and_names_are_needed() -> None:
     gateway = Gateway()
-    assert gateway.member("a", session_timeout_ms=5999).join().told is ErrorCode.invalid_session_timeout
-    assert gateway.member("a", session_timeout_ms=2**31 - 1).join().told is ErrorCode.invalid_session_timeout
+    assert gateway.member("a", session_timeout_ms=5999).join().join_error is ErrorCode.invalid_session_timeout
+    assert gateway.member("a", session_timeout_ms=2**31 - 1).join().join_error is ErrorCode.invalid_session_timeout
     assert gateway.coordinator.heartbeat("", "a", None, 1) is ErrorCode.invalid_group_id
     assert gateway.coordinator.heartbeat("x" * 40_000, "a", None, 1) is ErrorCode.invalid_group_id
-    assert gateway.member("c" * 40_000).join().told is ErrorCode.invalid_request
+    assert gateway.member("c" * 40_000).join().join_error is ErrorCode.invalid_request
 
 
 def test_who_is_unknown_or_of_another_generation_is_told_so() -> None:
@@ -291,7 +291,7 @@ def test_who_is_unknown_or_of_another_generation_is_told_so() -> None:
     assert coordinator.leave(GROUP, "nobody") is ErrorCode.unknown_member_id
     stranger = gateway.member("x")
     stranger.id = "nobody"
-    assert stranger.join().told is ErrorCode.unknown_member_id
+    assert stranger.join().join_error is ErrorCode.unknown_member_id
 
 
 def test_a_member_that_leaves_while_it_waits_is_answered() -> None:
@@ -299,4 +299,4 @@ def test_a_member_that_leaves_while_it_waits_is_answered() -> None:
     stable_pair(first, second)
     second.join(protocols=(("range", b"other"),))
     assert second.leave() is ErrorCode.none
-    assert second.told is ErrorCode.unknown_member_id
+    assert second.join_error is ErrorCode.unknown_member_id

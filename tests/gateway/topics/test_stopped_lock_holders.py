@@ -34,7 +34,7 @@ from gateways import (
 from kio.schema.errors import ErrorCode
 from open_files import open_below
 from raw_batches import batch, record
-from transacting import seen
+from transacting import values_seen
 from transactional_clients import RawProducer, position
 
 import distlog
@@ -173,8 +173,8 @@ def test_the_ends_of_transactions_that_wait_for_a_stopped_process_hold_up_no_oth
             assert position(other) == -1
             # they are decided, though not seen yet
             assert [producer.end_of(number) for producer, number in correlation_ids] == [FINE] * 2
-            assert seen(opened(served)) == {0: [], 1: [b"v"]}
-        until(lambda: seen(opened(served))[0] == [b"v"] * 2)
+            assert values_seen(opened(served)) == {0: [], 1: [b"v"]}
+        until(lambda: values_seen(opened(served))[0] == [b"v"] * 2)
     assert "is decided, but not visible yet" in caplog.text
 
 
@@ -197,7 +197,7 @@ def test_states_of_transactions_that_wait_for_a_stopped_process_hold_up_no_other
             codes = [producer.wire.answer(22, 4, number).error_code for producer, number in correlation_ids]
         assert codes == [ErrorCode.coordinator_not_available] * 3
         assert [producer.init() for producer in producers] == [FINE] * 3
-    assert seen(distlog.open(str(tmp_path / "clicks"))) == {0: [b"v"]}
+    assert values_seen(distlog.open(str(tmp_path / "clicks"))) == {0: [b"v"]}
 
 
 def changes_of(topic: str) -> dict[str, tuple[int, int, dict[str, Any]]]:

@@ -40,14 +40,14 @@ def test_an_end_is_a_commit_for_the_decision_and_one_for_the_markers_of_each_top
     previous = versions(parts)
     parts.coordinator.end(ID, producer, is_committed=True)
     assert [after - earlier for earlier, after in zip(previous, versions(parts), strict=True)] == [1, 1, 1]
-    assert parts.seen()[:2] == ([b"a"], [b"a"])
+    assert parts.values()[:2] == ([b"a"], [b"a"])
     # that it is complete comes with the next record
     parts.coordinator.add_partitions(ID, producer, PARTITIONS[:1])
     assert versions(parts)[2] - previous[2] == 2
     assert parts.topic(STATES).end_offsets() == {0: 5}
     parts.send(producer, b"b")
     parts.coordinator.end(ID, producer, is_committed=False)
-    assert parts.seen()[:2] == ([b"a"], [b"a"])
+    assert parts.values()[:2] == ([b"a"], [b"a"])
 
 
 def test_who_takes_over_ends_again_what_was_not_kept_to_be_complete(parts: Parts) -> None:
@@ -61,7 +61,7 @@ def test_who_takes_over_ends_again_what_was_not_kept_to_be_complete(parts: Parts
     after.coordinator.tick()
     (state,) = after.coordinator.states()
     assert state.status is TransactionStatus.COMPLETE_COMMIT
-    assert parts.seen()[:2] == ([b"a"], [])
+    assert parts.values()[:2] == ([b"a"], [])
     after.coordinator.add_partitions(ID, producer, PARTITIONS[:1])
     after.send(producer, b"b", number=0, topic="clicks")
 

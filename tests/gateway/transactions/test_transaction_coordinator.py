@@ -79,10 +79,10 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
     assert status(parts) is TransactionStatus.COMPLETE_ABORT
     with pytest.raises(TransactionRefusedError, match="producer_fenced"):
         parts.coordinator.end(ID, producer, is_committed=True)
-    assert parts.seen() == NOTHING
+    assert parts.values() == NOTHING
     # nothing hides what is appended after it
     parts.topic("clicks").append([{"value": b"c"}])
-    assert parts.seen()[0] == [b"c"]
+    assert parts.values()[0] == [b"c"]
 
 
 def test_a_producer_whose_transaction_has_timed_out_may_ask_for_the_next_epoch_and_go_on(parts: Parts) -> None:
@@ -98,7 +98,7 @@ def test_a_producer_whose_transaction_has_timed_out_may_ask_for_the_next_epoch_a
     parts.coordinator.add_partitions(ID, after, [("clicks", 0)])
     parts.send(after, b"c")
     parts.coordinator.end(ID, after, is_committed=True)
-    assert parts.seen() == ([b"c"], [], None)
+    assert parts.values() == ([b"c"], [], None)
 
 
 def test_a_producer_whose_transaction_has_timed_out_stays_fenced_when_another_one_has_started(parts: Parts) -> None:
@@ -121,7 +121,7 @@ def test_a_transaction_that_a_gateway_with_a_clock_ahead_began_times_out_at_the_
     after.now_ms += TIMEOUT_MS
     after.coordinator.tick()
     assert status(after) is TransactionStatus.COMPLETE_ABORT
-    assert after.seen() == NOTHING
+    assert after.values() == NOTHING
 
 
 def test_a_decision_of_a_gateway_with_a_clock_ahead_gets_its_markers_at_the_next_gateway(
@@ -136,7 +136,7 @@ def test_a_decision_of_a_gateway_with_a_clock_ahead_gets_its_markers_at_the_next
     after.now_ms -= 7 * 86_400_000
     after.coordinator.tick()
     assert status(after) is TransactionStatus.COMPLETE_COMMIT
-    assert after.seen() == ([b"a"], [b"b"], None)
+    assert after.values() == ([b"a"], [b"b"], None)
 
 
 def test_a_transaction_that_cannot_be_ended_for_long_is_logged_once_a_minute(
@@ -171,7 +171,7 @@ def test_a_producer_that_lives_goes_on_at_the_next_gateway(parts: Parts) -> None
     after.sequences = parts.sequences
     after.send(producer, b"c")
     after.coordinator.end(ID, producer, is_committed=True)
-    assert after.seen() == ([b"a", b"c"], [b"b"], None)
+    assert after.values() == ([b"a", b"c"], [b"b"], None)
 
 
 def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
@@ -190,10 +190,10 @@ def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
                 again()
         assert status(parts) is TransactionStatus.PREPARE_COMMIT
         parts.coordinator.tick()
-    assert parts.seen()[1] == []
+    assert parts.values()[1] == []
     parts.coordinator.tick()
     assert status(parts) is TransactionStatus.COMPLETE_COMMIT
-    assert parts.seen() == ([b"a"], [b"b"], None)
+    assert parts.values() == ([b"a"], [b"b"], None)
 
 
 def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +202,9 @@ def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkey
         failing("append_run", patches, "__transaction_state")
         with pytest.raises(StorageError):
             parts.coordinator.end(ID, producer, is_committed=True)
-    assert (status(parts), parts.seen()) == (TransactionStatus.ONGOING, NOTHING)
+    assert (status(parts), parts.values()) == (TransactionStatus.ONGOING, NOTHING)
     parts.coordinator.end(ID, producer, is_committed=True)
-    assert parts.seen() == ([b"a"], [b"b"], None)
+    assert parts.values() == ([b"a"], [b"b"], None)
 
 
 @pytest.mark.parametrize("is_created_again_before", [True, False])
@@ -219,7 +219,7 @@ def test_with_a_topic_that_was_dropped_its_part_is_gone_and_nothing_stays_open(
     assert status(parts) is TransactionStatus.COMPLETE_COMMIT
     topic = distlog.open(url) if is_created_again_before else distlog.create(url)
     topic.append([{"value": b"new"}])
-    assert parts.seen() == ([b"a"], [b"new"], None)
+    assert parts.values() == ([b"a"], [b"new"], None)
 
 
 def test_an_id_that_nobody_uses_is_forgotten(parts: Parts) -> None:
@@ -247,7 +247,7 @@ def test_when_its_epochs_are_used_up_a_producer_gets_another_id(parts: Parts) ->
     # the abort of the next one takes the very last epoch
     following = parts.begin()
     assert (following.id != first.id, following.epoch) == (True, 0)
-    assert parts.seen() == NOTHING
+    assert parts.values() == NOTHING
 
 
 def test_records_of_transactions_are_on_the_device_when_acknowledged_and_so_before_the_decision(
@@ -281,7 +281,7 @@ def test_what_a_killed_gateway_left_unsynced_is_on_the_device_before_anybody_act
     after = local_parts.killed()
     after.coordinator.tick()
     assert results[0] == ("sync", "__transaction_state")
-    assert after.seen() == ([b"a"], [b"b"], None)
+    assert after.values() == ([b"a"], [b"b"], None)
     after.close()
 
 

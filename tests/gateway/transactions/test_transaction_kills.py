@@ -43,7 +43,7 @@ def prepared(address: Address) -> Address:
     producer = parts.begin()
     transaction(parts, producer, (b"first", b"first"), 1)
     parts.coordinator.end(ID, producer, is_committed=True)
-    assert parts.seen() == NOTHING
+    assert parts.values() == NOTHING
     parts.close()
     return address
 
@@ -74,13 +74,13 @@ def check_step(address: Address, step: int, monkeypatch: pytest.MonkeyPatch, *, 
     was_decided = state.status in (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
     actual = "end" if was_decided and state.producer.epoch == 1 else state.status.name
     expected = ALL if is_committed and actual == "end" else NOTHING
-    assert parts.seen() == expected
+    assert parts.values() == expected
     # the next producer ends what is open, and continues
     producer = parts.begin()
-    assert parts.seen() == expected
+    assert parts.values() == expected
     transaction(parts, producer, (b"c", b"d"), 9)
     parts.coordinator.end(ID, producer, is_committed=True)
-    assert parts.seen() == ([*expected[0], b"c"], [*expected[1], b"d"], 9)
+    assert parts.values() == ([*expected[0], b"c"], [*expected[1], b"d"], 9)
     parts.close()
     return actual if was_killed else f"{actual} "
 

@@ -12,7 +12,7 @@ from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_s
 from gateway_pairs import until_soon as until_soon
 from gateways import Wire, until
 from kio.schema.errors import ErrorCode
-from transacting import seen
+from transacting import values_seen
 from transaction_parts import ID, Parts
 from transactional_clients import RawProducer, position
 
@@ -47,7 +47,7 @@ class ProducerOfTwo(RawProducer):
 
 
 def values(address: Address) -> list[bytes]:
-    return seen(distlog.open(f"{address.url}/clicks", storage_options=address.options))[0]
+    return values_seen(distlog.open(f"{address.url}/clicks", storage_options=address.options))[0]
 
 
 def test_coordinators_of_an_id_and_of_a_group_at_two_gateways_end_a_transaction_as_one(
@@ -150,7 +150,7 @@ def test_a_batch_that_was_checked_before_the_decision_and_comes_after_it_is_refu
     with pytest.raises(TransactionRefusedError, match="invalid_txn_state"):
         other.send(producer, b"late")
     parts.topic("clicks").append([{"value": b"plain"}])
-    assert parts.seen()[0] == [b"plain"]
+    assert parts.values()[0] == [b"plain"]
     for gateway_parts in (parts, other):
         gateway_parts.close()
 
