@@ -277,7 +277,7 @@ class ShownSettings:
 
     def _repr_html_(self) -> str:
         own = self.overrides()
-        meanings = {one.name.replace("_", "."): one.metadata.get("doc") for one in fields(self)}
+        meanings = {field.name.replace("_", "."): field.metadata.get("doc") for field in fields(self)}
         rows = [
             {"setting": name, "value": str(value), "set": "yes" if name in own else "", "meaning": meanings.get(name)}
             for name, value in {**self.all(), **own}.items()

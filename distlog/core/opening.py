@@ -49,9 +49,9 @@ from distlog.core.topic import Topic
 from distlog.core.topic_id import NamedId, copies
 
 StorageOptions = Mapping[str, Any]
-#: How many topics are opened at the same time.
-_OPENED = 8
-#: How many folders are looked at for topics where there is none, and how many of these are named.
+#: Topics opened at the same time.
+_OPEN_AT_ONCE = 8
+#: Folders searched for topics where there is none, and topics named in the error.
 _LOOKED_AT, _NAMED = 20, 5
 
 
@@ -72,17 +72,17 @@ def create(
         raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
     storage = Storage(url, storage_options)
     settings = TopicConfig.parse(config or {})
-    return make_topic(storage, partitions, settings, absent_ms=_check_place(storage))
+    return make_topic(storage, partitions, settings, absent_ms=_check_location(storage))
 
 
 def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent_ms: int | None = None) -> Topic:
-    """Create a topic in `storage`, without a look at the folders around."""
+    """Create a topic in `storage`, without checking the folders around it."""
     log = topic_log(storage)
     snapshot = log.create(partitions, config, absent_ms=absent_ms)
     return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
 
 
-def _check_place(storage: Storage) -> int | None:
+def _check_location(storage: Storage) -> int | None:
     """Raise InvalidTopicError if the folder holds topics, or lies in a topic: the files of both would be mixed.
 
     Returns the store's time before a listing that showed no commits, which need not be listed again; None if it
@@ -99,7 +99,7 @@ def _check_place(storage: Storage) -> int | None:
         text = f"this folder holds topics, so it is none: create a topic in it, as in {storage.url}/NAME"
         raise InvalidTopicError(text, topics=_listed(names))
     if above:
-        raise InvalidTopicError("this folder lies in a topic: choose one beside the topic", topic=above[0])
+        raise InvalidTopicError("this folder lies in a topic: choose one next to the topic", topic=above[0])
     return before_ms
 
 
@@ -119,8 +119,10 @@ def _folders_in(storage: Storage) -> list[str] | None:
 
 def _topics_above(storage: Storage) -> list[str]:
     above = list(storage.parents())
-    begun = map(_has_commits, above) if storage.is_local else in_parallel(_has_commits, above)
-    return [each.url for each, has_commits in zip(above, begun, strict=True) if has_commits and _is_open(each)]
+    has_commits = map(_has_commits, above) if storage.is_local else in_parallel(_has_commits, above)
+    return [
+        storage.url for storage, is_topic in zip(above, has_commits, strict=True) if is_topic and _is_open(storage)
+    ]
 
 
 def _has_commits(folder: Storage) -> bool:
@@ -133,10 +135,21 @@ def _has_commits(folder: Storage) -> bool:
 def open(
     url: str, version: int | None = None, timestamp: Time | None = None, storage_options: StorageOptions | None = None
 ) -> Topic:
-    """Open the topic at `url`: its newest version, or read-only at a version or a time.
+    """Open the topic at `url`: its newest version, or read-only an older one.
 
-    Raises TopicNotFoundError if there is none, and names topics below `url`, OffsetOutOfRangeError if it has no such
-    version, or none yet at that time, InvalidConfigError for a version that is no number.
+    Args:
+        url: Any fsspec URL or local path of a topic's folder.
+        version: The version to read; not together with `timestamp`.
+        timestamp: The time whose version to read: a datetime, ISO text or milliseconds since 1970.
+        storage_options: Options of the storage, as fsspec or pyarrow name them.
+
+    Returns:
+        The topic; read-only for a version or a time.
+
+    Raises:
+        TopicNotFoundError: There is no topic; the error names topics below `url`.
+        OffsetOutOfRangeError: The topic does not have the version, or did not exist at the time.
+        InvalidConfigError: The version is not a number.
     """
     with naming_topics(storage := Storage(url, storage_options)):
         return _open(storage, version, timestamp)
@@ -144,14 +157,14 @@ def open(
 
 @contextmanager
 def naming_topics(storage: Storage) -> Iterator[None]:
-    """A TopicNotFoundError that is raised inside names the topics below the address, if there are some."""
+    """Add the names of topics below the address to a TopicNotFoundError raised inside."""
     try:
         yield
     except TopicNotFoundError as error:
         names = _open_names(storage, _folders_in(storage) or ())
         if not names:
             raise
-        text = f"this is no topic, but a folder of topics: add the name of one: {_listed(names)}"
+        text = f"this is not a topic, but a folder of topics: add the name of one: {_listed(names)}"
         raise TopicNotFoundError(text, **error.details) from None
 
 
@@ -162,10 +175,10 @@ def _open_names(storage: Storage, folders: Iterable[str]) -> list[str]:
 
 
 def _names_in(storage: Storage, folders: Sequence[str]) -> list[str]:
-    looked_at = sorted(folders)[:_LOOKED_AT]
-    inner = in_parallel(lambda name: _folders_in(storage.child(name)) or (), looked_at)
+    searched = sorted(folders)[:_LOOKED_AT]
+    inner = in_parallel(lambda name: _folders_in(storage.child(name)) or (), searched)
     return _open_names(
-        storage, [f"{name}/{each}" for name, found in zip(looked_at, inner, strict=True) for each in found]
+        storage, [f"{name}/{topic}" for name, names in zip(searched, inner, strict=True) for topic in names]
     )
 
 
@@ -199,10 +212,20 @@ def open_or_create(
     config: Mapping[str, object] | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Topic:
-    """Open the topic at `url`, or create it if there is none; also if another process creates it meanwhile.
+    """Open the topic at `url`, or create it if it does not exist; also if another process creates it concurrently.
 
-    `config` is for a new topic. Raises InvalidConfigError if the topic has another number of partitions than
-    `partitions`, and as `create` and `open` do.
+    Args:
+        url: Any fsspec URL or local path.
+        partitions: Partitions of a new topic, default 1. An existing topic must have this number.
+        config: The settings of a new topic, by Kafka's names.
+        storage_options: Options of the storage.
+
+    Returns:
+        The topic.
+
+    Raises:
+        InvalidConfigError: The topic has another number of partitions than `partitions`.
+        DistlogError: As `create` and `open` raise.
     """
     storage = Storage(url, storage_options)
     try:
@@ -223,12 +246,21 @@ def open_or_create(
 def topics(
     root: str, storage_options: StorageOptions | None = None, errors: MutableMapping[str, DistlogError] | None = None
 ) -> list[Topic]:
-    """The topics right below the folder `root`, opened, by name; dropped topics are left out.
+    """List the topics right below the folder `root`, by name; dropped topics are left out.
 
-    The error of a topic that cannot be opened has its name as the detail `topic`. It is raised; or, with a dict for
-    `errors`, put there by that name, and the other topics are opened. An object store that does not answer any more
-    is no error of one topic, so its error is raised in any case. Gives a TopicIdWarning for a topic that is a copy of
-    another one's folder, and has its id.
+    Warns with TopicIdWarning about a topic that is a copy of another one's folder, with the same id.
+
+    Args:
+        root: Any fsspec URL or local path of a folder.
+        storage_options: Options of the storage.
+        errors: Gets the error of each topic that cannot be opened, by name. Without it the first error is raised.
+
+    Returns:
+        The open topics.
+
+    Raises:
+        DistlogError: A topic cannot be opened, with its name as the detail `topic`.
+        StorageError: The object store does not answer; also with `errors`.
     """
     folder = Storage(root, storage_options)
 
@@ -250,14 +282,16 @@ def topics(
         return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
 
     folders = set(folder.list_folders()) - {paths.COMMITS_DIR}
-    # most are small: to open one takes no more requests than to look whether there is one
+    # most folders are topics: opening one takes no more requests than checking whether it is one
     usual = {name for name in folders if paths.is_topic_name(name)}
-    # but another name may be none that an address can have
+    # another folder may hold a topic that no address can name
     names = sorted(usual.union(_topics_of(folder, folders - usual)))
-    found = [topic for topic in in_order((partial(opened, name) for name in names), _OPENED) if topic is not None]
-    for name, text in copies_in(found).items():
+    topics = [
+        topic for topic in in_order((partial(opened, name) for name in names), _OPEN_AT_ONCE) if topic is not None
+    ]
+    for name, text in copies_in(topics).items():
         warnings.warn(f"{name} {text}", TopicIdWarning, stacklevel=2)
-    return found
+    return topics
 
 
 def copies_in(topics: Iterable[Topic]) -> dict[str, str]:
@@ -281,9 +315,11 @@ def _topics_of(root: Storage, names: Iterable[str]) -> list[str]:
             # as the `lost+found` of a disk, which is for its administrator
             return []
 
-    others = [name for name in names if name != paths.COMMITS_DIR]
-    inside = in_parallel(folders_in, others)
-    return [name for name, found in zip(others, inside, strict=True) if f"{name}/{paths.COMMITS_DIR}" in found]
+    candidates = [name for name in names if name != paths.COMMITS_DIR]
+    inside = in_parallel(folders_in, candidates)
+    return [
+        name for name, folders in zip(candidates, inside, strict=True) if f"{name}/{paths.COMMITS_DIR}" in folders
+    ]
 
 
 _ROW = "log_start_offset", "log_end_offset", "records", "segments", "bytes"
@@ -298,10 +334,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AdoptReport(Shown):
-    """The adopted topics, or the ones that `dry_run` would adopt, and the parts that were cut, left out or made anew.
+    """The topics that `adopt` imported, or would import with `dry_run`, with notes on cut and rebuilt parts.
 
-    `topics` are the topics that were made, or that an earlier adoption of the same made, by name. `left_out`
-    names the folders that were not taken, and the reasons.
+    `topics` has the topics of this and of an earlier run, by name. `left_out` has the reasons why folders were
+    skipped.
     """
 
     adopted: tuple[AdoptedTopic, ...]
@@ -323,27 +359,27 @@ class AdoptReport(Shown):
     @property
     def ok(self) -> bool:
         """True if every topic was adopted."""
-        return all(each.error is None for each in self.adopted)
+        return all(topic.error is None for topic in self.adopted)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The parts that were cut, left out or made anew, and the reasons of topics not adopted: a line each."""
+        """A line for each part that was cut, left out or rebuilt, and for each topic that was not adopted."""
         folders = [f"{folder}: {reason}; it was left out" for folder, reason in self.left_out.items()]
-        topics = [f"{each.name}: {note}" for each in self.adopted for note in each.notes]
-        there = [f"{each.name}: was adopted before" for each in self.adopted if each.was_there]
-        errors = [f"{each.name}: not adopted: {each.error}" for each in self.adopted if each.error]
-        return (*folders, *topics, *there, *errors)
+        topics = [f"{topic.name}: {note}" for topic in self.adopted for note in topic.notes]
+        present = [f"{topic.name}: was adopted before" for topic in self.adopted if topic.was_there]
+        errors = [f"{topic.name}: not adopted: {topic.error}" for topic in self.adopted if topic.error]
+        return (*folders, *topics, *present, *errors)
 
     def __str__(self) -> str:
-        adopted = [each for each in self.adopted if not each.error and (each.partitions or not each.was_there)]
+        adopted = [topic for topic in self.adopted if not topic.error and (topic.partitions or not topic.was_there)]
         verb = "would adopt" if self.dry_run else "adopted"
-        size = sum(partition.log_bytes for each in adopted for partition in each.partitions)
-        failed = f"; {counted(len(self.adopted) - sum(not each.error for each in self.adopted), 'topic')} failed"
+        size = sum(partition.log_bytes for topic in adopted for partition in topic.partitions)
+        failed = f"; {counted(len(self.adopted) - sum(not topic.error for topic in self.adopted), 'topic')} failed"
         head = f"{verb} {counted(len(adopted), 'topic')}, {counted(size, 'byte')}{'' if self.ok else failed}"
         return "\n".join([head, *self.notes])
 
     def to_table(self) -> pa.Table:
-        """A row per topic, as it is now, or would be. Its settings are the ones that were taken from a broker's."""
+        """A row per topic, with the settings that were taken from a broker."""
         rows = [
             {**topic, "settings": " ".join(f"{name}={value}" for name, value in topic["settings"].items())}
             for topic in self._topics()
@@ -353,9 +389,9 @@ class AdoptReport(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Every topic with its address, its notes and the row of the table; and a row per partition."""
         rows = [
-            {"topic": each.name, "partition": number, **row}
-            for each in self.adopted
-            for number, row in self._partitions(each)
+            {"topic": topic.name, "partition": number, **row}
+            for topic in self.adopted
+            for number, row in self._partitions(topic)
         ]
         return {
             "ok": self.ok,
@@ -368,15 +404,15 @@ class AdoptReport(Shown):
     def _topics(self) -> list[dict[str, Any]]:
         return [
             {
-                "topic": each.name,
-                "url": each.url,
-                "result": each.result,
-                "error": str(each.error) if each.error else None,
-                **_sums([row for _, row in self._partitions(each)]),
-                "settings": dict(each.settings),
-                "notes": list(each.notes),
+                "topic": topic.name,
+                "url": topic.url,
+                "result": topic.result,
+                "error": str(topic.error) if topic.error else None,
+                **_sums([row for _, row in self._partitions(topic)]),
+                "settings": dict(topic.settings),
+                "notes": list(topic.notes),
             }
-            for each in self.adopted
+            for topic in self.adopted
         ]
 
     def _partitions(self, adopted: AdoptedTopic) -> list[tuple[int, dict[str, int]]]:
@@ -388,7 +424,7 @@ def _sums(rows: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _rows_of(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int]]:
-    """The topic's part of each partition; in a dry run with the part that it would get."""
+    """Sum up each partition of the topic; in a dry run with the parts that it would get."""
     rows = {
         number: {
             "log_start_offset": state.log_start_offset,
@@ -400,15 +436,13 @@ def _rows_of(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int
         for number, state in enumerate(adopted.states)
     }
     for partition in adopted.partitions if dry_run else ():
-        before = rows.get(partition.name.partition, dict.fromkeys(_ROW, 0))
+        row = rows.get(partition.name.partition, dict.fromkeys(_ROW, 0))
         rows[partition.name.partition] = {
-            "log_start_offset": before["log_start_offset"]
-            if before["log_end_offset"]
-            else partition.log_start_offset,
+            "log_start_offset": row["log_start_offset"] if row["log_end_offset"] else partition.log_start_offset,
             "log_end_offset": partition.log_end_offset,
-            "records": before["records"] + sum(segment.info.record_count for segment in partition.segments),
-            "segments": before["segments"] + len(partition.segments),
-            "bytes": before["bytes"] + partition.log_bytes,
+            "records": row["records"] + sum(segment.info.record_count for segment in partition.segments),
+            "segments": row["segments"] + len(partition.segments),
+            "bytes": row["bytes"] + partition.log_bytes,
         }
     return rows
 
@@ -422,61 +456,77 @@ def adopt(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> AdoptReport:
-    """Make topics of stopped brokers' log directories, or of partitions' folders in them.
+    """Import topics from stopped brokers' log directories, or from folders of partitions.
 
-    Without `url` it is done in place: each topic's folder is made in the log directory, and the broker's files get
-    second names in it; nothing is copied, and the broker's folders stay as they are. With `url` the files are copied:
-    the topic of partitions' folders to `url`, topics of log directories to folders of their names in `url`. Both may
-    be on object storage, with the same `storage_options`; there files are copied in place, too.
+    Without `url` the import makes each topic's folder in the log directory, with hard links to the broker's files;
+    nothing is copied, and the broker's folders do not change. With `url` it copies the files: from folders of
+    partitions to the topic `url`, from log directories to folders with the topics' names in `url`. Both may be on
+    object storage, with the same `storage_options`; files are then copied within the store.
 
-    Several directories, the disks of a broker or the brokers of a cluster, need a `url`; each topic is made of all of
-    them. Of replicas the most complete one is taken: the one of the latest leader epoch, and then the longest.
+    Several directories (the disks of a broker, or the brokers of a cluster) need a `url`. Each topic is made from all
+    of the directories, and from the most complete replica of each partition: that with the latest leader epoch, then
+    the longest. A torn write at the end is cut, as a broker would cut it, or the topic is not adopted; the report
+    names it. Each topic is one commit. After a crash, call it again to continue. Topics of an earlier run get new
+    partitions and later records. A topic that has got other records since does not change, and has an error in the
+    report. Without `retention.ms` nothing is deleted.
 
-    `topics` names the topics to adopt; default all. Their settings are taken from the cluster's own metadata if it is
-    in one of the directories (KRaft); `config` counts before these. Without `retention.ms` nothing is deleted. A torn
-    end is cut, as a broker would cut it, or its topic is not adopted; the report says so. Each topic is made by one
-    commit. Call it again after a crash: it goes on. Topics that it has made get new partitions and the records behind
-    their own. A topic that has got other records since is left as it is, with an error in the report.
+    Args:
+        directory: A log directory or a partition's folder; or several, not mixed.
+        url: The topic, or the folder of topics, to copy to.
+        topics: Names of the topics to adopt; default all.
+        config: Settings that override the cluster's own metadata (KRaft).
+        dry_run: Only report.
+        storage_options: Options of the storage of `directory` and `url`.
 
-    Raises InvalidTopicError for a directory that is no broker's, StorageError where a broker may be running,
-    InvalidConfigError; for a partition's folder also the error for which it cannot be adopted.
+    Returns:
+        The report.
+
+    Raises:
+        InvalidTopicError: A directory is not a broker's, or lacks a topic.
+        InvalidConfigError: A setting is not valid.
+        StorageError: A broker may be running.
+        DistlogError: The reason why the topic of a partition's folder cannot be adopted.
     """
-    given = config or {}
-    TopicConfig.parse(given)
+    overrides = config or {}
+    TopicConfig.parse(overrides)
     log_dirs, is_folder = _read(directory, storage_options)
     if len(log_dirs) > 1 and url is None:
-        text = "several directories cannot be adopted in place: give the address where the topics will be"
+        text = "several directories cannot be adopted by hard links: give the address where the topics will be"
         raise InvalidTopicError(text, directories=len(log_dirs))
     states = joined_states([log_dir.left_states for log_dir in log_dirs])
     clusters = most_complete(log_dir.metadata for log_dir in log_dirs if log_dir.metadata is not None)
-    chosen = by_topic(log_dirs, _chosen(log_dirs, topics))
-    if is_folder and len(chosen) > 1:
-        raise InvalidTopicError("these are folders of several topics: give the log directories", topics=len(chosen))
+    replicas_by_topic = by_topic(log_dirs, _chosen_names(log_dirs, topics))
+    if is_folder and len(replicas_by_topic) > 1:
+        raise InvalidTopicError(
+            "these are folders of several topics: give the log directories", topics=len(replicas_by_topic)
+        )
     root = Storage(url, storage_options) if url else log_dirs[0].storage
-    made = dict[str, Topic]()
+    adopted_topics = dict[str, Topic]()
     with ExitStack() as stack:
         for storage in {log_dir.storage.url: log_dir.storage for log_dir in log_dirs}.values():
             stack.enter_context(without_broker(storage))
         adopted = []
-        for name, replicas in chosen.items():
+        for name, replicas in replicas_by_topic.items():
             target = root if url and is_folder else root.child(name)
-            settings = partial(_settings, name, replicas, clusters, given)
+            settings = partial(_settings, name, replicas, clusters, overrides)
             try:
                 adopted.append(
-                    _adopt(replicas, target, settings, states, in_place=not url, dry_run=dry_run, made=made)
+                    _adopt(
+                        replicas, target, settings, states, by_links=not url, dry_run=dry_run, topics=adopted_topics
+                    )
                 )
             except DistlogError as error:
                 if is_folder:
                     raise
                 adopted.append(dataclasses.replace(AdoptedTopic(name, target.url), error=error))
-    return AdoptReport(tuple(adopted), made, {} if is_folder else _left_out(log_dirs), dry_run)
+    return AdoptReport(tuple(adopted), adopted_topics, {} if is_folder else _left_out(log_dirs), dry_run)
 
 
 def _read(
     directory: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None
 ) -> tuple[list[LogDir], bool]:
     directories = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
-    log_dirs = [read_log_dir(each, options) for each in directories]
+    log_dirs = [read_log_dir(url, options) for url in directories]
     kinds = {only is not None for _, only in log_dirs}
     if len(kinds) != 1:
         text = "give log directories, or folders of partitions, and not both" if kinds else "there is no directory"
@@ -495,28 +545,28 @@ def _left_out(log_dirs: Sequence[LogDir]) -> dict[str, str]:
     }
 
 
-def _chosen(log_dirs: Sequence[LogDir], topics: Iterable[str] | None) -> list[PartitionName]:
+def _chosen_names(log_dirs: Sequence[LogDir], topics: Iterable[str] | None) -> list[PartitionName]:
     names = [name for log_dir in log_dirs for name in log_dir.partitions]
     if topics is None:
         return names
-    chosen = set(topics)
-    missing = chosen - {name.topic for name in names}
+    requested = set(topics)
+    missing = requested - {name.topic for name in names}
     if missing:
         raise InvalidTopicError("the log directory has no partition of this topic", topic=min(missing))
-    return [name for name in names if name.topic in chosen]
+    return [name for name in names if name.topic in requested]
 
 
 def _settings(
-    topic: str, replicas: Replicas, clusters: Sequence[ClusterMetadata], given: Mapping[str, object]
+    topic: str, replicas: Replicas, clusters: Sequence[ClusterMetadata], overrides: Mapping[str, object]
 ) -> ImportedSettings:
-    """The settings for a topic, without those of another topic that had its name before, or has it now."""
+    """Return a topic's settings, without another topic's that had or has its name."""
     topic_ids = set[uuid.UUID]()
     for name, log_dirs in replicas.items() if clusters else ():
         for log_dir in log_dirs:
-            # a damaged replica counts only if there is no other, and then this is an error of the adoption
+            # the error of a damaged replica matters only if no other exists, and then `_adopt` raises it
             with suppress(CorruptionError):
-                topic_ids |= {each for each in [log_dir.folder(name).topic_id()] if each is not None}
-    return taken_settings(clusters, topic, topic_ids, given)
+                topic_ids |= {topic_id for topic_id in [log_dir.folder(name).topic_id()] if topic_id is not None}
+    return taken_settings(clusters, topic, topic_ids, overrides)
 
 
 def _adopt(
@@ -525,17 +575,19 @@ def _adopt(
     settings: Callable[[], ImportedSettings],
     states: LeftStates,
     *,
-    in_place: bool,
+    by_links: bool,
     dry_run: bool,
-    made: dict[str, Topic],
+    topics: dict[str, Topic],
 ) -> AdoptedTopic:
-    chosen = settings()
+    settings_taken = settings()
     adopted, log, snapshot = adopt_topic(
-        replicas, target, topic_log, chosen.config, states, by_links=in_place, dry_run=dry_run
+        replicas, target, topic_log, settings_taken.config, states, by_links=by_links, dry_run=dry_run
     )
     if not adopted.was_there:
-        adopted = dataclasses.replace(adopted, settings=chosen.values, notes=(*adopted.notes, *chosen.notes))
+        adopted = dataclasses.replace(
+            adopted, settings=settings_taken.values, notes=(*adopted.notes, *settings_taken.notes)
+        )
     if snapshot is not None:
-        topic = made[adopted.name] = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
+        topic = topics[adopted.name] = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
         adopted = dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions))
     return adopted

@@ -135,7 +135,7 @@ def segments(snapshot: Snapshot) -> Listing:
     table = pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
     for name in _TIMES:
         table = table.set_column(table.schema.get_field_index(name), name, _times(table[name]))
-    is_active = booleans(np.concatenate([_active(each) for each in snapshot.partitions]))
+    is_active = booleans(np.concatenate([_active(partition) for partition in snapshot.partitions]))
     return Listing(table.append_column("is_active", is_active), "segments", _SEGMENT)
 
 
@@ -547,7 +547,7 @@ class Topic:
 
     def engine(self) -> Engine:
         """An engine, which takes batches of this topic: directly on a disk of this machine, else by commits."""
-        return engine_of(self.handle, self.current, self.live.look_again)
+        return engine_of(self.handle, self.current, self.live.invalidate)
 
     def appender(self, compression: str | None = None) -> Appender:
         """An Appender, which writes rows of this topic as segments that wait for a commit."""
@@ -657,7 +657,7 @@ class Topic:
         self.advance(after)
         expired = plan_retention(after, self.handle.trusted_ms())
         return RestoreReport(
-            after.version, chosen, tuple(restored), sum(len(one.segments) for one in expired), dry_run
+            after.version, chosen, tuple(restored), sum(len(segment.segments) for segment in expired), dry_run
         )
 
     def delete_records(self, before: Mapping[int, int]) -> DeleteRecordsReport:

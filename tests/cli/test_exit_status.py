@@ -113,7 +113,7 @@ def test_a_folder_of_topics_is_1_and_its_topics_are_named(cli: CommandLine, name
     (Path(cli.url).parent / "missing" / "\x1b[2Ja" / "_commits").mkdir(parents=True)
     outcome = run(cli, name)
     assert (outcome.status, outcome.out, outcome.err.count("\n")) == (output.FAILED, "", 1)
-    assert "this is no topic, but a folder of topics: add the name of one: clicks, views (url=" in outcome.err
+    assert "this is not a topic, but a folder of topics: add the name of one: clicks, views (url=" in outcome.err
 
 
 @pytest.mark.parametrize("name", sorted(set(ARGUMENTS) - {"users", "warmup"}))

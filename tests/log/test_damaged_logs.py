@@ -289,7 +289,7 @@ def test_an_export_of_a_damaged_log_is_an_error_and_leaves_what_an_earlier_one_w
     old_content = exported.read_bytes()
     flip(log(folder), 3 * SIZE + 66)
     rebooted()
-    with pytest.raises(DamagedLogError, match="sound ones lie behind it"):
+    with pytest.raises(DamagedLogError, match="sound ones follow it"):
         Process(folder).topic().export(kafka)
     assert exported.read_bytes() == old_content
     Process(folder).topic().repair()

@@ -64,7 +64,7 @@ def test_a_segment_of_which_nothing_is_known_is_recovered_to_what_its_appends_sa
     segment = found_again(tmp_path, index_interval_bytes=0)
     segment.recover(none_open())
     assert dataclasses.replace(segment.state, created_ms=state.created_ms) == state
-    assert segment.look_through(none_open()) == segment.state
+    assert segment.scan_tail(none_open()) == segment.state
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parent.name}-{log.stem[-4:]}")
@@ -92,7 +92,7 @@ def test_the_indexes_of_a_recovered_log_are_those_that_the_broker_wrote(tmp_path
 
 def _after(log: Path, transactions: OpenTransactions) -> OpenTransactions:
     state = SegmentState.new(log.stem, int(log.stem), 0)
-    ReadableSegment(str(log.parent), state, config()).look_through(transactions)
+    ReadableSegment(str(log.parent), state, config()).scan_tail(transactions)
     return transactions
 
 
@@ -148,7 +148,7 @@ def test_a_damaged_batch_ends_the_log_before_it(tmp_path: Path, damaged: int) ->
         details = {"position": damaged * size, "offset": damaged, "sound_offset": damaged + 1}
         assert details.items() <= raised.value.details.items()
         assert path.read_bytes() == data
-        assert found_again(tmp_path).look_through(none_open()).next_offset == damaged
+        assert found_again(tmp_path).scan_tail(none_open()).next_offset == damaged
         return
     segment.recover(none_open())
     assert path.read_bytes() == data[: damaged * size]
@@ -161,7 +161,7 @@ def test_a_batch_that_is_out_of_order_ends_the_log_before_it(tmp_path: Path) -> 
     good = path.read_bytes()
     path.write_bytes(good + records(3) + records(9))
     segment = reopened(tmp_path, state, index_interval_bytes=0)
-    assert segment.look_through(none_open()) == state
+    assert segment.scan_tail(none_open()) == state
     with pytest.raises(DamagedLogError, match="sound ones"):
         segment.recover_tail(none_open())
 
@@ -215,4 +215,4 @@ def test_a_batch_that_is_out_of_order_is_found_where_a_walk_takes_its_next_step(
     new_segment(tmp_path).close()
     (tmp_path / f"{0:020d}.log").write_bytes(records(0) + records(1) + records(1) + records(2))
     segment = found_again(tmp_path)
-    assert segment.look_through(none_open()).next_offset == 2
+    assert segment.scan_tail(none_open()).next_offset == 2

@@ -161,7 +161,7 @@ def test_a_walk_stops_before_a_torn_batch_and_cuts_nothing(process: Process) -> 
 
 def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The segments whose logs are walked from now on."""
-    walks, real = list[str](), ReadableSegment.look_through
+    walks, real = list[str](), ReadableSegment.scan_tail
     monkeypatch.setattr(
         ReadableSegment, "look_through", lambda self, *arguments: (walks.append(self.stem), real(self, *arguments))[1]
     )

@@ -543,7 +543,7 @@ def _restore(stage: Stage, topic: distlog.Topic, version: int) -> None:
     with suppress(SnapshotTooOldError):
         before = rows_of(distlog.open(stage.url, version=version))
     report = topic.restore(version)
-    is_whole = not any(partition.lost for partition in report.partitions)
+    is_whole = not any(partition.lost_segments for partition in report.partitions)
     # another process may have deleted records meanwhile
     is_alone = topic.version == report.version
     if is_whole and is_alone and (missing := {*before} - {*rows_of(topic)}):

@@ -260,12 +260,14 @@ def encode(snapshot: Snapshot) -> bytes:
 
 def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
     table = snapshot.table
-    producers = producer_table.to_columns({number: state.producers for number, state in sorted(table.own.items())})
+    producers = producer_table.to_columns(
+        {number: state.producers for number, state in sorted(table.changed_states.items())}
+    )
     state = _State(
         **{name: getattr(snapshot, name) for name in _SAME},
         config={name: str(value) for name, value in snapshot.config.overrides().items()},
         partitions=(),
-        active=tuple(state.active for _, state in sorted(table.own.items()) if state.active),
+        active=tuple(state.active for _, state in sorted(table.changed_states.items()) if state.active),
         transactions=len(snapshot.transactions),
         producers=len(producers),
     )

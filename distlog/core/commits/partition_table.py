@@ -1,4 +1,4 @@
-"""The partitions of a snapshot: immutable, in columns, so that a commit to all of them takes no loop over them."""
+"""The partitions of a snapshot: immutable, in columns, so that a commit to all partitions needs no loop."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition: offsets from `log_start_offset` (in) to `log_end_offset` (out) and what holds them.
+    """The offsets from `log_start_offset` (inclusive) to `log_end_offset` (exclusive).
 
-    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at `log_end_offset` and grows in
-    place; only its file says how far. `producers` are those that commits told of: the segments may have others.
+    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at `log_end_offset`; only its
+    file has its end. `producers` are those that commits recorded: the segments may have more.
     """
 
     log_start_offset: int = 0
@@ -40,13 +40,13 @@ class PartitionState:
     @property
     def first_unstable_offset(self) -> int:
         """The first offset of the oldest transaction that is open at the end of the segments; NO_OFFSET for none."""
-        # a segment without transactions does not know of those before it
+        # a segment without transactions has no state of earlier ones
         rows = np.flatnonzero(self.segments.array("has_transactions"))
         return self.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
 
     @property
     def is_plain(self) -> bool:
-        """True if columns hold all of it."""
+        """True if columns hold the whole state."""
         return self.active is None and not self.producers
 
 
@@ -72,21 +72,21 @@ class _Layer:
         return SegmentTable(self.rows, span=(first, end - first))
 
     def without(self, partitions: Iterable[int], count: int) -> _Layer:
-        """The rows of other partitions; there are `count` partitions in all."""
-        kept = np.ones(count, bool)
-        kept[list(partitions)] = False
-        stays = kept[self.owners]
+        """Return the rows of all other partitions; the table has `count` partitions."""
+        stays_row = np.ones(count, bool)
+        stays_row[list(partitions)] = False
+        stays = stays_row[self.owners]
         if stays.all():
             return self
         # a kernel of Arrow takes long to begin, and partitions that change one by one leave none
         rows = self.rows.filter(booleans(stays)) if stays.any() else self.rows.slice(0, 0)
         return _Layer(rows, self._stems)
 
-    def places(self, stems: pa.Array) -> tuple[Longs, Longs]:
-        """The numbers of the rows that have one of `stems`, and their keys, see `_keys`."""
+    def matching_rows(self, stems: pa.Array) -> tuple[Longs, Longs]:
+        """Return the numbers of the rows that have one of `stems`, and their keys, see `_keys`."""
         codes = pc.index_in(self.rows["stem"], value_set=stems).fill_null(integers([-1], pa.int32())[0])
-        found: Longs = np.flatnonzero(numbers_of(codes) >= 0)
-        return found, self.owners[found] * len(stems) + numbers_of(codes)[found]
+        rows: Longs = np.flatnonzero(numbers_of(codes) >= 0)
+        return rows, self.owners[rows] * len(stems) + numbers_of(codes)[rows]
 
 
 def _in_order(*batches: pa.RecordBatch) -> pa.RecordBatch:
@@ -98,34 +98,34 @@ def _in_order(*batches: pa.RecordBatch) -> pa.RecordBatch:
     if later.all():
         return join(batches)
     order = integers(np.lexsort((bases, owners)))
-    # column by column, so that no second copy of all rows is there meanwhile
+    # column by column, so that memory holds no second copy of all rows
     columns = [pa.concat_arrays(parts).take(order) for parts in zip(*(rows.columns for rows in batches), strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 
 def _merged(layers: Sequence[_Layer]) -> _Layer:
     stems = [layer._stems for layer in layers if layer._stems is not None]
-    known = pc.unique(pa.concat_arrays(stems)) if len(stems) == len(layers) else None
-    return _Layer(_in_order(*(layer.rows for layer in layers)), known)
+    all_stems = pc.unique(pa.concat_arrays(stems)) if len(stems) == len(layers) else None
+    return _Layer(_in_order(*(layer.rows for layer in layers)), all_stems)
 
 
-#: So many layers of about one size become one. More make each partition's look-up slower, fewer each commit.
+#: Layers of about one size that are merged. More make a lookup slower, fewer each commit.
 _SIMILAR = 8
-#: So many partitions are looked up one by one before all layers become one.
+#: Lookups of single partitions before all layers are merged.
 _LOOKUPS = 32
-#: If a commit meets more partitions that have a state of their own, these go into the columns first.
+#: A commit to more partitions that changed one by one moves these into the columns first.
 _MOST_OWN = 64
 
 
 class PartitionTable(Sequence[PartitionState]):
     """The partitions 0, 1, ... of a snapshot.
 
-    Their offsets are arrays, and their segments layers of rows, newer ones behind older ones. `own` are the states of
-    partitions that changed one by one, or that columns do not hold; what the columns have of these does not count.
-    States are made when they are asked for, and kept.
+    Their offsets are arrays, and their segments layers of rows, older ones first. `changed` are the states of
+    partitions that changed one by one, or that columns cannot hold; they replace the rows of their
+    partitions. States are created when they are needed, and cached.
     """
 
-    __slots__ = ("_dirty", "_ends", "_layers", "_looked_up", "_made", "_own", "_starts")
+    __slots__ = ("_changed", "_dirty", "_ends", "_layers", "_lookups", "_starts", "_states")
 
     def __init__(
         self,
@@ -133,32 +133,32 @@ class PartitionTable(Sequence[PartitionState]):
         ends: Longs,
         dirty: Longs,
         layers: Sequence[_Layer] = (),
-        own: Mapping[int, PartitionState] | None = None,
-        made: dict[int, PartitionState] | None = None,
+        changed: Mapping[int, PartitionState] | None = None,
+        states: dict[int, PartitionState] | None = None,
     ) -> None:
         self._starts, self._ends, self._dirty = starts, ends, dirty
-        self._layers, self._own = tuple(layers), own or {}
-        self._made, self._looked_up = {} if made is None else made, 0
+        self._layers, self._changed = tuple(layers), changed or {}
+        self._states, self._lookups = {} if states is None else states, 0
 
     @classmethod
     def of(cls, states: Sequence[PartitionState]) -> PartitionTable:
-        """A table of these states; itself, if it is one."""
+        """Return a table of `states`, which may be one already."""
         if isinstance(states, PartitionTable):
             return states
         return cls.empty(len(states)).with_states(dict(enumerate(states)))
 
     @classmethod
     def empty(cls, count: int) -> PartitionTable:
-        """So many partitions without a record."""
+        """Return `count` partitions without records."""
         none = np.zeros(count, np.int64)
         return cls(none, none, none)
 
     @classmethod
     def of_columns(
-        cls, starts: Longs, ends: Longs, dirty: Longs, rows: pa.RecordBatch, own: Mapping[int, PartitionState]
+        cls, starts: Longs, ends: Longs, dirty: Longs, rows: pa.RecordBatch, changed: Mapping[int, PartitionState]
     ) -> PartitionTable:
-        """Partitions with these offsets; `rows`, of SegmentTable's SCHEMA, are in order, also those of `own`."""
-        return cls(starts, ends, dirty, (_Layer(rows),) if len(rows) else (), own)
+        """Return partitions with these offsets; `rows` are in order, with those in `changed`."""
+        return cls(starts, ends, dirty, (_Layer(rows),) if len(rows) else (), changed)
 
     # --- one partition
 
@@ -173,35 +173,35 @@ class PartitionTable(Sequence[PartitionState]):
         number = int(index) if index >= 0 else int(index) + len(self)
         if not 0 <= number < len(self):
             raise IndexError(f"partition {index} of {len(self)}")
-        state = self._own.get(number) or self._made.get(number)
+        state = self._changed.get(number) or self._states.get(number)
         if state is None:
-            self._looked_up += 1
-            if self._looked_up > _LOOKUPS:
-                self._settle()
+            self._lookups += 1
+            if self._lookups > _LOOKUPS:
+                self._merge_layers()
             parts = [part for layer in self._layers if len(part := layer.of(number))]
             segments = SegmentTable.joined(parts) if parts else NO_SEGMENTS
-            state = self._made[number] = self._state(number, segments)
+            state = self._states[number] = self._state(number, segments)
         return state
 
     def __iter__(self) -> Iterator[PartitionState]:
-        self._settle()
+        self._merge_layers()
         owners = self._layers[0].owners if self._layers else np.empty(0, np.int64)
         bounds = np.searchsorted(owners, np.arange(len(self) + 1)).tolist()
         rows = SegmentTable(self._layers[0].rows) if self._layers else NO_SEGMENTS
         for number in range(len(self)):
-            state = self._own.get(number) or self._made.get(number)
+            state = self._changed.get(number) or self._states.get(number)
             if state is None:
                 first, end = bounds[number], bounds[number + 1]
                 part = rows.part(first, end) if end > first else NO_SEGMENTS
-                state = self._made[number] = self._state(number, part)
+                state = self._states[number] = self._state(number, part)
             yield state
 
     def _state(self, number: int, segments: SegmentTable) -> PartitionState:
         start, end, dirty = (int(column[number]) for column in (self._starts, self._ends, self._dirty))
         return PartitionState(start, end, segments, dirty)
 
-    def _settle(self) -> None:
-        """Make the layers one; the contents stay."""
+    def _merge_layers(self) -> None:
+        """Merge the layers; the contents stay."""
         if len(self._layers) > 1:
             self._layers = (_merged(self._layers),)
 
@@ -221,7 +221,7 @@ class PartitionTable(Sequence[PartitionState]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         rows = _merged(self._layers).rows.serialize().to_pybytes() if self._layers else b""
-        return _restore, (self._starts, self._ends, self._dirty, rows, dict(self._own))
+        return _restore, (self._starts, self._ends, self._dirty, rows, dict(self._changed))
 
     # --- all partitions
 
@@ -241,43 +241,45 @@ class PartitionTable(Sequence[PartitionState]):
         return self._offsets(self._dirty, "first_dirty_offset")
 
     def _offsets(self, column: Longs, name: str) -> Longs:
-        if self._own:
+        if self._changed:
             column = column.copy()
-            column[list(self._own)] = [getattr(state, name) for state in self._own.values()]
+            column[list(self._changed)] = [getattr(state, name) for state in self._changed.values()]
         return column
 
     @property
-    def own(self) -> Mapping[int, PartitionState]:
+    def changed_states(self) -> Mapping[int, PartitionState]:
         """The partitions that have a state of their own, as all with an active segment, and with producers."""
-        return self._own
+        return self._changed
 
     @property
     def segment_count(self) -> int:
         """The number of segments, or somewhat more."""
-        own = sum(len(state.segments) for state in self._own.values())
-        return own + sum(len(layer.rows) for layer in self._layers)
+        count = sum(len(state.segments) for state in self._changed.values())
+        return count + sum(len(layer.rows) for layer in self._layers)
 
     @property
     def producer_count(self) -> int:
         """The number of producers, or somewhat more."""
-        return sum(state.producers.most for state in self._own.values())
+        return sum(state.producers.most for state in self._changed.values())
 
     def segments(self) -> pa.RecordBatch:
         """The segments of all partitions, in the order of (partition, base_offset); of SegmentTable's SCHEMA."""
-        own = SegmentTable.batches([state.segments for state in self._own.values()])
-        return _in_order(self.plain_segments(), *own)
+        changed = SegmentTable.batches([state.segments for state in self._changed.values()])
+        return _in_order(self.plain_segments(), *changed)
 
     def plain_segments(self) -> pa.RecordBatch:
         """The segments of the partitions that have no state of their own, as `segments` gives them."""
-        self._settle()
+        self._merge_layers()
         for layer in self._layers:
-            return _in_order(layer.without(self._own, len(self)).rows)
+            return _in_order(layer.without(self._changed, len(self)).rows)
         return NO_SEGMENTS.columns()
 
     def segment_counts(self) -> Longs:
         """The number of segments of each partition."""
-        counts: Longs = sum((np.bincount(one.owners, minlength=len(self)) for one in self._layers), 0 * self._ends)
-        for number, state in self._own.items():
+        counts: Longs = sum(
+            (np.bincount(layer.owners, minlength=len(self)) for layer in self._layers), 0 * self._ends
+        )
+        for number, state in self._changed.items():
             counts[number] = len(state.segments)
         return counts
 
@@ -285,13 +287,13 @@ class PartitionTable(Sequence[PartitionState]):
         """Flag the rows, of the columns partition and stem, that name a segment of this table."""
         stems, flags = pc.unique(rows["stem"]), np.zeros(len(rows), bool)
         for layer in self._layers:
-            _, keys = layer.without(self._own, len(self)).places(stems)
+            _, keys = layer.without(self._changed, len(self)).matching_rows(stems)
             flags |= np.isin(_keys(rows, stems), keys)
         owners = numbers_of(rows["partition"])
-        for number in np.unique(owners[_flags(self._own, len(self))[owners]]).tolist():
+        for number in np.unique(owners[_flags(self._changed, len(self))[owners]]).tolist():
             mine = np.flatnonzero(owners == number)
             names = rows["stem"].take(integers(mine)).to_pylist()
-            live = self._own[number].segments.live(set(names))
+            live = self._changed[number].segments.live(set(names))
             flags[mine] = [name in live for name in names]
         return flags
 
@@ -301,8 +303,8 @@ class PartitionTable(Sequence[PartitionState]):
         """This table with other states of some partitions."""
         if not states:
             return self
-        made = self._made if self._made.keys().isdisjoint(states) else {}
-        return PartitionTable(self._starts, self._ends, self._dirty, self._layers, {**self._own, **states}, made)
+        cache = self._states if self._states.keys().isdisjoint(states) else {}
+        return PartitionTable(self._starts, self._ends, self._dirty, self._layers, {**self._changed, **states}, cache)
 
     def with_starts(self, starts: Mapping[int, int]) -> PartitionTable:
         """This table with these log starts, where they are higher, of partitions without their own state."""
@@ -310,26 +312,28 @@ class PartitionTable(Sequence[PartitionState]):
             return self
         numbers, raised = np.array([*starts]), self._starts.copy()
         raised[numbers] = np.maximum(raised[numbers], [*starts.values()])
-        return PartitionTable(raised, self._ends, self._dirty, self._layers, self._own)
+        return PartitionTable(raised, self._ends, self._dirty, self._layers, self._changed)
 
     def extended(self, count: int) -> PartitionTable:
         """This table with `count` partitions."""
         more = np.zeros(count - len(self), np.int64)
-        starts, ends, dirty = (np.concatenate([one, more]) for one in (self._starts, self._ends, self._dirty))
-        return PartitionTable(starts, ends, dirty, self._layers, self._own)
+        starts, ends, dirty = (np.concatenate([column, more]) for column in (self._starts, self._ends, self._dirty))
+        return PartitionTable(starts, ends, dirty, self._layers, self._changed)
 
     def absorbed(self, partitions: Longs) -> PartitionTable:
-        """The same table, with columns of those of `partitions` that have a state of their own, if these are many."""
-        own = self._own
-        if not own or np.count_nonzero(_flags(own, len(self))[partitions]) <= _MOST_OWN:
+        """Return the same table, with the changed states of `partitions` in columns if there are many."""
+        changed = self._changed
+        if not changed or np.count_nonzero(_flags(changed, len(self))[partitions]) <= _MOST_OWN:
             return self
-        plain = {number: state for number, state in own.items() if state.is_plain}
-        rest = {number: state for number, state in own.items() if number not in plain}
-        layers = [layer.without(own, len(self)) for layer in self._layers]
+        plain = {number: state for number, state in changed.items() if state.is_plain}
+        not_plain = {number: state for number, state in changed.items() if number not in plain}
+        layers = [layer.without(changed, len(self)) for layer in self._layers]
         tables = [state.segments.columns() for state in plain.values()]
         layers = [layer for layer in (*layers, *([_Layer(join(tables))] if tables else [])) if len(layer.rows)]
         merged = (_merged(layers),) if layers else ()
-        return PartitionTable(self.log_start_offsets, self.log_end_offsets, self.first_dirty_offsets, merged, rest)
+        return PartitionTable(
+            self.log_start_offsets, self.log_end_offsets, self.first_dirty_offsets, merged, not_plain
+        )
 
     def changed(self, added: pa.RecordBatch, removed: pa.RecordBatch, gc_floor: int) -> PartitionTable:
         """This table after a commit that adds and removes these segments, none of a partition with its own state.
@@ -338,7 +342,7 @@ class PartitionTable(Sequence[PartitionState]):
         """
         owners = numbers_of(added["partition"])
         if (owners[1:] < owners[:-1]).any():
-            # those of a partition stay in the order in which the commit adds them
+            # the segments of a partition stay in the order in which the commit adds them
             added = added.take(integers(np.argsort(owners, kind="stable")))
         owners, bases = numbers_of(added["partition"]), numbers_of(added["base_offset"])
         is_new = bases >= self._ends[owners]
@@ -354,7 +358,7 @@ class PartitionTable(Sequence[PartitionState]):
             _check_not_live(layer, new)
         if len(new):
             layers = _stacked((*layers, _Layer(new)))
-        return PartitionTable(self._starts, ends, self._dirty, layers, self._own)
+        return PartitionTable(self._starts, ends, self._dirty, layers, self._changed)
 
     def _check_at_ends(self, new: pa.RecordBatch, layers: Sequence[_Layer]) -> Longs:
         """The log ends after `new` segments, which must follow each other from the log ends of today."""
@@ -368,14 +372,14 @@ class PartitionTable(Sequence[PartitionState]):
             raise ValueError(f"segment {stem} begins at {bases[row]}, not at the log end {expected[row]}")
         times = numbers_of(new["append_time_ms"])
         if (times >= 0).any():
-            ahead = np.full(len(self), -1, np.int64)
+            last_times = np.full(len(self), -1, np.int64)
             for layer in layers:
-                # of the rows of a partition, the last is what stays
-                ahead[layer.owners] = numbers_of(layer.rows["append_time_ms"])
-            before = ahead[owners]
-            before[1:] = np.where(same, times[:-1], before[1:])
-            if ((times >= 0) & (times < before)).any():
-                raise ValueError("a segment was appended before the segment ahead of it")
+                # for a partition with several rows, numpy keeps the last one
+                last_times[layer.owners] = numbers_of(layer.rows["append_time_ms"])
+            earlier = last_times[owners]
+            earlier[1:] = np.where(same, times[:-1], earlier[1:])
+            if ((times >= 0) & (times < earlier)).any():
+                raise ValueError("a segment was appended before the previous segment")
         later: Longs = self._ends.copy()
         later[owners] = ends
         return later
@@ -384,10 +388,10 @@ class PartitionTable(Sequence[PartitionState]):
         stems = pc.unique(added["stem"]).to_pylist()
         old = [stem for stem in stems if (version := stem_read_version(stem)) is not None and version < gc_floor]
         if old:
-            known = set(zip(removed["partition"].to_pylist(), removed["stem"].to_pylist(), strict=True))
+            removed_pairs = set(zip(removed["partition"].to_pylist(), removed["stem"].to_pylist(), strict=True))
             for pair in zip(added["partition"].to_pylist(), added["stem"].to_pylist(), strict=True):
-                if pair[1] in old and pair not in known:
-                    raise ValueError(f"segment {pair[1]} was begun below the gc floor {gc_floor}")
+                if pair[1] in old and pair not in removed_pairs:
+                    raise ValueError(f"segment {pair[1]} was started below the vacuum horizon {gc_floor}")
 
     def _replaced(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> tuple[_Layer, ...]:
         """The layers without the removed segments, and with others in the holes that they leave."""
@@ -395,25 +399,25 @@ class PartitionTable(Sequence[PartitionState]):
             raise ValueError("a removed segment is not live")
         layer = _merged(self._layers) if len(self._layers) > 1 else self._layers[0]
         stems = pc.unique(removed["stem"])
-        gone = np.zeros(len(layer.rows), bool)
+        is_removed = np.zeros(len(layer.rows), bool)
         if len(removed):
             _check_once(removed)
-            found, keys = layer.places(stems)
-            gone[found[np.isin(keys, _keys(removed, stems))]] = True
-        if np.count_nonzero(gone) != len(removed):
+            rows, keys = layer.matching_rows(stems)
+            is_removed[rows[np.isin(keys, _keys(removed, stems))]] = True
+        if np.count_nonzero(is_removed) != len(removed):
             raise ValueError("a removed segment is not live")
-        _check_fit(layer, gone, added)
-        kept = _Layer(layer.rows.filter(booleans(~gone)))
-        _check_not_live(kept, added)
+        _check_fit(layer, is_removed, added)
+        remaining = _Layer(layer.rows.filter(booleans(~is_removed)))
+        _check_not_live(remaining, added)
         if len(added):
-            kept = _merged([kept, _Layer(added)])
+            remaining = _merged([remaining, _Layer(added)])
             if (numbers_of(added["append_time_ms"]) >= 0).any():
-                times = numbers_of(kept.rows["append_time_ms"])
+                times = numbers_of(remaining.rows["append_time_ms"])
                 has_one = times >= 0
-                owners, times = kept.owners[has_one], times[has_one]
+                owners, times = remaining.owners[has_one], times[has_one]
                 if ((owners[1:] == owners[:-1]) & (times[1:] < times[:-1])).any():
-                    raise ValueError("a segment was appended before the segment ahead of it")
-        return (kept,) if len(kept.rows) else ()
+                    raise ValueError("a segment was appended before the previous segment")
+        return (remaining,) if len(remaining.rows) else ()
 
 
 def _flags(partitions: Iterable[int], count: int) -> Flags:
@@ -438,30 +442,30 @@ def _check_once(rows: pa.RecordBatch) -> None:
 
 def _check_not_live(layer: _Layer, added: pa.RecordBatch) -> None:
     stems = pc.unique(added["stem"])
-    both = stems.filter(pc.is_in(stems, value_set=layer.stems))
-    if len(both):
-        _, keys = layer.places(both)
-        again = added.filter(pc.is_in(added["stem"], value_set=both))
-        if np.isin(_keys(again, both), keys).any():
+    common = stems.filter(pc.is_in(stems, value_set=layer.stems))
+    if len(common):
+        _, keys = layer.matching_rows(common)
+        again = added.filter(pc.is_in(added["stem"], value_set=common))
+        if np.isin(_keys(again, common), keys).any():
             raise ValueError("a segment is added twice")
 
 
-def _check_fit(layer: _Layer, gone: Flags, added: pa.RecordBatch) -> None:
-    """Raise ValueError unless each added segment lies in a run of adjacent segments that are gone."""
+def _check_fit(layer: _Layer, is_removed: Flags, added: pa.RecordBatch) -> None:
+    """Raise ValueError unless each added segment lies in a run of removed adjacent segments."""
     if not len(added):
         return
     owners, bases, ends = (numbers_of(added[name]) for name in ("partition", "base_offset", "next_offset"))
     live_bases, live_ends = (numbers_of(layer.rows[name]) for name in ("base_offset", "next_offset"))
     apart = np.append(True, layer.owners[1:] != layer.owners[:-1])
-    begins = np.flatnonzero(gone & (apart | np.append(True, ~gone[:-1])))
-    lasts = np.flatnonzero(gone & (np.append(apart[1:], True) | np.append(~gone[1:], True)))
+    begins = np.flatnonzero(is_removed & (apart | np.append(True, ~is_removed[:-1])))
+    lasts = np.flatnonzero(is_removed & (np.append(apart[1:], True) | np.append(~is_removed[1:], True)))
     hole_owners, hole_bases, hole_ends = layer.owners[begins], live_bases[begins], live_ends[lasts]
     kinds = np.append(np.zeros(len(begins), np.int8), np.ones(len(bases), np.int8))
     order = np.lexsort((kinds, np.append(hole_bases, bases), np.append(hole_owners, owners)))
     # the last hole that begins at or before each added segment
-    before = np.maximum.accumulate(np.where(kinds[order] == 0, np.cumsum(kinds[order] == 0) - 1, -1))
+    hole_before = np.maximum.accumulate(np.where(kinds[order] == 0, np.cumsum(kinds[order] == 0) - 1, -1))
     hole = np.empty(len(order), np.int64)
-    hole[order] = before
+    hole[order] = hole_before
     hole = hole[len(begins) :]
     fits = hole >= 0
     fits[fits] = (hole_owners[hole[fits]] == owners[fits]) & (ends[fits] <= hole_ends[hole[fits]])
@@ -480,11 +484,11 @@ def _stacked(layers: tuple[_Layer, ...]) -> tuple[_Layer, ...]:
 
 
 def _restore(
-    starts: Longs, ends: Longs, dirty: Longs, rows: bytes, own: Mapping[int, PartitionState]
+    starts: Longs, ends: Longs, dirty: Longs, rows: bytes, changed: Mapping[int, PartitionState]
 ) -> PartitionTable:
     schema = NO_SEGMENTS.columns().schema
     layers = (_Layer(pa.ipc.read_record_batch(pa.py_buffer(rows), schema)),) if rows else ()
-    return PartitionTable(starts, ends, dirty, layers, own)
+    return PartitionTable(starts, ends, dirty, layers, changed)
 
 
 NO_PARTITIONS = PartitionTable.empty(0)

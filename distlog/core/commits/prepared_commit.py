@@ -114,7 +114,9 @@ def oldest_read_version(actions: Sequence[Action]) -> int | None:
         known.update(pair for rows in removed for pair in zip(*(column.to_pylist() for column in rows), strict=True))
         segments = (action.segment for action in without_tables(actions) if isinstance(action, Add))
         added = {
-            one.stem for one in segments if one.partition not in restored and (one.partition, one.stem) not in known
+            segment.stem
+            for segment in segments
+            if segment.partition not in restored and (segment.partition, segment.stem) not in known
         }
     else:
         added = {action.segment.stem for action in actions if isinstance(action, Add)}

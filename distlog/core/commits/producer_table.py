@@ -141,9 +141,9 @@ class ProducerState:
         """The batch with exactly these numbers, if it is kept."""
         if epoch != self.epoch or first_sequence < 0:
             return None
-        for each in self.batches:
-            if each.last_sequence == last_sequence and each.first_sequence == first_sequence:
-                return each
+        for batch in self.batches:
+            if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                return batch
         return None
 
     def after(self, batch: ProducerBatch, heard_ms: int = NO_TIMESTAMP) -> ProducerState:
@@ -166,7 +166,7 @@ class ProducerState:
         if earlier.epoch != self.epoch or not self.batches:
             return self
         first = self.batches[0].last_offset
-        batches = (*(each for each in earlier.batches if each.last_offset < first), *self.batches)[-KEPT_BATCHES:]
+        batches = (*(batch for batch in earlier.batches if batch.last_offset < first), *self.batches)[-KEPT_BATCHES:]
         return ProducerState(
             self.epoch,
             batches,
@@ -386,7 +386,7 @@ def _check(
     wrong += [~_within(sequences, "last_sequence"), ~_within(offsets, "last_offset")]
     wrong += [(deltas < 0) | (deltas > offsets), is_there & (offsets >= ends[:, None])]
     wrong += [is_there[:, 1:] & (offsets[:, 1:] <= offsets[:, :-1])]
-    if any(np.any(each) for each in wrong):
+    if any(np.any(index) for index in wrong):
         raise ValueError("its states of producers contradict each other")
 
 

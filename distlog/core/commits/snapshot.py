@@ -132,7 +132,7 @@ class Snapshot:
     def active_partitions(self) -> list[int]:
         """The partitions with an active segment, ascending."""
         partitions = self.partitions
-        states = partitions.own if isinstance(partitions, PartitionTable) else dict(enumerate(partitions))
+        states = partitions.changed_states if isinstance(partitions, PartitionTable) else dict(enumerate(partitions))
         return sorted(number for number, state in states.items() if state.active is not None)
 
     def transaction(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
@@ -355,14 +355,14 @@ class _Draft:
         first = actions.index(starts[0])
         if any(isinstance(action, AddTable | RemoveTable | SetPartitions | Create) for action in actions[first:]):
             return None
-        numbers, offsets = np.array([(each.partition, each.offset) for each in starts]).T
+        numbers, offsets = np.array([(start.partition, start.offset) for start in starts]).T
         ends = self._partitions.log_end_offsets
         if numbers.max() >= len(ends) or not self._changed.keys().isdisjoint(numbers.tolist()):
             return None
         return starts if (offsets <= ends[numbers]).all() else None
 
     def _raise_starts(self, starts: Sequence[SetLogStartOffset]) -> None:
-        own, plain = self._partitions.own, dict[int, int]()
+        own, plain = self._partitions.changed_states, dict[int, int]()
         for action in starts:
             if action.partition in own:
                 self._act_on_partition(action)
@@ -452,8 +452,8 @@ class _Draft:
             case SetTransaction():
                 self._record(commit, action)
             case ProducerBatches(batches):
-                for partition, each in batches.items():
-                    self._partition(partition).take(each, head.passed_ms)
+                for partition, batch in batches.items():
+                    self._partition(partition).take(batch, head.passed_ms)
             case GcFloor(version):
                 if version > commit.version:
                     raise ValueError(f"version {version} is in the future")
@@ -509,7 +509,7 @@ class _Draft:
             raise ValueError(f"there is no partition {owners.max()}")
         self._partitions = self._partitions.absorbed(owners)
         alone = np.zeros(count, bool)
-        alone[[*self._partitions.own, *self._changed]] = True
+        alone[[*self._partitions.changed_states, *self._changed]] = True
         chosen = [alone[numbers_of(rows["partition"])] for rows in (added, removed)]
         if any(each.any() for each in chosen):
             some = [rows.filter(booleans(flags)) for rows, flags in zip((added, removed), chosen, strict=True)]

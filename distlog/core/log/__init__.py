@@ -1,1 +1,1 @@
-"""The log engine of local disks: segments that are appended to in place (Kafka's `storage.internals.log`)."""
+"""The log engine of local disks, with active segments (Kafka's `storage.internals.log`)."""

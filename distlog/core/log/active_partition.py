@@ -33,7 +33,7 @@ from distlog.core.log.partition_lock import (
 )
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_files import FileCalls
-from distlog.core.log.segment_recovery import DamagedLogError, Kept
+from distlog.core.log.segment_recovery import DamagedLogError, DurableEnd
 from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.topic_handle import TopicHandle
@@ -43,14 +43,14 @@ from distlog.core.storage.retry import Deadline
 
 
 class SealedSegment(NamedTuple):
-    """A segment whose seal lacks only its commit: the state before, and the segment to add, None if it is empty."""
+    """A segment whose seal lacks only its commit: its former state, and the segment to add, None if it is empty."""
 
     partition: int
-    before: SegmentState
+    state_before: SegmentState
     info: SegmentInfo | None
 
     def actions(self) -> list[Action]:
-        seal = Seal(self.partition, self.before.stem)
+        seal = Seal(self.partition, self.state_before.stem)
         return [seal] if self.info is None else [seal, Add(self.info)]
 
 
@@ -58,7 +58,7 @@ def check_is_there(path: str, active: Active) -> None:
     """Raise DamagedLogError if the `active` segment has no log: it was durable before the commit that names it."""
     if not os.path.exists(path):
         raise DamagedLogError(
-            "the log file of the active segment is gone: bring it back, or run `distlog repair`",
+            "the log file of the active segment is missing: restore it, or run `distlog repair`",
             file=path,
             position=0,
             offset=active.base_offset,
@@ -78,15 +78,15 @@ class SegmentOpener:
         config, clock = self._snapshots.snapshot.config, self._handle.clock
         LogSegment.create(self._folder, stem, 0, config, clock=clock, calls=self._calls).close()
 
-    def opened(self, state: SegmentState) -> LogSegment:
+    def segment_of(self, state: SegmentState) -> LogSegment:
         config, clock = self._snapshots.snapshot.config, self._handle.clock
         return LogSegment(self._folder, state, config, clock=clock, calls=self._calls)
 
     def resumed(self, segment: LogSegment | None, state: SegmentState, status: PageStatus) -> LogSegment | None:
-        """The segment with this state, and with what another process wrote behind it before it died.
+        """The segment with this state and any batches that another process wrote before it died.
 
-        It is `segment`, if that takes appends. None if a sync of it failed, or may have, and what that was to
-        save is gone.
+        It is `segment` if that can take appends. None if a sync failed or may have failed, and records are
+        lost.
         """
         if status == PageStatus.FAILED:
             return None
@@ -94,12 +94,12 @@ class SegmentOpener:
         if segment is not None and is_known:
             segment.resume(state)
         else:
-            segment = self.opened(state)
+            segment = self.segment_of(state)
         with closed_on_error(segment):
             try:
                 self._repair(segment, status, is_known=is_known)
             except DamagedLogError:
-                # a device may lose what no sync has saved; without a failed sync, other hands have cut a short log
+                # a device may lose unsynced records; without a failed sync, something else has cut a short log
                 is_cut = segment.unknown_bytes() < 0 and not was_not_synced(self._folder, segment.stem)
                 if is_cut or not segment.has_lost_its_end():
                     raise
@@ -107,47 +107,47 @@ class SegmentOpener:
                 return None
             # the process that began to seal it may have died when a sync had failed
             if status == PageStatus.CHANGING:
-                is_whole = self.write_again(segment, FlushOutcome.BEGUN)
+                is_whole = self.write_again(segment, FlushOutcome.STARTED)
             else:
-                is_whole = self._is_in_good_hands(segment) or self.write_again(segment, FlushOutcome.DOUBTED)
+                is_whole = self._is_trusted(segment) or self.write_again(segment, FlushOutcome.DOUBTED)
             if not is_whole:
                 segment.close()
                 return None
         return segment
 
-    def as_before(self, state: SegmentState) -> LogSegment:
-        """The segment with this state, and nothing behind it: its seal was not committed."""
-        segment = self.opened(state)
+    def reopened(self, state: SegmentState) -> LogSegment:
+        """The segment cut to this state, since its seal was not committed."""
+        segment = self.segment_of(state)
         with closed_on_error(segment):
-            self._mend_indexes(segment)
+            self._rebuild_damaged_indexes(segment)
             segment.drop_uncounted()
         return segment
 
     def _repair(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
-        """Have the files be as the state says, with what another process wrote behind it before it died."""
+        """Make the files match the state, with any batches that another process wrote before it died."""
         unknown = segment.unknown_bytes()
         # a page of this boot counts what was written: no crash takes that away
         is_other = not is_known and (unknown > 0 or segment.is_preallocated) and not segment.has_its_end()
         if unknown < 0 or is_other:
             # either raises, or it is another file with the same batches
-            segment.recover(self.transactions_before(), Kept(segment.next_offset, segment.size))
+            segment.recover(self.transactions_before(), DurableEnd(segment.next_offset, segment.size))
             segment.flush()
             return
         # a healthy segment's indexes are not opened: a seal finds out whether one was changed
         if unknown > 0 or status != PageStatus.ACTIVE or not (is_known or segment.seems_to_have_entries()):
-            self._mend_indexes(segment)
+            self._rebuild_damaged_indexes(segment)
         if status == PageStatus.TORN:
             segment.drop_uncounted()
         elif unknown > 0 or status != PageStatus.ACTIVE:
             segment.recover_tail(self.transactions_before())
 
-    def _mend_indexes(self, segment: LogSegment) -> None:
-        """Make indexes anew that were deleted, cut or changed; a log that is damaged too stays as it is."""
+    def _rebuild_damaged_indexes(self, segment: LogSegment) -> None:
+        """Rebuild indexes that were deleted, cut or changed; a log that is also damaged does not change."""
         if not segment.has_its_bytes():
             segment.make_indexes(self.transactions_before())
 
-    def _is_in_good_hands(self, segment: LogSegment) -> bool:
-        """True if the next sync tells the truth of what is not flushed; False while that cannot be brought about.
+    def _is_trusted(self, segment: LogSegment) -> bool:
+        """True if the next sync will report lost records; False if that cannot be ensured.
 
         If its writer was killed, no process had the file open: then the kernel forgets that it could not write
         pages, and forgets the pages. So a process that opens the file then reads them before the next sync.
@@ -160,32 +160,32 @@ class SegmentOpener:
     def recovered(self, active: Active, value: bytes | None) -> LogSegment:
         """The `active` segment, whose end is not known: walked from the recovery point in `value`, and synced."""
         topic_id = self._snapshots.snapshot.topic_id
-        point, kept = recovery_point(value, topic_id, active), durable_end(value, topic_id, active)
-        segment = self.opened(point or SegmentState.new(active.stem, active.base_offset, self._handle.clock()))
+        point, durable = recovery_point(value, topic_id, active), durable_end(value, topic_id, active)
+        segment = self.segment_of(point or SegmentState.new(active.stem, active.base_offset, self._handle.clock()))
         with closed_on_error(segment):
             check_is_there(segment.file, active)
             if point is None or not segment.has_its_bytes():
-                segment.recover(self.transactions_before(), kept)
-            elif segment.unknown_bytes() or segment.size < kept.position or segment.behind().end > segment.size:
-                segment.recover_tail(self.transactions_before(), kept)
+                segment.recover(self.transactions_before(), durable)
+            elif segment.unknown_bytes() or segment.size < durable.position or segment.trailing().end > segment.size:
+                segment.recover_tail(self.transactions_before(), durable)
             else:
                 segment.drop_uncounted()
-            # the page tells nothing of a sync that failed, so all is written again
-            if stored_mark(self._folder, segment.stem) in (FlushOutcome.BEGUN, FlushOutcome.FAILED):
-                self.write_again(segment, FlushOutcome.BEGUN)
-            # it is not known how much of the log is on the device
+            # the page does not record a failed sync, so everything is written again
+            if stored_mark(self._folder, segment.stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED):
+                self.write_again(segment, FlushOutcome.STARTED)
+            # the durable part of the log is unknown
             segment.flush()
         return segment
 
     def sealed(self, segment: LogSegment, status: PageStatus) -> SegmentState:
-        """Seal the segment's files; FAILED says that it has only what is known to be on the device."""
+        """Seal the segment's files; with FAILED they hold only durable records."""
         if status != PageStatus.FAILED:
-            # first: of an error that is told to others from now on, this process is told too
+            # open it first, so that the kernel reports later write errors to this process too
             segment.open()
             sync = stored_mark(self._folder, segment.stem)
             if sync == FlushOutcome.FAILED or (sync != FlushOutcome.ENDED and not self.write_again(segment, sync)):
                 raise segment.sync_error()
-            self._mend_indexes(segment)
+            self._rebuild_damaged_indexes(segment)
         return segment.seal()
 
     def write_again(self, segment: LogSegment, sync: FlushOutcome) -> bool:
@@ -203,7 +203,7 @@ class SegmentOpener:
 #     open    create the files, commit `active`, page ACTIVE      found: NONE and `active`: the segment is recovered
 #     append  write the log, the indexes, then the page           found: a log that is longer: its tail is walked
 #     seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
-#             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it goes on as it was
+#             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it stays active
 #             next segment when the same commit opened one
 #     torn    page TORN: an append failed, and cannot be cut off  found: TORN: it is cut off before anything else
 #     failed  page FAILED, cut the files to what was flushed,     found: FAILED: the same, by any process
@@ -220,7 +220,7 @@ COMMIT_TIMEOUT_S = TIMEOUT_S / 2
 
 
 @dataclass(frozen=True, slots=True)
-class LostEnd:
+class TruncatedTail:
     """The bytes that a repair cuts off an active segment: `size` bytes of `file` from `position` on.
 
     They, and what is not in the file any more, held the offsets from `start_offset` on, as far as is known up to
@@ -236,10 +236,10 @@ class LostEnd:
     reason: DamagedLogError
 
     def __str__(self) -> str:
-        known = f" to {self.end_offset}" if self.end_offset > self.start_offset else " on"
+        range_text = f" to {self.end_offset}" if self.end_offset > self.start_offset else " on"
         return (
-            f"{self.file}: a repair cuts off {self.size} bytes behind position {self.position}; "
-            f"the records from offset {self.start_offset}{known} are gone"
+            f"{self.file}: a repair cuts off {self.size} bytes after position {self.position}; "
+            f"the records from offset {self.start_offset}{range_text} are lost"
         )
 
 
@@ -277,7 +277,7 @@ class ActivePartition:
         self.lock = PartitionLock(self.folder, self._topic_id, timeout_s)
         self._opener = SegmentOpener(handle, partition, self.folder, snapshots, calls)
         self._segment: LogSegment | None = None
-        self._known: bytes | None = None
+        self._page_value: bytes | None = None
 
     def held(self, timeout_s: float | None = None) -> LockGuard:
         return self.lock.held(timeout_s)
@@ -288,17 +288,17 @@ class ActivePartition:
         segment = self._known_segment(value)
         if segment is None:
             try:
-                self._take_over(value)
+                self._adopt_state(value)
             except DamagedLogError:
-                # so that the next use looks at the file anew
-                self._let_go()
+                # so that the next use reads the file again
+                self._release()
                 raise
         elif segment.config is not self.snapshots.snapshot.config:
-            anew = self._opener.opened(segment.state)
-            with closed_on_error(anew):
+            reopened = self._opener.segment_of(segment.state)
+            with closed_on_error(reopened):
                 # before the other is closed: of a log that no process has open, the kernel may forget an error
-                anew.open()
-            self._use(anew)
+                reopened.open()
+            self._use(reopened)
         return self._segment
 
     def ready_segment(self) -> LogSegment | None:
@@ -310,7 +310,7 @@ class ActivePartition:
 
     def _known_segment(self, value: bytes | None) -> LogSegment | None:
         segment = self._segment
-        if segment is None or value is None or value != self._known or segment.unknown_bytes():
+        if segment is None or value is None or value != self._page_value or segment.unknown_bytes():
             return None
         return segment
 
@@ -324,63 +324,63 @@ class ActivePartition:
         assert state.active is not None
         begin = SegmentState.new(state.active.stem, state.active.base_offset, created_ms, state.first_unstable_offset)
         self.lock.recovery_point = NO_POINT
-        return self._use(self._opener.opened(begin))
+        return self._use(self._opener.segment_of(begin))
 
     def begin_seal(self, status: PageStatus = PageStatus.CHANGING) -> SealedSegment:
-        """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`."""
+        """Finish the active segment's files. The caller then commits, and calls `end_seal` or `reactivate`."""
         segment = self._segment
         assert segment is not None
-        before = segment.state
+        state_before = segment.state
         # until the seal is over, every process asks the commit log
-        self.lock.publish(status, before)
-        self._segment = self._known = None
+        self.lock.publish(status, state_before)
+        self._segment = self._page_value = None
         began_ns = perf_counter_ns()
         try:
             state = self._opener.sealed(segment, status)
         except StorageError:
             if segment.sync_failed:
-                self.lock.publish(PageStatus.FAILED, before)
+                self.lock.publish(PageStatus.FAILED, state_before)
             raise
         finally:
             segment.close()
         self.lock.count(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
         if not state.batches:
-            return SealedSegment(self.partition, before, None)
-        # records without a time of their own age from here, and the seal may come long after the last of them
-        info = replace(state.segment_info(self.partition), created_ms=before.written_by_ms(state.flushed_ms))
-        return SealedSegment(self.partition, before, info)
+            return SealedSegment(self.partition, state_before, None)
+        # records without timestamps age from the last append, and the seal may come much later
+        info = replace(state.segment_info(self.partition), created_ms=state_before.written_by_ms(state.flushed_ms))
+        return SealedSegment(self.partition, state_before, info)
 
     def end_seal(self) -> None:
         """Publish that no segment is active, after the commit that sealed it."""
-        self._let_go()
+        self._release()
         self.lock.recovery_point = NO_POINT
         self.lock.publish(PageStatus.NONE, None)
 
-    def take_back(self, before: SegmentState) -> None:
+    def reactivate(self, state_before: SegmentState) -> None:
         """Make the segment active again as it was before its seal, which was not committed and will not be."""
-        self._use(self._opener.as_before(before))
-        # its log was closed meanwhile, so the next use looks whether the kernel forgot what it could not write
-        self._let_go()
+        self._use(self._opener.reopened(state_before))
+        # its log was closed since, so the next use checks whether the kernel dropped unwritten pages
+        self._release()
 
     def seal(self) -> None:
         """Seal the active segment, unless it is empty; on StorageFullError it stays active."""
         segment = self.recover()
         if segment is not None and segment.size:
-            before = segment.state
+            state_before = segment.state
             try:
                 self._commit_seal(self.begin_seal())
             except StorageFullError:
                 if not segment.sync_failed:
-                    self.take_back(before)
+                    self.reactivate(state_before)
                 raise
 
     def give_up(self) -> None:
-        """Cut the active segment to what is on the device and seal it: else lost and later records were alike."""
+        """Cut the active segment to its durable end and seal it, since lost offsets must not be reused."""
         assert self._segment is not None
         self._seal_flushed(self._segment.state)
 
     def write_again(self, stem: str, sync: FlushOutcome) -> None:
-        """Make good a sync of this segment whose outcome is unknown; if its records are gone, `give_up`."""
+        """Repeat a sync of this segment whose outcome is unknown; if its records are lost, `give_up`."""
         segment = self.recover()
         if segment is not None and segment.stem == stem:
             is_whole = self._opener.write_again(segment, sync)
@@ -388,60 +388,69 @@ class ActivePartition:
 
     def moved_on(self) -> None:
         assert self._segment is not None
-        self._known = self.lock.publish_active(self._segment.packed_state())
+        self._page_value = self.lock.publish_active(self._segment.packed_state())
 
     def flushed(self, state: SegmentState, since_ms: int, *, with_indexes: bool) -> bool:
-        """Note that a sync begun at `since_ms` covered `state`: a recovery point with indexes. False once sealed."""
+        """Note that a sync started at `since_ms` covered `state`, with the indexes if so. False once sealed."""
         segment = self.recover()
         if segment is None or segment.stem != state.stem:
             return False
-        segment.know_flushed(state.next_offset, state.position, since_ms)
+        segment.note_flushed(state.next_offset, state.position, since_ms)
         if with_indexes:
             self.lock.recovery_point = state.flushed(since_ms).pack()
         self.moved_on()
         return True
 
-    def repair(self, *, dry_run: bool) -> LostEnd | None:
-        """Cut the active segment where damage begins, and seal it; returns what is (`dry_run`: would be) lost."""
+    def repair(self, *, dry_run: bool) -> TruncatedTail | None:
+        """Cut the active segment where damage begins, and seal it; returns the lost tail."""
         try:
             self.recover()
             return None
         except DamagedLogError as error:
             reason = error
-        self._let_go()
+        self._release()
         active = self.snapshots.refresh().partitions[self.partition].active
         if active is None:
             raise reason
         begin = SegmentState.new(active.stem, active.base_offset, self.handle.clock())
-        with closing(self._opener.opened(begin)) as segment:
-            state = segment.look_through(self._opener.transactions_before())
-        with closing(self._opener.opened(state)) as segment:
-            behind, end = segment.behind(), max(segment.end_behind(), reason.details.get("end_offset") or 0)
-        lost = LostEnd(
-            self.partition, segment.file, state.position, behind.end - behind.position, state.next_offset, end, reason
+        with closing(self._opener.segment_of(begin)) as segment:
+            state = segment.scan_tail(self._opener.transactions_before())
+        with closing(self._opener.segment_of(state)) as segment:
+            trailing, end = (
+                segment.trailing(),
+                max(segment.last_sound_offset(), reason.details.get("end_offset") or 0),
+            )
+        truncated = TruncatedTail(
+            self.partition,
+            segment.file,
+            state.position,
+            trailing.end - trailing.position,
+            state.next_offset,
+            end,
+            reason,
         )
         if not dry_run:
-            _log.warning("%s", lost)
+            _log.warning("%s", truncated)
             self._seal_flushed(state.flushed(self.handle.clock()))
-        return lost
+        return truncated
 
     def doubt(self) -> None:
         """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""
         if self._segment is not None and self._segment.is_torn:
             self.lock.publish(PageStatus.TORN, self._segment.state)
-        self._let_go()
+        self._release()
 
     def close(self) -> None:
         """Close the segment's files and the lock's file; nothing is flushed. Waits for threads that hold the lock."""
         with self.lock.alone():
-            self._let_go()
+            self._release()
         self.lock.close()
 
     @property
     def _active(self) -> Active | None:
         return self.snapshots.snapshot.partitions[self.partition].active
 
-    def _take_over(self, value: bytes | None) -> None:
+    def _adopt_state(self, value: bytes | None) -> None:
         """Continue from the page's state, or, if that is not enough, from the commit log."""
         record = StateRecord.unpack(value)
         state = record.state_of(self._topic_id, self._active) if record else None
@@ -450,13 +459,13 @@ class ActivePartition:
             # the process that committed it may have died before the commit was durable
             self.handle.storage.sync(paths.COMMITS_DIR)
             state = record.state_of(self._topic_id, self._active) if record else None
-        # a commit checks it, and appends in place make none
+        # a commit checks it, and direct appends make none
         self.snapshots.snapshot.requires.check_writable()
         if self._active is None:
             self.end_seal()
         elif record is None or state is None:
             segment = self._opener.recovered(self._active, value)
-            self.lock.recovery_point = segment.packed_state()  # all of it was synced
+            self.lock.recovery_point = segment.packed_state()  # the whole segment was synced
             self._use(segment)
         else:
             self.lock.recovery_point = record.recovery_point
@@ -470,8 +479,8 @@ class ActivePartition:
 
     def _seal_flushed(self, state: SegmentState) -> None:
         self.lock.publish(PageStatus.FAILED, state)
-        self._let_go()
-        segment = self._segment = self._opener.opened(state)
+        self._release()
+        segment = self._segment = self._opener.segment_of(state)
         segment.drop_unflushed(self._opener.transactions_before())
         self._commit_seal(self.begin_seal(PageStatus.FAILED))
 
@@ -485,13 +494,13 @@ class ActivePartition:
 
     def _use(self, segment: LogSegment) -> LogSegment:
         if segment is not self._segment:
-            self._let_go()
+            self._release()
         self._segment = segment
         self.moved_on()
         return segment
 
-    def _let_go(self) -> None:
-        segment, self._segment, self._known = self._segment, None, None
+    def _release(self) -> None:
+        segment, self._segment, self._page_value = self._segment, None, None
         if segment is not None:
             segment.close()
 
@@ -500,7 +509,7 @@ def open_segments(partitions: Sequence[ActivePartition]) -> None:
     """Open the active segments of partitions of one topic; partitions that have none begin theirs in one commit."""
     with ExitStack() as stack:
         missing = []
-        for partition in sorted(partitions, key=lambda each: each.partition):
+        for partition in sorted(partitions, key=lambda partition: partition.partition):
             stack.enter_context(partition.held())
             if partition.recover() is None:
                 missing.append(partition)
@@ -514,7 +523,7 @@ def roll(partition: ActivePartition) -> LogSegment:
     try:
         return begin_segments([partition], "roll", sealed)[0]
     except CommitConflictError:
-        partition.take_back(sealed.before)
+        partition.reactivate(sealed.state_before)
         raise
 
 
@@ -542,7 +551,7 @@ def _begin(
     handle, snapshots = partitions[0].handle, partitions[0].snapshots
     stems, created_ms = [handle.new_stem(snapshot.version) for _ in partitions], handle.clock()
     pairs = list(zip(partitions, stems, strict=True))
-    in_parallel(lambda each: each[0].create(each[1]), pairs)
+    in_parallel(lambda pair: pair[0].create(pair[1]), pairs)
 
     version = snapshot.version
     race = CommitRace(handle.log, snapshot, operation, read_version=version, timeout_s=COMMIT_TIMEOUT_S)

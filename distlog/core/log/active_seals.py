@@ -30,7 +30,7 @@ class ActiveSeals:
                 if sealed is not None:
                     race.put([*seals.actions, ...])
 
-    Each partition whose active segment is sealed is locked, in ascending order: so two such commits never deadlock.
+    Partitions are locked in ascending order, so that two commits never deadlock.
     Its page says CHANGING before the commit. If another segment became active concurrently, all locks are released,
     and taken again with that one. If nothing is committed, the segments stay active. `timeout_s` is for each lock.
     """
@@ -49,7 +49,7 @@ class ActiveSeals:
         return [action for sealed in self._sealed.values() for action in sealed.actions()]
 
     def seal(self, head: Snapshot, partitions: Collection[int]) -> Snapshot | None:
-        """`head` as it is once these partitions have no active segment; None if the next head must be tried.
+        """Return `head` without active segments in these partitions; None if the next head must be tried.
 
         `head` is the commit log's, without tails. Raises StorageError if a lock isn't free in time.
         """
@@ -57,7 +57,7 @@ class ActiveSeals:
         active = sorted(set(active).intersection(partitions)) if active else []
         if not self._locked.keys() >= set(active):
             self._release()
-            # no lock is held while the race goes on, unless there is something to seal
+            # no lock is held during the race, unless there is something to seal
             self._race.move_to(self._lock(active))
             return None
         if self._locked and not self._sealed:
@@ -92,7 +92,7 @@ class ActiveSeals:
         states = dict[int, PartitionState]()
         for number, segment in self._sealed.items():
             draft = PartitionDraft(head.table[number])
-            draft.seal(segment.before.stem)
+            draft.seal(segment.state_before.stem)
             if segment.info is not None:
                 draft.add(segment.info)
             draft.settle(head.gc_floor)
@@ -102,7 +102,7 @@ class ActiveSeals:
     def _release(self) -> None:
         """Keep the segments active, and release the locks."""
         for number, sealed in self._sealed.items():
-            self._locked[number][0].take_back(sealed.before)
+            self._locked[number][0].reactivate(sealed.state_before)
         self._locked, self._sealed = {}, {}
         self._locks.close()
 

@@ -67,11 +67,11 @@ class WrittenSegment(NamedTuple):
 
 
 def write_bundle(
-    handle: TopicHandle, snapshot: Snapshot, batches: Parts, opened: Mapping[int, Mapping[int, int]]
+    handle: TopicHandle, snapshot: Snapshot, batches: Parts, open_transactions: Mapping[int, Mapping[int, int]]
 ) -> list[WrittenSegment]:
-    """The durable segments of the batches, by partition, in their order.
+    """Write durable segments of the batches, by partition, in their order.
 
-    `opened` has the transactions that are open at the ends of the partitions in `snapshot`. The base offsets in the
+    `open_transactions` are open at the ends of the partitions in `snapshot`. The base offsets in the
     batches are overwritten.
     """
     bundles = Bundles(handle.storage, lambda: handle.new_stem(snapshot.version))
@@ -79,19 +79,19 @@ def write_bundle(
         bundles.join(partition)
     sealed = [
         segment
-        for partition, each in sorted(batches.items())
-        for segment in _segments(handle, snapshot, partition, each, bundles)
+        for partition, parts in sorted(batches.items())
+        for segment in _segments(handle, snapshot, partition, parts, bundles)
     ]
     bundles.close()
-    placed = [each._replace(info=bundles.placed(each.info)) for each in sealed]
+    placed = [segment._replace(info=bundles.placed(segment.info)) for segment in sealed]
     ends = {number: snapshot.partitions[number].log_end_offset for number in batches}
-    return list(_with_aborted(handle, placed, ends, opened))
+    return list(_with_aborted(handle, placed, ends, open_transactions))
 
 
 def effect(
     written: WrittenSegment, base_offset: int, transactions: OpenTransactions
 ) -> tuple[list[AbortedTransaction], int]:
-    """The `transactions` that a segment at `base_offset` aborts, and the first unstable offset behind it."""
+    """Return the `transactions` that a segment at `base_offset` aborts, and the first unstable offset after it."""
     aborted, offset = list[AbortedTransaction](), base_offset
     for batch in written.batches:
         aborted += transactions.see(batch.data, batch.rows, offset - int(batch.rows[0]["base_offset"]))
@@ -103,10 +103,10 @@ def _with_aborted(
     handle: TopicHandle,
     segments: Sequence[WrittenSegment],
     ends: dict[int, int],
-    opened: Mapping[int, Mapping[int, int]],
+    open_transactions: Mapping[int, Mapping[int, int]],
 ) -> Iterator[WrittenSegment]:
-    """The segments with their transaction indexes, which hold where they are now."""
-    open_now = {number: OpenTransactions(opened.get(number)) for number in ends}
+    """Yield the segments with transaction indexes for their final offsets."""
+    open_now = {number: OpenTransactions(open_transactions.get(number)) for number in ends}
     for written in segments:
         info, base = written.info, ends[written.info.partition]
         ends[info.partition] += info.next_offset

@@ -20,14 +20,14 @@ from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.locks_and_pages import FileLock, LockGuard
 from distlog.core.times import NO_TIMESTAMP
 
-#: The stem in an Appended whose records are in a sealed segment, so that they are on the device.
+#: The stem in an Appended whose records are in a sealed segment, and so durable.
 SEALED = ""
 
 
 class Appended(NamedTuple):
-    """The place of appended records: their (first, end) offsets, their segment, or SEALED, and a version that has it.
+    """Where records were appended: their (first, end) offsets, their segment, or SEALED, and a version that has it.
 
-    `flush_due` says that the topic's flush policy wants them on the device before they are acknowledged.
+    `flush_due`: the topic's flush policy requires an fsync before the records are acknowledged.
     `append_time_ms` is their LogAppendTime, -1 if they keep their own times.
     """
 
@@ -40,7 +40,7 @@ class Appended(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """The offset after the last record, and the offset after the last one on the device (Kafka's recovery point)."""
+    """The offset after the last record, and after the last durable one (Kafka's recovery point)."""
 
     end_offset: int
     flushed_offset: int
@@ -57,30 +57,30 @@ class LostRecordsError(StorageError):
     """A sync failed, so that records that were appended are lost: no later sync can save them."""
 
 
-def lost_records(wanted: Appended) -> LostRecordsError:
+def lost_records(appended: Appended) -> LostRecordsError:
     return LostRecordsError(
-        "what was appended is lost, since a sync of the disk failed: append it again",
-        stem=wanted.stem,
-        first_offset=wanted.first_offset,
-        end_offset=wanted.end_offset,
+        "the appended records are lost, since an fsync failed: append them again",
+        stem=appended.stem,
+        first_offset=appended.first_offset,
+        end_offset=appended.end_offset,
     )
 
 
 # A flush waits for the flush lock, and then reads the page again: if another sync covered its records by then, it
-# needs no sync of its own. A sync runs without the partition's lock, so appends go on during it.
+# needs no sync of its own. A sync runs without the partition's lock, so appends continue during it.
 #
 # A failed sync is never tried again, since the next one would succeed without what was lost (Linux marks the pages
 # clean). The flush lock's page says that it failed, for the case that no more can be done now. Then the segment is
-# cut to what was on the device before, and is sealed there. Each flush that waits for records that were cut off
+# cut to its durable end, and sealed there. Each flush that waits for records that were cut off
 # gets an error: their segment is no longer active, and ends before them.
 #
-# The kernel tells an error of the disk to one process, which may be killed before it passes that on. So the
-# flush lock's page says that a sync has begun, until its end is known. A process that finds that writes again what
-# the sync was to save. Now and then a sync takes the indexes along: this is a new recovery point (`StateRecord`).
+# The kernel reports a disk error to one process, which may be killed before it publishes the error. So the flush
+# lock's page marks a sync as started until its outcome is known. A process that finds the mark writes the unflushed
+# bytes again. Some syncs include the indexes, which makes a new recovery point (`StateRecord`).
 
-#: How many bytes of a log may lie behind its recovery point: as many are walked after a power loss, and some more.
+#: Bytes of a log after its recovery point, about as many as are walked after a power loss.
 _SPAN_BYTES = 16 << 20
-#: How long it waits at least for the partition's lock to tell that a sync has ended: else that is done once more.
+#: Minimum wait for the partition's lock to publish a sync, which is repeated otherwise.
 _TELLING_S = 1.0
 
 
@@ -96,45 +96,45 @@ class PartitionFlush:
     def is_free(self) -> bool:
         return self._lock.is_free()
 
-    def flush(self, wanted: Appended | None, timeout_s: float | None = None) -> None:
-        wanted = wanted or self._all(timeout_s)
-        if wanted is None or wanted.stem == SEALED or self._is_flushed(wanted):
+    def flush(self, appended: Appended | None, timeout_s: float | None = None) -> None:
+        appended = appended or self._all(timeout_s)
+        if appended is None or appended.stem == SEALED or self._is_flushed(appended):
             return
         with self._held(timeout_s):
-            if not self._is_flushed(wanted):
-                self._flush(wanted, _SPAN_BYTES, timeout_s)
+            if not self._is_flushed(appended):
+                self._flush(appended, _SPAN_BYTES, timeout_s)
 
     def checkpoint(self, timeout_s: float | None = None) -> None:
-        wanted = self._all(timeout_s)
-        if wanted is not None:
+        appended = self._all(timeout_s)
+        if appended is not None:
             with self._held(timeout_s):
-                self._flush(wanted, 1, timeout_s)
+                self._flush(appended, 1, timeout_s)
 
     def _held(self, timeout_s: float | None) -> LockGuard:
         return self._lock.held(self._timeout_s if timeout_s is None else timeout_s)
 
-    def _flush(self, wanted: Appended, span: int, timeout_s: float | None) -> None:
-        """Sync what is wanted; the indexes too, if the log has `span` bytes behind the recovery point."""
+    def _flush(self, appended: Appended, span: int, timeout_s: float | None) -> None:
+        """Sync the appended records; the indexes too, if the log has `span` bytes after the recovery point."""
         state = self._state(timeout_s)
         if state is not None and self._make_good(state.stem, timeout_s):
             state = self._state(timeout_s)
-        if state is None or state.stem != wanted.stem:
-            self._check_sealed(wanted)
-        elif state.next_offset < wanted.end_offset:
-            raise lost_records(wanted)
+        if state is None or state.stem != appended.stem:
+            self._check_sealed(appended)
+        elif state.next_offset < appended.end_offset:
+            raise lost_records(appended)
         else:
             with_indexes = state.position - self._partition.lock.recovery_position >= span
-            if with_indexes or not self._is_flushed(wanted):
-                self._sync(state, wanted, timeout_s, with_indexes=with_indexes)
+            if with_indexes or not self._is_flushed(appended):
+                self._sync(state, appended, timeout_s, with_indexes=with_indexes)
 
     def _make_good(self, stem: str, timeout_s: float | None) -> bool:
-        """True if the last sync of this segment failed, or has an unknown outcome; that is mended now."""
+        """Repair a last sync of this segment that failed or has an unknown outcome; True if there was one."""
         last = marked(self._lock.page.read(), stem)
         if last == FlushOutcome.FAILED:
-            # whose sync failed could not do it
+            # the process whose sync failed could not give up the segment
             self._give_up(stem, timeout_s)
         elif last != FlushOutcome.ENDED:
-            # the outcome of a sync is unknown if its process is no more, or could not tell it
+            # the outcome of a sync is unknown if its process died, or could not publish it
             with self._partition.held(timeout_s):
                 self._partition.write_again(stem, last)
         return last != FlushOutcome.ENDED
@@ -165,7 +165,7 @@ class PartitionFlush:
                 state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
                 stem = state.stem if state is not None and state.flushed_position < state.position else None
                 if stem and marked(page.read(), stem) != FlushOutcome.FAILED:
-                    page.write(mark(FlushOutcome.BEGUN, stem))
+                    page.write(mark(FlushOutcome.STARTED, stem))
         # no other process uses these files; and a finalizer's thread may hold the lock, by another log
         with self._lock.alone():
             self._use(None)
@@ -185,10 +185,10 @@ class PartitionFlush:
             segment = self._partition.recover()
             return None if segment is None else segment.state
 
-    def _is_flushed(self, wanted: Appended) -> bool:
-        return self._partition.lock.is_on_device(wanted.stem, wanted.end_offset)
+    def _is_flushed(self, appended: Appended) -> bool:
+        return self._partition.lock.is_on_device(appended.stem, appended.end_offset)
 
-    def _sync(self, state: SegmentState, wanted: Appended, timeout_s: float | None, *, with_indexes: bool) -> None:
+    def _sync(self, state: SegmentState, appended: Appended, timeout_s: float | None, *, with_indexes: bool) -> None:
         files = self._files_of(state.stem)
         # an error here is no failed sync
         files.open() if with_indexes else files.log.open()
@@ -200,7 +200,7 @@ class PartitionFlush:
                 end_offset=state.next_offset,
             )
         since_ms, began_ns = self._partition.handle.clock(), perf_counter_ns()
-        self._lock.page.write(mark(FlushOutcome.BEGUN, state.stem))
+        self._lock.page.write(mark(FlushOutcome.STARTED, state.stem))
         try:
             if state.flushed_position < state.position:
                 files.log.sync()
@@ -210,15 +210,15 @@ class PartitionFlush:
             # first of all, since to give it up takes a lock, and may fail
             self._lock.page.write(mark(FlushOutcome.FAILED, state.stem))
             self._use(None)
-            lost = LostRecordsError(error.message, **error.details)
+            lost_error = LostRecordsError(error.message, **error.details)
             try:
                 self._give_up(state.stem)
-                # the process that sealed it meanwhile has saved them, or cut them off
-                self._check_sealed(wanted)
+                # the process that sealed the segment since has synced the records, or cut them off
+                self._check_sealed(appended)
             except LostRecordsError:
-                raise lost from error
+                raise lost_error from error
             except DistlogError as second:
-                raise lost from second
+                raise lost_error from second
             return
         self._lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
         # where this waits for too long, the mark stays: the next flush makes the sync good
@@ -227,7 +227,7 @@ class PartitionFlush:
         self._lock.page.write(mark(FlushOutcome.ENDED, state.stem))
         if not is_active:
             # if the sync of the seal failed, it cut off what this one had saved
-            self._check_sealed(wanted)
+            self._check_sealed(appended)
         elif with_indexes:
             self._sync_page()
 
@@ -258,32 +258,32 @@ class PartitionFlush:
             if segment is not None and segment.stem == stem:
                 self._partition.give_up()
 
-    def _check_sealed(self, wanted: Appended) -> None:
-        """Raise LostRecordsError if the sealed segment ends below the wanted records; else its seal synced them."""
+    def _check_sealed(self, appended: Appended) -> None:
+        """Raise LostRecordsError if the sealed segment ends below the records; otherwise its seal synced them."""
         snapshot = self._partition.snapshots.snapshot
         segments = snapshot.partitions[self._partition.partition].segments
-        place = segments.find(wanted.end_offset - 1)
-        if place < len(segments) and segments[place].stem == wanted.stem:
+        row = segments.find(appended.end_offset - 1)
+        if row < len(segments) and segments[row].stem == appended.stem:
             return
-        if self._sealed_end(snapshot, wanted) < wanted.end_offset:
-            raise lost_records(wanted)
+        if self._sealed_end(snapshot, appended) < appended.end_offset:
+            raise lost_records(appended)
 
-    def _sealed_end(self, snapshot: Snapshot, wanted: Appended) -> int:
+    def _sealed_end(self, snapshot: Snapshot, appended: Appended) -> int:
         """The offset at which the segment ended when it was sealed. Later commits may have replaced it."""
-        seal = Seal(self._partition.partition, wanted.stem)
+        seal = Seal(self._partition.partition, appended.stem)
         try:
-            commits = self._partition.handle.log.commits(wanted.version + 1, snapshot.version + 1)
+            commits = self._partition.handle.log.commits(appended.version + 1, snapshot.version + 1)
         except OffsetOutOfRangeError as error:
             raise OffsetOutOfRangeError(
-                "it is not known any more whether what was appended is on the device, as the commits that tell were "
-                "deleted (commit.retention.ms): look whether it is there, and flush more often",
-                stem=wanted.stem,
-                first_offset=wanted.first_offset,
-                end_offset=wanted.end_offset,
+                "cannot find out whether the appended records are durable, since the commits that record it were "
+                "deleted (commit.retention.ms): read them to check, and flush more often",
+                stem=appended.stem,
+                first_offset=appended.first_offset,
+                end_offset=appended.end_offset,
             ) from error
         for commit in commits:
             if seal in commit.actions:
                 added = [action.segment for action in without_tables(commit.actions) if isinstance(action, Add)]
-                ends = [segment.next_offset for segment in added if segment.stem == wanted.stem]
-                return ends[0] if ends else wanted.first_offset
-        raise StorageError("a segment ended in no commit: verify the topic", stem=wanted.stem)
+                ends = [segment.next_offset for segment in added if segment.stem == appended.stem]
+                return ends[0] if ends else appended.first_offset
+        raise StorageError("a segment ended in no commit: verify the topic", stem=appended.stem)

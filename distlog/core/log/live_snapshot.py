@@ -20,7 +20,7 @@ from distlog.core.log.active_partition import active_folder, check_is_there
 from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.partition_lock import PageStatus, StateRecord, durable_end, recovery_point, stored_value
 from distlog.core.log.producers import transactions_before
-from distlog.core.log.segment_recovery import DamagedLogError, Kept
+from distlog.core.log.segment_recovery import DamagedLogError, DurableEnd
 from distlog.core.segments.segment_reader import missing_file
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.topic_handle import TopicHandle
@@ -41,7 +41,7 @@ def with_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
     """Return `snapshot` as readers see it now: with the active segments, up to their current ends.
 
     It must not be the base of a commit. Raises SnapshotTooOldError if an active segment was sealed, removed and
-    vacuumed since, DamagedLogError if its log is gone and its end is unknown.
+    vacuumed since, DamagedLogError if its log is missing and its end is unknown.
     """
     return _with_tails(handle, snapshot, with_tail)
 
@@ -83,7 +83,7 @@ def damage_of_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> D
     for _ in range(_LOOKS):
         value = stored_value(page)
         damage = _damage(handle, snapshot, partition, active, page)
-        # a process may append, recover or seal meanwhile
+        # a process may append, recover or seal concurrently
         if damage is None or (value == stored_value(page) and _is_active(handle, snapshot, partition, active)):
             return damage
     return None
@@ -96,7 +96,7 @@ def _damage(
     state = _known_state(page, snapshot, active)
     try:
         if state is not None:
-            kept = Kept(state.next_offset, state.position)
+            durable = DurableEnd(state.next_offset, state.position)
             with closing(ReadableSegment(folder, state, snapshot.config)) as segment:
                 if segment.unknown_bytes() >= 0:
                     return None
@@ -104,10 +104,10 @@ def _damage(
     except DamagedLogError as error:
         return error
     if state is None:
-        kept = durable_end(value, snapshot.topic_id, active)
+        durable = durable_end(value, snapshot.topic_id, active)
     walked, is_end_known = _walk(handle, snapshot, partition, active, page)
     with closing(ReadableSegment(folder, walked, snapshot.config)) as segment:
-        return segment.damage(kept, is_end_known=is_end_known)
+        return segment.damage(durable, is_end_known=is_end_known)
 
 
 def _is_active(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active) -> bool:
@@ -133,7 +133,7 @@ def without_tails(snapshot: Snapshot) -> Snapshot:
 
 
 def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo | None:
-    """The partition's active segment as it is now; None if there is none, or it is empty."""
+    """Return the partition's active segment with its current end; None if there is none, or it is empty."""
     active = snapshot.partitions[partition].active
     if active is None:
         return None
@@ -141,16 +141,16 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
     state = _known_state(page, snapshot, active)
     if state is None:
         walked, is_end_known = _walk(handle, snapshot, partition, active, page)
-        # a writer that came meanwhile may not have counted yet what the walk has found, and may take it back
+        # a writer that appended since may not have published these batches yet, and may cut them off
         state = _known_state(page, snapshot, active)
         if state is None:
             state = walked
             # what is wrong with a log that readers see up to where the walk ended
             value = stored_value(page)
-            kept = durable_end(value, snapshot.topic_id, active)
+            durable = durable_end(value, snapshot.topic_id, active)
             with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
-                error = segment.damage(kept, is_end_known=is_end_known)
-                # a writer that came meanwhile has appended behind the end of the walk
+                error = segment.damage(durable, is_end_known=is_end_known)
+                # a writer may have appended after the end of the walk
                 if error is not None and value == stored_value(page) and not _known_state(page, snapshot, active):
                     _warn_once(segment.file, str(error))
     return state.tail_info(partition, handle.clock()) if state.batches else None
@@ -178,7 +178,7 @@ def _known_state(page: str, snapshot: Snapshot, active: Active) -> SegmentState 
 def _walk(
     handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str
 ) -> tuple[SegmentState, bool]:
-    """The state to which the log was walked, and whether it is to be cut there, whatever lies after it."""
+    """Walk the log; returns the state, and whether the log must be cut there even if more bytes follow."""
     name = paths.segment_file(handle.name, partition, active.stem, ".log")
     if not os.path.exists(path := handle.storage.local_path(name)):
         if _is_active(handle, snapshot, partition, active):
@@ -192,7 +192,7 @@ def _walk(
         with closing(ReadableSegment(folder, point, config)) as segment:
             begin = point if segment.has_its_bytes() else begin
     with closing(ReadableSegment(folder, begin, config)) as segment:
-        state = segment.look_through(transactions_before(handle, snapshot.partitions[partition]), end)
+        state = segment.scan_tail(transactions_before(handle, snapshot.partitions[partition]), end)
     return state, end is not None
 
 
@@ -212,7 +212,7 @@ def _warn_once(path: str, text: str) -> None:
 
 
 class TailWatch:
-    """Tells a reader on a local disk, at next to no cost, that nothing is new: an append in place changes a page."""
+    """Detects new records on a local disk without a refresh: a direct append changes a page."""
 
     def __init__(self, handle: TopicHandle) -> None:
         self._handle = handle
@@ -228,7 +228,7 @@ class TailWatch:
             )
             self._active = snapshot.active_partitions
             self._of = snapshot
-        # a commit that is gone is behind the log floor: this process stood still for long
+        # a deleted commit is below the log retention horizon: this process was paused for long
         is_newer = os.path.exists(self._next_commit) or not os.path.exists(self._newest_commit)
         for number in self._active:
             # each page, even after one that changed: the values noted now are those that the refresh sees, or older
@@ -238,7 +238,7 @@ class TailWatch:
                 path = os.path.join(folder, paths.LOCK_FILE)
                 with failing_as("read", path), suppress(FileNotFoundError):
                     page = self._pages[number] = WatchedPage(path)
-            # without a lock's file, as after it was copied from elsewhere, only a refresh can tell
+            # without a lock file, as in a copied topic, only a refresh can detect new records
             is_newer = page is None or page.changed() or is_newer
         return is_newer
 
@@ -248,42 +248,42 @@ class LiveSnapshot:
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
-        self._seen: _Seen | None = None
-        # made anew by `look_again`: a look that began before it does not count
-        self._wanted = object()
+        self._view: _View | None = None
+        # replaced by `invalidate`: a load that began earlier is stale
+        self._request = object()
 
     @property
     def snapshot(self) -> Snapshot:
         """The snapshot to read, never one to commit from; its tails are of the last `refresh`, or later."""
-        seen, committed = self._seen, self._current.snapshot
-        if seen is None or seen.committed is not committed or seen.wanted is not self._wanted:
-            seen = self._look(committed)
-        return seen.live
+        view, committed = self._view, self._current.snapshot
+        if view is None or view.committed is not committed or view.request is not self._request:
+            view = self._load_view(committed)
+        return view.live
 
     def refresh(self) -> Snapshot:
         """Move on to the newest version and the ends of its active segments; one GET if there is nothing new."""
-        self.look_again()
+        self.invalidate()
         try:
-            return self._look(self._current.refresh()).live
+            return self._load_view(self._current.refresh()).live
         except SnapshotTooOldError:
             # an active segment was sealed, removed and vacuumed after the version was read
-            return self._look(self._current.refresh()).live
+            return self._load_view(self._current.refresh()).live
 
-    def look_again(self) -> None:
-        """Have the ends of the active segments read again when the snapshot is wanted next."""
-        self._wanted = object()
+    def invalidate(self) -> None:
+        """Have the ends of the active segments read again when the snapshot is used next."""
+        self._request = object()
 
-    def _look(self, committed: Snapshot) -> _Seen:
-        wanted, seen = self._wanted, self._seen
-        if seen is not None and seen.committed is not committed:
+    def _load_view(self, committed: Snapshot) -> _View:
+        request, view = self._request, self._view
+        if view is not None and view.committed is not committed:
             # vacuum may have deleted what older versions had
             self._handle.reader.forget_deleted()
         live = committed if self._current.pinned else with_tails(self._handle, committed)
-        self._seen = seen = _Seen(committed, live, wanted)
-        return seen
+        self._view = view = _View(committed, live, request)
+        return view
 
 
-class _Seen(NamedTuple):
+class _View(NamedTuple):
     committed: Snapshot
     live: Snapshot
-    wanted: object
+    request: object

@@ -1,4 +1,4 @@
-"""One segment on a local disk that is appended to in place: Kafka's `LogSegment`."""
+"""One active segment on a local disk: Kafka's `LogSegment`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.log import segment_recovery
 from distlog.core.log.segment_files import FileCalls, SegmentFiles
 from distlog.core.log.segment_recovery import (
-    NOTHING_KEPT,
+    NOTHING_DURABLE,
     WALK_BYTES,
-    Behind,
     DamagedLogError,
-    Kept,
+    DurableEnd,
+    TrailingBytes,
     batches_from,
     sound_batches,
 )
@@ -55,18 +55,18 @@ from distlog.core.segments.segment_state import (
     Numbers,
     SegmentState,
     emptied,
+    field_numbers,
     fold,
     fold_seal,
     pack_state,
-    places,
 )
 from distlog.core.segments.segment_writer import jittered, time_span
 
-_ends = itemgetter(*places(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
+_ends = itemgetter(*field_numbers(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
 
 
 class Unflushed(NamedTuple):
-    """The end of a log that is not known to be on the device, and when the last sync began, or the segment."""
+    """The part of a log that may not be fsynced, and the time of the last sync, or of the segment's creation."""
 
     messages: int
     size: int
@@ -90,8 +90,8 @@ def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], 
 _HEADER_STEP, _TIME_STEP = 16 << 10, 256 << 10
 
 
-class BatchPlace(NamedTuple):
-    """The place of a batch: its offsets, its position in the log file, and its size."""
+class BatchLocation(NamedTuple):
+    """A batch's offsets, its position in the log file, and its size."""
 
     base_offset: int
     last_offset: int
@@ -155,7 +155,7 @@ class ReadableSegment:
     def unflushed(self) -> Unflushed:
         return Unflushed.of(self._numbers)
 
-    def translate_offset(self, offset: int) -> BatchPlace | None:
+    def translate_offset(self, offset: int) -> BatchLocation | None:
         """The first batch whose last offset is `offset` or above; None if there is none."""
         for batches in self._from_offset(offset, _HEADER_STEP):
             rows = batches.rows
@@ -163,7 +163,7 @@ class ReadableSegment:
             row = int(np.searchsorted(last, offset))
             if row < len(rows):
                 position, size, base_offset = (int(rows[name][row]) for name in ("position", "size", "base_offset"))
-                return BatchPlace(base_offset, int(last[row]), batches.position + position, size)
+                return BatchLocation(base_offset, int(last[row]), batches.position + position, size)
         return None
 
     def find_offset_by_timestamp(self, timestamp: int) -> int | None:
@@ -190,21 +190,23 @@ class ReadableSegment:
             first = next(walk, None)
             if first is not None and segment_recovery.next_offset_of(first.rows[:1]) == self.base_offset + delta + 1:
                 return chain([first], walk)
-        # a recovery in another process may have dropped this entry or batch meanwhile
+        # a recovery in another process may have dropped this entry or batch since
         return batches_from(self._files.log, 0, self.size, step)
 
     def batches(self, position: int) -> Iterator[Batches]:
         return batches_from(self._files.log, position, self.size, WALK_BYTES)
 
-    def behind(self) -> Behind:
-        return segment_recovery.behind_of(self._files, self._numbers)
+    def trailing(self) -> TrailingBytes:
+        return segment_recovery.trailing_bytes(self._files, self._numbers)
 
-    def damage(self, kept: Kept, *, is_end_known: bool = False) -> DamagedLogError | None:
-        return segment_recovery.damage(self._files, self._numbers, self.behind(), kept, is_end_known=is_end_known)
+    def damage(self, durable: DurableEnd, *, is_end_known: bool = False) -> DamagedLogError | None:
+        return segment_recovery.damage(
+            self._files, self._numbers, self.trailing(), durable, is_end_known=is_end_known
+        )
 
-    def end_behind(self) -> int:
-        """The offset behind the last of the sound batches behind the state's end that can be walked to; 0: none."""
-        sound, end = self.behind().sound, 0
+    def last_sound_offset(self) -> int:
+        """Return the offset after the last sound batch past the state's end; 0 if there is none."""
+        sound, end = self.trailing().sound, 0
         if sound is not None:
             for batches in sound_batches(self._files.log, sound[0], self._files.log.size(), sound[1]):
                 end = segment_recovery.next_offset_of(batches.rows)
@@ -220,10 +222,10 @@ class ReadableSegment:
             return False
         return not self.size or (last is not None and last.position + last.size == self.size)
 
-    def look_through(self, transactions: OpenTransactions, end: int | None = None) -> SegmentState:
+    def scan_tail(self, transactions: OpenTransactions, end: int | None = None) -> SegmentState:
         """The state that `LogSegment.recover_tail` would come to, up to the position `end`; nothing is cut."""
-        opened = self._open_at_end(transactions)
-        numbers = segment_recovery.look_through(self._files, self._numbers, self._interval, opened, end)
+        transactions_at_end = self._open_at_end(transactions)
+        numbers = segment_recovery.scan_tail(self._files, self._numbers, self._interval, transactions_at_end, end)
         return SegmentState.of_numbers(self.stem, numbers)
 
     def _open_at_end(self, transactions: OpenTransactions) -> OpenTransactions:
@@ -259,18 +261,18 @@ def closed_on_error(segment: ReadableSegment) -> Iterator[None]:
         raise
 
 
-_CREATED, _UNSTABLE, _FLUSHED_MS = places(("created_ms", "first_unstable_offset", "flushed_ms"))
-_FLUSHED = list(places(("flushed_offset", "flushed_position")))
-_TORN = "what was half written could not be cut off: recover it"
-_SYNC_FAILED = "a sync failed, so what is on the device is unknown: recover it"
+_CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
+_FLUSHED = list(field_numbers(("flushed_offset", "flushed_position")))
+_TORN = "a torn write could not be cut off: recover it"
+_SYNC_FAILED = "a sync failed, so the durable end is unknown: recover it"
 
 
 class LogSegment(ReadableSegment):
-    """A segment that can be changed; `clock` tells the time in ms, `calls` are the system calls that change files.
+    """A segment that can be changed; `clock` returns the time in ms, `calls` are the system calls that change files.
 
-    Callers hold the partition's lock. Many processes have a segment open: `resume` takes over the state that
-    another one left, and `close` does not change the length of the files, since others may be appending. After
-    an error that leaves doubt about the files' content, every change is refused until `recover`.
+    Callers hold the partition's lock. Several processes may have a segment open: `resume` continues from another
+    process's state, and `close` does not change the length of the files, since others may append. After an error that
+    leaves the files' content uncertain, every change is refused until `recover`.
     """
 
     def __init__(
@@ -300,7 +302,7 @@ class LogSegment(ReadableSegment):
         calls: FileCalls = os,
         first_unstable_offset: int = NO_OFFSET,
     ) -> LogSegment:
-        """Create a segment, with durable file names; `first_unstable_offset` is that of the log before it."""
+        """Create a segment, with durable file names, after a log with this `first_unstable_offset`."""
         state = SegmentState.new(stem, base_offset, clock(), first_unstable_offset)
         segment = cls(folder, state, config, clock=clock, calls=calls)
         segment._files.create()
@@ -331,22 +333,22 @@ class LogSegment(ReadableSegment):
 
         If known, `newest_offsets` gives the offset of the first record with the largest timestamp of each batch, and
         `min_timestamps` its smallest timestamp. `aborted` are the transactions whose markers are among the batches.
-        Raises the UnfitBatchError of `fold`, before anything is written. After other errors the files are as before.
+        Raises the UnfitBatchError of `fold`, before anything is written. Other errors leave the files unchanged.
         """
         if not len(rows):
             return
-        before = self._usable()
-        after, entries = fold(before, data, rows, self._interval, newest_offsets, min_timestamps, aborted)
+        numbers_before = self._usable()
+        after, entries = fold(numbers_before, data, rows, self._interval, newest_offsets, min_timestamps, aborted)
         if first_unstable_offset is not None:
             after[_UNSTABLE] = first_unstable_offset
         try:
-            self._files.log.write(data, int(before[POSITION]))
+            self._files.log.write(data, int(numbers_before[POSITION]))
             if any(entries):
-                self._files.write_entries(before, entries)
+                self._files.write_entries(numbers_before, entries)
         except BaseException:
             # a write that failed halfway is cut off
             try:
-                self._files.cut(before)
+                self._files.cut(numbers_before)
             except StorageError:
                 self._refusal = _TORN
             raise
@@ -372,12 +374,12 @@ class LogSegment(ReadableSegment):
         waited_ms = max_timestamp - begin if begin >= 0 else self._clock() - int(numbers[_CREATED])
         return waited_ms > self._span_ms
 
-    def recover_tail(self, transactions: OpenTransactions, kept: Kept = NOTHING_KEPT) -> None:
-        """Walk the log behind the state's end, and cut off a torn end; see `recover`."""
-        self._recover(self._numbers, self._open_at_end(transactions), kept)
+    def recover_tail(self, transactions: OpenTransactions, durable: DurableEnd = NOTHING_DURABLE) -> None:
+        """Walk the log after the state's end, and cut off a torn write; see `recover`."""
+        self._recover(self._numbers, self._open_at_end(transactions), durable)
 
     def write_again(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
-        """Write what is not known to be on the device again, or, with `only_read`, read it, for the next sync.
+        """Write bytes that may not be durable again, or, with `only_read`, read them, for the next sync.
 
         After a sync that failed, Linux keeps the bytes, but would not write them. False if it no longer has them.
         `transactions` are those that were open before the segment.
@@ -386,12 +388,12 @@ class LogSegment(ReadableSegment):
         written = segment_recovery.write_again(
             self._files, numbers, self._interval, transactions, *numbers[_FLUSHED].tolist(), only_read=only_read
         )
-        return self._took(written)
+        return self._use_numbers(written)
 
     def make_indexes(self, transactions: OpenTransactions) -> bool:
         """See `segment_recovery.with_new_indexes`; False if a batch is damaged, and then nothing is changed."""
         indexed = segment_recovery.with_new_indexes(self._files, self._usable(), self._interval, transactions)
-        return self._took(indexed)
+        return self._use_numbers(indexed)
 
     def open(self) -> None:
         self._files.open()
@@ -402,57 +404,57 @@ class LogSegment(ReadableSegment):
         return StorageError(f"cannot change the segment: {_SYNC_FAILED}", file=self._files.log.path)
 
     def drop_uncounted(self) -> None:
-        """Cut off what is behind the state's end, also whole batches: their append failed."""
-        segment_recovery.tell_cut(self._files, self._numbers, self.behind())
+        """Cut off everything after the state's end, also whole batches: their append failed."""
+        segment_recovery.log_cut(self._files, self._numbers, self.trailing())
         self._files.cut(self._numbers)
         self._refusal = None
 
-    def recover(self, transactions: OpenTransactions, kept: Kept = NOTHING_KEPT) -> None:
-        """Walk the whole log, make its indexes anew, and cut off a torn end.
+    def recover(self, transactions: OpenTransactions, durable: DurableEnd = NOTHING_DURABLE) -> None:
+        """Walk the whole log, rebuild its indexes, and cut off a torn write.
 
-        `transactions` are those that were open before the segment. Raises DamagedLogError for a cut that `kept`
+        `transactions` are those that were open before the segment. Raises DamagedLogError for a cut that `durable`
         forbids.
         """
-        self._recover(emptied(self.stem, self._numbers), transactions, kept)
+        self._recover(emptied(self.stem, self._numbers), transactions, durable)
 
     def drop_unflushed(self, transactions: OpenTransactions) -> None:
-        """After a failed sync, drop all that is not known to be on the device; what is lost is logged."""
+        """After a failed sync, drop everything that may not be durable, and log the loss."""
         counted, flushed = self._numbers, self._numbers[_FLUSHED]
-        kept = Kept(*flushed.tolist())
-        self._recover(emptied(self.stem, counted), transactions, kept, kept.position)
-        segment_recovery.tell_lost(self._files, self._numbers, counted)
+        durable = DurableEnd(*flushed.tolist())
+        self._recover(emptied(self.stem, counted), transactions, durable, durable.position)
+        segment_recovery.log_lost(self._files, self._numbers, counted)
         self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
         self._numbers[_FLUSHED_MS] = counted[_FLUSHED_MS]
 
-    def know_flushed(self, offset: int, position: int, since_ms: int) -> None:
-        """Note that the log is on the device up to this offset and position, by a sync that began at `since_ms`."""
-        for place, flushed in zip(_FLUSHED, (offset, position), strict=True):
-            self._numbers[place] = max(int(self._numbers[place]), flushed)
+    def note_flushed(self, offset: int, position: int, since_ms: int) -> None:
+        """Note that a sync at `since_ms` made the log durable up to this offset and position."""
+        for field, flushed in zip(_FLUSHED, (offset, position), strict=True):
+            self._numbers[field] = max(int(self._numbers[field]), flushed)
         self._numbers[_FLUSHED_MS] = since_ms
 
     def flush(self) -> None:
-        """Return when all earlier appends are on the device. A second sync after a failed one would save nothing."""
+        """Sync all earlier appends. Don't repeat a failed sync: the second one would save nothing."""
         (offset, position), since_ms = self._usable()[[NEXT_OFFSET, POSITION]].tolist(), self._clock()
         self._sync()
-        self.know_flushed(offset, position, since_ms)
+        self.note_flushed(offset, position, since_ms)
 
     def seal(self) -> SegmentState:
         """End the segment (Kafka's `onBecomeInactiveSegment`): add its last time entry, trim and sync its files."""
-        before = self._usable().copy()
-        if before[OFFSET_OF_MAX] < 0 <= before[MAX_TIMESTAMP]:
-            # no header told it; unknown if its batch is damaged, since the segment must be able to end all the same
+        numbers_before = self._usable().copy()
+        if numbers_before[OFFSET_OF_MAX] < 0 <= numbers_before[MAX_TIMESTAMP]:
+            # no header has it; a damaged batch leaves it unknown, since a seal must not fail for that
             with suppress(CorruptRecordError):
-                newest = self.find_offset_by_timestamp(int(before[MAX_TIMESTAMP]))
-                before[OFFSET_OF_MAX] = -1 if newest is None else newest
-        after, entries = fold_seal(before)
-        self._files.write_entries(before, entries)
+                newest = self.find_offset_by_timestamp(int(numbers_before[MAX_TIMESTAMP]))
+                numbers_before[OFFSET_OF_MAX] = -1 if newest is None else newest
+        after, entries = fold_seal(numbers_before)
+        self._files.write_entries(numbers_before, entries)
         self._files.trim(after)
         self._numbers = after
         self.flush()
         self._refusal = "the segment is sealed"
         return self.state
 
-    def _took(self, numbers: Numbers | None) -> bool:
+    def _use_numbers(self, numbers: Numbers | None) -> bool:
         self._numbers = self._numbers if numbers is None else numbers
         return numbers is not None
 
@@ -461,12 +463,14 @@ class LogSegment(ReadableSegment):
             raise StorageError(f"cannot change the segment: {self._refusal}", file=self._files.log.path)
         return self._numbers
 
-    def _recover(self, numbers: Numbers, transactions: OpenTransactions, kept: Kept, end: int | None = None) -> None:
-        self._numbers = segment_recovery.recover(self._files, numbers, self._interval, transactions, kept, end)
+    def _recover(
+        self, numbers: Numbers, transactions: OpenTransactions, durable: DurableEnd, end: int | None = None
+    ) -> None:
+        self._numbers = segment_recovery.recover(self._files, numbers, self._interval, transactions, durable, end)
         self._refusal = None
 
     def _sync(self) -> None:
-        # a file that cannot be opened is no failed sync: nothing is lost
+        # a file that cannot be opened does not count as a failed sync: no records are lost
         self._files.open()
         try:
             self._files.sync()

@@ -39,23 +39,23 @@ from distlog.core.format.record_encoder import EncodedBatches, write_headers
 from distlog.core.limits import MAX_LONG, MIN_LONG
 from distlog.core.segments.segment_writer import RollTime, codec_of, compression_level, time_span
 
-# No record becomes a Python object: a kernel looks at the records where they are, or where they were decompressed
-# to. The records stay as they came, unless the topic has another codec. Of the header, the base offset and the leader
-# epoch are the log's, which the checksum does not cover, and so are the timestamp type and the largest timestamp: the
-# checksum is computed again if one of these changes.
+# No record becomes a Python object: a kernel checks the records in the request's buffer, or the decompressed
+# copy. The records do not change, unless the topic has another codec. The log sets the base offset and the leader
+# epoch, which the checksum does not cover, and the timestamp type and the largest timestamp: if one of the last two
+# changes, the checksum is computed again.
 #
 # Different from Kafka: formats 0 and 1 are refused, as by Kafka's produce requests since 4.0; a batch that says
-# that it has an append time is refused whatever the topic's timestamp type is; and so are bytes after the batch,
-# which Kafka drops without a word.
+# that it has an append time is refused with any timestamp type of the topic; and so are bytes after the batch, which
+# Kafka drops silently.
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _FIRST_GUESS = 4
-#: How far a batch may expand: so many times `max.message.bytes`, or these bytes. A few KB can become gigabytes.
+#: Limits of a decompressed batch, the larger one: this multiple of `max.message.bytes`, and this number of bytes.
 _MOST_EXPANSION = 32
 _SMALLEST_LIMIT = 32 << 20
-#: So many records are told of, the first ones: 32 MiB have millions, and a request has thousands of such batches.
+#: Records that an error lists, the first ones: a batch of 32 MiB has millions, and a request thousands of batches.
 _MOST_ERRORS = 100
 _LEADER_EPOCH = slice(12, 16)
 _UNBOUNDED = TimeBounds(MIN_LONG, MAX_LONG)
@@ -68,7 +68,7 @@ _WRONG = {
 class ValidBatch(NamedTuple):
     """A batch as a log can take it: its bytes, at offset 0, and its BATCH row, as arrays for `PartitionLog.append`.
 
-    `newest_offset` is that of the first record with the largest timestamp, -1 if none has a timestamp;
+    `newest_offset` is the offset of the first record with the largest timestamp, -1 if none has a timestamp;
     `min_timestamp` is the smallest. The times are the producer's: the log gives LogAppendTime under its lock.
     """
 
@@ -89,7 +89,7 @@ class ValidBatch(NamedTuple):
 
 
 def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
-    """Check the one batch in `data`, which stays as it is, against the topic's `config`, at the time `now_ms`.
+    """Check the one batch in `data`, without changing it, against the topic's `config`, at the time `now_ms`.
 
     Raises InvalidRecordError, RecordTooLargeError, RecordValidationError, InvalidTimestampError, and
     CorruptRecordError for bytes that were changed on their way, or that do not decode.
@@ -192,7 +192,7 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
                 limit=limit,
             ) from None
         records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
-    # before there is an array with an item for each of them
+    # check this before allocating an array with an item per record
     if count * SMALLEST_RECORD > records.end - records.start:
         raise InvalidRecordError("a batch is too short for the records that it claims to hold", records=count)
     return records
@@ -236,8 +236,8 @@ def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: Topi
 Longs = npt.NDArray[np.int64]
 
 _WRONG_RUN = {
-    NOT_ALL: "the batches are not back to back in their bytes, or not all of them",
-    BAD_FORMAT: "batches that are appended in place are of format 2, and not of transactions",
+    NOT_ALL: "the batches do not fill their bytes without gaps",
+    BAD_FORMAT: "direct appends take batches of format 2, without transactions",
 }
 _BAD_OFFSETS = "batches that are appended have the offsets from 0 on, without a gap"
 
@@ -245,8 +245,8 @@ _BAD_OFFSETS = "batches that are appended have the offsets from 0 on, without a 
 class BatchRun(NamedTuple):
     """Batches from offset 0 on, as `PartitionLog.append` takes them.
 
-    `in_transaction` says that they are of a transaction that is open, or its end marker: only who has asked the
-    commit log, with the partition's lock held, or keeps the transaction as it is, may say so.
+    `in_transaction`: the batches belong to an open transaction, or are its end marker. Only a caller that read the
+    commit log with the partition's lock held, or keeps the transaction unchanged, may set it.
     """
 
     data: npt.NDArray[np.uint8]
@@ -289,7 +289,7 @@ def _room(rows: npt.NDArray[Any], smallest: int, config: TopicConfig, now_ms: in
     return max(1, min(by_size, by_index, time.room(rows, now_ms)))
 
 
-def look_at(
+def check_headers(
     rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
 ) -> tuple[int, int, bool]:
     """Check all batches that are to be appended; returns their end, largest timestamp, and if a producer has any."""

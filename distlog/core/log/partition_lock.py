@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from distlog.core import paths
 from distlog.core.commits.actions import Active
 from distlog.core.errors import StorageError
-from distlog.core.log.segment_recovery import Kept
+from distlog.core.log.segment_recovery import DurableEnd
 from distlog.core.segments.segment_state import STATE_BYTES, SegmentState, packed_flushed, packed_position
 from distlog.core.storage.durable_files import failing_as
 from distlog.core.storage.locks_and_pages import (
@@ -35,9 +35,9 @@ T = TypeVar("T")
 # The page outlives processes. After a restart of the machine it may be an older one, so it holds the boot id: the
 # state is believed in the same boot only. The recovery point is believed in any boot. It is a state that the
 # segment had when its log and its indexes were synced, and it was written after that sync: so whichever page the
-# device kept, all that its recovery point counts is on the device too. Kafka keeps the same in
-# `recovery-point-offset-checkpoint`. Of a page that does not check, nothing is believed: then the commit log and
-# the segment's own log are asked.
+# device kept, everything up to its recovery point is durable. Kafka keeps the same in
+# `recovery-point-offset-checkpoint`. A page with a bad checksum is ignored: the state is rebuilt from the commit log
+# and the segment's own log.
 
 _VERSION = 3
 _HEAD = struct.Struct("=BB16s16s")
@@ -103,14 +103,14 @@ def recovery_point(data: bytes | None, topic_id: str, active: Active) -> Segment
     return None
 
 
-def durable_end(data: bytes | None, topic_id: str, active: Active) -> Kept:
+def durable_end(data: bytes | None, topic_id: str, active: Active) -> DurableEnd:
     """The end up to which a page, of any boot, says that the log is durable: it does so after the sync."""
     ends = [(0, 0)]
     for packed in _packed(data, topic_id):
         with suppress(ValueError):
             state = _of_segment(SegmentState.unpack(packed), active)
             ends += [(state.flushed_offset, state.flushed_position)] if state else []
-    return Kept(*max(ends))
+    return DurableEnd(*max(ends))
 
 
 def _packed(data: bytes | None, topic_id: str) -> tuple[bytes, ...]:
@@ -150,19 +150,19 @@ def head(topic_id: str, status: PageStatus) -> bytes:
     return _HEAD.pack(_VERSION, status, boot_id(), uuid.UUID(topic_id).bytes)
 
 
-# The kernel tells an error of the disk once, to those that have the file open, and counts the pages as clean then.
+# The kernel reports a disk error once, to the processes that have the file open, and then marks the pages clean.
 # So a sync is marked, in the flush lock's page, before it begins: a sync that succeeds later may have saved nothing.
 # The mark counts until the machine restarts.
 
 
 class FlushOutcome(Enum):
-    """The outcome of the last sync: unknown (BEGUN), FAILED, ENDED, or DOUBTED.
+    """The outcome of the last sync: unknown (STARTED), FAILED, ENDED, or DOUBTED.
 
     DOUBTED: it ended well, but later records were written by a process that may have been killed, so the kernel may
     have lost these: the next sync can be trusted if they can be read.
     """
 
-    BEGUN = b"B"
+    STARTED = b"B"
     FAILED = b"F"
     DOUBTED = b"D"
     ENDED = b""
@@ -195,10 +195,10 @@ def mark_doubted(folder: str, stem: str) -> bool:
 
 
 def was_not_synced(folder: str, stem: str) -> bool:
-    """True if the last sync of the segment failed, or its process died before it told the outcome."""
+    """True if the last sync of the segment failed, or its process died before it published the outcome."""
     with closing(FileLock(os.path.join(folder, paths.FLUSH_FILE))) as lock:
         with suppress(StorageError), lock.held(0) as page:
-            return marked(page.read(), stem) in (FlushOutcome.BEGUN, FlushOutcome.FAILED)
+            return marked(page.read(), stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED)
         # another one is under way, or it is given up now
         return stored_mark(folder, stem) == FlushOutcome.FAILED
 
@@ -225,7 +225,7 @@ class PartitionLock:
         return self._file.page.read()
 
     def is_on_device(self, stem: str, end_offset: int) -> bool:
-        """True if the page says that the active segment `stem` is on the device up to this offset. Needs no lock."""
+        """True if the page has the active segment `stem` durable up to this offset. Needs no lock."""
         value, size = self.value(), len(self._active_head)
         if value is None or len(value) != RECORD_BYTES or not value.startswith(self._active_head):
             return False
@@ -248,9 +248,9 @@ class PartitionLock:
         self._file.page.write(value)
         return value
 
-    def count(self, *done: int) -> None:
-        """Count what was done: the first of the PartitionCounters, or all. Needs the lock."""
-        self._file.page.add(*done)
+    def count(self, *counts: int) -> None:
+        """Add to the PartitionCounters, in their order. Needs the lock."""
+        self._file.page.add(*counts)
 
     def alone(self) -> AbstractContextManager[object]:
         """No thread of this process holds the lock in the block; other processes may."""
@@ -260,15 +260,15 @@ class PartitionLock:
         self._file.close()
 
 
-# Appends and seals count in the page of the partition's lock, flushes in that of the flush lock: each counts under
-# the lock that it holds anyway. The counters begin at 0 when the machine is started.
+# Appends and seals count in the page of the partition's lock, flushes in the page of the flush lock, whose lock they
+# hold anyway. The counters begin at 0 when the machine starts.
 
 
 class PartitionCounters(NamedTuple):
-    """Counts, for measurements, of what all processes did to one partition in place; the first counters of a page.
+    """Counts, for measurements, of all processes' direct appends to a partition; the first counters of a page.
 
-    An append is what one caller appends at once, and its time goes from when it asks for the lock until others
-    see it. A flush is a sync of the log, also that of a seal.
+    An append is one call, timed from the request for the lock until readers see the records. A flush is a sync of the
+    log, also by a seal.
     """
 
     appends: int = 0
@@ -279,10 +279,10 @@ class PartitionCounters(NamedTuple):
 
 
 def counters_in(folder: str) -> PartitionCounters | None:
-    """The counters of this folder's partition; None if there was no append to it in place. Takes no lock."""
+    """The counters of this folder's partition; None if it has no direct appends. Takes no lock."""
     files = (os.path.join(folder, name) for name in (paths.LOCK_FILE, paths.FLUSH_FILE))
     pages = [page for path in files if (page := _of_page(path, lambda read: read()))]
     if not pages:
         return None
-    sums = [sum(each) for each in zip(*map(counters_of, pages), strict=True)]
+    sums = [sum(values) for values in zip(*map(counters_of, pages), strict=True)]
     return PartitionCounters(*sums[: len(PartitionCounters._fields)])

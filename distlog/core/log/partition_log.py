@@ -1,4 +1,4 @@
-"""Appending ready-made batches to one partition in place: Kafka's `UnifiedLog`, for any number of processes."""
+"""Appends ready-made batches to the active segment of a partition: Kafka's `UnifiedLog`, for many processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distlog.core.locks import process_lock
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.flush import SEALED, Appended, AppendInfo, LogEnd, PartitionFlush
 from distlog.core.log.log_segment import LogSegment, is_flush_due
-from distlog.core.log.log_validator import BatchRun, look_at, validate
+from distlog.core.log.log_validator import BatchRun, check_headers, validate
 from distlog.core.log.producers import NO_EFFECT, PartitionProducers, TransactionEffect
 from distlog.core.log.segment_files import FileCalls
 from distlog.core.segments.producer_states import FirstBatch, any_first
@@ -35,14 +35,14 @@ from distlog.core.times import NO_TIMESTAMP
 
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
     """The time in ms of an append to the active `segment`, now or later: LogAppendTime never goes back."""
-    ahead = [sealed.max_timestamp for sealed in state.segments[-1:]]
-    return max(now_ms, segment.max_timestamp, *ahead)
+    earlier_times = [sealed.max_timestamp for sealed in state.segments[-1:]]
+    return max(now_ms, segment.max_timestamp, *earlier_times)
 
 
 def stamped(
     data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
 ) -> tuple[npt.NDArray[Any], Longs, Longs]:
-    """Write the time into the batches of `data`; returns new rows, `newest_offsets` and `min_timestamps` of them."""
+    """Write the time into the batches of `data`; returns their new rows, `newest_offsets` and `min_timestamps`."""
     times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
     give_append_times(rows, times)
     write_append_times(data, rows)
@@ -92,9 +92,9 @@ class PartitionLog:
         """Give the batches their offsets, and write them; `rows` (BATCH rows) are the headers of all of `data`.
 
         The batches are of format 2, encoded from offset 0 on without a gap; their base offsets are written into
-        `data`, and with LogAppendTime the time. `newest_offsets` are in the batches' own offsets. Batches of a
-        producer that are there already are not appended again: the result is that of the first time. After an
-        error nothing was appended.
+        `data`, and with LogAppendTime the time. `newest_offsets` are in the batches' own offsets. A producer's
+        batches that the log already has are not appended again: the result is the earlier one. After an error
+        nothing was appended.
         """
         asked_ns = perf_counter_ns()
         with self._active.held():
@@ -152,23 +152,23 @@ class PartitionLog:
         return appended
 
     def _put(self, run: BatchRun, *, may_wait: bool) -> Appended:
-        """Check the batches, put them behind all that is there, and count them in the page; needs the lock."""
+        """Check the batches, write them to the log's end, and count them in the page; needs the lock."""
         data, rows, newest_offsets, min_timestamps, in_transaction = run
         active, snapshots = self._active, self._snapshots
-        end, newest, of_producers = look_at(
+        end, newest, of_producers = check_headers(
             rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
         )
         segment = (active.recover() or begin_segments([active])[0]) if may_wait else active.ready_segment()
         batches = batch_fields(rows) if of_producers else []
         if segment is None or (not may_wait and batches and not self._producers.is_next(batches[-1], segment)):
             raise WouldWaitError
-        if batches and (known := self._producers.check(batches, segment)):
+        if batches and (earlier := self._producers.check(batches, segment)):
             # a producer appends these batches again
-            known_end, version = known.last_offset + 1, snapshots.snapshot.version
-            is_active = known.last_offset >= segment.base_offset
+            known_end, version = earlier.last_offset + 1, snapshots.snapshot.version
+            is_active = earlier.last_offset >= segment.base_offset
             is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
             by_log = segment.config.message_timestamp_type == "LogAppendTime"
-            time_ms = known.timestamp if by_log else NO_TIMESTAMP
+            time_ms = earlier.timestamp if by_log else NO_TIMESTAMP
             stem = segment.stem if is_active else SEALED
             return Appended(known_end - end, known_end, stem, version, is_due, time_ms)
         time_ms = NO_TIMESTAMP
@@ -222,9 +222,9 @@ class PartitionLog:
     ) -> AppendInfo:
         """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
 
-        `fence` is that of `append_runs`; without it a batch of a transaction is refused. After an error nothing
-        was appended. LockHeldError says that it only waited, for `timeout_s` at most: `is_free` tells when to
-        try again.
+        `fence` is the same as in `append_runs`; without it a batch of a transaction is refused. After an error
+        nothing was appended. LockHeldError: another process held the lock for `timeout_s`; `is_free` returns True
+        when to try again.
 
         Unless it `may_wait`, it waits for nothing, not even the lock, and makes no commit or sync: WouldWaitError
         says that it has to, as for a batch that is not the next of its producer, since other batches may have to be
@@ -265,7 +265,7 @@ class PartitionLog:
         return self._active.lock.is_free() and (not flush or self._flush.is_free())
 
     def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
-        """Return when the records of `appended` are on the device; without it, when all that the log has now are.
+        """Sync the records of `appended`; without it, all records that the log has now.
 
         Threads and processes that wait for this share one sync. Raises StorageError if a sync failed, in any
         process: records that were not durable before are cut off. Give `appended` for records that are
@@ -286,7 +286,7 @@ class PartitionLog:
         self._flush.checkpoint(timeout_s)
 
     def end(self) -> LogEnd:
-        """The log's end, and the end of what is on the device; recovers the log if needed."""
+        """Return the log's end and its durable end; recovers the log if needed."""
         with self._active.held():
             segment = self._active.recover()
             if segment is None:
@@ -311,7 +311,7 @@ class PartitionLog:
 
 
 def open_together(logs: Sequence[PartitionLog]) -> None:
-    """Have each of these logs of one topic ready for appends; the segments that are missing begin in one commit."""
+    """Open logs of one topic for appends; missing active segments begin in one commit."""
     open_segments([log._active for log in logs])
 
 
@@ -329,14 +329,14 @@ def most_open_logs(holder: object, open_logs: int) -> int:
     """The number of logs that `holder`, which has `open_logs`, may keep open now.
 
     Half of the files that the process may have open (RLIMIT_NOFILE) are for all holders. Each may have an equal
-    share, or what the others leave of half of them: most have few.
+    share, or the rest of half of the files, since most holders have few.
     """
     with _holders_lock:
         _holders[holder] = open_logs
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MOST_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // FILES_OF_LOG, MOST_OPEN_LOGS)
-        others = sum(_holders.values()) - open_logs
-        return max(1, most // len(_holders), most // 2 - others)
+        open_elsewhere = sum(_holders.values()) - open_logs
+        return max(1, most // len(_holders), most // 2 - open_elsewhere)
 
 
 def without_open_logs(holder: object) -> None:

@@ -53,8 +53,8 @@ class StoredProducers:
         self._storage, self._topic = storage, topic
         self._folder = storage.child(paths.partition_dir(topic, partition))
 
-    def before(self, stem: str, offset: int = 0) -> ProducerStates | None:
-        """The states in the snapshot of the segment's begin, at `offset`; None if there is none, or it is damaged."""
+    def before_segment(self, stem: str, offset: int = 0) -> ProducerStates | None:
+        """Return the states in the segment's first snapshot, for `offset`; None if it is missing or damaged."""
         name = stem + paths.SNAPSHOT_SUFFIX
         with suppress(FileNotFoundError, CorruptIndexError):
             return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
@@ -63,22 +63,22 @@ class StoredProducers:
     def at(self, offset: int) -> ProducerStates:
         """The states stored at `offset`, where the log begins."""
         # nothing was before offset 0
-        return (self.before(f"{offset:020d}", offset) if offset else None) or ProducerStates()
+        return (self.before_segment(f"{offset:020d}", offset) if offset else None) or ProducerStates()
 
     def newest(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
         """The states by the newest snapshot of a partition's `segments`, which end at `log_end_offset`; else none."""
         names = {file.name for file in self._folder.list()}
         for stem, offset in _snapshots(segments, log_end_offset):
-            if stem + paths.SNAPSHOT_SUFFIX in names and (states := self.before(stem, offset)) is not None:
+            if stem + paths.SNAPSHOT_SUFFIX in names and (states := self.before_segment(stem, offset)) is not None:
                 return states
         return ProducerStates()
 
-    def behind(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
-        """The states behind all of a partition's sealed `segments`, which end at `log_end_offset`."""
+    def after_segments(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
+        """Return the states after all sealed `segments` of a partition, which end at `log_end_offset`."""
         states = self.newest(segments, log_end_offset)
         for sealed in segments:
             if sealed.next_offset > states.offset and sealed.may_have_producers:
-                self._see(states, sealed)
+                self._update(states, sealed)
         return states
 
     def last(self, segments: Sequence[SegmentInfo]) -> ProducerStates:
@@ -90,7 +90,7 @@ class StoredProducers:
         for sealed in segments[first:]:
             if sealed.may_have_producers:
                 with suppress(CorruptRecordError):
-                    self._see(states, sealed)
+                    self._update(states, sealed)
         return states
 
     def keep(self, stem: str, states: ProducerStates) -> None:
@@ -101,7 +101,7 @@ class StoredProducers:
             file.write(data, 0)
             file.cut(len(data))
 
-    def _see(self, states: ProducerStates, sealed: SegmentInfo) -> None:
+    def _update(self, states: ProducerStates, sealed: SegmentInfo) -> None:
         log = part_of(self._topic, sealed)
         with closing(ActiveFile(self._storage.local_path(log.name), writable=False)) as file:
             for batches in batches_from(file, log.begin, log.begin + log.size, WALK_BYTES):
@@ -109,18 +109,18 @@ class StoredProducers:
 
 
 def transactions_before(handle: TopicHandle, state: PartitionState) -> OpenTransactions:
-    """The transactions that are open where the partition's active segment begins; see `behind`."""
+    """Return the transactions that are open where the partition's active segment begins."""
     active = state.active
     assert active is not None
     stored = StoredProducers(handle.storage, handle.name, active.partition)
-    states = stored.before(active.stem)
+    states = stored.before_segment(active.stem)
     if states is None:
-        states = stored.behind(state.segments.without_active(), active.base_offset)
+        states = stored.after_segments(state.segments.without_active(), active.base_offset)
     return OpenTransactions(states.opened)
 
 
 def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator[tuple[str, int]]:
-    """The stems that snapshots of these segments may have, and their offsets, the newest first."""
+    """Yield the stems that the segments' snapshots may have, and their offsets, the newest first."""
     for segment in reversed(segments):
         if paths.stem_read_version(segment.stem) is None:
             # a broker stored it, or the adoption of its log
@@ -135,7 +135,7 @@ def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator
 class ProducerSnapshots:
     """Stores the states of producers after segments that are to be deleted, each state once.
 
-    So a producer whose records are gone stays known, as in Kafka, and its batches, sent again, are not appended
+    So a producer whose records were deleted stays known, as in Kafka, and its batches, sent again, are not appended
     again. Only a disk of this machine has producers.
     """
 
@@ -173,8 +173,8 @@ class ProducerSnapshots:
             if not any(segment.may_have_producers for segment in deleted):
                 # these have no batches of producers, so the states are the ones before them
                 return stored.at(deleted[0].base_offset)
-            before_next = stored.before(state.segments[count].stem) if count < len(state.segments) else None
-            return before_next or stored.behind(deleted, _begin(state, count))
+            before_next = stored.before_segment(state.segments[count].stem) if count < len(state.segments) else None
+            return before_next or stored.after_segments(deleted, _begin(state, count))
         return ProducerStates()
 
 
@@ -192,7 +192,7 @@ def _begin(state: PartitionState, count: int) -> int:
 
 
 class TransactionEffect(NamedTuple):
-    """The transactions that batches abort, and the first unstable offset behind them; None if it stays."""
+    """The transactions that batches abort, and the first unstable offset after them; None if unchanged."""
 
     aborted: Sequence[AbortedTransaction]
     first_unstable_offset: int | None
@@ -210,7 +210,7 @@ class _ReadPosition(NamedTuple):
 
 
 _NOTHING = _ReadPosition("", 0, 0)
-#: So much of a log is read in a moment.
+#: Bytes of a log that are read within milliseconds.
 _FEW_BYTES = 256 << 10
 
 
@@ -224,7 +224,7 @@ class PartitionProducers:
         self._expiration_ms = handle.producer_expiration_ms
         self._stored = StoredProducers(handle.storage, handle.name, partition)
         self._states, self._read, self._expired_ms = ProducerStates(), _NOTHING, 0
-        # a look reads many batches, so that clients cannot have one for each batch that is refused
+        # this reads many batches, so it must not happen for each refused batch of a client
         self._has_looked_back = False
 
     def check(self, batches: Sequence[BatchFields], segment: LogSegment) -> KnownBatch | None:
@@ -260,7 +260,7 @@ class PartitionProducers:
         """The state of each producer now (ENTRY rows); without an active segment, by the sealed ones."""
         if segment is None:
             state = self._snapshots.refresh().partitions[self._partition]
-            states = self._stored.behind(state.segments, state.log_end_offset)
+            states = self._stored.after_segments(state.segments, state.log_end_offset)
         else:
             self.catch_up(segment)
             states = self._states
@@ -274,7 +274,7 @@ class PartitionProducers:
         return is_it and self._states.has_open(producer_id, epoch)
 
     def effect_of(self, data: npt.NDArray[Any], rows: npt.NDArray[Any]) -> TransactionEffect:
-        """The effect of the next batches on the transactions that are open behind the read part of the log."""
+        """Return the effect of the next batches on the transactions that are open after the read part of the log."""
         if not (rows["attributes"] & TRANSACTIONAL).any():
             return NO_EFFECT
         transactions = OpenTransactions(self._states.opened)
@@ -285,7 +285,7 @@ class PartitionProducers:
         self._read = _ReadPosition(segment.stem, segment.size, segment.next_offset)
 
     def catch_up(self, segment: LogSegment) -> None:
-        """Read the log behind the read part; a segment that is met first gets its snapshot."""
+        """Read the log after the read part; a new segment gets its snapshot."""
         stem, position, _ = self._read
         if segment.stem != stem or segment.size < position:
             self._begin(segment)
@@ -296,12 +296,12 @@ class PartitionProducers:
         self._read = _ReadPosition(segment.stem, segment.size, segment.next_offset)
 
     def _begin(self, segment: LogSegment) -> None:
-        """Know the states where the segment begins, and have them in its snapshot."""
+        """Load the states where the segment begins, and write its snapshot."""
         segments = self._snapshots.refresh().partitions[self._partition].segments
         if not self._ends_at(segments, segment):
-            stored = self._stored.before(segment.stem)
-            known, self._states = self._states, stored or self._stored.behind(segments, segment.base_offset)
-            self._states.hear(known)
+            stored = self._stored.before_segment(segment.stem)
+            earlier, self._states = self._states, stored or self._stored.after_segments(segments, segment.base_offset)
+            self._states.hear(earlier)
             self._states.expire(self._clock(), after_ms=self._expiration_ms)
             self._has_looked_back = False
             if stored is not None:

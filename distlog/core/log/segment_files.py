@@ -74,14 +74,14 @@ class ActiveFile:
 
     def read_into(self, view: memoryview, position: int) -> int:
         """Fill `view` with the bytes from `position` on; returns how many bytes there were."""
-        done = 0
+        count = 0
         try:
             file = self._file if self._file is not None else self._open(0)
-            while done < view.nbytes and (more := os.preadv(file, [view[done:]], position + done)):
-                done += more
+            while count < view.nbytes and (more := os.preadv(file, [view[count:]], position + count)):
+                count += more
         except OSError as error:
             raise self._failure("read", error) from error
-        return done
+        return count
 
     def size(self) -> int:
         """The size of the file that has this name now, or 0; the one that is open is closed if it was replaced."""
@@ -112,7 +112,7 @@ class ActiveFile:
             raise self._failure("look at", error) from error
 
     def cut(self, size: int, allocated: int = 0) -> None:
-        """Cut the file to `size` bytes, or less if it has less is an error; zeros follow up to `allocated`."""
+        """Cut the file to `size` bytes, with zeros up to `allocated`. Raises StorageError for a shorter file."""
         length = self.size()
         if length < size:
             raise StorageError(
@@ -146,8 +146,8 @@ class ActiveFile:
             self._open(0)
 
     def sync(self) -> None:
-        """Sync the file: returns when what any process wrote is on the device."""
-        # a sync of a file that other hands have replaced would save nothing
+        """Sync the file, with the writes of all processes."""
+        # a sync of a file that was replaced would save nothing
         self.size()
         self.open()
         if self._file is None:
@@ -177,7 +177,7 @@ class ActiveFile:
         return LOCAL_ERRORS.failure(action, self.path, error)
 
 
-# Many processes have an index file open, so it is never mapped. One of them appends under the partition's lock, and
+# Many processes have an index file open, so it is never mapped. One process appends under the partition's lock, and
 # cuts the file to its entries when it seals the segment: a process that had it mapped would be killed (SIGBUS) by
 # touching a part that was cut, as it would if its state were older than a recovery that dropped entries. A read of
 # that part only comes out short, and the log is then walked from the last entry that is there. The segment's state
@@ -207,7 +207,7 @@ class ActiveIndex:
         return self.file.size() >= size and (not size or crc32c(self.file.read(0, size)) == checksum)
 
     def trim(self, size: int) -> None:
-        """Cut the file to its entries, which are `size` bytes; one that somebody cut to less stays as it is."""
+        """Cut the file to its entries, which are `size` bytes; a shorter file does not change."""
         if size or self.file.size():
             self.file.cut(min(size, self.file.size()))
 
@@ -264,46 +264,46 @@ class SegmentFiles(NamedTuple):
         if self.log.size() > MAX_INT:
             raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.log.path)
 
-    def write_entries(self, before: Numbers, entries: tuple[bytes, bytes, bytes]) -> None:
-        for (place, index), data in zip(self.indexes, entries, strict=True):
+    def write_entries(self, numbers_before: Numbers, entries: tuple[bytes, bytes, bytes]) -> None:
+        for (field, index), data in zip(self.indexes, entries, strict=True):
             if data:
-                index.file.write(data, int(before[place]))
+                index.file.write(data, int(numbers_before[field]))
 
     def has_entries(self, numbers: Numbers) -> bool:
-        self.let_go_of_deleted_indexes()
-        return all(index.has_entries(*numbers[[place, place + 1]].tolist()) for place, index in self.indexes)
+        self.close_deleted_indexes()
+        return all(index.has_entries(*numbers[[field, field + 1]].tolist()) for field, index in self.indexes)
 
     def seems_to_have_entries(self, numbers: Numbers) -> bool:
-        """True if each index is as long as `numbers` say. Of the entries only those of transactions are read."""
-        is_long = all(index.file.size() >= numbers[place] for place, index in self.indexes)
+        """True if each index has its length in `numbers`; reads only the entries of transactions."""
+        is_long = all(index.file.size() >= numbers[field] for field, index in self.indexes)
         return is_long and self.transactions.has_entries(*numbers[[TXN_INDEX, TXN_INDEX + 1]].tolist())
 
-    def let_go_of_deleted_indexes(self) -> None:
+    def close_deleted_indexes(self) -> None:
         """Close indexes whose files somebody deleted, so that what is written next makes new ones."""
         for _, index in self.indexes:
             if index.file.is_open and not os.path.exists(index.file.path):
                 index.file.close()
 
     def write_entries_again(self, numbers: Numbers) -> None:
-        for place, index in self.indexes:
-            if numbers[place]:
-                index.file.write(index.file.read(0, int(numbers[place])), 0)
+        for field, index in self.indexes:
+            if numbers[field]:
+                index.file.write(index.file.read(0, int(numbers[field])), 0)
 
     def cut(self, numbers: Numbers) -> None:
-        """Cut every file to its size in `numbers`; preallocated space behind that becomes zeros."""
+        """Cut every file to its size in `numbers`; preallocated space after that becomes zeros."""
         self.log.cut(int(numbers[POSITION]))
         self.log.cut(int(numbers[POSITION]), self.log_bytes)
-        self.clear_behind_entries(numbers)
+        self.clear_after_entries(numbers)
 
-    def clear_behind_entries(self, numbers: Numbers) -> None:
-        """Cut every index to its size in `numbers`; preallocated space behind that becomes zeros."""
-        for place, index in self.indexes:
-            index.clear(int(numbers[place]))
+    def clear_after_entries(self, numbers: Numbers) -> None:
+        """Cut every index to its size in `numbers`; preallocated space after that becomes zeros."""
+        for field, index in self.indexes:
+            index.clear(int(numbers[field]))
 
     def trim(self, numbers: Numbers) -> None:
         self.log.cut(int(numbers[POSITION]))
-        for place, index in self.indexes:
-            index.trim(int(numbers[place]))
+        for field, index in self.indexes:
+            index.trim(int(numbers[field]))
 
     def open(self) -> None:
         self.log.open()
@@ -311,7 +311,7 @@ class SegmentFiles(NamedTuple):
             index.file.open()
 
     def sync(self) -> None:
-        """Sync all files, the log first; returns when all that was written is on the device."""
+        """Sync all files, the log first."""
         self.log.sync()
         self.sync_indexes()
 

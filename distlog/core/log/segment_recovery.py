@@ -1,4 +1,4 @@
-"""Recovers a segment after a crash: walks its log, keeps the whole batches, and cuts off a torn end."""
+"""Recovers a segment after a crash: walks its log, keeps the whole batches, and cuts off a torn write."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from distlog.core.format.walk import Batches, BatchWalk, size_of_first
 from distlog.core.limits import MAX_INT
 from distlog.core.log.segment_files import ActiveFile, SegmentFiles
 from distlog.core.segments.open_transactions import OpenTransactions
-from distlog.core.segments.segment_state import Folded, Numbers, UnfitBatchError, emptied, fold, places
+from distlog.core.segments.segment_state import Folded, Numbers, UnfitBatchError, emptied, field_numbers, fold
 
-#: Bytes read at once where all of them are wanted.
+#: Bytes per read where a whole file is read.
 WALK_BYTES = 4 << 20
-#: A device loses what was not synced by so many bytes, or by multiples of them.
+#: A device loses unsynced bytes in units of this size.
 _SECTOR = 512
 _MAGIC_AT, _MAGIC, _OFFSET_BYTES = 16, 2, 8
-#: Bytes that are compared with checksums behind a bad batch, beside twice those that are there. Hostile records may
-#: hold any number of headers that claim any size.
+#: Bytes to compare after a bad batch, in addition to twice the tail's size. Hostile records may hold any
+#: number of headers that claim any size.
 _SPARE_CHECKS = 64 << 20
 
 
@@ -72,7 +72,7 @@ def _in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
     return int(bad.argmax()) if bad.any() else len(rows)
 
 
-class Behind(NamedTuple):
+class TrailingBytes(NamedTuple):
     """The tail after the last sound batch of a log: from `position` on, up to `end`, where only zeros follow.
 
     `sound` is the position and the base offset of the first sound batch there. `is_hole` says that a device has
@@ -85,54 +85,56 @@ class Behind(NamedTuple):
     is_hole: bool
 
 
-def look_behind(file: ActiveFile, position: int, end: int, base_offset: int) -> Behind:
+def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) -> TrailingBytes:
     """The tail between `position`, where the sound batches end, and `end`; a sound batch has `base_offset` or above.
 
-    One at `position` itself counts whatever its offset is. Space that was allocated and never written is not read.
+    A batch at `position` itself matches with any offset. Space that was allocated and never written is not read.
     """
     head = file.read(position, min(position + LOG_OVERHEAD, end)) if position < end else memoryview(b"")
     if HEADER_SIZE <= (size := size_of_first(head)) <= end - position and _is_sound(file, position, size):
-        return Behind(position, end, (position, int.from_bytes(head[:8], "big", signed=True)), is_hole=False)
-    at, last, sound, to_check = position, position, None, 2 * (end - position) + _SPARE_CHECKS
+        return TrailingBytes(position, end, (position, int.from_bytes(head[:8], "big", signed=True)), is_hole=False)
+    begin, last, sound, to_check = position, position, None, 2 * (end - position) + _SPARE_CHECKS
     while True:
-        at, stop = file.next_data(at, end)
-        if at == stop:
+        begin, stop = file.next_data(begin, end)
+        if begin == stop:
             break
-        stop = min(at + WALK_BYTES, stop)
-        data = np.frombuffer(file.read(at, min(stop + HEADER_SIZE, end)), np.uint8)
-        written = data[: stop - at] != 0
+        stop = min(begin + WALK_BYTES, stop)
+        data = np.frombuffer(file.read(begin, min(stop + HEADER_SIZE, end)), np.uint8)
+        written = data[: stop - begin] != 0
         if written.any():
-            last = at + written.size - int(written[::-1].argmax())
-            for place, offset, size in _headers_in(data, at, stop, end, base_offset) if sound is None else ():
+            last = begin + written.size - int(written[::-1].argmax())
+            for batch_position, offset, size in (
+                _headers_in(data, begin, stop, end, base_offset) if sound is None else ()
+            ):
                 to_check -= size
                 # a tail that would take too long to check counts as sound: nothing is cut then
-                if to_check < 0 or _is_sound(file, place, size):
-                    sound = place, offset
+                if to_check < 0 or _is_sound(file, batch_position, size):
+                    sound = batch_position, offset
                     break
-        at = stop
-    return Behind(position, last, sound, last > position and _is_hole(file, position, end))
+        begin = stop
+    return TrailingBytes(position, last, sound, last > position and _is_hole(file, position, end))
 
 
 def _headers_in(
-    data: npt.NDArray[np.uint8], at: int, stop: int, end: int, base_offset: int
+    data: npt.NDArray[np.uint8], begin: int, stop: int, end: int, base_offset: int
 ) -> Iterator[tuple[int, int, int]]:
-    """The positions, base offsets and sizes of what may be a batch from `at`, where `data` begins, to `stop`."""
-    count = min(stop - at, data.size - HEADER_SIZE + 1)
-    places = np.flatnonzero(data[_MAGIC_AT : _MAGIC_AT + max(count, 0)] == _MAGIC)
-    heads = data[places[:, None] + np.arange(LOG_OVERHEAD)]
+    """The positions, base offsets and sizes of what may be a batch from `begin`, where `data` begins, to `stop`."""
+    count = min(stop - begin, data.size - HEADER_SIZE + 1)
+    field_numbers = np.flatnonzero(data[_MAGIC_AT : _MAGIC_AT + max(count, 0)] == _MAGIC)
+    heads = data[field_numbers[:, None] + np.arange(LOG_OVERHEAD)]
     offsets = np.ascontiguousarray(heads[:, :8]).view(">i8")[:, 0].astype(np.int64)
     sizes = np.ascontiguousarray(heads[:, 8:]).view(">i4")[:, 0].astype(np.int64) + LOG_OVERHEAD
     fits = (offsets >= base_offset) & (offsets - base_offset <= MAX_INT) & (sizes >= HEADER_SIZE)
-    fits &= sizes <= end - at - places
-    yield from zip((at + places[fits]).tolist(), offsets[fits].tolist(), sizes[fits].tolist(), strict=True)
+    fits &= sizes <= end - begin - field_numbers
+    yield from zip((begin + field_numbers[fits]).tolist(), offsets[fits].tolist(), sizes[fits].tolist(), strict=True)
 
 
 def _is_sound(file: ActiveFile, position: int, size: int) -> bool:
-    wanted = int.from_bytes(file.read(position + CRC_AT, position + CRC_START), "big")
+    expected = int.from_bytes(file.read(position + CRC_AT, position + CRC_START), "big")
     checksum, end = 0, position + size
     for start in range(position + CRC_START, end, WALK_BYTES):
         checksum = crc32c(file.read(start, min(start + WALK_BYTES, end)), checksum)
-    return checksum == wanted
+    return checksum == expected
 
 
 def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
@@ -143,7 +145,7 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
     size = LOG_OVERHEAD + int.from_bytes(head[8:], "big", signed=True)
     batch_end = position + (size if HEADER_SIZE <= size <= end - position else HEADER_SIZE)
     # an offset begins with zeros, and a record without headers ends with one
-    begin, stop = position + (before if (before := -position % _SECTOR) <= _OFFSET_BYTES else 0), batch_end - 1
+    begin, stop = position + (to_sector if (to_sector := -position % _SECTOR) <= _OFFSET_BYTES else 0), batch_end - 1
     for step in range(begin - begin % _SECTOR, stop, WALK_BYTES):
         start = max(step, begin)
         data = np.frombuffer(file.read(start, min(step + WALK_BYTES, stop)), np.uint8)
@@ -156,16 +158,16 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
 # The walk folds headers as appends do, so it gets the same state and indexes as they did (Kafka's
 # `LogSegment.recover`). It compares checksums, and decompresses nothing.
 #
-# Acknowledged records are never cut (`Kept`): a log that ends below what was flushed, and a bad batch with sound
-# ones after it, are the work of other hands, and DamagedLogError. There is one exception: a page that the device did
-# not take. A power loss leaves zeros there, and so does the kernel, which forgets such a page; later batches may be
-# in the same page, or after it. No sync covered that page, or it would be there, and so no sync covered what was
-# written after it. So that is a torn end too, unless it was acknowledged.
+# Acknowledged records are never cut (`DurableEnd`). A log that ends below its flushed end, or a bad batch with sound
+# ones after it, was not caused by a crash: DamagedLogError. There is one exception, a page that the device did not
+# write. A power loss leaves zeros there, and so does the kernel when it drops a page; later batches may be in it
+# or after it. No sync covered that page, or it would be on disk, so no sync covered anything written after it
+# So that is a torn write too, unless it was acknowledged.
 
-(_UNSTABLE,) = places(("first_unstable_offset",))
-_FLUSHED = list(places(("flushed_offset", "flushed_position", "flushed_ms")))
+(_UNSTABLE,) = field_numbers(("first_unstable_offset",))
+_FLUSHED = list(field_numbers(("flushed_offset", "flushed_position", "flushed_ms")))
 _log = logging.getLogger("distlog")
-_REMEDY = "bring the file back, or run `distlog repair`, which cuts it and says what is gone"
+_REMEDY = "restore the file, or run `distlog repair`, which cuts it and reports the lost records"
 
 
 class DamagedLogError(CorruptRecordError):
@@ -173,15 +175,15 @@ class DamagedLogError(CorruptRecordError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The end up to which a recovery must find the log, as it is on the device or was counted in this boot."""
+class DurableEnd:
+    """The end that a recovery must find: the log up to there is fsynced, or was written since the boot."""
 
     offset: int = 0
     position: int = 0
 
 
-#: A process ended, and the machine goes on.
-NOTHING_KEPT = Kept()
+#: For the crash of a process while the machine keeps running.
+NOTHING_DURABLE = DurableEnd()
 
 
 def recover(
@@ -189,99 +191,101 @@ def recover(
     numbers: Numbers,
     interval: int,
     transactions: OpenTransactions,
-    kept: Kept,
+    durable: DurableEnd,
     end: int | None = None,
 ) -> Numbers:
     """Walk from what `numbers` count up to `end`, write index entries, and cut all files after the last sound batch.
 
-    `transactions` are those that are open where the walk begins. Raises, before anything is changed, DamagedLogError
-    for a cut that `kept` forbids. Each cut is logged.
+    `transactions` are open where the walk begins. Raises DamagedLogError for a cut that `durable` forbids, before
+    any change. Each cut is logged.
     """
     entries = list[tuple[Numbers, Folded]]()
     numbers = _with_unstable(numbers, transactions)
-    for before, folded in _folds(files, numbers, interval, transactions, files.log.size() if end is None else end):
-        entries.append((before, folded))
+    for numbers_before, folded in _folds(
+        files, numbers, interval, transactions, files.log.size() if end is None else end
+    ):
+        entries.append((numbers_before, folded))
         numbers = folded.numbers
-    behind = behind_of(files, numbers)
-    error = damage(files, numbers, behind, kept, is_end_known=end is not None)
+    trailing = trailing_bytes(files, numbers)
+    error = damage(files, numbers, trailing, durable, is_end_known=end is not None)
     if error is not None:
         raise error
-    tell_cut(files, numbers, behind)
-    for before, folded in entries:
-        files.write_entries(before, folded.entries)
+    log_cut(files, numbers, trailing)
+    for numbers_before, folded in entries:
+        files.write_entries(numbers_before, folded.entries)
     files.cut(numbers)
     return numbers
 
 
-def behind_of(files: SegmentFiles, numbers: Numbers) -> Behind:
+def trailing_bytes(files: SegmentFiles, numbers: Numbers) -> TrailingBytes:
     size = files.log.size()
-    # a bad offset, which no checksum covers, may be above those of sound batches behind it
-    behind = look_behind(files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
+    # a bad offset, which no checksum covers, may be higher than the offsets of later sound batches
+    trailing = inspect_tail(files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
     # only the end of preallocated space was never written
-    return behind._replace(end=size) if behind.end > behind.position and not files.log_bytes else behind
+    return trailing._replace(end=size) if trailing.end > trailing.position and not files.log_bytes else trailing
 
 
 def damage(
-    files: SegmentFiles, numbers: Numbers, behind: Behind, kept: Kept, *, is_end_known: bool = False
+    files: SegmentFiles, numbers: Numbers, trailing: TrailingBytes, durable: DurableEnd, *, is_end_known: bool = False
 ) -> DamagedLogError | None:
-    """The error if a log, whose sound batches `numbers` count, lost what is `kept`, or has sound ones later."""
+    """Return the error if the log, with sound batches up to `numbers`, lost durable ones or has later sound ones."""
     offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
-    place = {"file": files.log.path, "position": position, "offset": offset}
-    if position < kept.position or offset < kept.offset:
+    location = {"file": files.log.path, "position": position, "offset": offset}
+    if position < durable.position or offset < durable.offset:
         return DamagedLogError(
             f"the active log lacks records that were acknowledged, from this offset on: {_REMEDY}",
-            **place,
-            end_offset=kept.offset,
+            **location,
+            end_offset=durable.offset,
         )
-    if behind.sound is None or behind.is_hole or is_end_known:
+    if trailing.sound is None or trailing.is_hole or is_end_known:
         return None
     return DamagedLogError(
-        f"a batch of the active log is damaged, and sound ones lie behind it: {_REMEDY}",
-        **place,
-        sound_position=behind.sound[0],
-        sound_offset=behind.sound[1],
+        f"a batch of the active log is damaged, and sound ones follow it: {_REMEDY}",
+        **location,
+        sound_position=trailing.sound[0],
+        sound_offset=trailing.sound[1],
     )
 
 
-def tell_cut(files: SegmentFiles, numbers: Numbers, behind: Behind) -> None:
-    """Log what is cut off behind what `numbers` count, if it is more than zeros."""
-    if behind.end > behind.position:
+def log_cut(files: SegmentFiles, numbers: Numbers, trailing: TrailingBytes) -> None:
+    """Log the cut after the end in `numbers`, if it is more than zeros."""
+    if trailing.end > trailing.position:
         _log.warning(
-            "%s: recovery cuts off %d bytes behind position %d, the records from offset %d on%s",
+            "%s: recovery cuts off %d bytes after position %d, the records from offset %d on%s",
             files.log.path,
-            behind.end - behind.position,
-            behind.position,
+            trailing.end - trailing.position,
+            trailing.position,
             int(numbers[NEXT_OFFSET]),
-            "" if behind.sound is None else f", with sound batches from offset {behind.sound[1]} on",
+            "" if trailing.sound is None else f", with sound batches from offset {trailing.sound[1]} on",
         )
 
 
-def tell_lost(files: SegmentFiles, numbers: Numbers, counted: Numbers) -> None:
-    """Log what `counted` has behind what `numbers` count, whether the log had it until now or not."""
+def log_lost(files: SegmentFiles, numbers: Numbers, counted: Numbers) -> None:
+    """Log the records in `counted` after the end in `numbers`, even if the log lost them earlier."""
     if counted[NEXT_OFFSET] > numbers[NEXT_OFFSET]:
         _log.warning(
             "%s: the disk did not keep what was not synced: the records from offset %d to %d are lost, between "
             "positions %d and %d",
             files.log.path,
-            *(int(each[place]) for place in (NEXT_OFFSET, POSITION) for each in (numbers, counted)),
+            *(int(state[field]) for field in (NEXT_OFFSET, POSITION) for state in (numbers, counted)),
         )
 
 
 def has_lost_its_end(files: SegmentFiles, numbers: Numbers) -> bool:
-    """True if the log has what is flushed, and not all that is counted after it: there are zeros, or it is too short.
+    """True if the log has its flushed part, but not its whole end: zeros replace it, or the file is too short.
 
-    A kernel that could not write pages leaves that, with an error or without. A file that is missing or
-    replaced, and a bad batch that has lost no page, with sound ones after it, are the work of other hands.
+    A kernel that could not write pages leaves that, with an error or without. A missing or replaced file, and a
+    bad batch that has lost no page with sound ones after it, have another cause.
     """
     if files.log.was_replaced or not os.path.exists(files.log.path):
         return False
-    known, end = numbers.copy(), int(numbers[POSITION])
-    known[[POSITION, NEXT_OFFSET]] = 0, numbers[BASE_OFFSET]
+    sound, end = numbers.copy(), int(numbers[POSITION])
+    sound[[POSITION, NEXT_OFFSET]] = 0, numbers[BASE_OFFSET]
     for batches in sound_batches(files.log, 0, end, int(numbers[BASE_OFFSET])):
-        known[[POSITION, NEXT_OFFSET]] = batches.end, next_offset_of(batches.rows)
+        sound[[POSITION, NEXT_OFFSET]] = batches.end, next_offset_of(batches.rows)
     flushed_offset, flushed_position, _ = numbers[_FLUSHED].tolist()
-    kept = Kept(flushed_offset, flushed_position)
-    return known[POSITION] < end and damage(files, known, behind_of(files, known), kept) is None
+    durable = DurableEnd(flushed_offset, flushed_position)
+    return sound[POSITION] < end and damage(files, sound, trailing_bytes(files, sound), durable) is None
 
 
 def write_again(
@@ -296,8 +300,8 @@ def write_again(
 ) -> Numbers | None:
     """Write the log after `flushed_position`, and the indexes, again as they are; None if batches are damaged.
 
-    With `only_read` they are only compared with their checksums. Damaged indexes are made again: returns the
-    numbers with them. `transactions` are those that are open where the segment begins.
+    With `only_read` they are only compared with their checksums. Damaged indexes are rebuilt, and the returned
+    numbers include them. `transactions` are open where the segment begins.
     """
     position, end = flushed_position, int(numbers[POSITION])
     for batches in sound_batches(files.log, position, end, flushed_offset):
@@ -305,17 +309,17 @@ def write_again(
             files.log.write(batches.data, batches.position)
         position, flushed_offset = batches.end, next_offset_of(batches.rows)
     if position < end:
-        known = numbers.copy()
-        known[[POSITION, NEXT_OFFSET]] = position, flushed_offset
-        error = damage(files, known, behind_of(files, known), NOTHING_KEPT)
+        sound = numbers.copy()
+        sound[[POSITION, NEXT_OFFSET]] = position, flushed_offset
+        error = damage(files, sound, trailing_bytes(files, sound), NOTHING_DURABLE)
         if error is not None:
             raise error
         return None
     if not files.has_entries(numbers):
-        made = with_new_indexes(files, numbers, interval, transactions)
-        if made is None:
+        rebuilt = with_new_indexes(files, numbers, interval, transactions)
+        if rebuilt is None:
             return None
-        numbers = made
+        numbers = rebuilt
     elif only_read:
         return numbers
     files.write_entries_again(numbers)
@@ -326,20 +330,20 @@ def with_new_indexes(
     files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions
 ) -> Numbers | None:
     """Make the indexes again from the log, and return the numbers with them; None, unchanged, after damage."""
-    end, made, entries = int(numbers[POSITION]), emptied(files.stem, numbers), list[tuple[Numbers, Folded]]()
-    made[_FLUSHED] = numbers[_FLUSHED]
-    for before, folded in _folds(files, made, interval, transactions, end):
-        entries.append((before, folded))
-        made = folded.numbers
-    if made[POSITION] < end:
+    end, rebuilt, entries = int(numbers[POSITION]), emptied(files.stem, numbers), list[tuple[Numbers, Folded]]()
+    rebuilt[_FLUSHED] = numbers[_FLUSHED]
+    for numbers_before, folded in _folds(files, rebuilt, interval, transactions, end):
+        entries.append((numbers_before, folded))
+        rebuilt = folded.numbers
+    if rebuilt[POSITION] < end:
         return None
-    for before, folded in entries:
-        files.write_entries(before, folded.entries)
-    files.clear_behind_entries(made)
-    return made
+    for numbers_before, folded in entries:
+        files.write_entries(numbers_before, folded.entries)
+    files.clear_after_entries(rebuilt)
+    return rebuilt
 
 
-def look_through(
+def scan_tail(
     files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions, end: int | None = None
 ) -> Numbers:
     """The numbers that `recover` would return, for a process that may only read: nothing is written or cut."""
@@ -352,13 +356,13 @@ def look_through(
 def unknown_bytes(files: SegmentFiles, numbers: Numbers) -> int:
     """Count the log's bytes after its end by `numbers`, without preallocated ones; negative if it is shorter."""
     position = int(numbers[POSITION])
-    beyond = files.log.size() - position
+    trailing = files.log.size() - position
     if files.log.was_replaced:
         return -1
     # no batch begins with LOG_OVERHEAD zeros
-    if beyond > 0 and files.log_bytes and not any(files.log.read(position, position + LOG_OVERHEAD)):
+    if trailing > 0 and files.log_bytes and not any(files.log.read(position, position + LOG_OVERHEAD)):
         return 0
-    return beyond
+    return trailing
 
 
 def _folds(
@@ -392,7 +396,7 @@ def next_offset_of(rows: npt.NDArray[Any]) -> int:
 
 def new_epochs(rows: npt.NDArray[Any], latest: int) -> list[tuple[int, int]]:
     """(leader epoch, start offset) of each epoch above `latest` that begins in these batches."""
-    known = np.maximum.accumulate(np.concatenate([[latest], rows["leader_epoch"]]))
-    rises = np.flatnonzero(known[1:] > known[:-1])
+    highest = np.maximum.accumulate(np.concatenate([[latest], rows["leader_epoch"]]))
+    rises = np.flatnonzero(highest[1:] > highest[:-1])
     epochs: list[int] = rows["leader_epoch"][rises].tolist()
     return list(zip(epochs, rows["base_offset"][rises].tolist(), strict=True))

@@ -136,7 +136,7 @@ class BrokerConfig:
         return cls(**given_values(cls, settings), topic_defaults=_topic_defaults(settings))
 
 
-_SCHEDULE = {one.name for one in settings_of(BrokerConfig).values()}
+_SCHEDULE = {setting.name for setting in settings_of(BrokerConfig).values()}
 _KNOWN = frozenset({*_SCHEDULE, *SAME_MEANING, *(name for times in TIMES.values() for name, _ in times)})
 
 

@@ -83,8 +83,8 @@ def _set(metric: Metric, labels: Labels, value: float) -> None:
 def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
     """The state of the roots and of each partition, as of the last scan; asks no object store."""
     directories = list(directories)
-    offline: list[Value] = [({"root": one.url}, float(one.is_offline)) for one in directories]
-    topics: list[Value] = [({"root": one.url}, float(len(one.topics))) for one in directories]
+    offline: list[Value] = [({"root": directory.url}, float(directory.is_offline)) for directory in directories]
+    topics: list[Value] = [({"root": directory.url}, float(len(directory.topics))) for directory in directories]
     metrics = [
         Metric("distlog_root_offline", "gauge", "1 if the root did not answer at the last look", offline),
         Metric("distlog_topics", "gauge", "loaded topics", topics),
@@ -176,18 +176,18 @@ class LogManager:
         self._metrics = TaskMetrics()
         self._errors: dict[tuple[str, str], dict[str, str]] = {}
         folders = [Storage(root, storage_options) for root in ([roots] if isinstance(roots, str) else roots)]
-        storages = {one.url: one for one in folders}
+        storages = {folder.url: folder for folder in folders}
         if not storages:
             raise InvalidConfigError("a LogManager needs at least one root")
         self._directories = [
             LogDirectory(
-                one,
+                storage,
                 self.config.topic_defaults,
                 clock,
                 lambda: self._scheduler.is_stopping,
                 self.config.producer_id_expiration_ms,
             )
-            for one in storages.values()
+            for storage in storages.values()
         ]
         for directory in self._directories:
             self._schedule(directory)

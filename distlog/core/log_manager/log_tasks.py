@@ -249,9 +249,9 @@ class LogCleaner:
         def look(name: str, topic: Topic) -> None:
             dirty = plan_compaction(topic.refresh().snapshot, self._directory.clock())
             due.extend(
-                _DirtyLog(one.dirty_ratio, name, topic, one.partition)
-                for one in dirty
-                if (topic.url, one.partition) not in self._put_aside
+                _DirtyLog(partition.dirty_ratio, name, topic, partition.partition)
+                for partition in dirty
+                if (topic.url, partition.partition) not in self._put_aside
             )
 
         for name, topic in self._compacted().items():
@@ -282,10 +282,13 @@ def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
     for failed in report.partitions:
         if failed.error is not None:
             run.failed(topic.url, f"cannot clean partition {failed.partition}: {failed.error}")
-    facts, cleaned = report.to_dict(), [one for one in report.partitions if one.rounds and one.error is None]
+    facts, cleaned = (
+        report.to_dict(),
+        [partition for partition in report.partitions if partition.rounds and partition.error is None],
+    )
     run.add(cleaned_partitions=len(cleaned))
     run.add(deleted_records=facts["records_before"] - facts["records_after"])
-    run.add(cleaned_bytes=sum(one.bytes_before for one in cleaned))
+    run.add(cleaned_bytes=sum(partition.bytes_before for partition in cleaned))
     run.add(freed_bytes=facts["bytes_before"] - facts["bytes_after"])
     return bool(cleaned)
 

@@ -64,8 +64,8 @@ class BatchJoin:
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
         """All batches of a checked chunk, some of them joined; in parts if they are compressed."""
         segments = [piece.slice.segment for piece in chunk.pieces]
-        shifts = np.full(len(chunk.batches), chunk.per_batch(each.shift for each in segments))
-        oldest = np.full(len(shifts), chunk.per_batch(each.min_timestamp for each in segments))
+        shifts = np.full(len(chunk.batches), chunk.per_batch(segment.shift for segment in segments))
+        oldest = np.full(len(shifts), chunk.per_batch(segment.min_timestamp for segment in segments))
         for filtered, _ in self.joined(chunk.selection(), chunk.batches["base_offset"] + shifts, oldest):
             yield filtered
 

@@ -56,7 +56,7 @@ class PartitionCompaction:
     """One partition below `end_offset`, before and after the compaction; a dry run has the same numbers twice.
 
     `unkeyed_records` is the number of records dropped because they have no key. `skipped_groups` is the number of
-    groups of segments that another process changed meanwhile; the next compaction takes them. `error` says why the
+    groups of segments that another process changed concurrently: the next one retries them. `error` says why the
     partition could not be cleaned, or not to the end.
     """
 
@@ -85,15 +85,15 @@ class CompactionReport(Shown):
     @property
     def ok(self) -> bool:
         """True if every partition that was due is clean now."""
-        return all(one.error is None for one in self.partitions)
+        return all(partition.error is None for partition in self.partitions)
 
     def __str__(self) -> str:
-        sums, failed = self._sums(), [one for one in self.partitions if one.error is not None]
+        sums, failed = self._sums(), [partition for partition in self.partitions if partition.error is not None]
         verb = "would compact" if self.dry_run else "compacted"
-        done = len(self.partitions) - len(failed)
+        count = len(self.partitions) - len(failed)
         changes = (f"{name} {sums[f'{name}_before']:,} to {sums[f'{name}_after']:,}" for name in _COUNTED)
-        text = f"{verb} {counted(done, 'partition')}: {', '.join(changes)}"
-        reasons = (f"cannot clean {RewriteFailure(one.partition, str(one.error))}" for one in failed)
+        text = f"{verb} {counted(count, 'partition')}: {', '.join(changes)}"
+        reasons = (f"cannot clean {RewriteFailure(failure.partition, str(failure.error))}" for failure in failed)
         return "; ".join([text, *reasons, *self.notes])
 
     def to_table(self) -> pa.Table:
@@ -104,15 +104,15 @@ class CompactionReport(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, and the rows of the table."""
-        rows, facts = self._rows(), {"ok": self.ok, "dry_run": self.dry_run}
-        return {**facts, **self._sums(), "partitions": rows, "notes": list(self.notes)}
+        rows, summary = self._rows(), {"ok": self.ok, "dry_run": self.dry_run}
+        return {**summary, **self._sums(), "partitions": rows, "notes": list(self.notes)}
 
     def _rows(self) -> list[dict[str, Any]]:
-        return [dataclasses.asdict(one) for one in self.partitions]
+        return [dataclasses.asdict(partition) for partition in self.partitions]
 
     def _sums(self) -> dict[str, int]:
         names = (f"{name}_{when}" for name in _COUNTED for when in ("before", "after"))
-        return {name: sum(getattr(one, name) for one in self.partitions) for name in names}
+        return {name: sum(getattr(partition, name) for partition in self.partitions) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class CleaningPlan:
     """One round: looks for the keys of the dirty range [start_offset, end_offset) in all segments below `end_offset`.
 
     `segments` are all of the partition's, since the meaning of transactions depends on them; the rows from `first` on
-    reach above the log start. They and the topic's `config` are those of `read_version`, which was committed at
+    start after the log start or contain it. They and the topic's `config` are of `read_version`, committed at
     `timestamp_ms`. A plan pickles, so a task reads no commit.
     """
 
@@ -150,16 +150,16 @@ class CleaningPlan:
         """The plan of one round over the dirty range that is due, as far as one commit takes its segments."""
         state = snapshot.partitions[due.partition]
         segments, first = list(state.segments), state.segments.find(state.log_start_offset)
-        behind = [one.base_offset for one in segments[first + MOST_SEGMENTS :][:1]]
-        start, end = first_dirty_offset(state), min([due.first_uncleanable_offset, *behind])
+        first_excluded = [segment.base_offset for segment in segments[first + MOST_SEGMENTS :][:1]]
+        start, end = first_dirty_offset(state), min([due.first_uncleanable_offset, *first_excluded])
         version = snapshot.version, snapshot.timestamp_ms
         return cls(due.partition, start, end, segments, first, snapshot.config, *version)
 
     def now_ms(self, handle: TopicHandle) -> int:
         """The time by which tombstones are kept.
 
-        A clock that is far ahead would drop them before their time. One that is far behind would give them an early
-        horizon, by which a process whose clock is right drops them at once: then the snapshot's time counts.
+        A clock that is far ahead would drop them too early. A slow clock would give them an early
+        horizon, after which a process with a correct clock drops them at once; then the snapshot's time is used.
         """
         now_ms = handle.trusted_ms()
         return now_ms if now_ms >= self.timestamp_ms - AHEAD_MS else self.timestamp_ms
@@ -167,25 +167,25 @@ class CleaningPlan:
     @property
     def cleaned(self) -> list[SegmentInfo]:
         """The segments that reach above the log start, and begin below `end_offset`."""
-        return [one for one in self.segments[self.first :] if one.base_offset < self.end_offset]
+        return [segment for segment in self.segments[self.first :] if segment.base_offset < self.end_offset]
 
     @property
     def dirty(self) -> list[SegmentInfo]:
         """The segments that hold the dirty range, whose keys are looked for."""
-        return [one for one in self.cleaned if one.next_offset > self.start_offset]
+        return [partition for partition in self.cleaned if partition.next_offset > self.start_offset]
 
     @property
     def dirty_records(self) -> int:
         """The number of records in the dirty segments: there are at most as many keys."""
-        return sum(one.record_count for one in self.dirty)
+        return sum(partition.record_count for partition in self.dirty)
 
     @property
     def log_bytes(self) -> int:
-        return sum(one.log_bytes for one in self.cleaned)
+        return sum(partition.log_bytes for partition in self.cleaned)
 
     def groups(self, verdicts: record_keys.Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
         """The groups of adjacent segments below `end_offset`; each group becomes one segment."""
-        below = [one for one in self.cleaned if one.base_offset < end_offset]
+        below = [partition for partition in self.cleaned if partition.base_offset < end_offset]
         groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(below, self.config))
         return [
             GroupToClean(
@@ -200,7 +200,7 @@ class CleaningPlan:
         ]
 
 
-# A batch that loses no record is copied as it is. A batch that loses some records keeps its base offset, last
+# A batch that loses no record is copied unchanged. A batch that loses some records keeps its base offset, last
 # offset and base sequence. A batch that loses all records is dropped, or stays as 61 bytes if its offsets or its
 # producer's sequence matter. A tombstone first gets a delete horizon (KIP-534), which is `delete.retention.ms` from
 # now; so does a marker with nothing left to mark. A compaction at or after that horizon drops it.
@@ -236,12 +236,12 @@ class BatchFilter:
 
     def _first_unstable_offset(self, next_offset: int, inputs: SegmentTable) -> int:
         """The first unstable offset of the output that ends at `next_offset`."""
-        known = [segment.first_unstable_offset for segment in inputs if segment.has_transactions]
-        if next_offset <= self.end_offset or not known:
+        unstable_offsets = [segment.first_unstable_offset for segment in inputs if segment.has_transactions]
+        if next_offset <= self.end_offset or not unstable_offsets:
             return NO_OFFSET
-        if next_offset < inputs[-1].next_offset or 0 <= known[-1] < self.end_offset:
+        if next_offset < inputs[-1].next_offset or 0 <= unstable_offsets[-1] < self.end_offset:
             return NOT_LOOKED
-        return known[-1]
+        return unstable_offsets[-1]
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
         """The batches that stay of a checked chunk of one piece; in parts if batches are compressed."""
@@ -249,9 +249,9 @@ class BatchFilter:
         start, rows = 0, np.flatnonzero(~outcomes.discarded & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
             scanned = record_keys.scan_records(chunk.selection(), rows, _COLUMNS) if len(rows) else None
-            done, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
+            scanned_rows, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
             end = int(rows[0]) if len(rows) else len(chunk.batches)
-            choice = self._choose(chunk.batches[start:end], outcomes.part(start, end), done - start, scanned)
+            choice = self._choose(chunk.batches[start:end], outcomes.part(start, end), scanned_rows - start, scanned)
             yield _write(chunk, choice, scanned)
             start = end
 
@@ -280,12 +280,12 @@ class BatchFilter:
         read: npt.NDArray[np.intp],
         scanned: record_keys.ScannedRecords | None,
     ) -> _Choice:
-        """Decide on `batches`; `read` are the numbers of those whose records were scanned."""
-        kept = np.zeros(len(batches), RETAINED)
+        """Decide on `batches`; `read` are the numbers of the batches whose records were scanned."""
+        retained = np.zeros(len(batches), RETAINED)
         keep, unkeyed = np.empty(0, bool), 0
         if scanned is not None:
             keep = np.empty(scanned.count, bool)
-            chosen = np.empty(len(read), RETAINED)
+            retained_read = np.empty(len(read), RETAINED)
             unkeyed = choose_records(
                 scanned.sections["emitted"].copy(),
                 outcomes.control[read],
@@ -297,32 +297,42 @@ class BatchFilter:
                 scanned.offsets,
                 scanned.timestamps,
                 keep,
-                chosen,
+                retained_read,
             )
-            kept[read] = chosen
-        some = kept["records"] > 0
-        wants_horizon = some & ~outcomes.has_horizon & ((kept["tombstones"] > 0) | outcomes.obsolete)
+            retained[read] = retained_read
+        has_records = retained["records"] > 0
+        wants_horizon = has_records & ~outcomes.has_horizon & ((retained["tombstones"] > 0) | outcomes.obsolete)
         by_record = batches["attributes"] & APPEND_TIME == 0
-        mistimed = by_record & (batches["max_timestamp"] != kept["max_timestamp"])
-        whole = some & (kept["records"] == batches["record_count"]) & ~wants_horizon & ~mistimed
+        mistimed = by_record & (batches["max_timestamp"] != retained["max_timestamp"])
+        unchanged_rows = has_records & (retained["records"] == batches["record_count"]) & ~wants_horizon & ~mistimed
         headers = batches.copy()
-        headers["record_count"] = kept["records"]
+        headers["record_count"] = retained["records"]
         horizon_ms = min(self.now_ms + self.delete_retention_ms, MAX_LONG)
-        written = some & ~whole
+        written = has_records & ~unchanged_rows
         timed, first = written & by_record, written & ~outcomes.has_horizon
-        headers["max_timestamp"][timed] = kept["max_timestamp"][timed]
-        headers["base_timestamp"][first] = kept["first_timestamp"][first]
+        headers["max_timestamp"][timed] = retained["max_timestamp"][timed]
+        headers["base_timestamp"][first] = retained["first_timestamp"][first]
         headers["base_timestamp"][wants_horizon] = horizon_ms
         headers["attributes"][wants_horizon] |= DELETE_HORIZON
-        emptied = ~some & outcomes.stays_empty
+        emptied = ~has_records & outcomes.stays_empty
         headers["size"][emptied] = HEADER_SIZE
         headers["base_timestamp"][emptied] = -1
         headers["attributes"][emptied] &= _KEPT_WHEN_EMPTY
-        offsets_of_max = np.where(some, kept["offset_of_max"], -1)
-        unchanged = bool((whole | (emptied & (batches["record_count"] == 0))).all())
-        forgets = bool((outcomes.expired & ~whole).any())
+        offsets_of_max = np.where(has_records, retained["offset_of_max"], -1)
+        unchanged = bool((unchanged_rows | (emptied & (batches["record_count"] == 0))).all())
+        forgets = bool((outcomes.expired & ~unchanged_rows).any())
         return _Choice(
-            headers, kept, keep, read, whole, written, emptied, offsets_of_max, unchanged, forgets, unkeyed
+            headers,
+            retained,
+            keep,
+            read,
+            unchanged_rows,
+            written,
+            emptied,
+            offsets_of_max,
+            unchanged,
+            forgets,
+            unkeyed,
         )
 
 
@@ -347,10 +357,10 @@ class _Choice:
     """Per batch: its new header, what stays (RETAINED), and whether it is copied, rewritten, emptied or dropped."""
 
     headers: np.ndarray
-    kept: np.ndarray
+    retained: np.ndarray
     keep: Flags
     read: npt.NDArray[np.intp]
-    whole: Flags
+    copied: Flags
     rewritten: Flags
     emptied: Flags
     offsets_of_max: Longs
@@ -360,12 +370,12 @@ class _Choice:
 
 
 def _write(chunk: Chunk, choice: _Choice, scanned: record_keys.ScannedRecords | None) -> FilteredBatches:
-    stays = choice.whole | choice.emptied | choice.rewritten
+    stays = choice.copied | choice.emptied | choice.rewritten
     segment = chunk.pieces[0].slice.segment
     data, batches = lay_out(
         byte_array(chunk.data),
         choice.headers,
-        choice.whole,
+        choice.copied,
         choice.emptied,
         choice.rewritten,
         _records(choice, scanned),
@@ -387,7 +397,7 @@ def _records(choice: _Choice, scanned: record_keys.ScannedRecords | None) -> Rec
     rows = np.flatnonzero(choice.rewritten)
     if scanned is None or len(rows) == 0:
         return RecordBytes()
-    headers, first_records = choice.headers[rows], choice.kept["first_record"][rows]
+    headers, first_records = choice.headers[rows], choice.retained["first_record"][rows]
     sections = scanned.sections[np.searchsorted(choice.read, rows)]
     rewritten, ends = scanned.rewritten(
         sections, first_records, sections["base_offset"], headers["base_timestamp"], choice.keep
@@ -398,7 +408,7 @@ def _records(choice: _Choice, scanned: record_keys.ScannedRecords | None) -> Rec
 
 #: Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one round, 24 bytes each.
 DEDUPE_BUFFER_BYTES = 128 << 20
-#: What a round cleans before its commit: one for each small partition would be a version each.
+#: Bytes that a round cleans before its commit: a commit for each small partition would be a version each.
 ROUND_BYTES = 64 << 20
 
 
@@ -426,17 +436,16 @@ def clean_or_failure(
 def clean_group(handle: TopicHandle, due: GroupToClean, survivors: record_keys.Survivors) -> RewrittenGroup:
     """Write the records of the group that stay; raises what `rewrite_group` raises."""
     config, segments = due.config, due.group.segments
-    chosen = BatchFilter(survivors, due.verdicts, due.end_offset, due.now_ms, config.delete_retention_ms)
+    batch_filter = BatchFilter(survivors, due.verdicts, due.end_offset, due.now_ms, config.delete_retention_ms)
     chunks = chain.from_iterable(record_keys.checked_chunks(handle.reader, segment) for segment in segments)
-    return rewrite_group(handle, due.group, chosen, chunks, config=config, read_version=due.read_version)
+    return rewrite_group(handle, due.group, batch_filter, chunks, config=config, read_version=due.read_version)
 
 
-# It works in rounds, and each round is one commit. Of each of its partitions, a round collects the keys of the dirty
-# range, as many as fit in memory. Then it rewrites all segments up to there, and drops the records that a later one
-# supersedes.
+# Each round is one commit. A round collects the keys of the dirty range of each partition, as many as fit in memory.
+# Then it rewrites all segments up to the end of that range, and drops the records that a later one supersedes.
 
 
-#: One round over at least one of the partitions that are due, with so many bytes for keys.
+#: A round over at least one of the due partitions; the last parameter is the bytes for keys.
 Clean = Callable[[TopicHandle, Snapshot, Sequence[Cleanable], int], Sequence[RewrittenPartition | RewriteFailure]]
 
 
@@ -452,56 +461,58 @@ def compact(
     """Compact the partitions that are due by the topic's config; returns the report and the new state.
 
     `partitions` limits the partitions. Each takes as many rounds of `clean` as it needs, by default in this process.
-    A partition that cannot be cleaned is left as it is and named in the report. Raises CommitConflictError when the
+    A partition that cannot be cleaned does not change, and the report names it. Raises CommitConflictError when the
     topic was dropped, TransactionTooOldError when a round took longer than vacuum waits, and
     CommitStateUnknownError.
     """
-    before = after = handle.log.refresh(snapshot)
-    wanted = range(len(before.partitions)) if partitions is None else partitions
+    snapshot_before = snapshot_after = handle.log.refresh(snapshot)
+    numbers = range(len(snapshot_before.partitions)) if partitions is None else partitions
     stable, failed = dict[int, int](), dict[int, str]()
-    for number in wanted:
-        state = before.partitions[number]
+    for number in numbers:
+        state = snapshot_before.partitions[number]
         stable_offset = result_or_failure(number, partial(last_stable_offset, handle.reader, state))
         if isinstance(stable_offset, RewriteFailure):
             failed[number] = stable_offset.reason
         else:
             stable[number] = stable_offset
-    due = [one for one in plan_compaction(before, handle.trusted_ms(), stable) if one.partition in wanted]
+    due = [log for log in plan_compaction(snapshot_before, handle.trusted_ms(), stable) if log.partition in numbers]
     rounds = _Rounds(due, failed)
-    while not dry_run and (dirty := rounds.dirty(after)):
-        done = (clean or clean_dirtiest)(handle, after, dirty, dedupe_buffer_bytes)
-        cleaned = [one for one in done if isinstance(one, RewrittenPartition)]
-        left_out, after = commit_rewrite(handle, after, cleaned)
-        rounds.add(cleaned, left_out, [one for one in done if isinstance(one, RewriteFailure)])
-    return CompactionReport(tuple(rounds.results(before, after)), dry_run, tuple(_notes(before, stable))), after
+    while not dry_run and (dirty := rounds.dirty(snapshot_after)):
+        results = (clean or clean_dirtiest)(handle, snapshot_after, dirty, dedupe_buffer_bytes)
+        cleaned = [result for result in results if isinstance(result, RewrittenPartition)]
+        left_out, snapshot_after = commit_rewrite(handle, snapshot_after, cleaned)
+        rounds.add(cleaned, left_out, [result for result in results if isinstance(result, RewriteFailure)])
+    return CompactionReport(
+        tuple(rounds.results(snapshot_before, snapshot_after)), dry_run, tuple(_notes(snapshot_before, stable))
+    ), snapshot_after
 
 
 def clean_dirtiest(
     handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int
 ) -> list[RewrittenPartition | RewriteFailure]:
-    """One round over the first partitions that are due, in this process: ROUND_BYTES of log, or one of them."""
-    done: list[RewrittenPartition | RewriteFailure] = []
+    """Clean the first due partitions in one round in this process: ROUND_BYTES of log, or one partition."""
+    results: list[RewrittenPartition | RewriteFailure] = []
     room = ROUND_BYTES
-    for one in due:
-        plan = CleaningPlan.of(snapshot, one)
+    for partition in due:
+        plan = CleaningPlan.of(snapshot, partition)
         room -= plan.log_bytes
-        if done and room < 0:
+        if results and room < 0:
             break
         try:
-            done.append(clean_or_failure(handle, plan, dedupe_buffer_bytes))
+            results.append(clean_or_failure(handle, plan, dedupe_buffer_bytes))
         except StorageError:
             # the next round begins with it, and raises: what is cleaned is committed first
-            if not done:
+            if not results:
                 raise
             break
-    return done
+    return results
 
 
 def _notes(snapshot: Snapshot, stable: Mapping[int, int]) -> Iterator[str]:
     for number, offset in stable.items():
         state = snapshot.partitions[number]
         if "compact" in snapshot.config.cleanup_policy and offset < state.log_end_offset:
-            text = "is open, and nothing is cleaned behind its begin; `distlog transactions` tells whose it is"
+            text = "is open, and nothing after its start is cleaned; `distlog transactions` shows its producer"
             yield f"partition {number}: a transaction from offset {offset} on {text}"
 
 
@@ -510,35 +521,39 @@ class _Rounds:
 
     def __init__(self, due: Sequence[Cleanable], failed: Mapping[int, str]) -> None:
         self._due, self._failed = due, dict(failed)
-        self._done: dict[int, list[RewrittenPartition]] = {one.partition: [] for one in due}
-        self._skipped = dict.fromkeys(self._done, 0)
+        self._rounds: dict[int, list[RewrittenPartition]] = {partition.partition: [] for partition in due}
+        self._skipped = dict.fromkeys(self._rounds, 0)
 
     def add(
         self, cleaned: Sequence[RewrittenPartition], left_out: Mapping[int, int], failed: Sequence[RewriteFailure]
     ) -> None:
-        for one in cleaned:
-            self._done[one.partition].append(one)
-            self._skipped[one.partition] += left_out[one.partition]
-        self._failed |= {one.partition: one.reason for one in failed}
+        for partition in cleaned:
+            self._rounds[partition.partition].append(partition)
+            self._skipped[partition.partition] += left_out[partition.partition]
+        self._failed |= {failure.partition: failure.reason for failure in failed}
 
     def dirty(self, snapshot: Snapshot) -> list[Cleanable]:
         """The partitions that have more to clean and whose last round made progress."""
-        return [one for one in self._due if one.partition not in self._failed and self._is_dirty(snapshot, one)]
+        return [
+            partition
+            for partition in self._due
+            if partition.partition not in self._failed and self._is_dirty(snapshot, partition)
+        ]
 
     def _is_dirty(self, snapshot: Snapshot, due: Cleanable) -> bool:
-        dirty, done = first_dirty_offset(snapshot.partitions[due.partition]), self._done[due.partition]
-        return dirty < due.first_uncleanable_offset and (not done or dirty > done[-1].start_offset)
+        dirty, rounds = first_dirty_offset(snapshot.partitions[due.partition]), self._rounds[due.partition]
+        return dirty < due.first_uncleanable_offset and (not rounds or dirty > rounds[-1].start_offset)
 
-    def results(self, before: Snapshot, after: Snapshot) -> Iterator[PartitionCompaction]:
+    def results(self, snapshot_before: Snapshot, snapshot_after: Snapshot) -> Iterator[PartitionCompaction]:
         for due in self._due:
             number, end = due.partition, due.first_uncleanable_offset
             yield PartitionCompaction(
                 partition=number,
                 end_offset=end,
-                **_totals(before.partitions[number], end, "before"),
-                **_totals(after.partitions[number], end, "after"),
-                rounds=len(self._done[number]),
-                unkeyed_records=sum(group.unkeyed for one in self._done[number] for group in one.groups),
+                **_totals(snapshot_before.partitions[number], end, "before"),
+                **_totals(snapshot_after.partitions[number], end, "after"),
+                rounds=len(self._rounds[number]),
+                unkeyed_records=sum(group.unkeyed for cleaned in self._rounds[number] for group in cleaned.groups),
                 skipped_groups=self._skipped[number],
                 error=self._failed.get(number),
             )

@@ -156,13 +156,13 @@ class RewrittenGroup:
     @property
     def changed(self) -> bool:
         """True if there is something to commit."""
-        return [one.stem for one in self.outputs] != self.group.stems
+        return [output.stem for output in self.outputs] != self.group.stems
 
     @property
     def forgets_transactions(self) -> bool:
         """True if a segment of the group may hold transactions but no output does."""
         had = bool(self.group.segments.array("has_transactions").any())
-        return had and not any(one.has_transactions for one in self.outputs)
+        return had and not any(output.has_transactions for output in self.outputs)
 
 
 def rewrite_group(
@@ -259,7 +259,11 @@ class _Output:
         sealed = self._file.seal(self._handle.clock())
         self._file = None
         handle, inputs = self._handle, self._group.segments
-        own = [each for each in self._filter.aborted if self._base_offset <= each.last_offset < next_offset]
+        own = [
+            transaction
+            for transaction in self._filter.aborted
+            if self._base_offset <= transaction.last_offset < next_offset
+        ]
         sealed = with_aborted(handle.storage, handle.name, sealed, own, self._base_offset)
         # Kafka keeps the file's time too: retention counts from it if records have no time
         created_ms = int(inputs.array("created_ms")[-1])
@@ -311,12 +315,12 @@ def commit_rewrite(
 
 def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[RewrittenPartition]]:
     run, count = list[RewrittenPartition](), 0
-    for one in rewritten:
-        segments = sum(len(each.group.segments) for each in one.groups)
+    for group in rewritten:
+        segments = sum(len(group.group.segments) for group in group.groups)
         if run and count + segments > MOST_SEGMENTS:
             yield run
             run, count = [], 0
-        run.append(one)
+        run.append(group)
         count += segments
     yield run
 
@@ -327,17 +331,17 @@ def _replacement(
     """The actions that replace groups in `current`, and how many first segments leave nothing, by partition."""
     chosen, emptied = list[RewrittenGroup](), dict[int, int]()
     is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
-    for one in rewritten:
-        if one.end_offset and not is_compacted:
-            left_out[one.partition] = len(one.groups)
+    for group in rewritten:
+        if group.end_offset and not is_compacted:
+            left_out[group.partition] = len(group.groups)
             continue
-        state = current.partitions[one.partition]
-        groups, left_out[one.partition], clean = _replaceable(state, one)
+        state = current.partitions[group.partition]
+        groups, left_out[group.partition], clean = _replaceable(state, group)
         chosen += groups
         if count := _emptied(state, groups):
-            emptied[one.partition] = count
+            emptied[group.partition] = count
         if clean > first_dirty_offset(state):
-            cleaned.append(Cleaned(one.partition, clean))
+            cleaned.append(Cleaned(group.partition, clean))
     # all removals and all additions follow each other, since a commit packs such runs
     removed = [Remove(one.partition, stem) for one in chosen for stem in one.group.stems]
     return [*removed, *(Add(segment) for one in chosen for segment in one.outputs), *cleaned], emptied
@@ -346,7 +350,7 @@ def _replacement(
 def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:
     """The groups of a partition to replace, how many are left out, and the offset below which it is clean then."""
     # a group below the log start must not come back, and need not be clean
-    groups = [(one, one.group.stems) for one in rewritten.groups if one.next_offset > state.log_start_offset]
+    groups = [(group, group.group.stems) for group in rewritten.groups if group.next_offset > state.log_start_offset]
     live = state.segments.live({stem for _, stems in groups for stem in stems})
     stale = [one for one, stems in groups if not live.issuperset(stems)]
     # the keys of the range were not looked for in what replaced a stale group, nor in what was restored ahead of all
@@ -368,9 +372,9 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
 
 
 def _emptied(state: PartitionState, groups: Sequence[RewrittenGroup]) -> int:
-    if all(one.outputs for one in groups):
+    if all(group.outputs for group in groups):
         return 0
-    removed = {stem for one in groups for stem in one.group.stems}
-    begin = min((one.base_offset for one in groups if one.outputs), default=state.log_end_offset)
+    removed = {stem for group in groups for stem in group.group.stems}
+    begin = min((group.base_offset for group in groups if group.outputs), default=state.log_end_offset)
     gone = takewhile(lambda one: one.base_offset < begin and one.stem in removed, state.segments)
     return sum(1 for _ in gone)

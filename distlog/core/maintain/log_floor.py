@@ -1,4 +1,4 @@
-"""The log floor: the version below which vacuum deletes commits and checkpoints.
+"""The log retention horizon (`log_floor`): the version below which vacuum deletes commits and checkpoints.
 
 A commit raises the floor; then a checkpoint at or above it is read back; then the names below it are deleted. A
 process that dies in between leaves names that mean nothing any more, and the next run deletes them. The floor is not
@@ -24,11 +24,11 @@ from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED, CommitFiles
 from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, StorageError
 from distlog.core.storage.storage import FileInfo, Storage
 
-#: Of so many versions, one checkpoint is kept for time travel, and the log floor goes up to it.
+#: Versions between two checkpoints that are kept for time travel, to which the horizon is raised.
 KEPT_EVERY = 1000
-#: Of fewer commits that are kept, the floor is at most such a part of them behind, or so many commits.
+#: The horizon lags by at most this part of the kept commits, and not by less than this number of commits.
 STEP_PART, LEAST_STEP = 8, 16
-#: So many names are deleted at once; a larger name goes after smaller ones.
+#: Names deleted at once, smaller names first.
 NAMES_AT_ONCE = 1000
 
 _log = logging.getLogger(__name__)
@@ -36,17 +36,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CommitsFolder:
-    """The result of a listing of the folder of commits: a commit takes 24 bytes.
+    """A listing of the folder of commits; 24 bytes a commit.
 
-    `checkpoints` are those of this library, `others` all files that are neither commits nor checkpoints. Versions
-    below `first`, the log floor, are left over, or were put by writers that stood still: their times say nothing.
+    `other_files` are not commits or checkpoints. Versions below `first`, the log retention horizon, are leftover
+    or were put by paused writers: their times are meaningless.
     """
 
     versions: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
     written_ms: array[int] = field(default_factory=lambda: array("q"))
     checkpoints: list[FileInfo] = field(default_factory=list)
-    others: list[FileInfo] = field(default_factory=list)
+    other_files: list[FileInfo] = field(default_factory=list)
     first: int = 0
 
     @classmethod
@@ -62,16 +62,16 @@ class CommitsFolder:
             elif paths.parse_checkpoint_file(file.name) is not None:
                 folder.checkpoints.append(file)
             else:
-                folder.others.append(file)
+                folder.other_files.append(file)
         return folder
 
     def commits(self, end: int | None = None) -> Iterator[FileInfo]:
         """The files of the commits, in order; of versions below `end` only, if it is given."""
         order = np.argsort(np.frombuffer(self.versions, np.int64), kind="stable") if self.versions else ()
-        for at in order:
-            if end is not None and self.versions[at] >= end:
+        for row in order:
+            if end is not None and self.versions[row] >= end:
                 return
-            yield FileInfo(paths.commit_file(self.versions[at]), self.sizes[at], self.written_ms[at])
+            yield FileInfo(paths.commit_file(self.versions[row]), self.sizes[row], self.written_ms[row])
 
     def oldest(self) -> int:
         """The version from which on all commits are there; commits below a gap are left over."""
@@ -82,9 +82,9 @@ class CommitsFolder:
     def head_at(self, time_ms: int, now_ms: int) -> int | None:
         """The version that was the head at `time_ms`, or an earlier one; None when there was no version.
 
-        It is found from the times at which the storage says the commits' files were written. If such a time is after
-        `now_ms`, a clock was set since and the true time is unknown: the search passes over that commit, and does
-        not return it. If times go back from one commit to the next, the later time holds for the commits after it.
+        Compares the times at which the storage wrote the commits' files. A commit whose time is after `now_ms` is
+        skipped: a clock was set since, and its true time is unknown. If times go back from one commit to the next,
+        the later time applies to the commits after it.
         """
         if not self.versions:
             return None
@@ -98,7 +98,7 @@ class CommitsFolder:
 
 
 def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_ms: int) -> int:
-    """The version that the log floor may go up to, -1 if to none: the head `commit.retention.ms` ago."""
+    """Return the highest version for the log retention horizon: the head `commit.retention.ms` ago; -1 if none."""
     kept_ms = head.commits_kept_ms
     head_then = None if kept_ms is None else folder.head_at(now_ms - kept_ms, now_ms)
     return min(-1 if head_then is None else head_then, gc_floor)
@@ -107,10 +107,10 @@ def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_
 def next_log_floor(
     storage: Storage, log: CommitLog, head: Snapshot, folder: CommitsFolder, highest: int, *, dry_run: bool
 ) -> int:
-    """The version to raise the log floor to, `highest` at most; that of `head` if it stays.
+    """Return the version to raise the log retention horizon to, at most `highest`; `head.log_floor` if it stays.
 
-    It is a version with a sound full checkpoint, so that time travel reaches it: the newest one that is kept for time
-    travel. Where that leaves many commits, beside those that must stay, a checkpoint is written.
+    It is the newest version with a sound full checkpoint that is kept for time travel. If that would keep many more
+    commits than necessary, writes a checkpoint.
     """
     floor = head.log_floor
     for name in sorted(with_bases(kept_for_time_travel(folder.checkpoints)), reverse=True):
@@ -120,9 +120,9 @@ def next_log_floor(
     step = min(KEPT_EVERY, max(LEAST_STEP, (head.version - highest) // STEP_PART))
     if highest - floor < step or dry_run:
         return floor
-    # another run that stands still may be about to delete a writer's checkpoint, and would delete one of its name
+    # another, paused run may be about to delete a writer's checkpoint, and would delete a new one of the same name
     written = {paths.parse_checkpoint_file(file.name) for file in folder.checkpoints}
-    version = next(each for each in range(highest, floor - 1, -1) if each == floor or each not in written)
+    version = next(version for version in range(highest, floor - 1, -1) if version == floor or version not in written)
     try:
         name = checkpoint.write(storage, log.load(version, include_dropped=True), is_newest=False)
     except (CorruptMetadataError, OffsetOutOfRangeError, StorageError, ValueError) as error:
@@ -140,22 +140,22 @@ def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
 
 
 def with_bases(names: Iterable[str]) -> set[str]:
-    """The checkpoints `names`, and the full ones that incremental ones among them need."""
-    return {each for name in names for each in (name, paths.base_of_checkpoint(name)) if each is not None}
+    """Return `names` of checkpoints, and the full ones that the incremental ones need."""
+    return {needed for name in names for needed in (name, paths.base_of_checkpoint(name)) if needed is not None}
 
 
 def is_sound(storage: Storage, name: str) -> bool:
-    """True if a reader would take the checkpoint: it is whole, and of the commit of its version."""
+    """True if a reader would accept the checkpoint: complete, and of the commit of its version."""
     try:
         state = checkpoint.read(storage, name)
         commit = CommitFiles(storage).read(state.version)
     except (CorruptMetadataError, FileNotFoundError) as error:
-        _log.warning("the checkpoint %s is no good: %s", name, error)
+        _log.warning("the checkpoint %s is not usable: %s", name, error)
         return False
     return commit is not None and commit.id == state.commit_id
 
 
-#: So many full checkpoints from the log floor on, if there is a version for each: a damaged one must not be the end.
+#: Full checkpoints from the log retention horizon on, if it has enough versions: one may be damaged.
 FULL_CHECKPOINTS = 2
 
 
@@ -185,8 +185,8 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
 def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
     """Delete the files of versions below the floor, oldest first.
 
-    On a disk one goes after the other, so the commits that are left have no hole. A store deletes those of one
-    request in any order: there a listing tells a process whether there are later ones (`SnapshotLoader.is_newest`).
+    A disk deletes them in order, so the remaining commits have no gap. A store deletes the names of one request in
+    any order; there a process lists the commits to find later ones (`SnapshotLoader.is_newest`).
     """
     names = sorted(file.name for file in files)
     for start in range(0, len(names), NAMES_AT_ONCE):
@@ -196,22 +196,22 @@ def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
 def obsolete_checkpoints(
     checkpoints: Iterable[FileInfo], gc_floor: int, log_floor: int, highest: int
 ) -> list[FileInfo]:
-    """The checkpoints below `gc_floor` that no load of a version begins with, or that others are close enough to.
+    """List the checkpoints below `gc_floor` that loads do not need, or that have another one close by.
 
-    A load tries the newest checkpoints up to its version: the second one if the first is damaged, and then full ones.
-    The versions from `gc_floor` on are opened often; the others down to `log_floor` are for time travel. A full
-    checkpoint stays as long as an incremental one that needs it; none of these stays without it. Full ones up to the
-    `highest` log floor stay too: another run may have written one, and be about to raise the floor to it.
+    A load tries the newest checkpoints up to its version, the second one if the first is damaged, then full ones.
+    Versions from `gc_floor` on are opened often, earlier ones down to `log_floor` for time travel. A full checkpoint
+    stays while an incremental one needs it. Full ones up to `highest` stay too: another run may have written one, and
+    may be about to raise the log retention horizon to it.
     """
     files = {file.name: file for file in checkpoints}
     versions = {name: paths.parse_checkpoint_file(name) or 0 for name in files}
     full = {name for name in files if paths.base_of_checkpoint(name) is None}
-    below = {name for name in files if any(versions.get(each, -1) < log_floor for each in with_bases([name]))}
+    below = {name for name in files if any(versions.get(needed, -1) < log_floor for needed in with_bases([name]))}
     usable = sorted(files.keys() - below)
-    kept = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
-    kept.update(name for name in full.intersection(usable) if versions[name] <= highest)
-    kept.update(kept_for_time_travel(files[name] for name in usable))
+    retained = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
+    retained.update(name for name in full.intersection(usable) if versions[name] <= highest)
+    retained.update(kept_for_time_travel(files[name] for name in usable))
     by_then = [name for name in usable if versions[name] <= gc_floor]
-    kept.update(by_then[-CHECKPOINTS_TRIED:])
-    kept.update([name for name in by_then if name in full][-CHECKPOINTS_TRIED:])
-    return [files[name] for name in sorted(files.keys() - with_bases(kept))]
+    retained.update(by_then[-CHECKPOINTS_TRIED:])
+    retained.update([name for name in by_then if name in full][-CHECKPOINTS_TRIED:])
+    return [files[name] for name in sorted(files.keys() - with_bases(retained))]

@@ -70,7 +70,9 @@ class MergeReport(Shown):
         rows, facts = self._rows(), {"version": self.version, "ok": self.ok, "dry_run": self.dry_run}
         facts |= {"backlog": self.backlog, "most_segments": self.most_segments}
         names = "partition", "base_offset", "next_offset", "reason"
-        failures = ((one.partition, *(one.offsets or (None, None)), one.reason) for one in self.failed)
+        failures = (
+            (failure.partition, *(failure.offsets or (None, None)), failure.reason) for failure in self.failed
+        )
         failed = [dict(zip(names, failure, strict=True)) for failure in failures]
         return {**facts, **sums_of(rows, *_MERGE[1:]), "partitions": rows, "failed": failed}
 
@@ -162,16 +164,18 @@ class _Replacement:
         # of hundreds of thousands of segments no more is held than what the plan takes
         names = *REMOVED_SCHEMA.names, "base_offset", "next_offset"
         self._inputs = join([job.inputs.columns().select(names) for job in jobs_done])
-        self._outputs = join([one.segments.columns() for one in made])
+        self._outputs = join([group.segments.columns() for group in made])
         self._counts = np.concatenate([job.counts for job in jobs_done])
-        self._made = np.concatenate([one.counts for one in made])
+        self._made = np.concatenate([group.counts for group in made])
         firsts = np.cumsum(self._counts) - self._counts
         self._partitions = numbers_of(self._inputs["partition"])[firsts]
         self._ends = numbers_of(self._inputs["next_offset"])[firsts + self._counts - 1]
         self._firsts = firsts
         begins = np.cumsum([0, *(len(job.counts) for job in jobs_done)]).tolist()
         reasons = [
-            (at + number, why) for at, one in zip(begins, made, strict=False) for number, why in one.failed.items()
+            (at + number, why)
+            for at, group in zip(begins, made, strict=False)
+            for number, why in group.failed.items()
         ]
         bases = numbers_of(self._inputs["base_offset"])[firsts]
         self.failed = tuple(

@@ -199,7 +199,7 @@ def _streamed(
             read_version=read_version,
             part_bytes=part_bytes,
         ).outputs
-        return outputs if len(outputs) == 1 else [_cut(handle.reader, group, each) for each in outputs]
+        return outputs if len(outputs) == 1 else [_cut(handle.reader, group, output) for output in outputs]
 
     done = result_or_failure(group.partition, merged)
     outputs, failed = ([], {0: done}) if isinstance(done, RewriteFailure) else (done, {})
@@ -208,7 +208,9 @@ def _streamed(
 
 def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTransaction]:
     """The aborted transactions of the segments, in the order of their last offsets."""
-    return [each for segment in transactional_of(segments) for each in reader.aborted_transactions(segment)]
+    return [
+        transaction for segment in transactional_of(segments) for transaction in reader.aborted_transactions(segment)
+    ]
 
 
 def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
@@ -423,7 +425,7 @@ class _Writing:
         """Write a bundle, or the files of a large segment; returns the positions of its parts."""
         storage, fields = self.handle.storage, folded.fields
         sizes = [fields[f"{name}_bytes"] for name in _INDEXES]
-        entries = [each.tobytes() for each in folded.indexes]
+        entries = [index.tobytes() for index in folded.indexes]
         is_own = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
         if is_own:
             partition = int(self.job.inputs.array("partition")[np.cumsum(self.job.counts)[group] - 1])
@@ -469,7 +471,7 @@ class _Writing:
         for number in np.flatnonzero(has_transactions).tolist():
             group = SegmentGroup(self.job.part(start + number, start + number + 1).inputs)
             aborted = _aborted_in(handle.reader, group.segments)
-            if data := encode_transactions(each.moved(-group.base_offset) for each in aborted):
+            if data := encode_transactions(transaction.moved(-group.base_offset) for transaction in aborted):
                 handle.storage.put(paths.segment_file(handle.name, group.partition, stem, ".txnindex"), data)
             sizes[number], checksums[number] = len(data), crc32c(data)
         return {"txn_index_bytes": sizes, "txn_index_crc32c": checksums}

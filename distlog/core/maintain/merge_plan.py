@@ -46,9 +46,9 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
     rows = SegmentTable(table.plain_segments())
     owners = numbers_of(rows.columns()["partition"])
     found = [SegmentGroup(rows.part(*group)) for group in groups_of(rows, owners, table.log_start_offsets, limits)]
-    for state in table.own.values():
+    for state in table.changed_states.values():
         found += _groups_in(state.segments, state.log_start_offset, limits)
-    return sorted(found, key=lambda group: group.partition) if table.own else found
+    return sorted(found, key=lambda group: group.partition) if table.changed_states else found
 
 
 def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:

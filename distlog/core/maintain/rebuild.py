@@ -95,9 +95,9 @@ class RebuildReport(Shown):
         return tuple(segment for segment in self.segments if segment.written)
 
     def __str__(self) -> str:
-        size = sum(sum(each.written.values()) for each in self.rebuilt)
+        size = sum(sum(partition.written.values()) for partition in self.rebuilt)
         verb = "would rebuild" if self.dry_run else "rebuilt"
-        damaged = sum(not each.ok for each in self.segments)
+        damaged = sum(not segment.ok for segment in self.segments)
         rest = f"; {damaged:,} cannot be rebuilt" if damaged else ""
         segments = f"{len(self.rebuilt):,} of {counted(len(self.segments), 'segment')}"
         return f"{verb} the indexes of {segments}, {counted(size, 'byte')}{rest}"
@@ -109,7 +109,7 @@ class RebuildReport(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The totals, and a row for each segment that was not fine."""
         rows = self.to_table().to_pylist()
-        shown = [row for row, each in zip(rows, self.segments, strict=True) if each.written or not each.ok]
+        shown = [row for row, segment in zip(rows, self.segments, strict=True) if segment.written or not segment.ok]
         return {
             **{"version": self.version, "dry_run": self.dry_run, "ok": self.ok},
             **{"segments_checked": len(rows), "segments_rebuilt": len(self.rebuilt)},
@@ -144,8 +144,8 @@ def rebuild_transactions(
     reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild], *, dry_run: bool
 ) -> list[SegmentRebuild]:
     """Rebuild what a segment cannot by itself: transaction indexes, and unknown first unstable offsets."""
-    by_segment = {(each.segment.partition, each.segment.stem): each for each in rebuilt}
-    sound = Counter(each.segment.partition for each in rebuilt if not each.error)
+    by_segment = {(partition.segment.partition, partition.segment.stem): partition for partition in rebuilt}
+    sound = Counter(partition.segment.partition for partition in rebuilt if not partition.error)
     for number, state in enumerate(snapshot.partitions):
         if sound[number] == len(state.segments) and transactional_segments(state):
             for transactions in transactions_of(reader, state):
@@ -180,7 +180,7 @@ def _read(reader: SegmentReader, segment: SegmentInfo) -> bytes:
 
 def _stored(transactions: SegmentTransactions) -> Iterator[AbortedTransaction]:
     """The aborted transactions at the offsets that the segment's files have."""
-    return (each.moved(-transactions.segment.shift) for each in transactions.aborted)
+    return (transaction.moved(-transactions.segment.shift) for transaction in transactions.aborted)
 
 
 def with_missing_transactions(
@@ -324,8 +324,10 @@ def rebuild_indexes(
     rebuilt = rebuild_transactions(handle.reader, snapshot, list(segments), dry_run=dry_run)
     if not dry_run:
         after = commit_facts(handle, snapshot, rebuilt)
-    if any(each.error for each in rebuilt):
+    if any(partition.error for partition in rebuilt):
         # a segment that was removed and vacuumed meanwhile is not damaged
         after = handle.log.refresh(after)
-        rebuilt = [each for each in rebuilt if not each.error or live_segment(after, each.segment)]
+        rebuilt = [
+            partition for partition in rebuilt if not partition.error or live_segment(after, partition.segment)
+        ]
     return RebuildReport(after.version, tuple(rebuilt), dry_run), after

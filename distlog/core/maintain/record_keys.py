@@ -237,7 +237,9 @@ class Verdicts:
         return Verdicts(
             _within(self.discardable_offsets, start_offset, end_offset),
             _within(self.last_offsets, start_offset, end_offset),
-            tuple(each for each in self.aborted if start_offset <= each.last_offset < end_offset),
+            tuple(
+                transaction for transaction in self.aborted if start_offset <= transaction.last_offset < end_offset
+            ),
         )
 
 
@@ -268,7 +270,7 @@ def judge(
     for batch in _batches(reader, read, now_ms):
         transactions.see(batch)
         producers.setdefault(batch.producer_id, _ProducerBatches()).see(batch)
-    active = [one for one in producers.values() if one.is_active(now_ms, producer_expiration_ms)]
+    active = [producer for producer in producers.values() if producer.is_active(now_ms, producer_expiration_ms)]
     last = [offset for one in active for offset in one.last_batches]
     return Verdicts(
         np.array(transactions.discardable, np.int64), np.array(sorted(last), np.int64), tuple(transactions.retained)

@@ -187,5 +187,5 @@ def _take(storage: Storage, found: Removals, version: int, items: Any) -> None:
             found.before_drops.append(version - 1)
         else:
             commit_json.check_known(name)
-    partitions = np.array([one.partition for one in single], np.int64)
-    found.remove(partitions, [one.stem for one in single], np.arange(len(single)))
+    partitions = np.array([file.partition for file in single], np.int64)
+    found.remove(partitions, [file.stem for file in single], np.arange(len(single)))

@@ -15,7 +15,7 @@ from distlog.core.arrays import table_of_rows
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
-from distlog.core.log.active_partition import ActivePartition, LostEnd
+from distlog.core.log.active_partition import ActivePartition, TruncatedTail
 from distlog.core.segments.topic_handle import TopicHandle
 
 _NUMBERS = ("partition", "start_offset", "end_offset", "position", "bytes")
@@ -27,7 +27,7 @@ class RepairReport(Shown):
     """The ends that a repair cut off, or would with `dry_run`: one for each partition that appends refuse."""
 
     version: int
-    partitions: tuple[LostEnd, ...]
+    partitions: tuple[TruncatedTail, ...]
     dry_run: bool
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class RepairReport(Shown):
         return {**facts, "bytes": sum(row["bytes"] for row in rows), "partitions": rows}
 
 
-def _row(lost: LostEnd) -> dict[str, Any]:
+def _row(lost: TruncatedTail) -> dict[str, Any]:
     facts = {name: getattr(lost, "size" if name == "bytes" else name) for name in _NUMBERS}
     return {**facts, "file": lost.file, "reason": lost.reason.message}
 
@@ -59,7 +59,7 @@ def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) ->
 
     A log that is as a crash leaves it is recovered, as by an append. Raises StorageError if a lock is not free.
     """
-    snapshots, lost_ends = CurrentSnapshot(handle.log, handle.log.refresh(snapshot)), list[LostEnd]()
+    snapshots, truncated_tails = CurrentSnapshot(handle.log, handle.log.refresh(snapshot)), list[TruncatedTail]()
     for number, state in enumerate(snapshots.snapshot.partitions):
         if state.active is None:
             continue
@@ -70,5 +70,5 @@ def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) ->
         finally:
             partition.close()
         if lost is not None:
-            lost_ends.append(lost)
-    return RepairReport(snapshots.snapshot.version, tuple(lost_ends), dry_run), snapshots.snapshot
+            truncated_tails.append(lost)
+    return RepairReport(snapshots.snapshot.version, tuple(truncated_tails), dry_run), snapshots.snapshot

@@ -29,7 +29,8 @@ _RESTORE = ("partition", "segments", "records", "bytes", "lost", "offsets", "log
 
 def _rows_of(plans: Iterable[PartitionRetention | PartitionRestore], names: Sequence[str]) -> list[dict[str, int]]:
     """The plans of partitions as rows of numbers by these names, with the number of their segments."""
-    rows = [{name: getattr(plan, "log_bytes" if name == "bytes" else name) for name in names} for plan in plans]
+    fields = {"bytes": "log_bytes", "lost": "lost_segments"}
+    rows = [{name: getattr(plan, fields.get(name, name)) for name in names} for plan in plans]
     return [{**row, "segments": len(row["segments"])} for row in rows]
 
 

@@ -1,14 +1,14 @@
-"""Restore: brings back what an older version had and vacuum has not deleted, and keeps what came since.
+"""Restores the segments of an older version that vacuum has not deleted, and keeps the later ones.
 
-Retention, delete-records and compaction only change metadata; the files stay until vacuum. So their segments can be
-named again, in one commit or a few. Vacuum keeps the files of the versions from the gc floor on, so a segment that
-was removed by a later commit than the floor is still there.
+Retention, delete-records and compaction only change metadata; the files stay until vacuum. So one commit, or a few,
+can add their segments again. Vacuum keeps the files of all versions from the vacuum horizon on.
 
-Where compaction or merging replaced segments, the old ones take the place of the new ones again. That works for whole
-groups: if one old segment of a group is gone, or the new one has later records too, or earlier ones that a restore
-brought back, the new one stays, and of a compacted topic what is ahead of it: else keys that were deleted would come
-back. So it is where segments that came since were compacted twice, so that their tombstones may be gone. Segments
-that came and went since the version come back as well: else the log would have a gap.
+Where compaction or merging replaced segments, the old segments replace the new ones again. That works for whole
+groups only. The new segment stays if an old one of its group was deleted, or if the new one also has later records,
+or earlier ones that a restore brought back. In a compacted topic everything before it then stays away as well, since
+deleted keys would come back otherwise. The same applies where later segments were compacted twice, because their
+tombstones may have been dropped. Segments that were both added and removed since the version come back as well, to
+leave no gap in the log.
 """
 
 from __future__ import annotations
@@ -37,36 +37,37 @@ from distlog.core.storage.parallel import in_order
 
 #: How many files are looked for at the same time.
 _LOOKUPS = 32
-#: So many segments come and leave by one commit, which takes no more rows.
+#: Segments that one commit adds and removes: it takes no more rows.
 MOST_SEGMENTS = MOST_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """The segments that come back to a partition, and leave for it, how many are lost, and where the log begins.
+    """The segments to add to a partition and to remove, the number of lost ones, and the old and new log start.
 
-    It began at `start_before`. A commit adds segments where others leave. So those `beside` a gap that is filled
-    leave, and are added again.
+    A commit adds segments only where it removes some, so the `gap_neighbors` of a filled gap are removed and added.
     """
 
     partition: int
     segments: tuple[SegmentInfo, ...]
     replaced: tuple[SegmentInfo, ...]
-    lost: int
+    lost_segments: int
     start_before: int
     log_start_offset: int
     first_dirty_offset: int
-    beside: tuple[SegmentInfo, ...] = ()
+    gap_neighbors: tuple[SegmentInfo, ...] = ()
 
     @property
     def records(self) -> int:
         """The number of records that come back, less the records of segments that leave."""
-        return sum(one.record_count for one in self.segments) - sum(one.record_count for one in self.replaced)
+        return sum(segment.record_count for segment in self.segments) - sum(
+            segment.record_count for segment in self.replaced
+        )
 
     @property
     def log_bytes(self) -> int:
         """Bytes of the log files that come back."""
-        return sum(one.log_bytes for one in self.segments)
+        return sum(segment.log_bytes for segment in self.segments)
 
     @property
     def offsets(self) -> int:
@@ -76,7 +77,7 @@ class PartitionRestore:
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """The segments that a partition has no more, and those whose offsets it may need to be without a gap."""
+    """A partition's removed segments, and those that may fill gaps between them."""
 
     segments: list[SegmentInfo]
     filling: list[SegmentInfo]
@@ -89,21 +90,21 @@ def restore(
 ) -> tuple[list[PartitionRestore], Snapshot]:
     """Bring back what was live at `version`; returns what came back, and the new state.
 
-    It is one commit, or several of whole partitions if one does not take so many segments. With `dry_run` nothing is
-    committed. Raises OffsetOutOfRangeError for a version that the topic does not have, TopicNotFoundError if it is of
-    another topic, which was dropped, and CommitConflictError for a partition that gets more than MOST_SEGMENTS.
+    Makes one commit, or several of whole partitions if there are more than MOST_SEGMENTS segments. With `dry_run`
+    nothing is committed. Raises OffsetOutOfRangeError if the topic does not have the version, TopicNotFoundError if
+    the version belongs to a dropped topic, and CommitConflictError if one partition gets more than MOST_SEGMENTS.
     """
     snapshot = handle.log.refresh(snapshot)
     if not snapshot.log_floor <= version <= snapshot.version:
         text = f"the log has the versions {snapshot.log_floor} to {snapshot.version}"
         raise OffsetOutOfRangeError(text, version=version, log_floor=snapshot.log_floor, head=snapshot.version)
-    wanted = handle.log.load(version, include_dropped=True)
-    if wanted.topic_id not in (snapshot.topic_id, *snapshot.former_ids):
+    old_state = handle.log.load(version, include_dropped=True)
+    if old_state.topic_id not in (snapshot.topic_id, *snapshot.former_ids):
         raise TopicNotFoundError("the version is of a topic that was dropped, and cannot come back", version=version)
     removed, restored = RemovedSince(version), dict[int, PartitionRestore]()
     removed.read(handle.log, snapshot.version)
     if dry_run:
-        plans = plan_restore(handle, snapshot, wanted, removed)
+        plans = plan_restore(handle, snapshot, old_state, removed)
         _in_one_commit(plans)
         return plans, snapshot
     is_complete = False
@@ -112,7 +113,7 @@ def restore(
             with CommitRace(handle.log, snapshot, "restore") as race:
                 for head in race:
                     removed.read(handle.log, head.version)
-                    plans = plan_restore(handle, head, wanted, removed)
+                    plans = plan_restore(handle, head, old_state, removed)
                     commit_plans = _in_one_commit(plans)
                     changes = [
                         plan
@@ -128,113 +129,123 @@ def restore(
     return [restored[number] for number in sorted(restored)], snapshot
 
 
-def _in_one_commit(planned: Sequence[PartitionRestore]) -> Sequence[PartitionRestore]:
-    sizes = [len(one.segments) + len(one.replaced) + 2 * len(one.beside) for one in planned]
-    for one, size in zip(planned, sizes, strict=True):
+def _in_one_commit(plans: Sequence[PartitionRestore]) -> Sequence[PartitionRestore]:
+    sizes = [len(plan.segments) + len(plan.replaced) + 2 * len(plan.gap_neighbors) for plan in plans]
+    for plan, size in zip(plans, sizes, strict=True):
         if size > MOST_SEGMENTS:
             raise CommitConflictError(
-                f"a commit takes {MOST_SEGMENTS} segments: restore a later version first, with some of them",
-                partition=one.partition,
+                f"a commit takes {MOST_SEGMENTS} segments: restore a later version first, with fewer segments",
+                partition=plan.partition,
                 segments=size,
             )
-    return planned[: bisect_right(list(accumulate(sizes)), MOST_SEGMENTS)]
+    return plans[: bisect_right(list(accumulate(sizes)), MOST_SEGMENTS)]
 
 
 def plan_restore(
-    handle: TopicHandle, current: Snapshot, wanted: Snapshot, removed: RemovedSince
+    handle: TopicHandle, current: Snapshot, old_state: Snapshot, removed: RemovedSince
 ) -> list[PartitionRestore]:
-    """The part of `wanted` that comes back; partitions that get nothing back, and lost nothing, are left out."""
-    # the last to go first
+    """Plan the restore of `old_state`, without partitions that do not change and lost nothing."""
+    # the last removed segment first
     let_go = sorted(removed.let_go, key=lambda key: removed.removed_at[key], reverse=True)
     gone_since = _by_partition({key: removed.let_go[key] for key in let_go})
     again = _by_partition(removed.cleaned_again)
     emptied = _emptied_since(removed, current.gc_floor)
-    found = []
-    for number, state in enumerate(wanted.partitions):
+    candidates = []
+    for number, state in enumerate(old_state.partitions):
         live = current.partitions[number]
-        since = _behind(state.log_end_offset, gone_since.get(number, []), live)
-        gone = [removed.added.get((number, one.stem), one) for one in _without(state.segments, live.segments)]
-        older = [one for one in gone if not _overlaps(one, since[:1])]
-        # compaction made it of them, and of what came since
-        cleaned = len(gone) - len(older) if since and since[0].compacted else 0
-        ends = [one.next_offset for one in again.get(number, [])]
-        # up to here compaction may have dropped tombstones that came since
+        since = _removed_after(state.log_end_offset, gone_since.get(number, []), live)
+        missing = [
+            removed.added.get((number, segment.stem), segment) for segment in _without(state.segments, live.segments)
+        ]
+        older = [segment for segment in missing if not _overlaps(segment, since[:1])]
+        # compaction wrote this segment from them and from later ones
+        cleaned = len(missing) - len(older) if since and since[0].compacted else 0
+        ends = [segment.next_offset for segment in again.get(number, [])]
+        # up to here compaction may have dropped later tombstones
         settled = max((end for end in ends if end > state.log_end_offset), default=0)
         emptied_here = emptied.get(number)
         filling = _filling(max(state.log_end_offset, settled), emptied_here, live, since) if emptied_here else []
-        found.append(_Missing([*older, *since], filling, cleaned, settled))
-    kept = [
+        candidates.append(_Missing([*older, *since], filling, cleaned, settled))
+    retained = [
         segment
-        for number, one in enumerate(found)
-        for segment in (*one.segments, *one.filling)
+        for number, partition in enumerate(candidates)
+        for segment in (*partition.segments, *partition.filling)
         if removed.removed_at.get((number, segment.stem), -1) > current.gc_floor
     ]
-    there = _there(handle, current.name, kept)
+    present = _present(handle, current.name, retained)
     plans = []
-    for number, (state, one) in enumerate(zip(wanted.partitions, found, strict=True)):
-        plan = partial(_plan_partition, number, state, current.partitions[number], there=there, settled=one.settled)
-        planned = plan(one.segments)
+    for number, (state, partition) in enumerate(zip(old_state.partitions, candidates, strict=True)):
+        plan = partial(
+            _plan_partition, number, state, current.partitions[number], present=present, settled=partition.settled
+        )
+        planned = plan(partition.segments)
         if planned.segments or planned.offsets:
-            # what comes back is dirty, and gaps are right in what is clean only
-            filled = [each for each in one.filling if (number, each.stem) in there]
-            planned = plan([*one.segments, *filled]) if filled else planned
-        plans.append(replace(planned, lost=planned.lost + one.cleaned))
-    return [one for one in plans if one.segments or one.lost or one.log_start_offset < _start(current, one.partition)]
+            # restored segments are dirty, and only clean ranges may have gaps
+            filled = [segment for segment in partition.filling if (number, segment.stem) in present]
+            planned = plan([*partition.segments, *filled]) if filled else planned
+        plans.append(replace(planned, lost_segments=planned.lost_segments + partition.cleaned))
+    return [
+        plan
+        for plan in plans
+        if plan.segments or plan.lost_segments or plan.log_start_offset < _start(current, plan.partition)
+    ]
 
 
 def _start(snapshot: Snapshot, partition: int) -> int:
     return snapshot.partitions[partition].log_start_offset
 
 
-def _behind(end: int, gone: Iterable[SegmentInfo], live: PartitionState) -> list[SegmentInfo]:
-    """List the segments from `end` on that went at the old end, in order; of some at one offset, the last to go."""
+def _removed_after(end: int, candidates: Iterable[SegmentInfo], live: PartitionState) -> list[SegmentInfo]:
+    """List the segments from `end` on that were removed at the old log start, in order, at one offset the last."""
     first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
     segments: list[SegmentInfo] = []
-    for one in gone:
-        row = bisect_left(segments, one.next_offset, key=lambda each: each.base_offset)
-        if end < one.next_offset <= first and not _overlaps(one, segments[row - 1 : row]):
-            segments.insert(row, one)
+    for segment in candidates:
+        row = bisect_left(segments, segment.next_offset, key=lambda present: present.base_offset)
+        if end < segment.next_offset <= first and not _overlaps(segment, segments[row - 1 : row]):
+            segments.insert(row, segment)
     return segments
 
 
 def _by_partition(segments: Mapping[tuple[int, str], SegmentInfo]) -> dict[int, list[SegmentInfo]]:
-    found: dict[int, list[SegmentInfo]] = {}
-    for (number, _), one in segments.items():
-        found.setdefault(number, []).append(one)
-    return found
+    by_partition: dict[int, list[SegmentInfo]] = {}
+    for (number, _), segment in segments.items():
+        by_partition.setdefault(number, []).append(segment)
+    return by_partition
 
 
 def _emptied_since(removed: RemovedSince, floor: int) -> dict[int, list[SegmentInfo]]:
-    """The segments that came since and were replaced behind the version `floor`, by partition, in order."""
+    """List the later segments that were replaced after the version `floor`, by partition, in order."""
     replaced = removed.added.keys() & removed.removed_at.keys() - removed.let_go.keys() - removed.cleaned_again.keys()
-    at = {key: removed.removed_at[key] for key in replaced if removed.removed_at[key] > floor}
-    ordered = sorted(at, key=lambda key: (removed.added[key].base_offset, -at[key]))
+    removed_at = {key: removed.removed_at[key] for key in replaced if removed.removed_at[key] > floor}
+    ordered = sorted(removed_at, key=lambda key: (removed.added[key].base_offset, -removed_at[key]))
     return _by_partition({key: removed.added[key] for key in ordered})
 
 
 def _filling(
     end: int, emptied: Iterable[SegmentInfo], live: PartitionState, since: Sequence[SegmentInfo]
 ) -> list[SegmentInfo]:
-    """List the `emptied` segments from `end` on whose offsets no segment has, live or in `since`, which is ahead."""
-    ahead = np.array([(one.base_offset, one.next_offset) for one in since], np.int64).reshape(-1, 2)
-    bases = np.concatenate([ahead[:, 0], live.segments.base_offsets])
-    ends = np.concatenate([ahead[:, 1], live.segments.next_offsets])
+    """List the `emptied` segments from `end` on whose offsets no segment has, live or in `since`."""
+    ranges = np.array([(segment.base_offset, segment.next_offset) for segment in since], np.int64).reshape(-1, 2)
+    bases = np.concatenate([ranges[:, 0], live.segments.base_offsets])
+    ends = np.concatenate([ranges[:, 1], live.segments.next_offsets])
     filling: list[SegmentInfo] = []
-    for one in emptied:
-        row = int(bases.searchsorted(one.next_offset)) - 1
-        if one.base_offset >= end and (row < 0 or ends[row] <= one.base_offset):
-            filling.append(one)
-            end = one.next_offset
+    for segment in emptied:
+        row = int(bases.searchsorted(segment.next_offset)) - 1
+        if segment.base_offset >= end and (row < 0 or ends[row] <= segment.base_offset):
+            filling.append(segment)
+            end = segment.next_offset
     return filling
 
 
-def _overlaps(one: SegmentInfo, others: Iterable[SegmentInfo]) -> bool:
-    return any(one.base_offset < other.next_offset and other.base_offset < one.next_offset for other in others)
+def _overlaps(segment: SegmentInfo, segments: Iterable[SegmentInfo]) -> bool:
+    return any(
+        segment.base_offset < other.next_offset and other.base_offset < segment.next_offset for other in segments
+    )
 
 
-def _there(handle: TopicHandle, name: str, segments: Iterable[SegmentInfo]) -> set[tuple[int, str]]:
-    """The partitions and stems of those segments whose log files are there as they were."""
-    logs = {(one.partition, one.stem): part_of(name, one) for one in segments}
+def _present(handle: TopicHandle, name: str, segments: Iterable[SegmentInfo]) -> set[tuple[int, str]]:
+    """Return the partitions and stems of the segments whose log files exist with their size."""
+    logs = {(segment.partition, segment.stem): part_of(name, segment) for segment in segments}
 
     def size_of(file: str) -> int:
         try:
@@ -253,106 +264,116 @@ def _there(handle: TopicHandle, name: str, segments: Iterable[SegmentInfo]) -> s
 
 def _plan_partition(
     number: int,
-    wanted: PartitionState,
+    old_state: PartitionState,
     current: PartitionState,
     missing: Sequence[SegmentInfo],
-    there: set[tuple[int, str]],
+    present: set[tuple[int, str]],
     settled: int,
 ) -> PartitionRestore:
-    """The plan of a partition: of what is ahead of the offset `settled`, nothing comes back."""
-    made = [one for one in _without(current.segments, wanted.segments) if one.base_offset < wanted.log_end_offset]
+    """Plan a partition; nothing below the offset `settled` comes back."""
+    newer = [
+        segment
+        for segment in _without(current.segments, old_state.segments)
+        if segment.base_offset < old_state.log_end_offset
+    ]
     back: list[SegmentInfo] = []
     leaving: list[SegmentInfo] = []
     gaps: list[int] = []
     merged: list[SegmentInfo] = []
-    for old, new in _groups(missing, made):
+    for old, new in _groups(missing, newer):
         if old[0].base_offset < settled:
             continue
-        # in the place of what has no other records: earlier ones that came back since, or later ones
-        begin, end = old[0].base_offset, wanted.log_end_offset
-        is_whole = all(begin <= one.base_offset and one.next_offset <= end for one in new)
-        if is_whole and all((number, one.stem) in there for one in old):
+        # the new segments must not hold other records: later ones, or earlier ones that a restore brought back
+        begin, end = old[0].base_offset, old_state.log_end_offset
+        is_whole = all(begin <= segment.base_offset and segment.next_offset <= end for segment in new)
+        if is_whole and all((number, segment.stem) in present for segment in old):
             back += old
             leaving += new
             gaps += [old[0].base_offset] if not new else []
-        elif not new or any(one.compacted for one in new):
-            # what is ahead stays away too: of a gap, since readers would not see that records are missing; of a
-            # compacted segment, since it may have dropped the tombstones of keys there
-            back, leaving, gaps, settled = [], [], [], max(one.next_offset for one in (*old, *new))
+        elif not new or any(segment.compacted for segment in new):
+            # earlier segments stay away too: before a gap, readers would not notice the missing records; before a
+            # compacted segment, keys would come back whose tombstones it may have dropped
+            back, leaving, gaps, settled = [], [], [], max(segment.next_offset for segment in (*old, *new))
         else:
-            # what these hold is there, in segments that hold later records too
+            # their records are live, in segments that also hold later ones
             merged += [
-                one for one in old if new[0].base_offset <= one.base_offset and one.next_offset <= new[-1].next_offset
+                segment
+                for segment in old
+                if new[0].base_offset <= segment.base_offset and segment.next_offset <= new[-1].next_offset
             ]
-    first = min([one.base_offset for one in (*back, *current.segments[:1])], default=current.log_start_offset)
+    first = min([segment.base_offset for segment in (*back, *current.segments[:1])], default=current.log_start_offset)
     first = max(first, min(settled, current.log_start_offset))
-    start = min(current.log_start_offset, max(first, wanted.log_start_offset))
-    behind = current.segments if settled and wanted.log_start_offset < start else ()
-    hidden = [one for one in behind if one.base_offset < start and one.next_offset > wanted.log_start_offset]
-    lost = len(missing) - len(back) - sum(one.base_offset >= start for one in merged) + len(hidden)
-    # what comes back may have records of keys that have later ones, or tombstones; where compacted segments stay
-    # ahead of it, so do their gaps, which are right below this offset only
-    ahead = [one.base_offset for one in back[:1] if len(missing) > len(back)]
-    dirty = [max([wanted.first_dirty_offset, *ahead])] if back or not missing else []
+    start = min(current.log_start_offset, max(first, old_state.log_start_offset))
+    dropped = current.segments if settled and old_state.log_start_offset < start else ()
+    hidden = [
+        segment
+        for segment in dropped
+        if segment.base_offset < start and segment.next_offset > old_state.log_start_offset
+    ]
+    lost_count = len(missing) - len(back) - sum(segment.base_offset >= start for segment in merged) + len(hidden)
+    # restored segments may hold superseded records and tombstones; compacted segments that stay before them have
+    # gaps, which are valid below this offset only
+    merged_starts = [segment.base_offset for segment in back[:1] if len(missing) > len(back)]
+    dirty = [max([old_state.first_dirty_offset, *merged_starts])] if back or not missing else []
     return PartitionRestore(
         partition=number,
         segments=tuple(back),
         replaced=tuple(leaving),
-        lost=lost,
+        lost_segments=lost_count,
         start_before=current.log_start_offset,
         log_start_offset=start,
         first_dirty_offset=min([current.first_dirty_offset, *dirty]),
-        beside=_beside(current.segments, gaps, leaving),
+        gap_neighbors=_around_gaps(current.segments, gaps, leaving),
     )
 
 
-def _beside(live: SegmentTable, gaps: Iterable[int], leaving: Iterable[SegmentInfo]) -> tuple[SegmentInfo, ...]:
-    """The live segments on both sides of the gaps with these offsets; at the front nothing stands in the way."""
+def _around_gaps(live: SegmentTable, gaps: Iterable[int], leaving: Iterable[SegmentInfo]) -> tuple[SegmentInfo, ...]:
+    """Return the live segments on both sides of the gaps at these offsets, but none for a gap at the log start."""
     rows = [int(live.base_offsets.searchsorted(offset)) for offset in gaps]
     rows = sorted({near for row in rows if row for near in (row - 1, row) if near < len(live)})
-    gone = {one.stem for one in leaving}
-    return tuple(one for one in map(live.__getitem__, rows) if one.stem not in gone)
+    leaving_stems = {segment.stem for segment in leaving}
+    return tuple(segment for segment in map(live.__getitem__, rows) if segment.stem not in leaving_stems)
 
 
 def _without(table: SegmentTable, other: SegmentTable) -> list[SegmentInfo]:
     """The segments of `table` that `other` does not have."""
     columns = table.columns()
-    others = pc.is_in(columns["stem"], value_set=pa.array(other.columns()["stem"]))
-    return list(SegmentTable(columns.filter(pc.invert(others))))
+    is_in_other = pc.is_in(columns["stem"], value_set=pa.array(other.columns()["stem"]))
+    return list(SegmentTable(columns.filter(pc.invert(is_in_other))))
 
 
 def _groups(
     old: Iterable[SegmentInfo], new: Iterable[SegmentInfo]
 ) -> Iterator[tuple[list[SegmentInfo], list[SegmentInfo]]]:
     """The segments by groups that share offsets, in order; a group without old segments is left out."""
-    both = [*((one, False) for one in old), *((one, True) for one in new)]
+    tagged = [*((segment, False) for segment in old), *((segment, True) for segment in new)]
     group: tuple[list[SegmentInfo], list[SegmentInfo]] = ([], [])
     end = 0
-    for one, is_new in sorted(both, key=lambda each: each[0].base_offset):
-        if one.base_offset >= end and group[0]:
+    for segment, is_new in sorted(tagged, key=lambda pair: pair[0].base_offset):
+        if segment.base_offset >= end and group[0]:
             yield group
-        if one.base_offset >= end:
+        if segment.base_offset >= end:
             group = ([], [])
-        group[is_new].append(one)
-        end = max(end, one.next_offset)
+        group[is_new].append(segment)
+        end = max(end, segment.next_offset)
     if group[0]:
         yield group
 
 
 def _actions(plans: Sequence[PartitionRestore], version: int) -> Iterator[Action]:
-    """The actions of all partitions, by their kind: a commit tells those that follow each other in columns."""
-    for one in plans:
-        yield Restore(one.partition, _first(one), version)
-    for one in plans:
-        yield from (Remove(one.partition, segment.stem) for segment in (*one.replaced, *one.beside))
-    for one in plans:
-        yield from map(Add, sorted((*one.segments, *one.beside), key=lambda each: each.base_offset))
-    for one in plans:
-        if one.log_start_offset > _first(one):
-            yield SetLogStartOffset(one.partition, one.log_start_offset)
-    yield from (Cleaned(one.partition, one.first_dirty_offset) for one in plans)
+    """Yield the actions of all partitions by kind: a commit stores equal adjacent kinds in columns."""
+    for plan in plans:
+        yield Restore(plan.partition, _first(plan), version)
+    for plan in plans:
+        yield from (Remove(plan.partition, segment.stem) for segment in (*plan.replaced, *plan.gap_neighbors))
+    for plan in plans:
+        yield from map(Add, sorted((*plan.segments, *plan.gap_neighbors), key=lambda segment: segment.base_offset))
+    for plan in plans:
+        if plan.log_start_offset > _first(plan):
+            yield SetLogStartOffset(plan.partition, plan.log_start_offset)
+    yield from (Cleaned(plan.partition, plan.first_dirty_offset) for plan in plans)
 
 
-def _first(one: PartitionRestore) -> int:
-    """From this offset on all are free; the log may begin in the middle of the first segment, or behind it."""
-    return min([one.log_start_offset, *(segment.base_offset for segment in (*one.segments, *one.beside))])
+def _first(plan: PartitionRestore) -> int:
+    """Return the first offset to restore; the log may begin inside or after its segment."""
+    return min([plan.log_start_offset, *(segment.base_offset for segment in (*plan.segments, *plan.gap_neighbors))])

@@ -69,7 +69,7 @@ def plan_retention(
 ) -> list[PartitionRetention]:
     """The segments to delete at `now_ms` by the topic's config; partitions that keep everything are left out."""
     table = snapshot.table
-    plain, own = SegmentTable(table.plain_segments()), table.own
+    plain, own = SegmentTable(table.plain_segments()), table.changed_states
     columns = _Columns.of(plain, own)
     if not len(columns.firsts):
         return []
@@ -245,7 +245,7 @@ def delete_records(
             raised = {n: start for n, start in checked.items() if start > sealed.partitions[n].log_start_offset}
             if not raised:
                 break
-            race.put([*seals.actions, *(SetLogStartOffset(*each) for each in sorted(raised.items()))])
+            race.put([*seals.actions, *(SetLogStartOffset(*item) for item in sorted(raised.items()))])
     after = race.after
     return {number: after.partitions[number].log_start_offset for number in sorted(before)}, after
 

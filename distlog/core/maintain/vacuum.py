@@ -74,7 +74,9 @@ class RemovedSince:
         if head > self.version:
             for commit in log.commits(self.version + 1, head + 1):
                 restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
-                raised = {one.partition for one in commit.actions if isinstance(one, SetLogStartOffset)} - restored
+                raised = {
+                    action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)
+                } - restored
                 for action in without_tables(commit.actions):
                     if isinstance(action, Add):
                         stem = (action.segment.partition, action.segment.stem)
@@ -169,7 +171,7 @@ class UnreferencedFiles:
         if not stemmed:
             return []
         is_referenced = self._referenced.stems.has([stem for _, stem in stemmed])
-        unreferenced = [each for each, held in zip(stemmed, is_referenced.tolist(), strict=True) if not held]
+        unreferenced = [name for name, held in zip(stemmed, is_referenced.tolist(), strict=True) if not held]
         return [file for file, stem in unreferenced if is_below(stem, self._floor) or self._is_removed(stem)]
 
     def _is_removed(self, stem: FoundStem) -> bool:
@@ -359,7 +361,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         log_floor = head.log_floor
     referenced = Referenced.since(storage, log, head, floor, folder.oldest())
     unreferenced = UnreferencedFiles(storage, log, referenced, floor=floor)
-    files = list(folder.others)
+    files = list(folder.other_files)
     for some in _chunks_of(storage, folders):
         garbage += unreferenced.among(some)
         files += [file for file in some if not stem_of(file.name, head.name)]

@@ -171,7 +171,7 @@ class VerifyReport(Shown):
     @property
     def anomalies(self) -> tuple[Anomaly, ...]:
         """All anomalies, the topic's own first."""
-        return (*self.topic_anomalies, *(each for verdict in self.segments for each in verdict.anomalies))
+        return (*self.topic_anomalies, *(anomaly for verdict in self.segments for anomaly in verdict.anomalies))
 
     def __str__(self) -> str:
         size = sum(verdict.segment.log_bytes for verdict in self.segments)

@@ -274,7 +274,7 @@ def _with_transactions(
     reader: SegmentReader, states: Mapping[int, PartitionState], prefixes: Sequence[bytes]
 ) -> Iterator[OffsetsRecord]:
     logs = [list(state.segments) for state in states.values()]
-    chunks = [whole_logs(reader, logs[0])] if len(logs) == 1 else [[one] for one in whole_groups(reader, logs)]
+    chunks = [whole_logs(reader, logs[0])] if len(logs) == 1 else [[group] for group in whole_groups(reader, logs)]
     for group in chunks:
         waiting = WaitingChanges[bytes, OffsetsRecord]()
         for chunk in group:

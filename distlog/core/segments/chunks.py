@@ -274,7 +274,9 @@ class Chunk:
         rows = slice(*np.searchsorted(self.owner, (first, end)))
         batches = self.batches[rows].copy()
         batches["position"] -= start
-        pieces = [one._replace(start=one.start - start, end=one.end - start) for one in self.pieces[first:end]]
+        pieces = [
+            piece._replace(start=piece.start - start, end=piece.end - start) for piece in self.pieces[first:end]
+        ]
         return Chunk(pieces, self.data[start:stop], batches, self.owner[rows] - first)
 
     def timed(self) -> Chunk:

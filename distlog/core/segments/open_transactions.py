@@ -53,7 +53,9 @@ READ_UNCOMMITTED = Isolation()
 
 
 def _rows(transactions: Iterable[AbortedTransaction]) -> npt.NDArray[np.int64]:
-    rows = [(each.producer_id, each.first_offset, each.last_offset) for each in transactions]
+    rows = [
+        (transaction.producer_id, transaction.first_offset, transaction.last_offset) for transaction in transactions
+    ]
     return np.array(rows, np.int64).reshape(-1, 3)
 
 

@@ -213,7 +213,9 @@ class SegmentIndexes:
         return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
 
     def fetch(self, segments: Sequence[SegmentInfo]) -> None:
-        wanted = [(self._part(one, suffix), _tag(one, suffix)) for one in segments for suffix in _SUFFIXES]
+        wanted = [
+            (self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in _SUFFIXES
+        ]
         in_bundles = [(part, tag) for part, tag in wanted if part.size and not part.is_file]
         if in_bundles and not self._storage.is_local:
             self._cache.fetch(self._storage, in_bundles)

@@ -244,7 +244,7 @@ def _packed_stem(stem: str) -> bytes:
     return stem.encode("ascii").ljust(_STEM_BYTES, b"\0")
 
 
-def places(names: Iterable[str]) -> tuple[int, ...]:
+def field_numbers(names: Iterable[str]) -> tuple[int, ...]:
     return tuple(NAMES.index(name) for name in names)
 
 
@@ -253,7 +253,7 @@ def emptied(stem: str, numbers: Numbers) -> Numbers:
     return SegmentState.new(stem, *numbers[list(_KEPT)].tolist()).numbers()
 
 
-_KEPT = places(("base_offset", "created_ms", "first_unstable_offset"))
+_KEPT = field_numbers(("base_offset", "created_ms", "first_unstable_offset"))
 
 Batches = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]
@@ -261,7 +261,7 @@ Longs = npt.NDArray[np.int64]
 #: Stands for values that only the headers tell.
 BY_HEADERS: Longs = np.empty(0, np.int64)
 
-OFFSET_INDEX, TIME_INDEX, TXN_INDEX = places(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
+OFFSET_INDEX, TIME_INDEX, TXN_INDEX = field_numbers(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
 
 
 class Folded(NamedTuple):
@@ -360,9 +360,11 @@ def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, 
     bits = fields["producer_bits"]
     fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
     fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segments, np.int64)}
-    kinds, places = np.unique(fields["codecs"], return_inverse=True)
+    kinds, field_numbers = np.unique(fields["codecs"], return_inverse=True)
     names = [",".join(sorted(n for at, n in enumerate(CODEC_NAMES) if kind >> at & 1)) for kind in kinds.tolist()]
-    return FoldedSegments(fields, texts([name or CODEC_NAMES[0] for name in names]).take(integers(places)), indexes)
+    return FoldedSegments(
+        fields, texts([name or CODEC_NAMES[0] for name in names]).take(integers(field_numbers)), indexes
+    )
 
 
 def fold_seal(numbers: Numbers) -> Folded:
@@ -498,5 +500,5 @@ class LogDescription:
 
 
 _EMPTY = SegmentState("", first_unstable_offset=NOT_LOOKED).numbers()
-_ENDS = places(("base_offset", "next_offset"))
-(_CREATED_MS,) = places(("created_ms",))
+_ENDS = field_numbers(("base_offset", "next_offset"))
+(_CREATED_MS,) = field_numbers(("created_ms",))

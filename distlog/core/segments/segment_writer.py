@@ -194,7 +194,7 @@ def with_aborted(
     The transactions are at the offsets that readers see, of which the segment's log begins at `base_offset`, and in
     the order of their last offsets.
     """
-    data = encode_transactions(each.moved(segment.stored_base_offset - base_offset) for each in aborted)
+    data = encode_transactions(transaction.moved(segment.stored_base_offset - base_offset) for transaction in aborted)
     if data:
         storage.put(paths.segment_file(topic, segment.partition, segment.stem, ".txnindex"), data)
     return dataclasses.replace(segment, **index_facts({".txnindex": data}))

@@ -60,8 +60,8 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
         if not segment.is_active:
             raise
         # its end was found by a walk, and the index may have less: then the log is read
-        transactions = (one for one in transactions_of(reader, state) if one.segment.stem == segment.stem)
-        return [each for one in transactions for each in one.aborted]
+        transactions = (listed for listed in transactions_of(reader, state) if listed.segment.stem == segment.stem)
+        return [transaction for listed in transactions for transaction in listed.aborted]
 
 
 class SegmentTransactions(NamedTuple):

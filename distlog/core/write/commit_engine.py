@@ -70,7 +70,7 @@ class CommitEngine:
     def _commit(self, snapshot: Snapshot, batches: Parts, config: TopicConfig, fence: Fence | None) -> AppendResult:
         check = ProducerCheck(self._handle, snapshot)
         try:
-            in_log = {number: check.check(number, each) for number, each in batches.items()}
+            in_log = {number: check.check(number, batch) for number, batch in batches.items()}
         except ProducerFencedError:
             if fence is not None:
                 fence.check(snapshot, batches)

@@ -336,7 +336,7 @@ class OffsetsTopic:
                 threading.Thread(target=batching.close, name="groups-closed", daemon=True).start()
                 batching = None
             if batching is None:
-                engine = engine_of(topic.handle, topic.current, topic.live.look_again, _LOCK_WAIT_S)
+                engine = engine_of(topic.handle, topic.current, topic.live.invalidate, _LOCK_WAIT_S)
                 sender = RecordSender(topic.handle, topic.current, engine, fence=leadership)
                 batching = self._batchings[key] = OffsetsBatching(sender, self._linger_ms, self._over.put)
             if self._answerer is None:
