@@ -118,7 +118,7 @@ class _Grown:
 
     def planned(self) -> float:
         """Milliseconds to load the topic again, and to look for the next batch."""
-        return best(lambda: self._plan(self._log.load(known=self._snapshot))) * 1e3
+        return best(lambda: self._plan(self._log.load(cached=self._snapshot))) * 1e3
 
     def cold(self) -> float:
         """Milliseconds to load the topic from its checkpoint, and to look for the next batch."""

@@ -169,7 +169,7 @@ def parse_pending_file(name: str) -> str | None:
     return match["stem"] if match else None
 
 
-def told_by_pending_file(name: str) -> str | None:
+def actions_in_pending_name(name: str) -> str | None:
     match = _PENDING.fullmatch(name)
     return match["told"] if match else None
 

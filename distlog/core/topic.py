@@ -195,7 +195,7 @@ class Topic:
         self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False, why: str = AT_A_VERSION
     ) -> None:
         self.handle = handle
-        self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned, why=why)
+        self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned, pin_reason=why)
         self.live = LiveSnapshot(handle, self.current)
 
     @property

@@ -163,7 +163,7 @@ def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool
     Raises CommitStateUnknownError if vacuum has deleted a commit in the range.
     """
     try:
-        for commits in CommitFiles(storage).follow(after + 1, end=head + 1, known=head):
+        for commits in CommitFiles(storage).follow(after + 1, end=head + 1, existing=head):
             if any(commit.write_id == write_id for commit in commits):
                 storage.sync(paths.COMMITS_DIR)
                 return True

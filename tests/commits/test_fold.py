@@ -116,7 +116,7 @@ def test_only_files_that_vacuum_keeps_come_back(history: History) -> None:
     refused(history, Restore(0, 0, 3), Add(first), match="version 3 are not kept")
     history.commit(GcFloor(2))
     refused(history, Restore(0, 0, 1), Add(first), match="version 1 are not kept")
-    refused(history, Add(first), match="gc floor")
+    refused(history, Add(first), match="vacuum horizon")
 
 
 def test_files_older_than_the_gc_floor_come_back_if_a_version_above_it_had_them(history: History) -> None:

@@ -91,9 +91,9 @@ def test_an_applications_newest_batch_is_remembered_for_ever(history: History) -
 def test_files_older_than_the_vacuum_horizon_are_refused(history: History) -> None:
     history.commit(GcFloor(2))
     assert history.snapshot().gc_floor == 2
-    refused(history, Add(segment(0, 30, read_version=1)), match="gc floor")
-    refused(history, Remove(0, stems(history)[2]), Add(segment(0, 20, read_version=1)), match="gc floor")
-    refused(history, Active(0, segment(read_version=1).stem, 30), match="gc floor")
+    refused(history, Add(segment(0, 30, read_version=1)), match="vacuum horizon")
+    refused(history, Remove(0, stems(history)[2]), Add(segment(0, 20, read_version=1)), match="vacuum horizon")
+    refused(history, Active(0, segment(read_version=1).stem, 30), match="vacuum horizon")
     history.commit(Add(segment(0, 30, read_version=2)), Add(segment(0, 40, stem=f"{40:020d}")))
     assert len(live(history)) == 5
 

@@ -305,7 +305,7 @@ def test_any_table_is_made_of_any_other(
     changes = RowChanges.between(old_table, after, ("first", "second" if keyed else None))
     assert changes.applied(old_table).equals(after)
     same = RowChanges.between(after, after, ("first", "second" if keyed else None))
-    assert (len(same.gone), len(same.places)) == (0, 0)
+    assert (len(same.removed_rows), len(same.added_rows)) == (0, 0)
 
 
 def table(rows: list[tuple[int, int, int]], keyed: bool) -> pa.RecordBatch:

@@ -195,7 +195,7 @@ def test_a_repair_cuts_what_is_damaged_and_says_what_is_gone(
     (row,) = report.to_dict()["partitions"]
     assert (row["partition"], row["start_offset"], row["end_offset"]) == (0, 3, 9)
     assert (row["position"], row["bytes"]) == (3 * SIZE, 6 * SIZE)
-    assert "the records from offset 3 to 9 are gone" in caplog.text
+    assert "the records from offset 3 to 9 are lost" in caplog.text
     assert Process(folder).anomalies() == ()
     with pytest.raises(LostRecordsError):
         living[0].flush(waiting)

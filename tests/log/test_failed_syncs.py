@@ -238,7 +238,7 @@ def test_a_log_that_others_deleted_or_cut_is_refused_after_a_sync_that_did_not_e
     log, size = killed_in_its_sync(folder, flushes=flushes)
     whole = log.read_bytes()
     log.unlink() if harm == "deleted" else os.truncate(log, size - 1)
-    with pytest.raises(DamagedLogError, match="bring the file back"):
+    with pytest.raises(DamagedLogError, match="restore the file"):
         append(Process(folder)[0], b"d")
     record = Process(folder).record(0)
     assert record is not None
@@ -256,7 +256,7 @@ def test_damage_behind_what_a_sync_that_did_not_end_was_to_save_cuts_nothing_of_
     changed[7], sound[7] = 3, 4
     changed[-1] ^= 1
     log.write_bytes(whole + changed + sound)
-    with pytest.raises(DamagedLogError, match="sound ones lie behind"):
+    with pytest.raises(DamagedLogError, match="sound ones follow"):
         append(Process(folder)[0], b"d")
     assert log.read_bytes() == whole + changed + sound
     assert Process(folder).values()[0] == [b"a", b"b", b"c"]

@@ -87,9 +87,9 @@ def test_batches_that_are_not_all_of_their_bytes_are_refused_and_nothing_is_writ
     data = np.frombuffer(b"".join(batch([record()], base_offset=number) for number in range(2)), np.uint8).copy()
     rows, before = read_headers(data.data).copy(), data.tobytes()
     rows[field][row] = value
-    with pytest.raises(InvalidRecordError, match="back to back"):
+    with pytest.raises(InvalidRecordError, match="do not fill their bytes"):
         process[0].append(data, rows)
-    with pytest.raises(InvalidRecordError, match="back to back"):
+    with pytest.raises(InvalidRecordError, match="do not fill their bytes"):
         process[0].append(data, rows[:1])
     assert data.tobytes() == before
     assert process[0].end() == (0, 0)

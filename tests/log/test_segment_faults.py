@@ -76,7 +76,7 @@ def test_a_segment_that_cannot_be_cut_back_takes_nothing_until_it_is_recovered(t
         append(segment, records(2), records(3))
     assert segment.unknown_bytes() == len(records(2) + records(3))
     for change in (lambda: append(segment, records(2)), segment.flush, segment.seal):
-        with pytest.raises(StorageError, match="half written"):
+        with pytest.raises(StorageError, match="torn write"):
             change()
     segment.recover_tail(none_open())
     # both batches were written whole, and so they stay

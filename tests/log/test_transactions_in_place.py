@@ -115,7 +115,7 @@ def test_the_index_of_a_sealed_segment_is_that_of_its_markers(folder: Path) -> N
 def test_batches_of_transactions_are_refused_where_nobody_asked_the_commit_log(folder: Path) -> None:
     process = Process(folder)
     run = marker(5, 0, NOW, is_committed=False)
-    with pytest.raises(InvalidRecordError, match="not of transactions"):
+    with pytest.raises(InvalidRecordError, match="without transactions"):
         process[0].append(run.data, run.rows)
     assert process[0].end() == (0, 0)
 

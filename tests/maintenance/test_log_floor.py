@@ -220,7 +220,7 @@ def test_a_retention_must_leave_room_for_the_delay_of_deletes() -> None:
 
 def test_a_floor_above_the_gc_floor_is_refused(world: World) -> None:
     head = commits(world, 5)
-    with pytest.raises(CommitConflictError, match="above the gc floor"):
+    with pytest.raises(CommitConflictError, match="above the vacuum horizon"):
         put_commit(world.log, head, "gc", lambda _: [LogFloor(3)])
     _, after = put_commit(world.log, head, "gc", lambda _: [GcFloor(3), LogFloor(3)])
     assert after.log_floor == 3
@@ -263,7 +263,7 @@ def test_a_reader_that_stood_still_reads_anew(world: World) -> None:
     run(world)
     assert log_of(world).refresh(stalled).version == 54
     assert topic.refresh().version == 54
-    assert log_of(world).load(known=stalled).version == 54
+    assert log_of(world).load(cached=stalled).version == 54
 
 
 def test_a_hint_that_leads_behind_the_floor_is_not_believed(world: World) -> None:

@@ -291,9 +291,9 @@ def test_a_commit_of_appends_that_names_tell_reads_none_of_their_files(topic: To
 def test_a_name_that_is_not_of_an_append_of_the_topic_is_passed_over(topic: Topic) -> None:
     append = append_of(topic, 5)
     other = dataclasses.replace(append_of(topic, 6), topic_id=str(uuid.uuid4()))
-    stem, name = stem_of(append), paths.told_by_pending_file(file_of(append, append.encode(), topic.storage))
+    stem, name = stem_of(append), paths.actions_in_pending_name(file_of(append, append.encode(), topic.storage))
     assert name is not None
-    wrong = paths.told_by_pending_file(file_of(other, other.encode(), topic.storage))
+    wrong = paths.actions_in_pending_name(file_of(other, other.encode(), topic.storage))
     assert wrong is not None
     for one, letters in (
         (stem, name[:-9]),

@@ -43,7 +43,7 @@ RELATIVE = {
     "min_timestamp": "max_timestamp",
     "last_batch_crc": "first_batch_crc",
 }
-BEHIND = {
+ADJACENT = {
     "log_position": "log_bytes",
     "offset_index_position": "offset_index_bytes",
     "time_index_position": "time_index_bytes",
@@ -93,7 +93,7 @@ def _encoded(columns: Mapping[str, Longs]) -> dict[str, Longs]:
     for name, other in RELATIVE.items():
         if name in columns:
             encoded[name] = columns[name] - columns[other]
-    for name, size in BEHIND.items():
+    for name, size in ADJACENT.items():
         if name in columns:
             ends = columns[name] + columns[size]
             encoded[name] = columns[name] - np.concatenate([[0], ends[:-1]])
@@ -103,7 +103,7 @@ def _encoded(columns: Mapping[str, Longs]) -> dict[str, Longs]:
 
 
 def _expected_checksums(columns: Mapping[str, Longs]) -> dict[str, Longs]:
-    """The checksums of a log of one batch of format 2, and of its time index: their other columns tell them."""
+    """Compute the checksums of a log of one batch of format 2, and of its time index, from other columns."""
     if "crc32c" not in columns:
         return {}
     sizes, count = columns["log_bytes"], len(columns["log_bytes"])
@@ -186,7 +186,7 @@ def _decoded(columns: dict[str, Longs]) -> dict[str, Longs]:
     for name, other in RELATIVE.items():
         if name in columns:
             columns[name] = columns[name] + columns[other]
-    for name, size in BEHIND.items():
+    for name, size in ADJACENT.items():
         if name in columns:
             columns[name] = np.cumsum(columns[name] + np.concatenate([[0], columns[size][:-1]]))
     for name, expected in _expected_checksums(columns).items():
@@ -223,5 +223,5 @@ def declared_size(data: bytes) -> int:
     has_window, width = not flags & 32, (flags >> 5 & 1, 2, 4, 8)[flags >> 6]
     start = 5 + has_window + (0, 1, 2, 4)[flags & 3]
     if data[:4] != _FRAME or not width or len(data) < start + width:
-        raise ValueError("it is no zstd frame that declares its size")
+        raise ValueError("it is not a zstd frame that declares its size")
     return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)

@@ -72,8 +72,8 @@ def _refuse(features: Sequence[str], verb: str, file: str | None) -> None:
         )
 
 
-def _sorted(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({*left, *right}))
+def _sorted(names: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({*names, *more}))
 
 
 MAX_PARTITIONS = 100_000
@@ -159,7 +159,7 @@ class SetLogStartOffset:
 class Restore:
     """Lets the commit add segments again that were live at `version` or later; lowers the log start offset.
 
-    The version must not be below the gc floor: vacuum keeps the files of these versions.
+    The version must not be below the vacuum horizon: vacuum keeps the files from there on.
     """
 
     partition: int = stored(PARTITION)
@@ -171,8 +171,8 @@ class Restore:
 class SetTransaction:
     """Records an application's batch and the offsets it got by partition (Delta's set transaction).
 
-    `in_order` says that the application numbers its batches, and commits them one after the other. So much lower
-    numbers may be forgotten.
+    `in_order`: the application numbers its batches, and commits them one after the other. Then much lower numbers may
+    be forgotten.
     """
 
     app_id: str = stored(NAME)
@@ -201,7 +201,7 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """Opens a segment that all processes append to in place, from the partition's log end offset on."""
+    """Opens an active segment, from the partition's log end offset on, for the appends of all processes."""
 
     partition: int = stored(PARTITION)
     stem: str = stored(STEM)
@@ -227,7 +227,7 @@ class GcFloor:
 class LogFloor:
     """From now on, the commits and checkpoints of versions below `version` may be deleted.
 
-    It is not above the gc floor: to find files that may be deleted, vacuum reads the commits behind that.
+    It is not above the vacuum horizon: vacuum reads the commits from there on to find files to delete.
     """
 
     version: int = stored(LONG)
@@ -256,7 +256,7 @@ Action = (
 
 
 def without_tables(actions: Iterable[Action]) -> Iterator[Action]:
-    """The actions with those of tables one by one: as objects, which take long to make if there are many."""
+    """Yield the actions, with each row of a table as an action: objects that take long to make if there are many."""
     for action in actions:
         if isinstance(action, AddTable):
             yield from map(Add, to_segments(action.rows))
@@ -296,7 +296,7 @@ def check(segments: pa.RecordBatch) -> None:
     begins = np.concatenate([begins[begins >= 0] for begins, _ in columns])
     sizes = np.concatenate([sizes[begins >= 0] for begins, sizes in columns])
     if np.any(begins > MAX_LONG - sizes):
-        raise ValueError("a part of a bundle ends behind the largest position")
+        raise ValueError("a part of a bundle ends after the largest position")
     order = np.lexsort((begins + sizes, begins, owners))
     owners, begins, ends = owners[order], begins[order], (begins + sizes)[order]
     if np.any((owners[1:] == owners[:-1]) & (begins[1:] < ends[:-1])):

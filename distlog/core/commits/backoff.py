@@ -17,7 +17,7 @@ PAUSE_S = 0.05
 MAINTENANCE_PAUSE_S = 1.0
 #: The share of the usual time to try after which a writer's turn comes. At 1 there were times when nobody tries.
 TURN = 0.6
-#: The longest wait for a turn, whatever commits say.
+#: The longest wait for a turn.
 LONGEST_TURN_S = 5.0
 #: If others try for no longer than this, in seconds, writers take no turns: it would cost more than it saves.
 _SHORT_S = 0.5
@@ -28,8 +28,8 @@ class RaceBackoff:
     """How long a writer waits after a lost race, and when it gives up, `timeout_s` seconds from now.
 
     The winner's commit says how long it had tried. A writer that has tried for less than usual waits; one that has
-    tried for longer does not. So many writers roughly take turns without talking to each other. With few writers none
-    tries for long, so none waits. `clock` and `sleep` are in seconds.
+    tried for longer does not. So writers roughly take turns without talking to each other. If there are few, none
+    tries for long, and none waits. `clock` and `sleep` are in seconds.
     """
 
     def __init__(

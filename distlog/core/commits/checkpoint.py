@@ -7,7 +7,7 @@ needs two files at most. docs/formats.md#checkpoints has the layout.
 
 Nothing in the file is trusted. The frame declares its size, which the size of the file bounds. Arrow may crash on a
 schema that is malformed, so it never parses one: the schemas are made from the names and types in the text. Arrow
-verifies the messages, and validates the columns in full; all of them are no larger than the bytes that hold them.
+verifies the messages, and validates the columns in full; together they never exceed the bytes that hold them.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ _SCHEMAS = {
     "transactions": transaction_table.SCHEMA,
     "producers": producer_table.SCHEMA,
 }
-#: The columns that tell a row of each table from the others, in the order of the rows.
+#: The columns that identify a row of each table, in the order of the rows.
 _KEYS: Mapping[str, tuple[str, str | None]] = {
     "segments": ("partition", "base_offset"),
     "transactions": ("version", None),
     "producers": ("partition", "producer_id"),
 }
-#: The number of an added row among all, and of one that is gone among those of the full checkpoint.
-_ROW, _GONE = "row", "_gone"
+#: The number of an added row among all rows, and of a removed row among the rows of the full checkpoint.
+_ROW, _REMOVED = "row", "_gone"
 _ROWS_SCHEMA = pa.schema([(_ROW, pa.int64())])
 _TYPES = {str(kind): kind for schema in _SCHEMAS.values() for kind in schema.types}
 _NO_PRODUCERS = producer_table.to_columns({})
-#: A checkpoint of a state of so many rows is written in the background, and incremental if it can be.
+#: From this number of rows on, a checkpoint is written in the background, and incremental if it can be.
 LARGE_ROWS = 10_000
 _LONGEST_NAME = 200
 #: Higher levels take several times as long, for a file of the same size.
@@ -109,28 +109,28 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: 
     """Write an incremental checkpoint of `snapshot` on the full one `base`, and the hint; returns its name.
 
     Returns None, and writes nothing, if a full one is due: when the incremental ones of `base`, one for each
-    `commits` commits or CHECKPOINT_BYTES of them, are together as large as it, or it has twice as many rows as the
-    state, or is of another library or topic. Raises ValueError, and CorruptMetadataError or FileNotFoundError if
-    `base` is damaged or gone.
+    `commits` commits or CHECKPOINT_BYTES of commits, are together as large as `base`, or `base` has twice as many
+    rows as the state, or is of another library or topic. Raises ValueError, and CorruptMetadataError or
+    FileNotFoundError if `base` is damaged or missing.
     """
     body, batches = _body_and_rows(snapshot)
     data = _read_file(storage, base)
-    facts, before = _unpacked(data)
+    base_body, base_batches = _unpacked(data)
     most_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
-    if facts["topic_id"] != snapshot.topic_id or sum(map(len, before.values())) > most_rows:
+    if base_body["topic_id"] != snapshot.topic_id or sum(map(len, base_batches.values())) > most_rows:
         return None
-    # they grow evenly, so n of them are n + 1 halves of the last one
+    # they grow evenly, so n checkpoints are n + 1 halves of the last one
     written = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits
-    written += (snapshot.commit_bytes - facts["commit_bytes"]) // CHECKPOINT_BYTES
+    written += (snapshot.commit_bytes - base_body["commit_bytes"]) // CHECKPOINT_BYTES
     most_bytes = 2 * len(data) // (max(written, 1) + 1)
-    changed, gone = dict[str, pa.RecordBatch](), dict[str, pa.RecordBatch]()
+    changed, removed = dict[str, pa.RecordBatch](), dict[str, pa.RecordBatch]()
     for table, rows in batches.items():
-        if before[table].schema != rows.schema:
+        if base_batches[table].schema != rows.schema:
             return None
-        changes = RowChanges.between(before[table], rows, _KEYS[table])
-        changed[table] = changes.added.append_column(_ROW, integers(changes.places))
-        gone[table + _GONE] = pa.RecordBatch.from_arrays([integers(changes.gone)], schema=_ROWS_SCHEMA)
-    data = _packed(body, {name: batch for name, batch in {**changed, **gone}.items() if len(batch)})
+        changes = RowChanges.between(base_batches[table], rows, _KEYS[table])
+        changed[table] = changes.added.append_column(_ROW, integers(changes.added_rows))
+        removed[table + _REMOVED] = pa.RecordBatch.from_arrays([integers(changes.removed_rows)], schema=_ROWS_SCHEMA)
+    data = _packed(body, {name: batch for name, batch in {**changed, **removed}.items() if len(batch)})
     if len(data) > most_bytes:
         return None
     name = paths.checkpoint_file(snapshot.version, _digest(data), base)
@@ -147,7 +147,7 @@ def _put(storage: Storage, name: str, data: bytes, *, is_newest: bool) -> None:
 def read(storage: Storage, name: str) -> Snapshot:
     """The state that the checkpoint `name` holds, with the full one that it may need.
 
-    Raises CorruptMetadataError, or FileNotFoundError when there is no such file; then use another checkpoint. Raises
+    Raises CorruptMetadataError, or FileNotFoundError if the file is missing; then use another checkpoint. Raises
     UnsupportedVersionError when only a newer library may read the topic.
     """
     full = paths.base_of_checkpoint(name)
@@ -224,7 +224,7 @@ def _former_ids(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """The JSON in the file; names are those of Snapshot."""
+    """The JSON in the file, with Snapshot's names."""
 
     version: int = stored(LONG)
     commit_id: str = stored(UUID)
@@ -272,12 +272,12 @@ def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.Rec
         producers=len(producers),
     )
     segments = table.segments()
-    body = {"format": FORMAT, **fields.write(state), "partitions": _facts_of(table, segments)}
+    body = {"format": FORMAT, **fields.write(state), "partitions": _partition_columns(table, segments)}
     return body, dict(zip(_SCHEMAS, (segments, snapshot.transactions.columns(), producers), strict=True))
 
 
 def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
-    """The state that the bytes of the checkpoint `file` hold, or these with `changes`, those of an incremental one.
+    """Decode the checkpoint `file` from its bytes `data`, with the `changes` of an incremental one if given.
 
     Raises CorruptMetadataError, UnsupportedVersionError.
     """
@@ -297,17 +297,17 @@ def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
 
 
 def _changed(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of a table, of those of the full checkpoint and what an incremental one says."""
+    """Return the rows of a table: the full checkpoint's with the changes of an incremental one."""
     none = pa.RecordBatch.from_arrays([integers([])], schema=_ROWS_SCHEMA)
     added = changed.get(table)
     if added is None:
         added = base.slice(0, 0).append_column(_ROW, none[_ROW])
-    gone = changed.get(table + _GONE, none)
+    removed = changed.get(table + _REMOVED, none)
     rows = numbers_of(added[_ROW])
-    return RowChanges(numbers_of(gone[_ROW]), rows, added.drop_columns([_ROW])).applied(base)
+    return RowChanges(numbers_of(removed[_ROW]), rows, added.drop_columns([_ROW])).applied(base)
 
 
-def _facts_of(table: PartitionTable, segments: pa.RecordBatch) -> list[dict[str, Any]]:
+def _partition_columns(table: PartitionTable, segments: pa.RecordBatch) -> list[dict[str, Any]]:
     """The JSON of the partitions."""
     counts = np.bincount(numbers_of(segments["partition"]), minlength=len(table))
     columns = (table.log_start_offsets, table.log_end_offsets, table.first_dirty_offsets, counts)
@@ -333,24 +333,24 @@ def _snapshot(
 
 
 def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state: _State) -> PartitionTable:
-    facts: _Partitions = state.partitions
-    tables = producer_table.of_columns(producers, facts.log_end_offsets, state.passed_ms)
+    columns_of: _Partitions = state.partitions
+    tables = producer_table.of_columns(producers, columns_of.log_end_offsets, state.passed_ms)
     active = {segment.partition: segment for segment in state.active}
-    table, ends = SegmentTable(segments), np.cumsum(facts.segments)
-    own = {
+    table, ends = SegmentTable(segments), np.cumsum(columns_of.segments)
+    changed = {
         number: PartitionState(
-            log_start_offset=int(facts.log_start_offsets[number]),
-            log_end_offset=int(facts.log_end_offsets[number]),
-            segments=table.part(int(ends[number] - facts.segments[number]), int(ends[number])),
-            first_dirty_offset=int(facts.first_dirty_offsets[number]),
+            log_start_offset=int(columns_of.log_start_offsets[number]),
+            log_end_offset=int(columns_of.log_end_offsets[number]),
+            segments=table.part(int(ends[number] - columns_of.segments[number]), int(ends[number])),
+            first_dirty_offset=int(columns_of.first_dirty_offsets[number]),
             active=active.get(number),
             producers=tables.get(number, NO_PRODUCERS),
         )
         for number in sorted({*active, *tables})
-        if number < len(facts.segments)
+        if number < len(columns_of.segments)
     }
-    columns = facts.log_start_offsets, facts.log_end_offsets, facts.first_dirty_offsets
-    return PartitionTable.of_columns(*columns, segments, own)
+    columns = columns_of.log_start_offsets, columns_of.log_end_offsets, columns_of.first_dirty_offsets
+    return PartitionTable.of_columns(*columns, segments, changed)
 
 
 def pack(
@@ -397,7 +397,7 @@ def _unpacked(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any]
     columns = state.pop("columns")
     names = [*_SCHEMAS]
     if incremental:
-        names = [name for name in (*_SCHEMAS, *(table + _GONE for table in _SCHEMAS)) if name in columns]
+        names = [name for name in (*_SCHEMAS, *(table + _REMOVED for table in _SCHEMAS)) if name in columns]
     batches = {name: _next_batch(plain, dict(columns[name])) for name in names}
     if plain.read(1):
         raise ValueError("it has more batches than it declares")
@@ -409,7 +409,7 @@ def _limit(data: bytes) -> int:
 
 
 def _next_batch(source: pa.NativeFile, columns: Mapping[str, str]) -> pa.RecordBatch:
-    """The batch in the next message of `source`; all of its columns together are no larger than the message."""
+    """Read the batch in the next message of `source`; its columns together never exceed the message."""
     message = pa.ipc.read_message(source)
     body = message.body
     # Arrow would believe the sizes that compressed columns claim
@@ -434,8 +434,8 @@ def _is_compressed(message: bytes) -> bool:
 def _field(flatbuffer: bytes, table: int, number: int) -> int:
     """The position of a field of the table at position `table`; 0 if it is not there."""
     fields_at = table - int.from_bytes(flatbuffer[table : table + 4], "little", signed=True)
-    place = 4 + 2 * number
-    offset = _unsigned(flatbuffer, fields_at + place, 2) if place < _unsigned(flatbuffer, fields_at, 2) else 0
+    offset_at = 4 + 2 * number
+    offset = _unsigned(flatbuffer, fields_at + offset_at, 2) if offset_at < _unsigned(flatbuffer, fields_at, 2) else 0
     return table + offset if offset else 0
 
 
@@ -478,8 +478,8 @@ def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:
 
 
 # When checkpoints are written. A small one is written at once. A large one is written in the background by a process
-# that goes on committing, so an append does not wait for it. A process of few commits, as a job's, may end before the
-# thread has begun, so it writes a large one at once too.
+# that commits often, so an append does not wait for it. A process with few commits, like a job, may end before the
+# thread starts, so it writes a large one at once too.
 
 
 CHECKPOINT_COMMITS = 100
@@ -489,7 +489,7 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of the topic in `storage`, after `commits` commits, or CHECKPOINT_BYTES of them.
+    """Writes the checkpoints of the topic in `storage`, after `commits` commits or CHECKPOINT_BYTES of commits.
 
     `base` is the name of the newest full checkpoint that this process has read or written.
     """
@@ -508,22 +508,22 @@ class CheckpointWriter:
         """Write incremental checkpoints on the full one `base` from now on."""
         self.base = base
 
-    def write_if_due(self, before: Snapshot, after: Snapshot) -> None:
-        """Write a checkpoint of `after`, the state behind the next commit, if it is time; never fails."""
+    def write_if_due(self, former: Snapshot, snapshot: Snapshot) -> None:
+        """Write a checkpoint of `snapshot`, the state after the next commit, if one is due; never fails."""
         if self._process != os.getpid():
             self._begin()
         self._committed += 1
         # By number and by bytes since version 0, so that only one of many writers writes it.
-        full = before.commit_bytes // CHECKPOINT_BYTES < after.commit_bytes // CHECKPOINT_BYTES
-        if not full and after.version % self._commits:
+        full = former.commit_bytes // CHECKPOINT_BYTES < snapshot.commit_bytes // CHECKPOINT_BYTES
+        if not full and snapshot.version % self._commits:
             return
-        if row_count(after) < LARGE_ROWS or self._committed < self._commits:
-            self._write(after)
+        if row_count(snapshot) < LARGE_ROWS or self._committed < self._commits:
+            self._write(snapshot)
         elif self._task is None or self._task.is_done:
-            self._due = after
+            self._due = snapshot
             self._task = begin(self._write_due)
         else:
-            _log.warning("no checkpoint of version %d: the one before is being written still", after.version)
+            _log.warning("no checkpoint of version %d: the one before is being written still", snapshot.version)
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written."""
@@ -535,7 +535,7 @@ class CheckpointWriter:
         if due is None:
             return
         try:
-            # if the topic was deleted meanwhile, its folder must not come back
+            # if the topic was deleted since, its folder must not come back
             self._storage.size(paths.commit_file(due.version))
         except (FileNotFoundError, StorageError) as error:
             _log.warning("no checkpoint of version %d, whose commit cannot be seen: %s", due.version, error)

@@ -53,7 +53,7 @@ from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.limits import MAX_LONG
 from distlog.core.paths import NEW_STEM_PATTERN
 
-#: So many actions of a kind are a table, see `action_table`.
+#: From this number on, actions of a kind are a table, see `action_table`.
 TABLE_ROWS = 32
 
 
@@ -69,8 +69,8 @@ def in_tables(actions: Sequence[Action]) -> list[Action]:
         elif kind is Add:
             tabled.append(AddTable(to_columns([action.segment for action in run])))
         else:
-            facts = [integers([action.partition for action in run]), texts([action.stem for action in run])]
-            tabled.append(RemoveTable(pa.RecordBatch.from_arrays(facts, schema=REMOVED_SCHEMA)))
+            columns = [integers([action.partition for action in run]), texts([action.stem for action in run])]
+            tabled.append(RemoveTable(pa.RecordBatch.from_arrays(columns, schema=REMOVED_SCHEMA)))
     return tabled
 
 
@@ -82,7 +82,7 @@ def replacing(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
 
 #: The name of the action.
 PRODUCERS = "producers"
-#: A commit tells of no more batches of producers.
+#: Batches of producers that a commit records at most.
 MOST_PRODUCER_BATCHES = 100_000
 PRODUCER_STEPS = ("partition", "last_offset", "timestamp")
 _PRODUCER_DEFAULTS = {"kind": 0, "coordinator_epoch": NONE}
@@ -111,7 +111,7 @@ def write_producers(action: ProducerBatches) -> dict[str, Any]:
     rows = [(partition, *batch) for partition, batches in action.batches.items() for batch in batches]
     columns: dict[str, Any] = dict(zip(("partition", *BOUNDS), map(list, zip(*rows, strict=True)), strict=True))
     for name in PRODUCER_STEPS:
-        columns[name] = [after - before for before, after in itertools.pairwise([0, *columns[name]])]
+        columns[name] = [value - previous for previous, value in itertools.pairwise([0, *columns[name]])]
     short = {name: _short(column) for name, column in columns.items()}
     shown = {name: column for name, column in short.items() if column != _PRODUCER_DEFAULTS.get(name)}
     # the list that says how many there are
@@ -134,10 +134,10 @@ def read_producers(body: Any) -> ProducerBatches:
         low, high = BOUNDS.get(name, (0, MAX_PARTITIONS - 1))
         if min(columns[name]) < low or max(columns[name]) > high:
             raise ValueError(f"{name}: must be integers from {low} to {high}")
-    found: dict[int, list[ProducerBatch]] = {}
+    batches_by_partition: dict[int, list[ProducerBatch]] = {}
     for partition, *values in zip(*columns.values(), strict=True):
-        found.setdefault(partition, []).append(ProducerBatch(*values))
-    return ProducerBatches({partition: tuple(batches) for partition, batches in found.items()})
+        batches_by_partition.setdefault(partition, []).append(ProducerBatch(*values))
+    return ProducerBatches({partition: tuple(batches) for partition, batches in batches_by_partition.items()})
 
 
 _NAMES: dict[str, type] = {
@@ -217,7 +217,7 @@ def _write_action(action: Action) -> Iterator[dict[str, Any]]:
             yield {_NAME_OF[type(action)]: fields.write(action)}
 
 
-#: Of commits and checkpoints: docs/formats.md has the layouts.
+#: The format of commits and checkpoints: docs/formats.md has the layouts.
 FORMAT = 2
 #: The operation of a commit that makes an empty topic.
 CREATE = "create"
@@ -241,7 +241,7 @@ class Commit:
     waited_ms: int = stored(LONG, default=0)
     # The write that made the commit, if that must be recognized.
     write_id: str | None = stored(optional(NAME), default=None)
-    # The stem of an append that waits in line, if many do: its writer commits next, see `commit_race`.
+    # The stem of a queued append, if many are queued: its writer commits next, see `commit_race`.
     next_append: str | None = stored(optional(Text(NEW_STEM_PATTERN)), default=None)
     # The size of its file, which says when the next checkpoint is due; 0 until it was read from one.
     size: int = dataclasses.field(default=0, compare=False)

@@ -96,7 +96,7 @@ class CommitLog:
         """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 
         It holds what is `imported` from the start. Without `topic_id` it gets a new one. `absent_ms` is the
-        `listed_ms` of `SnapshotLoader.load_unlisted`, if there was such a listing. Raises TopicExistsError,
+        `listed_ms` of `SnapshotLoader.load_unlisted`, if it listed. Raises TopicExistsError,
         InvalidTopicError, InvalidConfigError, StorageError when the storage cannot hold a log,
         UnsupportedVersionError if only a newer library may write the dropped topic, and CommitStateUnknownError.
         """
@@ -140,13 +140,13 @@ class CommitLog:
         timestamp_ms: int | None = None,
         *,
         include_dropped: bool = False,
-        known: Snapshot | None = None,
+        cached: Snapshot | None = None,
         recent_ms: int = 0,
         few: bool = False,
     ) -> Snapshot:
         """The snapshot at the head, at `version`, or of the newest commit that is not after `timestamp_ms`.
 
-        With `known`, loaded here before, the head takes few requests; unlike `refresh`, this is right also if the
+        With `cached`, loaded here before, the head takes few requests; unlike `refresh`, this is right also if the
         topic was created again since. A new commit that is at most `recent_ms` old is then taken for the head. With
         `few` the head takes fewer requests if the topic has few commits (see `SnapshotLoader.load_few`). Raises
         TopicNotFoundError when there is no topic, or it was dropped by then (unless `include_dropped`, as vacuum
@@ -159,7 +159,7 @@ class CommitLog:
             snapshot = self.loader.load_few()
         else:
             until = self._clock() + 1
-            snapshot = self.loader.load(version, known, range(until - recent_ms, until))
+            snapshot = self.loader.load(version, cached, range(until - recent_ms, until))
         if snapshot and snapshot.dropped and not include_dropped:
             self.sync()
             snapshot = None
@@ -182,7 +182,7 @@ class CommitLog:
         except CorruptMetadataError:
             if self._existence.check(snapshot):
                 raise
-            # the commits may be those of a topic that was created again
+            # the commits may belong to a topic that was created again
             head = self.reload(snapshot)
         if not head.continues(snapshot):
             self.sync()
@@ -205,12 +205,12 @@ class CommitLog:
 
         Raises CorruptMetadataError, and OffsetOutOfRangeError if vacuum deleted some concurrently.
         """
-        groups = self.files.follow(start, end=end, known=end - 1, group=64)
+        groups = self.files.follow(start, end=end, existing=end - 1, group=64)
         try:
             commits = [commit for group in groups for commit in group]
             for commit, after in itertools.pairwise(commits):
                 if after.prev != commit.id:
-                    # below the log floor it may be the late one of a process that was paused
+                    # below the log retention horizon it may be the late one of a process that was paused
                     text = "the next commit does not follow this one: restore it from a copy"
                     file = paths.commit_file(commit.version)
                     raise CorruptMetadataError(text, file=file, version=after.version)
@@ -223,7 +223,7 @@ class CommitLog:
         return commits
 
     def floor_above(self, error: CorruptMetadataError) -> int | None:
-        """The log floor, if the commit that `error` is about is below it; else None."""
+        """Return the log retention horizon if the commit of `error` is below it; else None."""
         return self.loader.floor_above(error)
 
     def preparation(self, operation: str, write_id: str | None) -> CommitPreparation:
@@ -245,7 +245,7 @@ class CommitLog:
     def confirm_put(self, head: Snapshot, attempt: PreparedCommit, put_time: PutTime) -> Snapshot | None:
         """None if the commit that was put after `head` is in the log; else the newest head.
 
-        If the put came long after the last look at `head`, the version may have been committed and deleted before:
+        If the put came long after `head` was read, the version may have been committed and deleted before:
         then nothing was committed. Raises CommitStateUnknownError if an earlier try may have been that commit, so
         that it was read, and deleted with the others since.
         """
@@ -273,7 +273,7 @@ class CommitLog:
         return newest
 
     def still_exists(self, head: Snapshot) -> Snapshot:
-        """`head`, or the newest one if its commit is below the log floor; TopicNotFoundError if none exists."""
+        """Return `head`, or the newest one if its commit may be deleted; TopicNotFoundError if none exists."""
         if self._existence.check(head):
             return head
         try:
@@ -284,15 +284,15 @@ class CommitLog:
             self._existence.forget()
         return newest
 
-    def reload(self, known: Snapshot) -> Snapshot:
-        """The head, loaded without `known`, whose commit may be below the log floor.
+    def reload(self, snapshot: Snapshot) -> Snapshot:
+        """Load the head without `snapshot`, whose commit may be below the log retention horizon.
 
         Raises TopicNotFoundError if there is none: then the folder was deleted.
         """
         head = self.loader.load()
-        if head is None or head.version < known.version:
+        if head is None or head.version < snapshot.version:
             raise self._deleted()
-        _log.info("version %d is too old: the topic was loaded again, at version %d", known.version, head.version)
+        _log.info("version %d is too old: the topic was loaded again, at version %d", snapshot.version, head.version)
         return head
 
     def _deleted(self) -> TopicNotFoundError:

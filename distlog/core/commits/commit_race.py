@@ -25,12 +25,12 @@ class CommitRace:
                 race.put([SetConfig(settings)])
         return race.commit, race.after
 
-    The first head is `snapshot` (no request), the next one the newest after a lost race. A head whose actions were
-    not put comes again, or that of `move_to`; to commit nothing, leave the loop. An error raised in the loop means
-    that nothing was committed. On a fresh snapshot and without a race a commit is one PUT.
+    The first head is `snapshot` (no request), the next the newest after a lost race. A head whose actions were
+    not put comes again, or the head of `move_to`; to commit nothing, leave the loop. An error raised in the loop
+    means that nothing was committed. On a fresh snapshot and without a race a commit is one PUT.
 
     `read_version` is the oldest version that was read before a new data file was started, `write_id` is stored in the
-    commit. An append with a `ticket` may be committed by another writer, and this one may commit those of others;
+    commit. An append with a `ticket` may be committed by another writer, and this one may commit others' appends;
     then `commit` is the commit that has it, and the loop ends.
 
     Iterating raises CommitConflictError when nothing was and nothing will be committed; its subclass
@@ -135,8 +135,8 @@ class CommitRace:
     def _lose(self, winner: bytes) -> None:
         """Wait for a turn after a lost race, and follow the log.
 
-        Of two writers each wins the next race most often, since the other one writes a file concurrently; so an
-        append joins the queue when it has lost again.
+        Two writers tend to win alternately, since one writes a file while the other commits. So an append joins the
+        queue only after the second loss.
         """
         log, ticket, head = self._log, self._ticket, self.after
         commit = log.files.decode(head.version + 1, winner)
@@ -157,19 +157,23 @@ class CommitRace:
                 # the longer no commit comes, the longer the next one takes
                 log.pause(log.random.uniform(0.5, 1.5) * min(POLL_S * polls, LONGEST_POLL_S))
             head = self.after
-            self._follow(head, [], once=True)
+            self._follow(head, [], one_request=True)
             polls = polls + 1 if self.after is head else min(polls, 1)
             if ticket.group_commit is None:
                 self._backoff.check_time()
 
-    def _follow(self, snapshot: Snapshot, commits: list[Commit], probes: int = 1, *, once: bool = False) -> None:
-        """Move to `snapshot`, made of the head and `commits`, with all later ones; `once`: one request is enough.
+    def _follow(
+        self, snapshot: Snapshot, commits: list[Commit], probes: int = 1, *, one_request: bool = False
+    ) -> None:
+        """Move to `snapshot`, made of the head and `commits`, with later ones, by just `one_request` if set.
 
         The ticket gets no commit before all are confirmed: one may stand where a later one was deleted.
         """
         log, base = self._log, self.after
         try:
-            self.after = log.loader.follow(snapshot, group=probes, base=base, commits=commits, once=once)
+            self.after = log.loader.follow(
+                snapshot, group=probes, base=base, commits=commits, one_request=one_request
+            )
         except BehindFloorError:
             self.after = log.reload(base)
             if self._ticket is not None:

@@ -20,11 +20,13 @@ AT_A_VERSION = (
 class CurrentSnapshot:
     """Holds the newest snapshot that one object has seen; safe between threads.
 
-    A pinned one stays as it is; `why` says so in errors.
+    A pinned snapshot never changes; errors show the `pin_reason`.
     """
 
-    def __init__(self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False, why: str = AT_A_VERSION) -> None:
-        self.snapshot, self.pinned, self._why = snapshot, pinned, why
+    def __init__(
+        self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False, pin_reason: str = AT_A_VERSION
+    ) -> None:
+        self.snapshot, self.pinned, self._pin_reason = snapshot, pinned, pin_reason
         self._log, self._lock = log, process_lock()
 
     def refresh(self) -> Snapshot:
@@ -46,4 +48,4 @@ class CurrentSnapshot:
     def check_writable(self, storage: Storage) -> None:
         """Raise ReadOnlyTopicError if the topic is pinned, as one that was opened at a chosen version or time."""
         if self.pinned:
-            raise ReadOnlyTopicError(self._why, url=storage.url, version=self.snapshot.version)
+            raise ReadOnlyTopicError(self._pin_reason, url=storage.url, version=self.snapshot.version)

@@ -1,4 +1,4 @@
-"""The checks of stored metadata: declared once, beside each field, and made on every read."""
+"""The checks of stored metadata: declared once, next to each field, and made on every read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """An integer from `low` to `high`, both included; True and 1.0 are no integers."""
+    """An integer from `low` to `high`, both included; True and 1.0 are not integers."""
 
     low: int
     high: int
@@ -77,7 +77,7 @@ def by_partition(check: Check) -> Check:
     def checked(value: Any) -> dict[int, Any]:
         if not isinstance(value, dict):
             raise ValueError("must be an object by partition")
-        return {_partition_name(name): check(each) for name, each in value.items()}
+        return {_partition_name(name): check(member) for name, member in value.items()}
 
     return checked
 
@@ -128,7 +128,7 @@ def _checks(kind: Any) -> Mapping[str, Check]:
     return {spec.name: spec.metadata["check"] for spec in dataclasses.fields(kind) if "check" in spec.metadata}
 
 
-#: Up to so many values are checked one by one, which takes less than to begin a kernel of Arrow.
+#: Up to this number, values are checked one by one, in less time than a kernel of Arrow takes to start.
 _FEW = 64
 
 
@@ -155,8 +155,8 @@ def check_column(name: str, column: pa.Array, check: Check) -> None:
         raise ValueError(f"a segment's {name} is out of its range")
 
 
-def read(kind: type[Value], body: Any, **others: Any) -> Value:
-    """The `kind` that the JSON object `body` describes, with `others`; raises ValueError that names the field."""
+def read(kind: type[Value], body: Any, **defaults: Any) -> Value:
+    """The `kind` that the JSON object `body` describes, with `defaults`; raises ValueError that names the field."""
     if not isinstance(body, dict):
         raise ValueError(f"{kind.__name__} must be an object")
     values, name = {}, ""
@@ -167,7 +167,7 @@ def read(kind: type[Value], body: Any, **others: Any) -> Value:
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     try:
-        return kind(**values, **others)
+        return kind(**values, **defaults)
     except TypeError as error:
         raise ValueError(f"{kind.__name__} lacks a field: {error}") from None
 
@@ -225,7 +225,7 @@ def check(data: bytes) -> None:
 
     A text of empty lists takes twenty times its size in memory.
     """
-    # commas and brackets inside strings count too; metadata has few of them
+    # commas and brackets inside strings count too; metadata has few
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
     if values > FREE_VALUES + len(data) // BYTES_PER_VALUE:
         raise ValueError(f"it holds {values} values in {len(data)} bytes, more than metadata does")

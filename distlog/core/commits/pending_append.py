@@ -18,16 +18,16 @@ from distlog.core.storage.storage import Storage
 
 # It is a commit without a place in the log, named by the stem of its first segment. A short one is in the file's name
 # too: deflated, in the letters of URLs' base64. So a writer that commits what waits lists the folder, and reads no
-# file: of a hundred small files that are read at once, one always takes long. The dictionary of the compression is
-# what all such commits have alike, and the topic's id and the stem: so a name has about 30 letters for each part of a
-# bundle. An object store's names have 1,024 bytes at most, with those of the folders.
+# file: if a hundred small files are read at once, one read always takes long. The dictionary of the compression is
+# the text that all pending appends share, with the topic's id and the stem: so a name has about 30 letters for each
+# part of a bundle. An object store's names have at most 1,024 bytes, including the folders.
 
 
 #: The most bytes of a file, and of its whole address with the name.
 LARGEST_PENDING, LONGEST_ADDRESS = 64 << 10, 1000
 #: The operations of appends that wait: any, and one whose records all have keys, which compacted topics ask for.
 PENDING, PENDING_KEYED = "append", "append-keyed"
-#: The usual content of such a commit; part of the format: another one needs another ending of the names.
+#: The usual content of a pending append; part of the format: another one needs another ending of the names.
 _ALIKE = (
     '},{"transaction":{"app_id":"","batch_id":"offsets":{},"in_order":true}}],"operation":"append-keyed","writer":"'
     'distlog","actions":[{"add":{"partition":0,"stem":"base_offset":0,"next_offset":1,"stored_base_offset":0,'
@@ -56,7 +56,7 @@ def pending_append(
     *,
     is_keyed: bool,
 ) -> Commit | None:
-    """An append of these segments that other writers may commit; None if they may not.
+    """Return an append of the segments that other writers may commit; None if they may not.
 
     They may not on a disk, where a commit is quick, or if the append is large.
 
@@ -92,7 +92,7 @@ def first_stem(actions: Sequence[Action]) -> str:
 
 
 def file_of(append: Commit, data: bytes, storage: Storage, *, by_name: bool = True) -> str:
-    """The name of the file of an append, encoded as `data`: it tells the append `by_name`, if there is room."""
+    """Return the file name of an append, encoded as `data`; with `by_name` it holds the append if it fits."""
     stem = first_stem(append.actions)
     if not by_name:
         return paths.pending_file(stem)
@@ -106,9 +106,9 @@ def file_of(append: Commit, data: bytes, storage: Storage, *, by_name: bool = Tr
 def read(storage: Storage, file: str, topic_id: str) -> Commit | None:
     """The append of the topic that waits as this file; None if there is none that this library can commit.
 
-    One that the name tells needs no request. If its file was deleted since it was listed, it was committed.
+    An append in the name needs no request. If its file was deleted since it was listed, it was committed.
     """
-    stem, text = paths.parse_pending_file(file) or "", paths.told_by_pending_file(file)
+    stem, text = paths.parse_pending_file(file) or "", paths.actions_in_pending_name(file)
     try:
         data = storage.read(file, 0, LARGEST_PENDING + 1) if text is None else _unpacked(text, stem, topic_id)
         append = Commit.decode(data, file)

@@ -38,9 +38,9 @@ from distlog.core.storage.storage import Storage
 # ahead at once one would commit.
 #
 # An append is committed once, since commits are a chain. The writer of version V has read all commits before it, back
-# to the one at which the files of each append were started: the stem says which that is. An append that is in one of
-# these is not committed again. Its own writer has read them too, when it puts V. An append older than what a writer
-# has followed is left to other writers.
+# to the one at which the files of each append were started, which the stem names. An append that is in one of the
+# commits is not committed again. Its own writer has read them too, when it puts V. An append older than a writer's
+# commit history is left to other writers.
 #
 # An append that was left may be committed at any time, also if its writer is dead: until vacuum raises the vacuum
 # horizon above its files, as of any commit. So an error after that is an unknown outcome, unless the topic was
@@ -59,7 +59,7 @@ MANY = 3
 CROWDED_S = 10.0
 #: The most appends that one commit takes from the queue, and that a writer lists.
 MOST_TOGETHER, MOST_LISTED = 200, 1000
-#: A commit that could take this many appends leaves one of them in the queue, whose writer commits next.
+#: A commit that could take this many appends leaves one in the queue, whose writer commits next.
 CROWD = 2
 
 _log = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ class AppendTicket:
         self._start_at(head)
 
     def may_wait(self, now_s: float) -> bool:
-        """True if the append may wait in the queue; False if it must go on racing. `now_s` is in seconds."""
+        """True if the append may wait in the queue; False if it must race. `now_s` is in seconds."""
         is_large = self.is_joined and not self.is_left
         return not self._goes_alone and not is_large and now_s < self._races_at
 
@@ -224,7 +224,7 @@ class AppendTicket:
                     self._files = self._list()
                 self.is_joined = True
             except (StorageError, FileNotFoundError) as error:
-                # as where a policy forbids lists, or vacuum ended an upload: then it goes on without a queue
+                # a policy may forbid lists, or vacuum may have ended an upload: continue without a queue
                 _log.warning("pending appends cannot be stored or listed: %s", error)
                 self._goes_alone = True
             self._races_at, self._leaves_at = now_s + LONGEST_WAIT_S, now_s + LONGEST_QUEUE_S
@@ -350,7 +350,7 @@ class AppendTicket:
         files = self._files or {}
         stems = list(islice((stem for stem in files if stem not in self._committed_stems), MOST_TOGETHER))
         for stem in stems:
-            if stem not in self._appends and paths.told_by_pending_file(files[stem]) is not None:
+            if stem not in self._appends and paths.actions_in_pending_name(files[stem]) is not None:
                 self._appends[stem] = pending_append.read(self._storage, files[stem], topic_id)
         unread = [stem for stem in stems if stem not in self._appends]
         appends = in_parallel(lambda stem: pending_append.read(self._storage, files[stem], topic_id), unread)
@@ -409,7 +409,7 @@ def _added_stems(commit: Commit) -> set[str]:
 
 
 def _placed(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> list[Action]:
-    """The actions of pending appends, after the log `ends` by partition, which move on, or those of `head`."""
+    """The actions of pending appends, after the log `ends` by partition, or the ends in `head`; updates `ends`."""
     added, batches = list[Action](), list[Action]()
     for append in appends:
         offsets = dict[int, tuple[int, int]]()

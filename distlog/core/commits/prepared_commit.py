@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 def with_append_times(actions: Sequence[Action], time_ms: int) -> tuple[Action, ...]:
     """The `actions` of a commit of `time_ms`; segments that wait for the commit's time get it.
 
-    The times of commits increase, so those of a partition's segments do too.
+    The times of commits increase, and so do the times of a partition's segments.
     """
     return tuple(_timed(action, time_ms) for action in actions)
 
@@ -52,7 +52,7 @@ def _timed(action: Action, time_ms: int) -> Action:
 
 # This process's time, unless its clock is far ahead of the store's: one bad clock must not damage a topic.
 #
-# A clock that is behind does no harm: the times of commits only increase. The store is asked for its time only if
+# A slow clock does no harm: the times of commits only increase. The store is asked for its time only if
 # the clock is far ahead of a time that is known to have passed. So a busy writer never asks.
 
 
@@ -61,7 +61,7 @@ AHEAD_MS = 5 * 60_000
 
 
 def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
-    """`now_ms`, or the store's own time, with a warning, if `now_ms` is more than AHEAD_MS ahead of it.
+    """`now_ms`, or the store's own time, with a warning, if `now_ms` is more than AHEAD_MS later.
 
     `storage` is a topic's. It is not asked if `now_ms` is at most AHEAD_MS after `passed_ms`, which has passed.
     """
@@ -93,7 +93,7 @@ def not_after(timestamp_ms: int, action: Action) -> Action:
 
 
 def check_read_version(head: Snapshot, read_version: int | None) -> None:
-    """Raise TransactionTooOldError if `read_version`, at which the files were begun, is below the gc floor."""
+    """Raise TransactionTooOldError if `read_version`, at which the files were started, is below `gc_floor`."""
     if read_version is not None and read_version < head.gc_floor:
         raise TransactionTooOldError(
             "the data files are too old to be committed: write them again",
@@ -107,16 +107,18 @@ def oldest_read_version(actions: Sequence[Action]) -> int | None:
 
     Restored files do not count: their version is checked.
     """
-    known = {(action.partition, action.stem) for action in actions if isinstance(action, (Remove, Seal))}
+    removed_pairs = {(action.partition, action.stem) for action in actions if isinstance(action, (Remove, Seal))}
     restored = {action.partition for action in actions if isinstance(action, Restore)}
     removed = [action.rows for action in actions if isinstance(action, RemoveTable)]
-    if restored or known or removed:
-        known.update(pair for rows in removed for pair in zip(*(column.to_pylist() for column in rows), strict=True))
+    if restored or removed_pairs or removed:
+        removed_pairs.update(
+            pair for rows in removed for pair in zip(*(column.to_pylist() for column in rows), strict=True)
+        )
         segments = (action.segment for action in without_tables(actions) if isinstance(action, Add))
         added = {
             segment.stem
             for segment in segments
-            if segment.partition not in restored and (segment.partition, segment.stem) not in known
+            if segment.partition not in restored and (segment.partition, segment.stem) not in removed_pairs
         }
     else:
         added = {action.segment.stem for action in actions if isinstance(action, Add)}
@@ -161,7 +163,7 @@ class CommitPreparation:
         waited_ms: int = 0,
         next_append: str | None = None,
     ) -> PreparedCommit:
-        """The commit of `actions` after `head`, which names the append in line whose writer commits next, if any.
+        """Make the commit of `actions` after `head`; `next_append` is the queued append whose writer commits next.
 
         Raises CommitConflictError when readers would refuse the commit, TransactionTooOldError when files are too
         old.

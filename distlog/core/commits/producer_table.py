@@ -1,4 +1,4 @@
-"""The facts about idempotent producers in commits, and a partition's table of them (KIP-98, KIP-360)."""
+"""Commits' records of idempotent producers, and a partition's table (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ BOUNDS = {
 
 
 def sufficient_batches(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """The batches of a partition, in their order, that give the same states as all of them.
+    """Return the batches of a partition, in their order, that give the same states as `batches`.
 
-    Of each producer these are the last KEPT_BATCHES of data, the markers, and the first batch of an open transaction.
+    These are the last KEPT_BATCHES of data, the markers, and the first batch of an open transaction of each producer.
     """
     all_batches = list(batches)
     keeps, following = [False] * len(all_batches), dict[int, int]()
@@ -137,7 +137,7 @@ class ProducerState:
         silent_ms = now_ms - max(self.last_timestamp, self.heard_ms)
         return self.transaction_first_offset == NONE and silent_ms >= after_ms
 
-    def known(self, epoch: int, first_sequence: int, last_sequence: int) -> KnownBatch | None:
+    def find_batch(self, epoch: int, first_sequence: int, last_sequence: int) -> KnownBatch | None:
         """The batch with exactly these numbers, if it is kept."""
         if epoch != self.epoch or first_sequence < 0:
             return None
@@ -147,7 +147,7 @@ class ProducerState:
         return None
 
     def after(self, batch: ProducerBatch, heard_ms: int = NO_TIMESTAMP) -> ProducerState:
-        """The state behind the next batch, as the log has it; another epoch makes the sequence begin at 0 again."""
+        """Return the state after the next batch, as the log has it; a new epoch restarts the sequence at 0."""
         batches = self.batches if batch.producer_epoch == self.epoch else ()
         coordinator, first = self.coordinator_epoch, self.transaction_first_offset
         if batch.is_marker:
@@ -182,7 +182,7 @@ class ProducerState:
 #
 # A producer that no commit named for EXPIRATION_MS is not known any more, unless its transaction is open. That
 # goes by the times of commits, so that all readers agree; a pause between two counts as PAUSE_MS at most. So one
-# commit from the far future makes no producer forgotten. Rows are dropped when the table is made anew.
+# commit from the far future makes no producer forgotten. Rows are dropped when the table is rebuilt.
 
 
 _BATCH = ("last_sequence", "last_offset", "offset_delta", "timestamp")
@@ -204,7 +204,7 @@ SCHEMA = pa.schema(
         ("batches", pa.list_(pa.struct([(name, pa.int64()) for name in _BATCH]))),
     ]
 )
-#: So many producers may have changed since the table was made, and one more for each _ROWS_PER_CHANGE of its rows.
+#: Producers that may change before the table is rebuilt, and one more for each _ROWS_PER_CHANGE of its rows.
 _MOST_CHANGED = 16
 _ROWS_PER_CHANGE = 64
 
@@ -221,17 +221,17 @@ class ProducerTable:
         self._changed = dict(changed or {})
 
     def get(self, producer_id: int, passed_ms: int) -> ProducerState | None:
-        """The state of a producer when so much time has passed."""
+        """Return the state of a producer at the time `passed_ms`."""
         state = self._changed.get(producer_id)
         if state is None:
-            place = int(np.searchsorted(self._rows["producer_id"], producer_id))
-            if place == len(self._rows) or self._rows["producer_id"][place] != producer_id:
+            row = int(np.searchsorted(self._rows["producer_id"], producer_id))
+            if row == len(self._rows) or self._rows["producer_id"][row] != producer_id:
                 return None
-            state = _state(self._rows[place])
+            state = _state(self._rows[row])
         return None if _is_over(state, passed_ms) else state
 
     @property
-    def opened(self) -> dict[int, int]:
+    def open_transactions(self) -> dict[int, int]:
         """The first offsets of the open transactions, by producer id."""
         rows = self._rows[self._rows["transaction_first_offset"] != NONE]
         offsets = dict(zip(rows["producer_id"].tolist(), rows["transaction_first_offset"].tolist(), strict=True))
@@ -239,12 +239,12 @@ class ProducerTable:
         return {producer: first for producer, first in offsets.items() if first != NONE}
 
     def updated(self, batches: Iterable[ProducerBatch], passed_ms: int) -> ProducerTable:
-        """This table behind a commit's batches, when so much time has passed; ValueError if they have no order."""
+        """Return this table after a commit's batches at `passed_ms`; ValueError if their offsets are not in order."""
         changed = dict(self._changed)
         for batch in batches:
             producer = batch.producer_id
-            before = changed.get(producer) or self.get(producer, passed_ms) or ProducerState()
-            after = (ProducerState() if _is_over(before, passed_ms) else before).after(batch, passed_ms)
+            former = changed.get(producer) or self.get(producer, passed_ms) or ProducerState()
+            after = (ProducerState() if _is_over(former, passed_ms) else former).after(batch, passed_ms)
             if len(after.batches) > 1 and after.batches[-1].last_offset <= after.batches[-2].last_offset:
                 raise ValueError(f"the batches of producer {producer} are not in the order of their offsets")
             changed[producer] = after
@@ -290,22 +290,22 @@ def _is_over(state: ProducerState, passed_ms: int) -> bool:
 
 def _state(row: Any) -> ProducerState:
     epoch, coordinator, first, timestamp, heard_ms = (int(row[name]) for name in _FIELDS)
-    batches = tuple(KnownBatch(*each) for each in row["batches"][: int(row["count"])].tolist())
+    batches = tuple(KnownBatch(*batch) for batch in row["batches"][: int(row["count"])].tolist())
     return ProducerState(epoch, batches, timestamp, coordinator, first, heard_ms)
 
 
 def _row(producer: int, state: ProducerState) -> tuple[Any, ...]:
     batches = np.zeros((KEPT_BATCHES, len(_BATCH)), np.int64)
     batches[: len(state.batches)] = np.array(state.batches, np.int64).reshape(-1, len(_BATCH))
-    facts = state.epoch, state.coordinator_epoch, state.transaction_first_offset, state.last_timestamp
-    return (producer, *facts, state.heard_ms, len(state.batches), batches)
+    fields = state.epoch, state.coordinator_epoch, state.transaction_first_offset, state.last_timestamp
+    return (producer, *fields, state.heard_ms, len(state.batches), batches)
 
 
 def _merged(rows: Rows, changed: Mapping[int, ProducerState]) -> Rows:
     """All rows by producer id, without producers that had expired at the time of the last batch."""
     if changed:
-        others = rows[~np.isin(rows["producer_id"], np.fromiter(changed, np.int64, len(changed)))]
-        rows = np.concatenate([others, np.array([_row(*item) for item in changed.items()], _ROW)])
+        unchanged = rows[~np.isin(rows["producer_id"], np.fromiter(changed, np.int64, len(changed)))]
+        rows = np.concatenate([unchanged, np.array([_row(*item) for item in changed.items()], _ROW)])
         rows = rows[np.argsort(rows["producer_id"])]
     young = rows["heard_ms"] > rows["heard_ms"].max(initial=0) - EXPIRATION_MS
     young_rows: Rows = rows[young | (rows["transaction_first_offset"] != NONE)]

@@ -1,4 +1,4 @@
-"""The metadata of one segment: enough to plan any read of it without its files."""
+"""The metadata of one segment: enough to plan any read without its files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SegmentInfo:
     offset_index_crc32c: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     time_index_crc32c: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     txn_index_crc32c: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
-    # The checksum fields of the log's first and last batch: they tell this log from another, without reading it.
+    # The checksum fields of the log's first and last batch: they identify the log, without reading it.
     first_batch_crc: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     last_batch_crc: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     # Where the oldest transaction begins that is open at the segment's end; it may begin in an earlier segment.
@@ -98,7 +98,7 @@ class SegmentInfo:
 
     @property
     def may_have_producers(self) -> bool:
-        """True if batches may carry producer ids: it is known, or the segment may be older than the note of it."""
+        """True if batches carry producer ids, or the segment may be older than this field."""
         return self.has_producers or self.has_transactions or stem_read_version(self.stem) is None
 
     def at(self, base_offset: int) -> SegmentInfo:
@@ -114,7 +114,7 @@ class SegmentInfo:
         )
 
     def appended_at(self, time_ms: int) -> SegmentInfo:
-        """This segment with `time_ms` as the time of all its records, whatever the batches say."""
+        """Return this segment with `time_ms` as the time of all its records, instead of the batches' times."""
         return dataclasses.replace(
             self,
             append_time_ms=time_ms,
@@ -136,7 +136,7 @@ class SegmentInfo:
         if newest != -1 and not self.base_offset <= newest < self.next_offset:
             raise ValueError(f"offset_of_max_timestamp {newest} lies outside of segment {self.stem}")
         if self.first_unstable_offset >= self.next_offset:
-            raise ValueError(f"first_unstable_offset {self.first_unstable_offset} lies behind segment {self.stem}")
+            raise ValueError(f"first_unstable_offset {self.first_unstable_offset} lies after segment {self.stem}")
         if not self.is_bundled and max(self.offset_index_position, self.time_index_position) != OWN_FILE:
             raise ValueError(f"segment {self.stem} has an index in a bundle, but its log is a file of its own")
         if self.is_bundled and stem_read_version(self.stem) is None:

@@ -24,23 +24,23 @@ Longs = npt.NDArray[np.int64]
 
 
 def holes(
-    starts: Longs, ends: Longs, gone: npt.NDArray[np.bool_], front: tuple[int, int] | None
+    starts: Longs, ends: Longs, is_removed: npt.NDArray[np.bool_], front: tuple[int, int] | None
 ) -> tuple[Longs, Longs]:
-    """The start and end offsets of each run of adjacent segments that is `gone`.
+    """Return the start and end offsets of each run of adjacent removed segments.
 
-    `starts` and `ends` are those of the segments. `front` are offsets ahead of the first segment that are free too,
-    as far as no segment has them.
+    `starts` and `ends` are the segments' offsets. `front` is a range before the first segment that is free too, as
+    far as no segment has its offsets.
     """
     if front is not None:
         end = min([front[1], *starts[:1].tolist()])
         starts, ends = np.concatenate([[front[0]], starts]), np.concatenate([[end], ends])
-        gone = np.concatenate([[True], gone])
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], gone, [False]]).astype(np.int8)))
+        is_removed = np.concatenate([[True], is_removed])
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_removed, [False]]).astype(np.int8)))
     return starts[edges[0::2]], ends[edges[1::2] - 1]
 
 
 def check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> None:
-    """Raise ValueError unless each of `segments`, by base offset, lies in one of the holes, behind the one before."""
+    """Raise ValueError unless each of `segments`, by base offset, lies in a hole, after the previous one."""
     end = 0
     for segment in segments:
         hole = int(np.searchsorted(starts, segment.base_offset, side="right")) - 1
@@ -56,10 +56,10 @@ def check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> No
 
 
 TAIL_LIMIT = 256
-#: Segments that were asked for one by one and are kept: to make one costs as much as to read a record of it.
+#: Segments that are cached after single lookups: making one costs as much as reading one of its records.
 PICKED = 64
 _ROWS_AT_ONCE = 1024
-#: So many texts are looked at one by one in less time than a kernel of Arrow takes to begin.
+#: Texts that are compared one by one in less time than a kernel of Arrow takes to start.
 _FEW = 64
 _STEM = attrgetter("stem")
 
@@ -104,8 +104,8 @@ class SegmentTable(Sequence[SegmentInfo]):
         firsts, counts = np.array([(table._first, table._count) for table in tables]).T
         if (firsts[1:] == (firsts + counts)[:-1]).all():
             return cls(rows, span=(int(firsts[0]), int(counts.sum())))
-        places = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        return cls(rows.take(integers(places)))
+        rows_in_order = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        return cls(rows.take(integers(rows_in_order)))
 
     @staticmethod
     def batches(tables: Sequence[SegmentTable]) -> list[pa.RecordBatch]:
@@ -161,7 +161,9 @@ class SegmentTable(Sequence[SegmentInfo]):
             else:
                 array = numbers_of(column)[self._first : self._first + self._count]
             if self._tail:
-                array = np.concatenate([array, np.array([getattr(one, name) for one in self._tail], array.dtype)])
+                array = np.concatenate(
+                    [array, np.array([getattr(segment, name) for segment in self._tail], array.dtype)]
+                )
             array.flags.writeable = False
             self._arrays[name] = array
         return self._arrays[name]
@@ -178,11 +180,11 @@ class SegmentTable(Sequence[SegmentInfo]):
         return self._with(tail, first, min(end, split) - first)
 
     def _with(self, tail: tuple[SegmentInfo, ...], first: int = 0, count: int | None = None) -> SegmentTable:
-        """The `count` rows of this table's columns from number `first` on, or all of these, and `tail`."""
+        """Return the `count` rows of this table's columns from number `first` on, by default all, and `tail`."""
         return SegmentTable(self._rows, tail, (self._first + first, self._count - first if count is None else count))
 
     def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
-        """This table with `segments` behind it; raises ValueError when one of them is in it already."""
+        """Return this table with `segments` after it; raises ValueError when it already has one."""
         if not segments:
             return self
         stems = {segment.stem for segment in segments}
@@ -192,11 +194,11 @@ class SegmentTable(Sequence[SegmentInfo]):
         return grown if len(grown._tail) <= TAIL_LIMIT else SegmentTable(grown.columns())
 
     def with_active(self, segment: SegmentInfo) -> SegmentTable:
-        """This table with the partition's active segment behind it, for readers."""
+        """Return this table with the partition's active segment after it, for readers."""
         return self._with((*self._tail, segment))
 
     def without_active(self) -> SegmentTable:
-        """This table without the active segment that `with_active` put behind it, if there is one."""
+        """Return this table without the active segment of `with_active`, if there is one."""
         return self._with(self._tail[:-1]) if self._has_active else self
 
     @property
@@ -216,19 +218,19 @@ class SegmentTable(Sequence[SegmentInfo]):
         if not segments and set(oldest.to_pylist()) == set(stems):
             return self._with(self._tail, count)
         columns = self.columns()
-        gone = flags_of(pc.is_in(columns["stem"], value_set=texts([*stems])))
-        if np.count_nonzero(gone) != count:
+        is_removed = flags_of(pc.is_in(columns["stem"], value_set=texts([*stems])))
+        if np.count_nonzero(is_removed) != count:
             raise ValueError("a removed segment is not live")
         added = sorted(segments, key=lambda segment: segment.base_offset)
-        check_fit(added, *holes(self.base_offsets, self.next_offsets, gone, front))
-        kept = SegmentTable(columns.filter(booleans(~gone))).appended(added).columns()
-        return SegmentTable(kept.take(pc.sort_indices(kept["base_offset"])))
+        check_fit(added, *holes(self.base_offsets, self.next_offsets, is_removed, front))
+        remaining = SegmentTable(columns.filter(booleans(~is_removed))).appended(added).columns()
+        return SegmentTable(remaining.take(pc.sort_indices(remaining["base_offset"])))
 
     def check_append_times(self) -> None:
         """Raise ValueError if a segment has an earlier append time than a segment before it."""
         times = self.array("append_time_ms")
         if (np.diff(times[times >= 0]) < 0).any():
-            raise ValueError("a segment was appended before the segment ahead of it")
+            raise ValueError("a segment was appended before the previous segment")
 
     def live(self, stems: Collection[str]) -> set[str]:
         """The stems, of `stems`, that name a segment of this table."""
@@ -303,7 +305,7 @@ def _restore(columns: bytes, tail: tuple[SegmentInfo, ...]) -> SegmentTable:
     return SegmentTable(pa.ipc.read_record_batch(pa.py_buffer(columns), SCHEMA), tail)
 
 
-#: How columns of no numbers are made: to look at the fields of a schema takes longer than to make a short column.
+#: How columns without numbers are made: reading the fields of a schema takes longer than making a short column.
 _MAKERS = {
     spec.name: (attrgetter(spec.name), booleans if spec.type == pa.bool_() else texts)
     for spec in SCHEMA
@@ -392,11 +394,11 @@ def moved(rows: pa.RecordBatch, base_offsets: Longs) -> pa.RecordBatch:
     return with_numbers(rows, {"base_offset": base_offsets, "next_offset": next_offsets, **later})
 
 
-def appended_at(rows: pa.RecordBatch, chosen: npt.NDArray[np.bool_], time_ms: int) -> pa.RecordBatch:
-    """The rows, the `chosen` ones of which have `time_ms` as the time of all their records."""
+def appended_at(rows: pa.RecordBatch, is_appended: npt.NDArray[np.bool_], time_ms: int) -> pa.RecordBatch:
+    """The rows, the `is_appended` ones of which have `time_ms` as the time of all their records."""
     names = ("append_time_ms", "first_timestamp", "min_timestamp", "max_timestamp")
-    timed = {name: np.where(chosen, time_ms, numbers_of(rows[name])) for name in names}
-    newest = np.where(chosen, numbers_of(rows["base_offset"]), numbers_of(rows["offset_of_max_timestamp"]))
+    timed = {name: np.where(is_appended, time_ms, numbers_of(rows[name])) for name in names}
+    newest = np.where(is_appended, numbers_of(rows["base_offset"]), numbers_of(rows["offset_of_max_timestamp"]))
     return with_numbers(rows, {**timed, "offset_of_max_timestamp": newest})
 
 
@@ -416,7 +418,7 @@ def check_rows(rows: pa.RecordBatch) -> None:
         "ends before its first unstable offset": numbers["first_unstable_offset"] >= end,
         "has an index in a bundle, but a log of its own": ~is_bundled
         & (np.maximum(numbers["offset_index_position"], numbers["time_index_position"]) >= 0),
-        "has other times than that of its append": (times >= 0) & np.any(by_append_time, axis=0),
+        "has other times than its append time": (times >= 0) & np.any(by_append_time, axis=0),
     }
     for complaint, rows_of in wrong.items():
         if rows_of.any():

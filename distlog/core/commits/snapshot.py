@@ -54,7 +54,7 @@ from distlog.core.paths import stem_read_version
 
 #: The clocks of a store's servers are taken to differ by less.
 CLOCKS_DIFFER_MS = 10_000
-#: A topic remembers so many of the ids that it had.
+#: Former ids that a topic remembers.
 MOST_FORMER_IDS = 100
 
 
@@ -67,12 +67,11 @@ class Snapshot:
     the features that readers and writers must know. `passed_ms` is the time that has passed in commits (see
     `producer_table`).
 
-    Commits below `log_floor` may be deleted. What `commit.retention.ms` was before version
-    `former_retention_version` lowered it is `former_retention_ms`: it holds until the floor is above that version.
-    `replaced_ms` is when the topic took the place of a dropped one, without records; 0 of any other. `former_ids` are
-    the ids that it had before `topic_id`, the last one last.
-    The next version was written after `seen_ms`, a time of the store's own clock, if it is there; 0 if that is not
-    known. It is what a process saw, and is not stored.
+    Commits below `log_floor` may be deleted. `former_retention_ms` is `commit.retention.ms` from before version
+    `former_retention_version` lowered it: it applies until `log_floor` is above that version. `replaced_ms` is the
+    time at which the topic replaced a dropped one, without records; otherwise 0. `former_ids` are its ids before
+    `topic_id`, the last one last. If the next version exists, it was written after `seen_ms`, a time of the store's
+    own clock, 0 if unknown; not stored.
     """
 
     version: int
@@ -97,9 +96,9 @@ class Snapshot:
 
     @property
     def commits_kept_ms(self) -> int | None:
-        """The time for which vacuum keeps commits, in ms; None if for ever.
+        """The time for which vacuum keeps commits, in ms; None for no limit.
 
-        If the setting was lowered, the former one still counts: processes that know only that one go by it.
+        A lowered setting does not apply yet to processes that have read only the former one, so that still counts.
         """
         kept_ms = self.config.commits_kept_ms
         return None if kept_ms is None else max(kept_ms, self.former_retention_ms)
@@ -120,8 +119,8 @@ class Snapshot:
         earliest. Half of this is left for clocks of servers that differ, and for requests that take long.
         """
         age_ms = time_ms - self.seen_ms
-        known = self.seen_ms > 0 and time_ms > 0
-        return known and -CLOCKS_DIFFER_MS <= age_ms < self.config.look_retention_ms // 2
+        has_times = self.seen_ms > 0 and time_ms > 0
+        return has_times and -CLOCKS_DIFFER_MS <= age_ms < self.config.look_retention_ms // 2
 
     @property
     def table(self) -> PartitionTable:
@@ -148,7 +147,7 @@ class PartitionDraft:
     """A private, mutable copy of a PartitionState; every method raises ValueError when an invariant breaks.
 
     Offsets change with each action. Added and removed segments go into the table at the end of the commit, in
-    `settle`: only then the holes to fill are known.
+    `end_commit`: only then the holes to fill are known.
     """
 
     def __init__(self, state: PartitionState) -> None:
@@ -165,7 +164,7 @@ class PartitionDraft:
         self._new: list[SegmentInfo] = []
         self._replacements: list[SegmentInfo] = []
         self._removed: set[str] = set()
-        self._opened: set[str] = set()
+        self._opened_stems: set[str] = set()
         self._sealed: set[str] = set()
         self._restored_from: int | None = None
         self._end_before, self._is_told = self._log_end_offset, False
@@ -211,7 +210,7 @@ class PartitionDraft:
         self._check_at_end(active.stem, active.base_offset)
         if self._segments.live([active.stem]):
             raise ValueError(f"segment {active.stem} is sealed already")
-        self._opened.add(active.stem)
+        self._opened_stems.add(active.stem)
         self._active = active
 
     def seal(self, stem: str) -> None:
@@ -221,20 +220,20 @@ class PartitionDraft:
         self._sealed.add(stem)
         self._active = None
 
-    def take(self, batches: Sequence[ProducerBatch], passed_ms: int) -> None:
-        """Note what the commit tells of producers, after the segments that it adds."""
-        # where nothing was told before, the commit may tell of the log so far, too
+    def add_producers(self, batches: Sequence[ProducerBatch], passed_ms: int) -> None:
+        """Add the commit's batches of producers, after the segments that it adds."""
+        # a first commit with batches may also have batches of the log so far
         first = self._end_before if self._producers else 0
         for batch in batches:
             if not first <= batch.last_offset - batch.offset_delta <= batch.last_offset < self._log_end_offset:
                 raise ValueError(f"producer {batch.producer_id} has a batch that the commit does not add")
         self._producers, self._is_told = self._producers.updated(batches, passed_ms), True
 
-    def settle(self, gc_floor: int) -> None:
-        """End the commit: fill the holes, and refuse files that were begun below `gc_floor`."""
+    def end_commit(self, gc_floor: int) -> None:
+        """End the commit: fill the holes, and refuse files that were started below `gc_floor`."""
         self._check_read_versions(gc_floor)
         if not self._is_told and any(segment.has_producers or segment.has_transactions for segment in self._new):
-            # appended in place: the known producers are behind the log
+            # after direct appends, the commits lack the latest batches of producers
             self._producers = NO_PRODUCERS
         if self._removed or self._replacements:
             segments = self._segments.appended(self._appended)
@@ -266,23 +265,23 @@ class PartitionDraft:
     def _check_append_time(self, segment: SegmentInfo) -> None:
         if segment.append_time_ms < 0:
             return
-        ahead = (self._new or self._appended or self._segments[-1:])[-1:]
-        if ahead and segment.append_time_ms < ahead[0].append_time_ms:
-            raise ValueError(f"segment {segment.stem} was appended before the segment ahead of it")
+        previous = (self._new or self._appended or self._segments[-1:])[-1:]
+        if previous and segment.append_time_ms < previous[0].append_time_ms:
+            raise ValueError(f"segment {segment.stem} was appended before the previous segment")
 
     def _check_read_versions(self, gc_floor: int) -> None:
         replacements = self._replacements if self._restored_from is None else ()
         added = {segment.stem for segment in (*self._new, *replacements)}
-        for stem in (added | self._opened) - self._removed - self._sealed:
+        for stem in (added | self._opened_stems) - self._removed - self._sealed:
             read_version = stem_read_version(stem)
             if read_version is not None and read_version < gc_floor:
-                raise ValueError(f"segment {stem} was begun below the gc floor {gc_floor}")
+                raise ValueError(f"segment {stem} was started below the vacuum horizon {gc_floor}")
 
 
 # `fold` and `apply`: how commits change a snapshot, and the invariants of commits.
 #
 # Pure functions. A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an
-# overlap or a duplicate record. A writer runs `apply` before it commits, so it never writes such a commit.
+# overlap or a duplicate record. A writer runs `apply` before it commits, so it never breaks an invariant.
 
 
 #: The actions on one partition, besides tables and new log starts.
@@ -332,17 +331,17 @@ class _Draft:
             if starts is None or not isinstance(action, SetLogStartOffset):
                 head = self._act(head, commit, action)
         if starts is not None:
-            self._take_tables(tables, head.gc_floor)
+            self._apply_tables(tables, head.gc_floor)
             self._raise_starts(starts)
         head = self._with_former_retention(head)
         actions.check_added(commit.actions)
         for draft in self._touched.values():
-            draft.settle(head.gc_floor)
+            draft.end_commit(head.gc_floor)
         self._touched = {}
         self._head = head
 
     def _starts_in_columns(self, actions: Sequence[Action]) -> list[SetLogStartOffset] | None:
-        """The new log starts of a commit with tables; None if all of it must be done action by action.
+        """Return the new log starts of a commit with tables; None if it must be applied action by action.
 
         The order of actions on one partition counts. So tables are taken whole only if nothing but new log starts,
         within the log, follows.
@@ -362,9 +361,9 @@ class _Draft:
         return starts if (offsets <= ends[numbers]).all() else None
 
     def _raise_starts(self, starts: Sequence[SetLogStartOffset]) -> None:
-        own, plain = self._partitions.changed_states, dict[int, int]()
+        changed_states, plain = self._partitions.changed_states, dict[int, int]()
         for action in starts:
-            if action.partition in own:
+            if action.partition in changed_states:
                 self._act_on_partition(action)
             else:
                 plain[action.partition] = max(action.offset, plain.get(action.partition, 0))
@@ -414,7 +413,7 @@ class _Draft:
         head = self._head
         if head and (not head.dropped or commit.topic_id == head.topic_id):
             raise ValueError("the topic exists")
-        begun: dict[str, Any] = {
+        fields_at_start: dict[str, Any] = {
             "version": commit.version,
             "commit_id": commit.id,
             "topic_id": commit.topic_id,
@@ -425,10 +424,10 @@ class _Draft:
             "transactions": NO_TRANSACTIONS,
         }
         if head is None:
-            return Snapshot(**begun)
+            return Snapshot(**fields_at_start)
         # an import may be the dropped topic as it was
         replaced_ms = commit.timestamp_ms if commit.operation == CREATE else 0
-        return dataclasses.replace(head, **begun, dropped=False, replaced_ms=replaced_ms, former_ids=())
+        return dataclasses.replace(head, **fields_at_start, dropped=False, replaced_ms=replaced_ms, former_ids=())
 
     def _act(self, head: Snapshot, commit: Commit, action: Action) -> Snapshot:
         match action:
@@ -453,7 +452,7 @@ class _Draft:
                 self._record(commit, action)
             case ProducerBatches(batches):
                 for partition, batch in batches.items():
-                    self._partition(partition).take(batch, head.passed_ms)
+                    self._partition(partition).add_producers(batch, head.passed_ms)
             case GcFloor(version):
                 if version > commit.version:
                     raise ValueError(f"version {version} is in the future")
@@ -495,8 +494,8 @@ class _Draft:
         self._touched[partition] = self._changed[partition]
         return self._changed[partition]
 
-    def _take_tables(self, tables: Sequence[AddTable | RemoveTable], gc_floor: int) -> None:
-        """Add and remove segments: in columns, but those of partitions that have a state of their own one by one."""
+    def _apply_tables(self, tables: Sequence[AddTable | RemoveTable], gc_floor: int) -> None:
+        """Add and remove segments: in columns, or one by one for partitions that are not in columns."""
         kinds = (AddTable, SCHEMA), (RemoveTable, REMOVED_SCHEMA)
         added, removed = (
             join([pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in schema], schema=schema), *rows])
@@ -510,14 +509,14 @@ class _Draft:
         self._partitions = self._partitions.absorbed(owners)
         alone = np.zeros(count, bool)
         alone[[*self._partitions.changed_states, *self._changed]] = True
-        chosen = [alone[numbers_of(rows["partition"])] for rows in (added, removed)]
-        if any(each.any() for each in chosen):
-            some = [rows.filter(booleans(flags)) for rows, flags in zip((added, removed), chosen, strict=True)]
-            for action in actions.without_tables([AddTable(some[0]), RemoveTable(some[1])]):
+        alone_flags = [alone[numbers_of(rows["partition"])] for rows in (added, removed)]
+        if any(flags.any() for flags in alone_flags):
+            single = [rows.filter(booleans(flags)) for rows, flags in zip((added, removed), alone_flags, strict=True)]
+            for action in actions.without_tables([AddTable(single[0]), RemoveTable(single[1])]):
                 if isinstance(action, Add | Remove):
                     self._act_on_partition(action)
             added, removed = (
-                rows.filter(booleans(~flags)) for rows, flags in zip((added, removed), chosen, strict=True)
+                rows.filter(booleans(~flags)) for rows, flags in zip((added, removed), alone_flags, strict=True)
             )
         if len(added) or len(removed):
             self._partitions = self._partitions.changed(added, removed, gc_floor)
@@ -538,7 +537,7 @@ class _Draft:
 
 def _raised(head: Snapshot, log_floor: int) -> Snapshot:
     if log_floor > head.gc_floor:
-        raise ValueError(f"the log floor {log_floor} is above the gc floor {head.gc_floor}")
+        raise ValueError(f"the log retention horizon {log_floor} is above the vacuum horizon {head.gc_floor}")
     if log_floor > head.former_retention_version:
         head = dataclasses.replace(head, former_retention_ms=0, former_retention_version=0)
     return dataclasses.replace(head, log_floor=max(head.log_floor, log_floor))

@@ -24,8 +24,8 @@ _LARGEST_GROUP = 64
 
 
 @dataclass(slots=True)
-class AskedAt:
-    """A time of the store's own clock before the last question for a commit was sent; 0 if it is not known."""
+class RequestTime:
+    """A time of the store's own clock before the last request for a commit was sent; 0 if unknown."""
 
     time_ms: int = 0
 
@@ -75,23 +75,23 @@ class CommitFiles:
         start: int,
         *,
         end: int = MAX_LONG,
-        known: int = -1,
+        existing: int = -1,
         group: int = 1,
-        asked: AskedAt | None = None,
+        request_time: RequestTime | None = None,
     ) -> Iterator[list[Commit]]:
         """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
 
-        A group is as large as all groups before it together: most often there is just one new commit. The version
-        `known` is known to exist. Raises CorruptMetadataError for a missing version below `known`, or below a commit
-        that was read. With a `group` of one, nothing beyond it is read, so a missing version is the end. `asked` gets
-        the time of the last question.
+        A group is as large as all earlier ones together: usually there is just one new commit. The version `existing`
+        exists. Raises CorruptMetadataError for a missing version below it, or below a commit that was read. With a
+        `group` of 1, nothing after it is read, so a missing version is the end. `request_time` gets the time of the
+        last request.
         """
         first = start
-        asked = asked or AskedAt()
+        request_time = request_time or RequestTime()
         while start < end:
-            asked.time_ms = self._storage.replied_ms()
-            # Two versions beyond `known`: the first is expected to be missing, and then the second must be, too.
-            size = min(max(group, start - first, known + 3 - start), _LARGEST_GROUP)
+            request_time.time_ms = self._storage.replied_ms()
+            # Two versions after `existing`: the first is expected to be missing, and then the second must be, too.
+            size = min(max(group, start - first, existing + 3 - start), _LARGEST_GROUP)
             next_commits = self.read_many(range(start, min(start + size, end)))
             commits = list(_until_missing(next_commits))
             if commits:
@@ -99,13 +99,13 @@ class CommitFiles:
             start += len(commits)
             if len(commits) == len(next_commits):
                 continue
-            if start <= known or self._is_seen_behind(start, next_commits[len(commits) + 1 :], size):
+            if start <= existing or self._has_later(start, next_commits[len(commits) + 1 :], size):
                 # A missing version may have been written, and the next one after it, between two of our reads.
                 self.read_existing(start)
                 continue
             return
 
-    def _is_seen_behind(self, missing: int, commits: Sequence[Commit | None], size: int) -> bool:
+    def _has_later(self, missing: int, commits: Sequence[Commit | None], size: int) -> bool:
         if size > 1 and not commits:
             return self.read(missing + 1) is not None
         return any(commits)
@@ -118,9 +118,9 @@ def _until_missing(commits: Iterable[Commit | None]) -> Iterator[Commit]:
         yield commit
 
 
-# A load reads so many commits after the checkpoint at once; often there are no more.
+# Commits that a load reads at once after the checkpoint; often there are no more.
 _FIRST_GROUP = 4
-#: After so many unusable checkpoints something else is wrong, which the commits will show.
+#: Unusable checkpoints that are tried; after that the commits will show what is wrong.
 CHECKPOINTS_TRIED = 2
 #: A topic has few commits if one page of a listing has them all, on each kind of object store.
 FEW_NAMES = 1000
@@ -134,7 +134,7 @@ _log = logging.getLogger(__name__)
 
 
 class BehindFloorError(Exception):
-    """Raised where a process may know only versions that were deleted since: it must load the topic anew."""
+    """Raised if all versions that a process knows may be deleted: it must load the topic again."""
 
 
 class SnapshotLoader:
@@ -153,25 +153,25 @@ class SnapshotLoader:
         self._storage, self.defaults, self._saw = storage, defaults, saw
         self._files = CommitFiles(storage)
         self.listed_ms = self._first_listed = 0
-        #: Full checkpoints that are damaged, or one that is made of them; for each, none is tried twice in a load.
+        #: Full checkpoints that are damaged, or that damaged ones need; a load tries none twice.
         self._unusable = set[str]()
 
     def load(
-        self, version: int | None = None, known: Snapshot | None = None, recent: range = _NEVER
+        self, version: int | None = None, cached: Snapshot | None = None, recent: range = _NEVER
     ) -> Snapshot | None:
         """The snapshot at `version`, or at the head; None when there is no topic.
 
-        `known` was loaded here before: if its commit is still there, only that and later commits are read, up to the
-        first one of a `recent` time. Raises OffsetOutOfRangeError when there is no such version yet, or no more,
-        CorruptMetadataError.
+        `cached` was loaded here before: if its commit still exists, only that and later ones are read, up to the
+        first one with a `recent` time. Raises OffsetOutOfRangeError if the version does not exist yet, or was
+        deleted, and CorruptMetadataError.
         """
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
-        snapshot = self._from_known(known, end, recent) if known and known.version < end else None
+        snapshot = self._from_known(cached, end, recent) if cached and cached.version < end else None
         snapshot = snapshot or self._from_hint(end) or self._from_listings(end)
         if snapshot and version not in (None, snapshot.version):
-            raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
+            raise OffsetOutOfRangeError("the version does not exist yet", version=version, head=snapshot.version)
         return self._with_defaults(snapshot)
 
     def _with_defaults(self, snapshot: Snapshot | None) -> Snapshot | None:
@@ -182,8 +182,8 @@ class SnapshotLoader:
     def load_few(self) -> Snapshot | None:
         """The snapshot at the head by few requests if the topic has few commits: a listing, and one for each commit.
 
-        What came after the listing, or is not in it yet, is not looked for. A topic of more than FEW_NAMES commits
-        costs a request more than by `load`.
+        Commits that are not in the listing are not read. With more than FEW_NAMES commits it costs one request more
+        than `load`.
         """
         return self._with_defaults(self._from_listings(MAX_LONG, few=True))
 
@@ -196,7 +196,7 @@ class SnapshotLoader:
             return self._with_defaults(snapshot)
         self.listed_ms = listed_ms
         with suppress(BehindFloorError, CorruptMetadataError):
-            snapshot = self._fold_from(None, MAX_LONG, -1, AskedAt())
+            snapshot = self._fold_from(None, MAX_LONG, -1, RequestTime())
             return self._with_defaults(self._listed(snapshot, snapshot, MAX_LONG, listed_ms))
         return self._with_defaults(self._from_listings(MAX_LONG))
 
@@ -228,40 +228,40 @@ class SnapshotLoader:
         group: int = 1,
         base: Snapshot | None = None,
         commits: list[Commit] | None = None,
-        once: bool = False,
+        one_request: bool = False,
     ) -> Snapshot:
         """`snapshot` with all later commits applied; it starts with `group` concurrent requests.
 
-        `base` is the state from which `snapshot` was made, if it was. The later commits are added to `commits`.
-        `once` stops after the first requests that return commits. Raises BehindFloorError.
+        `base` is the state from which `snapshot` was made, if any. The later commits are added to `commits`.
+        `one_request` stops after the first requests that return commits. Raises BehindFloorError.
         """
-        head, asked, base = snapshot, AskedAt(), base or snapshot
+        head, request_time, base = snapshot, RequestTime(), base or snapshot
         try:
-            for later in self._files.follow(snapshot.version + 1, group=group, asked=asked):
+            for later in self._files.follow(snapshot.version + 1, group=group, request_time=request_time):
                 head = fold(head, later)
                 if commits is not None:
                     commits += later
-                if once and later:
-                    asked.time_ms = 0
+                if one_request and later:
+                    request_time.time_ms = 0
                     break
         except CorruptMetadataError:
-            # a slow writer may have put its commit in the place of one that was deleted
+            # a slow writer may have put its commit at the version of a deleted one
             if base.is_fresh_at(self._storage.replied_ms()):
                 raise
             raise BehindFloorError from None
-        return self._believed(base, head, asked.time_ms)
+        return self._believed(base, head, request_time.time_ms)
 
     def floor_above(self, error: CorruptMetadataError) -> int | None:
-        """The log floor, if the commit that `error` is about is below it by now; else None."""
+        """Return the log retention horizon if the commit of `error` is below it; else None."""
         version = paths.parse_commit_file(str(error.details.get("file", "")))
         head = None if version is None else self.load()
         return head.log_floor if head and version is not None and version < head.log_floor else None
 
     def is_newest(self, base: Snapshot, version: int) -> bool:
-        """True if `version`, which was found from `base`, is the last one; False also if this cannot be told.
+        """True if `version`, found from `base`, is the last one; False also if that is unknown.
 
-        On an object store a listing shows it, whatever was deleted: the floor is above all deleted versions. On a
-        disk, commits are deleted one after the other: if that of `base` is there, no later one was deleted.
+        On an object store a listing shows it, since the horizon is above all deleted versions. A disk deletes commits
+        in order: if the commit of `base` exists, no later one was deleted.
         """
         if self._storage.is_local:
             commit = self._files.read(base.version)
@@ -280,35 +280,35 @@ class SnapshotLoader:
         head.note_seen(asked_ms)
         return head
 
-    def _from_known(self, known: Snapshot, end: int, recent: range) -> Snapshot | None:
-        """None if the folder was deleted and the topic made anew, so that `known` is of another topic.
+    def _from_known(self, cached: Snapshot, end: int, recent: range) -> Snapshot | None:
+        """None if the folder was deleted and the topic created again, so that `cached` is of another topic.
 
-        Each commit names the one before it, so the commit of `known` is looked for only if there is no later one.
+        Each commit names the previous one, so the commit of `cached` is read only if it is the newest.
         """
         try:
-            snapshot, asked = known, AskedAt()
-            for commits in self._files.follow(known.version + 1, end=end, asked=asked):
+            snapshot, request_time = cached, RequestTime()
+            for commits in self._files.follow(cached.version + 1, end=end, request_time=request_time):
                 snapshot = fold(snapshot, commits)
                 if snapshot.timestamp_ms in recent and not snapshot.dropped:
-                    asked.time_ms = 0
+                    request_time.time_ms = 0
                     break
-            if snapshot is known:
-                _check_belongs(known, self._files.read_existing(known.version))
-            return self._believed(known, snapshot, asked.time_ms if snapshot.version + 1 < end else 0)
+            if snapshot is cached:
+                _check_belongs(cached, self._files.read_existing(cached.version))
+            return self._believed(cached, snapshot, request_time.time_ms if snapshot.version + 1 < end else 0)
         except CorruptMetadataError as error:
-            if self._is_there(known):
+            if self._still_exists(cached):
                 _log.warning("the cached state of the topic is ignored: %s", error)
             return None
         except BehindFloorError:
             return None
 
-    def _is_there(self, known: Snapshot) -> bool:
-        """False if the folder has another commit of that version, or none: then it was deleted, or made anew."""
+    def _still_exists(self, cached: Snapshot) -> bool:
+        """False if the folder has another commit of that version, or none: it was deleted, or created again."""
         try:
-            commit = self._files.read(known.version)
+            commit = self._files.read(cached.version)
         except CorruptMetadataError:
             return True
-        return commit is not None and commit.id == known.commit_id
+        return commit is not None and commit.id == cached.commit_id
 
     def _from_hint(self, end: int) -> Snapshot | None:
         name = checkpoint.read_hint(self._storage)
@@ -316,12 +316,12 @@ class SnapshotLoader:
             return None
         try:
             base, written_ms = self._read_with_time(name, end)
-            # a time that the writer set may be wrong; that of the file is, if a put came twice
+            # the writer's time may be wrong; the file's time is wrong if it was put twice
             base.note_seen(min(written_ms, base.timestamp_ms) if written_ms < MAX_LONG else 0)
-            asked = AskedAt()
-            snapshot = self._fold_from(base, end, base.version, asked)
+            request_time = RequestTime()
+            snapshot = self._fold_from(base, end, base.version, request_time)
             assert snapshot is not None
-            return self._believed(base, snapshot, asked.time_ms if snapshot.version + 1 < end else 0)
+            return self._believed(base, snapshot, request_time.time_ms if snapshot.version + 1 < end else 0)
         except (CorruptMetadataError, FileNotFoundError) as error:
             _log.warning("the checkpoint %s is ignored: %s", name, error)
         except BehindFloorError:
@@ -357,7 +357,7 @@ class SnapshotLoader:
         return base, written_ms
 
     def _from_listings(self, end: int, *, few: bool = False) -> Snapshot | None:
-        """The snapshot, found by a listing; by another one if commits that it showed were deleted meanwhile."""
+        """Return the snapshot by a listing; lists again if commits in it were deleted since."""
         first = -1
         for _ in range(LISTINGS_TRIED):
             with suppress(BehindFloorError):
@@ -375,37 +375,37 @@ class SnapshotLoader:
     def _from_listing(self, end: int, *, few: bool = False) -> Snapshot | None:
         self.listed_ms = listed_ms = self._storage.replied_ms()
         self._unusable.clear()
-        first, known, names = MAX_LONG, -1, list[str]()
+        first, newest, names = MAX_LONG, -1, list[str]()
         for count, file in enumerate(self._storage.list_after(paths.COMMITS_DIR), 1):
             if few and count > FEW_NAMES:
                 return self.load()
             version, of_checkpoint = paths.parse_commit_file(file.name), paths.parse_checkpoint_file(file.name)
             if version is not None:
-                known, first = max(known, version), min(first, version)
+                newest, first = max(newest, version), min(first, version)
             if of_checkpoint is not None:
-                known = max(known, of_checkpoint)
+                newest = max(newest, of_checkpoint)
                 names.append(file.name)
         self._first_listed = first
         names.sort(reverse=True)
         if end < MAX_LONG:
-            self._check_kept(end - 1, names, known)
-        wanted = [name for name in names if _is_below(name, end)]
-        # where commits were deleted, nothing but the checkpoints has what they told
-        full = [name for name in wanted if paths.base_of_checkpoint(name) is None]
-        read_end = known + 1 if few else end
-        for name in wanted if first else dict.fromkeys((*wanted[:CHECKPOINTS_TRIED], *full[:CHECKPOINTS_TRIED])):
-            snapshot = self._from_checkpoint(name, end, known, listed_ms, read_end)
+            self._check_kept(end - 1, names, newest)
+        usable = [name for name in names if _is_below(name, end)]
+        # where commits were deleted, only the checkpoints have their contents
+        full = [name for name in usable if paths.base_of_checkpoint(name) is None]
+        read_end = newest + 1 if few else end
+        for name in usable if first else dict.fromkeys((*usable[:CHECKPOINTS_TRIED], *full[:CHECKPOINTS_TRIED])):
+            snapshot = self._from_checkpoint(name, end, newest, listed_ms, read_end)
             if snapshot:
                 return snapshot
         if end <= first < MAX_LONG:
-            raise self._not_kept(end - 1, first, known)
-        snapshot = self._fold_from(None, read_end, known, AskedAt())
+            raise self._not_kept(end - 1, first, newest)
+        snapshot = self._fold_from(None, read_end, newest, RequestTime())
         return self._listed(snapshot, snapshot, end, listed_ms)
 
     def _listed(self, snapshot: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int) -> Snapshot | None:
-        """`snapshot`, which has all that a listing from `listed_ms` on showed, and was made from `base`.
+        """Return `snapshot`, made from `base`, after a listing from `listed_ms` on.
 
-        No version behind those was written before the listing. Raises BehindFloorError if that was too long ago.
+        No later version was written before the listing. Raises BehindFloorError if the listing is too old.
         """
         if snapshot is None or base is None or snapshot.version + 1 == end:
             return snapshot
@@ -415,11 +415,11 @@ class SnapshotLoader:
         return snapshot
 
     @staticmethod
-    def _not_kept(version: int, floor: int, known: int) -> OffsetOutOfRangeError:
-        text = f"the log has the versions {floor} to {known}: older commits were deleted (commit.retention.ms)"
-        return OffsetOutOfRangeError(text, version=version, log_floor=floor, head=known)
+    def _not_kept(version: int, floor: int, newest: int) -> OffsetOutOfRangeError:
+        text = f"the log has the versions {floor} to {newest}: older commits were deleted (commit.retention.ms)"
+        return OffsetOutOfRangeError(text, version=version, log_floor=floor, head=newest)
 
-    def _check_kept(self, version: int, names: Iterable[str], known: int) -> None:
+    def _check_kept(self, version: int, names: Iterable[str], newest: int) -> None:
         """Raise OffsetOutOfRangeError for a version whose commit may be deleted, as the newest checkpoint says."""
         for name in names:
             try:
@@ -427,26 +427,28 @@ class SnapshotLoader:
             except (CorruptMetadataError, FileNotFoundError, UnsupportedVersionError):
                 continue  # a library that lacks a feature of the head may read versions from before it
             if version < floor:
-                raise self._not_kept(version, floor, known)
+                raise self._not_kept(version, floor, newest)
             return
 
-    def _from_checkpoint(self, name: str, end: int, known: int, listed_ms: int, read_end: int) -> Snapshot | None:
-        """The commits up to `read_end` on the checkpoint `name`; None if that is of no use.
+    def _from_checkpoint(self, name: str, end: int, newest: int, listed_ms: int, read_end: int) -> Snapshot | None:
+        """Fold the commits up to `read_end` on the checkpoint `name`; None if that is not usable.
 
-        Raises BehindFloorError if a listing from `listed_ms` on was too long ago to tell which version is last.
+        Raises BehindFloorError if the listing from `listed_ms` on is too old to decide which version is last.
         """
         try:
             base = self._read(name, end)
-            snapshot = self._fold_from(base, read_end, max(known, base.version), AskedAt())
+            snapshot = self._fold_from(base, read_end, max(newest, base.version), RequestTime())
         except (CorruptMetadataError, FileNotFoundError) as error:
             _log.warning("the checkpoint %s is ignored: %s", name, error)
             return None
         return self._listed(snapshot, base, end, listed_ms)
 
-    def _fold_from(self, snapshot: Snapshot | None, end: int, known: int, asked: AskedAt) -> Snapshot | None:
-        """`snapshot`, or nothing, with the commits up to `end`; it must belong to the topic, by its own commit."""
+    def _fold_from(
+        self, snapshot: Snapshot | None, end: int, existing: int, request_time: RequestTime
+    ) -> Snapshot | None:
+        """Fold the commits up to `end` on `snapshot`, which must belong to the topic, or on nothing."""
         start = snapshot.version if snapshot else 0
-        groups = self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, asked=asked)
+        groups = self._files.follow(start, end=end, existing=existing, group=_FIRST_GROUP, request_time=request_time)
         for commits in groups:
             if snapshot and commits[0].version == snapshot.version:
                 _check_belongs(snapshot, commits[0])

@@ -1,4 +1,4 @@
-"""Whether a topic's commits still exist, or its folder was deleted under a process that goes on."""
+"""Checks that a topic's commits still exist: its folder may be deleted while a process uses it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.storage.storage import Storage
 
-# The next commit of such a process would be the only one there: no process could read it, nor create the topic again.
+# The next commit of the process would be the only one there: no process could read it or create the topic again.
 # In a topic that was created again it would not follow the commit before it, and nobody could read that topic: so the
 # commit that exists must be the same one. On a local disk each check costs next to nothing. On an object store it is
 # a request, made once in CHECK_S. In that time the process may have put commits: so it checks one that existed at the
@@ -75,5 +75,5 @@ class TopicExistence:
         return commit is not None and commit.id == commit_id
 
     def forget(self) -> None:
-        """Start again: the version of the last check may be below the log floor."""
+        """Start again: the version of the last check may be below the log retention horizon."""
         self._last_check = None

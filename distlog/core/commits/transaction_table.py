@@ -37,7 +37,7 @@ Batch = tuple[str, int | str]
 class TransactionInfo:
     """The time of the commit of an application's batch, and its `(start_offset, end_offset)` by partition.
 
-    `in_order` is that of SetTransaction.
+    `in_order` is the same as in SetTransaction.
     """
 
     version: int
@@ -143,9 +143,13 @@ class OrderedBatches:
         changed = dict[str, dict[int, TransactionInfo]]()
         for (app_id, number), info in added.items():
             if isinstance(number, int):
-                before = changed.get(app_id) or self._batches.get(app_id, {})
-                kept = {each: earlier for each, earlier in before.items() if number - KEPT_NUMBERS < each != number}
-                changed[app_id] = {**kept, number: info}
+                earlier_batches = changed.get(app_id) or self._batches.get(app_id, {})
+                retained = {
+                    each: earlier
+                    for each, earlier in earlier_batches.items()
+                    if number - KEPT_NUMBERS < each != number
+                }
+                changed[app_id] = {**retained, number: info}
         return OrderedBatches({**self._batches, **changed}) if changed else self
 
     def items(self) -> Iterator[tuple[Batch, TransactionInfo]]:
@@ -162,15 +166,15 @@ class OrderedBatches:
 _NONE = OrderedBatches({})
 
 
-# They are kept for thirty days, and the newest of each application for ever. Of an application that commits its
-# batches in order only the last few are kept: the newest number tells which batches were committed.
+# Batches are kept for thirty days, and the newest of each application forever. If an application commits its batches
+# in order, only the last few are kept: the newest number shows which batches were committed.
 #
-# An application that commits in no order every ten seconds leaves 260,000 of them, so they are columns, in the order
-# of their commits: to forget the oldest is a slice, to look one up is a scan of two columns in Arrow.
+# An application that commits in no order every ten seconds leaves 260,000 batches, so they are columns, in the order
+# of their commits: forgetting the oldest is a slice, a lookup is a scan of two columns in Arrow.
 
 
 KEPT_MS = 30 * DAY_MS
-#: The most that the time between two batches counts for in the age of those before.
+#: The longest time between two batches that counts in the age of earlier batches.
 PAUSE_MS = DAY_MS
 TAIL_LIMIT = 256
 _LOOKED_FOR_ONE_BY_ONE = 8
@@ -213,7 +217,7 @@ class TransactionTable:
         return recent or find(self._columns, app_id, batch_id) or find(self._silent, app_id, batch_id)
 
     def newest(self, app_id: str) -> int | None:
-        """The number of the application's batch that was committed last; None if no batch of it has a number.
+        """Return the number of the application's batch that was committed last; None if no batch has a number.
 
         If the application has committed in order, and a greater number then, it is that number.
         """
@@ -248,10 +252,10 @@ class TransactionTable:
     def without(self, app_id: str, up_to: int) -> TransactionTable:
         """This table without the application's batches of numbers up to `up_to`."""
         columns = self.columns()
-        kept = np.ones(len(columns), bool)
+        stays = np.ones(len(columns), bool)
         for row, number in ids_of(columns, app_id):
-            kept[row] = isinstance(number, str) or number > up_to
-        return TransactionTable(columns.filter(booleans(kept)))
+            stays[row] = isinstance(number, str) or number > up_to
+        return TransactionTable(columns.filter(booleans(stays)))
 
     def columns(self) -> pa.RecordBatch:
         """All batches as one Arrow batch of SCHEMA, in the order of their commits."""
@@ -271,9 +275,9 @@ class TransactionTable:
         ordered = self._ordered.updated({batch: info for batch, info in added.items() if info.in_order})
         added = {batch: info for batch, info in added.items() if not info.in_order}
         # A batch may come again after KEPT_MS; it then goes last, since the columns are in the order of time.
-        before = {batch: info for batch, info in self._tail.items() if batch not in added}
+        earlier = {batch: info for batch, info in self._tail.items() if batch not in added}
         silent = _without_applications(self._silent, {app_id for app_id, _ in added})
-        grown = TransactionTable(self._columns, {**before, **added}, silent, self._passed, ordered)
+        grown = TransactionTable(self._columns, {**earlier, **added}, silent, self._passed, ordered)
         tail_age_ms = _time_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms])
         if len(grown._tail) > TAIL_LIMIT or tail_age_ms > KEPT_MS:
             grown = TransactionTable(
@@ -305,19 +309,19 @@ class TransactionTable:
         old = int(np.searchsorted(self._passed, self._passed[-1] + since - KEPT_MS))
         if not old:
             return self
-        rest = self._columns.slice(old)
+        recent = self._columns.slice(old)
         active = {app_id for app_id, _ in self._tail}
-        silent = join([self._silent, _newest_of_silent(self._columns.slice(0, old), rest["app_id"], active)])
-        return TransactionTable(rest, self._tail, silent, self._passed[old:], self._ordered)
+        silent = join([self._silent, _newest_of_silent(self._columns.slice(0, old), recent["app_id"], active)])
+        return TransactionTable(recent, self._tail, silent, self._passed[old:], self._ordered)
 
 
 def _passed(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The time that went by from the first of `times` to each of them, with pauses cut to PAUSE_MS."""
+    """Return the time from the first of `times` to each one, with pauses cut to PAUSE_MS."""
     return np.cumsum(np.minimum(np.diff(times, prepend=times[:1]), PAUSE_MS))
 
 
 def _time_within(times: Sequence[int]) -> int:
-    return sum(min(after - before, PAUSE_MS) for before, after in itertools.pairwise(times))
+    return sum(min(end - start, PAUSE_MS) for start, end in itertools.pairwise(times))
 
 
 def _without_applications(columns: pa.RecordBatch, app_ids: Collection[str]) -> pa.RecordBatch:
@@ -327,13 +331,13 @@ def _without_applications(columns: pa.RecordBatch, app_ids: Collection[str]) -> 
     return columns.filter(pc.invert(removed)) if pc.any(removed).as_py() else columns
 
 
-def _newest_of_silent(old: pa.RecordBatch, rest: pa.Array, active: Container[str]) -> pa.RecordBatch:
-    """Of the `old` rows, the last one of each application that is neither in `rest` nor `active`."""
+def _newest_of_silent(old: pa.RecordBatch, recent_ids: pa.Array, active: Container[str]) -> pa.RecordBatch:
+    """Return the last of the `old` rows of each application that is not in `recent_ids` or `active`."""
     last = {app_id: row for row, app_id in enumerate(old["app_id"].to_pylist()) if app_id not in active}
     if len(last) > _LOOKED_FOR_ONE_BY_ONE:
-        later = set(pc.unique(rest).to_pylist())
+        later = set(pc.unique(recent_ids).to_pylist())
     else:
-        later = {app_id for app_id in last if pc.index(rest, texts([app_id])[0]).as_py() >= 0}
+        later = {app_id for app_id in last if pc.index(recent_ids, texts([app_id])[0]).as_py() >= 0}
     return old.take(integers(sorted(row for app_id, row in last.items() if app_id not in later)))
 
 
@@ -362,10 +366,10 @@ class TransactionDraft:
 
         Raises ValueError if the batch was committed before, in the last thirty days.
         """
-        before = self._added.pop((app_id, batch_id), None) or self._table.get(app_id, batch_id)
-        is_known = before is not None and not self._is_forgotten(app_id, batch_id, before)
-        if before and is_known and before.timestamp_ms >= info.timestamp_ms - KEPT_MS:
-            raise ValueError(f"batch {batch_id!r} of {app_id!r} is in commit {before.version} already")
+        earlier = self._added.pop((app_id, batch_id), None) or self._table.get(app_id, batch_id)
+        is_known = earlier is not None and not self._is_forgotten(app_id, batch_id, earlier)
+        if earlier and is_known and earlier.timestamp_ms >= info.timestamp_ms - KEPT_MS:
+            raise ValueError(f"batch {batch_id!r} of {app_id!r} is in commit {earlier.version} already")
         if info.in_order and isinstance(batch_id, int):
             self._forget(app_id, batch_id - KEPT_NUMBERS, before_ms)
         else:
@@ -382,15 +386,15 @@ class TransactionDraft:
     def _forget(self, app_id: str, up_to: int, before_ms: int) -> None:
         self._forgotten[app_id] = max(up_to, self._forgotten.get(app_id, -1))
         if app_id not in self._unordered:
-            self._settle(before_ms)
+            self._merge_added(before_ms)
             self._unordered[app_id] = self._table.unordered_numbers(app_id)
         if any(number <= up_to for number in self._unordered[app_id]):
             # first what is too old goes: without these batches, others look younger
-            self._settle(before_ms)
+            self._merge_added(before_ms)
             self._table = self._table.without(app_id, up_to)
             self._unordered[app_id] = [number for number in self._unordered[app_id] if number > up_to]
 
-    def _settle(self, before_ms: int) -> None:
+    def _merge_added(self, before_ms: int) -> None:
         """Bring the table to where it is when each commit is folded by itself."""
         last_ms = max((info.timestamp_ms for info in self._added.values()), default=before_ms)
         self._table = self._table.updated(self._added, max(before_ms, last_ms))

@@ -118,7 +118,7 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
     rows = read_headers(data)
     entries = _producers(partition)
     producers = ProducerStates.of_snapshot(entries, base)
-    transactions = OpenTransactions(producers.opened)
+    transactions = OpenTransactions(producers.open_transactions)
     aborted = transactions.see(data, rows)
     producers.see(data, rows)
     log = LogDescription(base)

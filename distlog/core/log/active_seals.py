@@ -95,7 +95,7 @@ class ActiveSeals:
             draft.seal(segment.state_before.stem)
             if segment.info is not None:
                 draft.add(segment.info)
-            draft.settle(head.gc_floor)
+            draft.end_commit(head.gc_floor)
             states[number] = draft.finish()
         return replace(head, partitions=head.table.with_states(states)) if states else head
 

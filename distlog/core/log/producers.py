@@ -60,8 +60,8 @@ class StoredProducers:
             return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
         return None
 
-    def at(self, offset: int) -> ProducerStates:
-        """The states stored at `offset`, where the log begins."""
+    def at_log_start(self, offset: int) -> ProducerStates:
+        """Return the states stored at `offset`, where the log begins."""
         # nothing was before offset 0
         return (self.before_segment(f"{offset:020d}", offset) if offset else None) or ProducerStates()
 
@@ -116,7 +116,7 @@ def transactions_before(handle: TopicHandle, state: PartitionState) -> OpenTrans
     states = stored.before_segment(active.stem)
     if states is None:
         states = stored.after_segments(state.segments.without_active(), active.base_offset)
-    return OpenTransactions(states.opened)
+    return OpenTransactions(states.open_transactions)
 
 
 def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator[tuple[str, int]]:
@@ -172,7 +172,7 @@ class ProducerSnapshots:
             deleted = state.segments[:count]
             if not any(segment.may_have_producers for segment in deleted):
                 # these have no batches of producers, so the states are the ones before them
-                return stored.at(deleted[0].base_offset)
+                return stored.at_log_start(deleted[0].base_offset)
             before_next = stored.before_segment(state.segments[count].stem) if count < len(state.segments) else None
             return before_next or stored.after_segments(deleted, _begin(state, count))
         return ProducerStates()
@@ -270,14 +270,14 @@ class PartitionProducers:
     def has_open(self, producer_id: int, epoch: int, segment: LogSegment, start_offset: int | None = None) -> bool:
         """See `ProducerStates.has_open`; with `start_offset`, only of a transaction that began there."""
         self.catch_up(segment)
-        is_it = start_offset is None or self._states.opened.get(producer_id) == start_offset
+        is_it = start_offset is None or self._states.open_transactions.get(producer_id) == start_offset
         return is_it and self._states.has_open(producer_id, epoch)
 
     def effect_of(self, data: npt.NDArray[Any], rows: npt.NDArray[Any]) -> TransactionEffect:
         """Return the effect of the next batches on the transactions that are open after the read part of the log."""
         if not (rows["attributes"] & TRANSACTIONAL).any():
             return NO_EFFECT
-        transactions = OpenTransactions(self._states.opened)
+        transactions = OpenTransactions(self._states.open_transactions)
         return TransactionEffect(transactions.see(data, rows), transactions.first_offset)
 
     def appended(self, data: npt.NDArray[Any], rows: npt.NDArray[Any], segment: LogSegment) -> None:

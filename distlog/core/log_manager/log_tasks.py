@@ -149,7 +149,7 @@ class LogDirectory:
         try:
             # folders of dropped topics become more and more: their commits are not read again at each scan
             log = known.log if known else topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
-            snapshot = log.load(include_dropped=True, known=known.snapshot if known else None)
+            snapshot = log.load(include_dropped=True, cached=known.snapshot if known else None)
         except TopicNotFoundError:
             self._forget(name)  # a folder of something else
         except Exception as error:

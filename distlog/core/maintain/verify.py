@@ -64,7 +64,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     first = 0 if state is None else state.version + 1
     try:
         last = snapshot.version
-        groups = CommitFiles(storage).follow(first, end=last + 1, known=last, group=_GROUP)
+        groups = CommitFiles(storage).follow(first, end=last + 1, existing=last, group=_GROUP)
         for commit in chain.from_iterable(groups):
             state = apply(state, commit)
             for name in checkpoints.pop(state.version, ()):

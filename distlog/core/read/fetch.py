@@ -243,7 +243,7 @@ def open_transactions(reader: SegmentReader, partition: int, state: PartitionSta
         for chunk in whole_log(reader, segment):
             producers.see(chunk.data, chunk.batches, segment.shift)
     transactions = []
-    for producer, first in producers.opened.items():
+    for producer, first in producers.open_transactions.items():
         known = producers.get(producer)
         if known is not None and first >= stable:
             facts = known.epoch, known.last_timestamp, known.coordinator_epoch

@@ -217,7 +217,7 @@ class ProducerStates:
             self._states.setdefault(producer_id, state)
 
     @property
-    def opened(self) -> Mapping[int, int]:
+    def open_transactions(self) -> Mapping[int, int]:
         return self._opened
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
@@ -273,7 +273,7 @@ class ProducerStates:
         last = batches[-1]
         state = self._states.get(last.producer_id)
         last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
-        if state and (known := state.known(last.producer_epoch, last.base_sequence, last_sequence)):
+        if state and (known := state.find_batch(last.producer_epoch, last.base_sequence, last_sequence)):
             return known
         scratch: dict[int, ProducerState] = {}
         for batch in batches:

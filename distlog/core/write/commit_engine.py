@@ -120,7 +120,7 @@ def commit_batches(
     """
     handle, snapshot = checked.handle, checked.snapshot
     numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
-    opened = {number: checked.known(number)[0].opened for number in numbered}
+    opened = {number: checked.known(number)[0].open_transactions for number in numbered}
     written = write_bundle(handle, snapshot, parts, opened)
     segments, placed = [segment.info for segment in written], list[SegmentInfo]()
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
@@ -156,7 +156,7 @@ def _with_producers(
     for each, segment in zip(written, placed, strict=True):
         number, offset = segment.partition, segment.base_offset
         if segment.has_transactions:
-            opened = transactions.setdefault(number, OpenTransactions(check.known(number)[0].opened))
+            opened = transactions.setdefault(number, OpenTransactions(check.known(number)[0].open_transactions))
             aborted, first_unstable = effect(each, offset, opened)
             if aborted != list(each.aborted):
                 # the index that was written is of other offsets

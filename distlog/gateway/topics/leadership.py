@@ -123,7 +123,7 @@ class OwnCompaction:
                     topic.handle.clock,
                     producer_expiration_ms=topic.handle.producer_expiration_ms,
                 )
-                report, _ = compact(handle, log.load(known=snapshot), partitions=due)
+                report, _ = compact(handle, log.load(cached=snapshot), partitions=due)
                 for failed in report.partitions:
                     if failed.error is not None:
                         _log.warning(
