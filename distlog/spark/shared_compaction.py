@@ -196,7 +196,7 @@ class FindSuperseded:
         elif kind == RESULT:
             yield rows([self._item.first_group], RESULT, [bytes(data)])
         else:
-            find = self._keys.take if kind == DIRTY else self._keys.superseded
+            find = self._keys.put_rows if kind == DIRTY else self._keys.superseded
             superseded = find(record_keys.key_rows(data))
             self._superseded.append(superseded)
             self._size += superseded.nbytes

@@ -129,9 +129,9 @@ def test_files_older_than_the_gc_floor_come_back_if_a_version_above_it_had_them(
 
 def test_a_segment_is_added_once(history: History) -> None:
     twin = history.snapshot().partitions[0].segments[0]
-    refused(history, Add(twin.at(30)), match="twice")
+    refused(history, Add(twin.moved_to(30)), match="twice")
     new = segment(0, 30)
-    refused(history, Add(new), Add(new.at(40)), match="twice")
+    refused(history, Add(new), Add(new.moved_to(40)), match="twice")
 
 
 def test_a_partition_that_does_not_exist_is_refused(history: History) -> None:

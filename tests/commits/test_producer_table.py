@@ -317,7 +317,7 @@ def test_an_entry_of_a_brokers_snapshot_becomes_batches_that_say_the_same(
     steps: list[tuple[int, int, str, int, int]],
 ) -> None:
     log, states = raw(steps), ProducerStates()
-    states.see(log, read_headers(log))
+    states.observe(log, read_headers(log))
     entries = states.entries()
     updated = ProducerTable().updated([row for entry in entries for row in batches_of(entry)], 0)
     assert np.array_equal(ProducerStates(dict(updated.items())).entries(), entries)

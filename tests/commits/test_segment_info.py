@@ -12,15 +12,15 @@ from distlog.core.commits.segment_info import SegmentInfo
 
 
 def test_a_segment_moves_with_all_its_offsets() -> None:
-    moved = segment(base_offset=0, count=10, offset_of_max_timestamp=7).at(100)
+    moved = segment(base_offset=0, count=10, offset_of_max_timestamp=7).moved_to(100)
     assert (moved.base_offset, moved.next_offset, moved.offset_of_max_timestamp) == (100, 110, 107)
     assert moved.stored_base_offset == 0
     assert moved.shift == 100
-    assert moved.at(0).at(100) == moved
+    assert moved.moved_to(0).moved_to(100) == moved
 
 
 def test_a_segment_without_timestamps_moves_without_them() -> None:
-    assert segment(offset_of_max_timestamp=-1).at(100).offset_of_max_timestamp == -1
+    assert segment(offset_of_max_timestamp=-1).moved_to(100).offset_of_max_timestamp == -1
 
 
 def test_an_adopted_segment_needs_no_shift() -> None:

@@ -157,15 +157,15 @@ def test_nothing_to_send_is_no_blob() -> None:
 
 def test_the_same_record_twice_supersedes_nothing() -> None:
     keys, row = OffsetMap(4), np.array([[1, 2, 30]])
-    assert keys.take(row).tolist() == []
-    assert keys.take(row).tolist() == []
+    assert keys.put_rows(row).tolist() == []
+    assert keys.put_rows(row).tolist() == []
     assert keys.superseded(row).tolist() == []
 
 
 def test_more_keys_than_there_is_room_for_are_an_error() -> None:
     keys = OffsetMap(map_slots(3))
     with pytest.raises(InvalidConfigError, match="more memory"):
-        keys.take(np.arange(30).reshape(-1, 3))
+        keys.put_rows(np.arange(30).reshape(-1, 3))
 
 
 def test_offsets_go_to_the_group_that_they_are_in() -> None:

@@ -33,7 +33,7 @@ from distlog.core.commits import commit_json
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.maintain import rebuild
-from distlog.core.maintain.rebuild import commit_facts, rebuild_segment, rebuild_segments
+from distlog.core.maintain.rebuild import commit_index_fields, rebuild_segment, rebuild_segments
 from distlog.core.segments import pipeline, segment_reader
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
 
@@ -77,7 +77,7 @@ def test_many_rebuilt_segments_are_recorded_by_several_commits(
     ]
     monkeypatch.setattr(commit_json, "MOST_ROWS", 600)
     monkeypatch.setattr(rebuild, "MOST_SEGMENTS", 300)
-    after = commit_facts(topic.handle, topic.snapshot, learned)
+    after = commit_index_fields(topic.handle, topic.snapshot, learned)
     assert after.version == topic.version + 3
     assert {segment.leader_epoch for state in after.partitions for segment in state.segments} == {7}
 
@@ -299,7 +299,7 @@ def test_an_index_that_fits_but_was_not_committed_is_rebuilt(topic: Topic, suffi
     topic.advance(after)
     assert topic.verify().ok is False
     report = rebuilt(topic)
-    assert report.segments[0].found[suffix] == "corrupted"
+    assert report.segments[0].states[suffix] == "corrupted"
     assert report.ok
     assert getattr(segments_of(topic)[0], field) == value
     assert topic.verify().ok
@@ -332,7 +332,7 @@ def test_a_transaction_index_of_another_checksum_is_reported(tmp_path: Path) -> 
     topic.storage.put(name, data)
     assert not topic.verify().ok
     report = rebuilt(topic)
-    assert report.segments[0].found[".txnindex"] == "corrupted"
+    assert report.segments[0].states[".txnindex"] == "corrupted"
     assert report.ok
     assert topic.verify().ok
 
@@ -395,7 +395,7 @@ def test_a_transaction_index_is_rebuilt_byte_for_byte(tmp_path: Path, kind: str)
         data[10 if kind == "corrupted" else 9] += 1
         topic.storage.put(name, data)
     report = rebuilt(topic)
-    assert report.segments[0].found[".txnindex"] == kind
+    assert report.segments[0].states[".txnindex"] == kind
     assert report.ok
     assert [segment.written for segment in report.rebuilt] == [{".txnindex": len(right)}]
     assert topic.storage.read(name) == right

@@ -36,7 +36,7 @@ from distlog.core.commits import checkpoint
 from distlog.core.errors import DistlogError
 from distlog.core.format.record_batch import read_headers
 from distlog.core.maintain import verify_segment as verify_segment_module
-from distlog.core.maintain.verify_segment import LogFacts, verify_segment
+from distlog.core.maintain.verify_segment import LogStats, verify_segment
 
 GOLDEN = partitions()
 

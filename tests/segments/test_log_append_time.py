@@ -116,9 +116,9 @@ def test_no_commit_takes_a_time_back() -> None:
 def test_no_segment_that_waits_for_its_time_is_stored() -> None:
     topic = topic_of(Clock(NOW))
     topic.append(rows("a"))
-    waiting = dataclasses.replace(segment(topic), append_time_ms=BY_COMMIT, stem=f"v{0:020d}-{uuid.uuid4().hex}").at(
-        1
-    )
+    waiting = dataclasses.replace(
+        segment(topic), append_time_ms=BY_COMMIT, stem=f"v{0:020d}-{uuid.uuid4().hex}"
+    ).moved_to(1)
     commit, _ = put_commit(topic.log, topic.snapshot, "append", lambda _: [Add(waiting)])
     assert commit is not None
     (action,) = commit.actions

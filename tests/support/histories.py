@@ -114,7 +114,7 @@ def appending(
     def plan(snapshot: Snapshot) -> list[Action] | None:
         if batch and snapshot.transaction(*batch):
             return None
-        placed = added.at(snapshot.partitions[partition].log_end_offset)
+        placed = added.moved_to(snapshot.partitions[partition].log_end_offset)
         recorded = [SetTransaction(*batch, {partition: (placed.base_offset, placed.next_offset)})] if batch else []
         return [Add(placed), *recorded]
 

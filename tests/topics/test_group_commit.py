@@ -123,7 +123,7 @@ def committed(topic: Topic, ticket: AppendTicket | None, append: Commit) -> Comm
     adds = [action.segment for action in append.actions if isinstance(action, Add)]
 
     def plan(head: Snapshot) -> list[Action]:
-        return [Add(segment.at(head.partitions[segment.partition].log_end_offset)) for segment in adds]
+        return [Add(segment.moved_to(head.partitions[segment.partition].log_end_offset)) for segment in adds]
 
     commit, _ = put_commit(topic.handle.log, topic.snapshot, "append", plan, ticket=ticket)
     assert commit is not None

@@ -118,7 +118,7 @@ def test_a_moved_segment_takes_its_transactions_along(tmp_path: Path) -> None:
     }
     topic = distlog.create(str(tmp_path / "t"))
     topic.append([{"value": b"v"}] * 100)
-    segment = describe(files, 0, 6, stem="v00000000000000000000-" + 32 * "a").at(100)
+    segment = describe(files, 0, 6, stem="v00000000000000000000-" + 32 * "a").moved_to(100)
     put(topic, segment, files)
     commit(topic, [segment])
     assert committed(topic) == [*range(100), 102, 103]

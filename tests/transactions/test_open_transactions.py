@@ -22,7 +22,7 @@ def marker(producer: int, kind: int) -> bytes:
 def test_markers_of_a_transaction_without_records_abort_nothing(kind: int) -> None:
     """testSkipEmptyTransactions."""
     data, transactions = marker(1, kind), OpenTransactions({2: 3})
-    assert transactions.see(data, read_headers(data), 7) == []
+    assert transactions.observe(data, read_headers(data), 7) == []
     assert transactions.opened == {2: 3}
 
 

@@ -58,7 +58,7 @@ class Log:
     def take(self, data: bytes, count: int) -> tuple[int, int]:
         """Append without a check, as when a log is read again."""
         first, self.end = self.end, self.end + count
-        self.states.see(data, read_headers(data), first)
+        self.states.observe(data, read_headers(data), first)
         return first, self.end - 1
 
     def reopened(self, now: int = NOW) -> Log:
@@ -264,7 +264,7 @@ def test_a_broker_stored_what_the_states_of_its_log_are(file: Path) -> None:
     for log in sorted(file.parent.glob("*.log")):
         data = log.read_bytes()
         rows = read_headers(data)
-        states.see(data, rows[rows["base_offset"] < int(file.stem)])
+        states.observe(data, rows[rows["base_offset"] < int(file.stem)])
     stored = read_producer_snapshot(file.read_bytes())
     assert read_producer_snapshot(states.snapshot()).tolist() == sorted(stored.tolist())
 
@@ -274,7 +274,7 @@ def test_a_batch_that_a_cleaner_emptied_still_tells_of_its_producer() -> None:
     rows = read_headers(bytes(data))
     rows["record_count"] = 0
     states = ProducerStates()
-    states.see(bytes(data), rows, 10)
+    states.observe(bytes(data), rows, 10)
     assert states.get(PID).batches[-1][:3] == (8, 11, 1)  # type: ignore[union-attr]
 
 
@@ -316,7 +316,7 @@ def test_states_do_not_depend_on_how_many_batches_are_taken_at_once(
     at_once, singly, in_parts = ProducerStates(), ProducerStates(), ProducerStates()
     at_once.see(data, rows)
     for number in range(len(rows)):
-        singly.see(data, rows[number : number + 1])
+        singly.observe(data, rows[number : number + 1])
     assert at_once.snapshot() == singly.snapshot()
     for producer in {row[0] for row in batches}:
         assert at_once.get(producer) == singly.get(producer)
@@ -324,7 +324,7 @@ def test_states_do_not_depend_on_how_many_batches_are_taken_at_once(
     in_parts.see(data, rows[:cut])
     stored = read_producer_snapshot(in_parts.snapshot())
     again = ProducerStates.of_snapshot(stored, cut)
-    again.see(data, rows)
+    again.observe(data, rows)
     assert again.snapshot() == at_once.snapshot()
 
 

@@ -417,7 +417,7 @@ def _placed(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> 
             if isinstance(action, Add):
                 number = action.segment.partition
                 end = ends.get(number, head.partitions[number].log_end_offset)
-                segment = action.segment.at(end)
+                segment = action.segment.moved_to(end)
                 ends[number] = segment.next_offset
                 offsets[number] = (offsets.get(number, (end, 0))[0], segment.next_offset)
                 added.append(Add(segment))

@@ -101,7 +101,7 @@ class SegmentInfo:
         """True if batches carry producer ids, or the segment may be older than this field."""
         return self.has_producers or self.has_transactions or stem_read_version(self.stem) is None
 
-    def at(self, base_offset: int) -> SegmentInfo:
+    def moved_to(self, base_offset: int) -> SegmentInfo:
         """This segment moved to begin at `base_offset`: the same files, other offsets."""
         moved = base_offset - self.base_offset
         newest, unstable = self.offset_of_max_timestamp, self.first_unstable_offset

@@ -145,9 +145,9 @@ class OrderedBatches:
             if isinstance(number, int):
                 earlier_batches = changed.get(app_id) or self._batches.get(app_id, {})
                 retained = {
-                    each: earlier
-                    for each, earlier in earlier_batches.items()
-                    if number - KEPT_NUMBERS < each != number
+                    batch_number: earlier
+                    for batch_number, earlier in earlier_batches.items()
+                    if number - KEPT_NUMBERS < batch_number != number
                 }
                 changed[app_id] = {**retained, number: info}
         return OrderedBatches({**self._batches, **changed}) if changed else self

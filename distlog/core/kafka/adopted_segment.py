@@ -166,8 +166,8 @@ class _Inspection:
             raise CorruptRecordError(text, file=self.folder.path(self.names[".log"]))
         # a batch that a cleaner emptied does not start or abort transactions
         filled = batches.rows[batches.rows["record_count"] > 0]
-        self.aborted += self.state.transactions.see(batches.data, filled)
-        self.state.producers.see(batches.data, batches.rows)
+        self.aborted += self.state.transactions.observe(batches.data, filled)
+        self.state.producers.observe(batches.data, batches.rows)
         for check in self.checks.values():
             check.add(batches.rows, batches.position)
         newest = int(batches.rows["max_timestamp"].argmax())
@@ -383,7 +383,7 @@ def _producers(
     for segment in segments:
         log = folder.log(str(segment.files[".log"]))
         for batches in log_walk(log, checked=False, file="", start=segment.position, size=segment.end):
-            states.see(batches.data, batches.rows)
+            states.observe(batches.data, batches.rows)
     return states
 
 

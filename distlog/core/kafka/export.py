@@ -265,7 +265,7 @@ def export_segment(
             position += len(data)
             yield data
             log.add(data, rows)
-            producers.see(data, rows)
+            producers.observe(data, rows)
             epochs.extend(new_epochs(rows, epochs[-1][0] if epochs else -1))
 
     index_files: dict[str, Buffer] = {}

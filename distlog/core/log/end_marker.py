@@ -94,7 +94,7 @@ def effect(
     """Return the `transactions` that a segment at `base_offset` aborts, and the first unstable offset after it."""
     aborted, offset = list[AbortedTransaction](), base_offset
     for batch in written.batches:
-        aborted += transactions.see(batch.data, batch.rows, offset - int(batch.rows[0]["base_offset"]))
+        aborted += transactions.observe(batch.data, batch.rows, offset - int(batch.rows[0]["base_offset"]))
         offset += batch.offset_count
     return aborted, transactions.first_offset
 

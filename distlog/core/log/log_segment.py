@@ -232,7 +232,7 @@ class ReadableSegment:
         """The transactions that are open at the known end, if `transactions` are where the segment begins."""
         if self._numbers[PRODUCER_BITS] & TRANSACTIONS:
             for batches in self.batches(0):
-                transactions.see(batches.data, batches.rows)
+                transactions.observe(batches.data, batches.rows)
         return transactions
 
     def has_lost_its_end(self) -> bool:

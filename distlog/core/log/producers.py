@@ -105,7 +105,7 @@ class StoredProducers:
         log = part_of(self._topic, sealed)
         with closing(ActiveFile(self._storage.local_path(log.name), writable=False)) as file:
             for batches in batches_from(file, log.begin, log.begin + log.size, WALK_BYTES):
-                states.see(batches.data, batches.rows, sealed.shift)
+                states.observe(batches.data, batches.rows, sealed.shift)
 
 
 def transactions_before(handle: TopicHandle, state: PartitionState) -> OpenTransactions:
@@ -278,10 +278,10 @@ class PartitionProducers:
         if not (rows["attributes"] & TRANSACTIONAL).any():
             return NO_EFFECT
         transactions = OpenTransactions(self._states.open_transactions)
-        return TransactionEffect(transactions.see(data, rows), transactions.first_offset)
+        return TransactionEffect(transactions.observe(data, rows), transactions.first_offset)
 
     def appended(self, data: npt.NDArray[Any], rows: npt.NDArray[Any], segment: LogSegment) -> None:
-        self._states.see(data, rows, heard_ms=self._clock())
+        self._states.observe(data, rows, heard_ms=self._clock())
         self._read = _ReadPosition(segment.stem, segment.size, segment.next_offset)
 
     def catch_up(self, segment: LogSegment) -> None:
@@ -292,7 +292,7 @@ class PartitionProducers:
             position = 0
         if segment.has_producers and segment.size > position:
             for batches in segment.batches(position):
-                self._states.see(batches.data, batches.rows, heard_ms=self._clock())
+                self._states.observe(batches.data, batches.rows, heard_ms=self._clock())
         self._read = _ReadPosition(segment.stem, segment.size, segment.next_offset)
 
     def _begin(self, segment: LogSegment) -> None:

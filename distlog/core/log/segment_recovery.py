@@ -369,7 +369,7 @@ def _folds(
     files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions, end: int
 ) -> Iterator[tuple[Numbers, Folded]]:
     for batches in sound_batches(files.log, int(numbers[POSITION]), end, int(numbers[NEXT_OFFSET])):
-        aborted = transactions.see(batches.data, batches.rows)
+        aborted = transactions.observe(batches.data, batches.rows)
         try:
             folded = fold(numbers, batches.data, batches.rows, interval, aborted=aborted)
         except UnfitBatchError as error:

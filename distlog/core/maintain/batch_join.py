@@ -62,8 +62,8 @@ class BatchJoin:
         )
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """All batches of a checked chunk, some of them joined; in parts if they are compressed."""
-        segments = [piece.slice.segment for piece in chunk.pieces]
+        """Yield all batches of a checked chunk, small ones joined; in parts if they are compressed."""
+        segments = [part.slice.segment for part in chunk.pieces]
         shifts = np.full(len(chunk.batches), chunk.per_batch(segment.shift for segment in segments))
         oldest = np.full(len(shifts), chunk.per_batch(segment.min_timestamp for segment in segments))
         for filtered, _ in self.joined(chunk.selection(), chunk.batches["base_offset"] + shifts, oldest):
@@ -72,10 +72,10 @@ class BatchJoin:
     def joined(
         self, source: BatchSelection, base_offsets: Longs, oldest: Longs, begins: Flags | None = None
     ) -> Iterator[tuple[FilteredBatches, Longs]]:
-        """All batches of `source`, in parts, and which of these batches those that come out begin with.
+        """Yield all batches of `source`, joined, in parts, with the number of the first input batch of each.
 
-        They are at `base_offsets`, with no record older than `oldest`. One that `begins` a group is joined with none
-        before it.
+        They are at `base_offsets`, with no record older than `oldest`. A batch that `begins` a group is not joined to
+        earlier ones.
         """
         batches, start = source.batches, 0
         joins = self._joins(batches, base_offsets)
@@ -84,10 +84,10 @@ class BatchJoin:
         rows = np.flatnonzero(joins | np.append(joins[1:], False))
         while start < len(batches):
             scanned = scan_records(source, rows, ()) if len(rows) else None
-            opened, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
+            scanned_rows, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
             end = int(rows[0]) if len(rows) else len(batches)
             part = _Adjacent(batches[start:end], base_offsets[start:end], oldest[start:end])
-            runs = self._runs(part, opened - start, joins[opened], scanned) if scanned else None
+            runs = self._runs(part, scanned_rows - start, joins[scanned_rows], scanned) if scanned else None
             filtered, stays = part.written(source.data, runs)
             yield filtered, start + stays
             start = end
@@ -115,7 +115,7 @@ class BatchJoin:
         if not several.any():
             return None
         runs = _Runs.of(part, rows, firsts, counts, several, scanned, self.levels)
-        # times that are far apart may take more room than the headers did; such batches stay as they are
+        # times that are far apart may take more room than the headers did: these batches do not change
         old_sizes = np.add.reduceat(part.batches["size"][rows], firsts)[several]
         return runs.only(HEADER_SIZE + runs.records.sizes <= np.minimum(old_sizes, self.largest))
 
@@ -160,13 +160,17 @@ class _Runs:
         )
         stops = stops[np.cumsum(counts[several]) - 1]
         starts = np.append(0, stops[:-1])
-        made = RecordBytes(written, starts, stops - starts).compressed(headers[several], levels)
-        return cls(rows[firsts[several]], counts[several], headers[several], made, oldest[several])
+        compressed = RecordBytes(written, starts, stops - starts).compressed(headers[several], levels)
+        return cls(rows[firsts[several]], counts[several], headers[several], compressed, oldest[several])
 
-    def only(self, chosen: Flags) -> _Runs:
-        made = self.records.of_rows(chosen)
+    def only(self, is_chosen: Flags) -> _Runs:
+        records = self.records.of_rows(is_chosen)
         return _Runs(
-            self.firsts[chosen], self.counts[chosen], self.headers[chosen], made, self.min_timestamps[chosen]
+            self.firsts[is_chosen],
+            self.counts[is_chosen],
+            self.headers[is_chosen],
+            records,
+            self.min_timestamps[is_chosen],
         )
 
 
@@ -179,14 +183,14 @@ class _Adjacent:
     def written(self, source: Bytes, runs: _Runs | None) -> tuple[FilteredBatches, Longs]:
         """The bytes of the batches: the batches of `runs` are joined, and the others copied from `source`."""
         headers, oldest, records = self.batches.copy(), self.min_timestamps.copy(), RecordBytes()
-        whole, first = np.ones(len(headers), bool), np.zeros(len(headers), bool)
+        is_copied, first = np.ones(len(headers), bool), np.zeros(len(headers), bool)
         if runs is not None:
             inner = np.arange(runs.counts.sum()) - np.repeat(np.cumsum(runs.counts) - runs.counts, runs.counts)
-            whole[np.repeat(runs.firsts, runs.counts) + inner] = False
+            is_copied[np.repeat(runs.firsts, runs.counts) + inner] = False
             first[runs.firsts] = True
             headers[runs.firsts], oldest[runs.firsts], records = runs.headers, runs.min_timestamps, runs.records
-        stays = np.flatnonzero(whole | first)
-        data, batches = lay_out(source, headers, whole, np.zeros(len(headers), bool), first, records)
+        stays = np.flatnonzero(is_copied | first)
+        data, batches = lay_out(source, headers, is_copied, np.zeros(len(headers), bool), first, records)
         base_offsets = self.base_offsets[stays]
         # the offset of the largest timestamp is needed for the segment only, not for each batch
         return FilteredBatches(data, batches, base_offsets, base_offsets, oldest[stays]), stays

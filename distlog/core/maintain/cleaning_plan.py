@@ -14,11 +14,11 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.limits import MAX_INT, MAX_LONG
 
-# A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset. What lies
-# above is left alone. The active segment is too, as in Kafka: the commit log's snapshot ends where it begins.
+# A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset. The rest
+# does not change, as the active segment in Kafka: the commit log's snapshot ends where it begins.
 
 
-#: A commit replaces so many segments: it takes no more rows for them and for what replaces them.
+#: Segments that a commit replaces: it takes no more rows for both the old and the new ones.
 MOST_SEGMENTS = MOST_ROWS // 2
 
 
@@ -55,18 +55,18 @@ def plan_compaction(
         cleanable(number, state, config, now_ms, stable.get(number, state.log_end_offset))
         for number, state in enumerate(snapshot.partitions)
     )
-    chosen = [
-        one
-        for one in ranges
-        if one.dirty_bytes and (one.overdue or one.dirty_ratio > config.min_cleanable_dirty_ratio)
+    due = [
+        log
+        for log in ranges
+        if log.dirty_bytes and (log.overdue or log.dirty_ratio > config.min_cleanable_dirty_ratio)
     ]
-    return sorted(chosen, key=lambda one: -one.dirty_ratio)
+    return sorted(due, key=lambda log: -log.dirty_ratio)
 
 
 def cleanable(
     partition: int, state: PartitionState, config: TopicConfig, now_ms: int, last_stable_offset: int
 ) -> Cleanable:
-    """The cleanable range of one partition, whatever its dirty ratio."""
+    """Return the cleanable range of one partition, at any dirty ratio."""
     table = state.segments
     start = first_dirty_offset(state)
     end = max(start, _first_uncleanable_offset(state, start, config, now_ms, last_stable_offset))
@@ -95,7 +95,7 @@ def _first_uncleanable_offset(
     end = min(last_stable_offset, state.log_end_offset)
     if config.min_compaction_lag_ms > 0:
         first = table.find(start)
-        # age counts from the largest timestamp, or from the writing of a segment if no record of it has one
+        # age counts from the largest timestamp, or from the writing of a segment without timestamps
         timestamps = state.segments.max_timestamps
         created = state.segments.array("created_ms")
         young = np.where(timestamps >= 0, timestamps, created)[first:] > now_ms - config.min_compaction_lag_ms
@@ -108,8 +108,8 @@ def _first_uncleanable_offset(
 def _oldest_timestamp(state: PartitionState, first: int) -> int:
     """The smallest first timestamp above 0 of the segments from `first` on."""
     timestamps = state.segments.array("first_timestamp")[first:]
-    known = timestamps[timestamps > 0]
-    return int(known.min()) if known.size else MAX_LONG
+    positive = timestamps[timestamps > 0]
+    return int(positive.min()) if positive.size else MAX_LONG
 
 
 def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list[list[SegmentInfo]]:
@@ -122,14 +122,14 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
     limits = (config.segment_size, config.segment_index_bytes, config.segment_index_bytes, MAX_INT)
     total: tuple[int, ...] = ()
     for segment in segments:
-        own = (segment.log_bytes, segment.offset_index_bytes, segment.time_index_bytes)
+        sizes = (segment.log_bytes, segment.offset_index_bytes, segment.time_index_bytes)
         if groups:
             span = segment.next_offset - 1 - groups[-1][0].base_offset if segment.log_bytes else 0
-            grown = (*map(operator.add, total, own), span)
+            grown = (*map(operator.add, total, sizes), span)
             if all(map(operator.le, grown, limits)):
                 groups[-1].append(segment)
                 total = grown[:-1]
                 continue
         groups.append([segment])
-        total = own
+        total = sizes
     return groups

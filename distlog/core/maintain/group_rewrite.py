@@ -46,7 +46,7 @@ class SegmentGroup:
 
     @property
     def log_bytes(self) -> int:
-        """The log bytes of these segments; a rewrite does not make them more."""
+        """The segments' log bytes; a rewrite never makes them more."""
         return int(self.segments.log_bytes.sum())
 
     @property
@@ -61,12 +61,12 @@ class SegmentGroup:
 
 @dataclass(frozen=True, slots=True)
 class FilteredBatches:
-    """Batches (BATCH rows) back to back in `data`, and of each what its header does not tell; offsets are absolute.
+    """Batches (BATCH rows) back to back in `data`, and what their headers do not have; offsets are absolute.
 
-    `newest_offsets` are those of the largest timestamps, -1 where no record has it: an emptied batch keeps its time.
-    `min_timestamps` are at most the smallest ones. `unchanged` says that the batches are those that went in,
-    `forgets` that tombstones or markers may have gone for good, and `unkeyed` is the number of records that were
-    dropped because they have no key. `data` has no other owner.
+    `newest_offsets` are the offsets of the largest timestamps, -1 where no record has it: an emptied batch keeps its
+    time. `min_timestamps` are at most the smallest ones. `unchanged`: the batches are the input batches. `forgets`:
+    tombstones or markers may have been dropped. `unkeyed` is the number of records that were dropped because they
+    have no key. `data` has no other owner.
     """
 
     data: Bytes
@@ -94,7 +94,7 @@ class Filter(Protocol):
         """The batches that stay of a checked chunk, in their order. Raises CorruptRecordError."""
 
     def described(self, output: SegmentInfo, inputs: SegmentTable, /) -> SegmentInfo:
-        """The segment `output`, with all that its batches do not tell, but `inputs` do."""
+        """Return `output` with the fields that come from `inputs`, not from its batches."""
 
 
 Result = TypeVar("Result")
@@ -132,8 +132,8 @@ class RewrittenGroup:
     """A group, and the `outputs` that replace its segments; these are the group's own if nothing changes.
 
     `outputs` cover the offsets of the group, with gaps where records were dropped. `unkeyed` is the number of
-    records dropped because they have no key. If it `forgets`, tombstones or markers may have gone for good: what is
-    ahead of them must not be older than what was read there.
+    records dropped because they have no key. If it `forgets`, tombstones or markers may have been dropped: earlier
+    segments must not be older than the ones that were read.
     """
 
     group: SegmentGroup
@@ -168,24 +168,24 @@ class RewrittenGroup:
 def rewrite_group(
     handle: TopicHandle,
     group: SegmentGroup,
-    chosen: Filter,
+    batch_filter: Filter,
     chunks: Iterable[Chunk],
     *,
     config: TopicConfig,
     read_version: int,
     part_bytes: int | None = None,
 ) -> RewrittenGroup:
-    """Write what the filter `chosen` leaves of the group as new segments; no commit names these yet.
+    """Write what the filter `batch_filter` leaves of the group as new segments; no commit names these yet.
 
     `chunks` are the checked chunks of the group, in their order. The new segments have stems of `read_version`.
     Memory is bounded by a few chunks, and three parts of an upload of `part_bytes`. Raises CorruptRecordError. After
     an error there is no partial file and no upload left.
     """
-    output = _Output(handle, group, chosen, config, read_version, part_bytes)
+    output = _Output(handle, group, batch_filter, config, read_version, part_bytes)
     unchanged, forgets, unkeyed = len(group.segments) == 1, False, 0
     try:
         for chunk in chunks:
-            for filtered in chosen.apply(chunk.timed()):
+            for filtered in batch_filter.apply(chunk.timed()):
                 unchanged &= filtered.unchanged
                 forgets |= filtered.forgets
                 unkeyed += filtered.unkeyed
@@ -203,12 +203,12 @@ class _Output:
         self,
         handle: TopicHandle,
         group: SegmentGroup,
-        chosen: Filter,
+        batch_filter: Filter,
         config: TopicConfig,
         read_version: int,
         part_bytes: int | None,
     ) -> None:
-        self._handle, self._group, self._filter = handle, group, chosen
+        self._handle, self._group, self._filter = handle, group, batch_filter
         self._config, self._read_version = config, read_version
         self._part_bytes = part_bytes
         self._file: SegmentFile | None = None
@@ -259,15 +259,17 @@ class _Output:
         sealed = self._file.seal(self._handle.clock())
         self._file = None
         handle, inputs = self._handle, self._group.segments
-        own = [
+        aborted = [
             transaction
             for transaction in self._filter.aborted
             if self._base_offset <= transaction.last_offset < next_offset
         ]
-        sealed = with_aborted(handle.storage, handle.name, sealed, own, self._base_offset)
+        sealed = with_aborted(handle.storage, handle.name, sealed, aborted, self._base_offset)
         # Kafka keeps the file's time too: retention counts from it if records have no time
         created_ms = int(inputs.array("created_ms")[-1])
-        covers = dataclasses.replace(sealed.at(self._base_offset), next_offset=next_offset, created_ms=created_ms)
+        covers = dataclasses.replace(
+            sealed.moved_to(self._base_offset), next_offset=next_offset, created_ms=created_ms
+        )
         self._sealed.append(self._filter.described(covers, inputs))
         self._base_offset = next_offset
 
@@ -295,9 +297,9 @@ def commit_rewrite(
 ) -> tuple[dict[int, int], Snapshot]:
     """Replace the segments of groups that were rewritten at `snapshot` by the new ones.
 
-    It is one commit, or several of whole partitions if one does not take so many segments. Returns how many
-    groups of each partition were left out, and the new state. A group is left out if one of its segments is gone; a
-    cleaned partition stays dirty from there, and is left as it is if the topic is no longer compacted.
+    Makes one commit, or several of whole partitions if there are too many segments. Returns how many groups of each
+    partition were left out, and the new state. A group is left out if one of its segments was removed; a cleaned
+    partition stays dirty from there, and does not change if the topic is no longer compacted.
     """
     left_out, after, producers = dict[int, int](), snapshot, ProducerSnapshots(handle)
     for partitions in _in_commits(rewritten):
@@ -329,22 +331,30 @@ def _replacement(
     rewritten: Sequence[RewrittenPartition], left_out: dict[int, int], current: Snapshot
 ) -> tuple[list[Action], dict[int, int]]:
     """The actions that replace groups in `current`, and how many first segments leave nothing, by partition."""
-    chosen, emptied = list[RewrittenGroup](), dict[int, int]()
+    replaced, emptied = list[RewrittenGroup](), dict[int, int]()
     is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
-    for group in rewritten:
-        if group.end_offset and not is_compacted:
-            left_out[group.partition] = len(group.groups)
+    for partition in rewritten:
+        if partition.end_offset and not is_compacted:
+            left_out[partition.partition] = len(partition.groups)
             continue
-        state = current.partitions[group.partition]
-        groups, left_out[group.partition], clean = _replaceable(state, group)
-        chosen += groups
+        state = current.partitions[partition.partition]
+        groups, left_out[partition.partition], clean = _replaceable(state, partition)
+        replaced += groups
         if count := _emptied(state, groups):
-            emptied[group.partition] = count
+            emptied[partition.partition] = count
         if clean > first_dirty_offset(state):
-            cleaned.append(Cleaned(group.partition, clean))
-    # all removals and all additions follow each other, since a commit packs such runs
-    removed = [Remove(one.partition, stem) for one in chosen for stem in one.group.stems]
-    return [*removed, *(Add(segment) for one in chosen for segment in one.outputs), *cleaned], emptied
+            cleaned.append(Cleaned(partition.partition, clean))
+    # all removals and all additions are adjacent, since a commit packs runs of one kind
+    removed = [
+        Remove(rewritten_group.partition, stem)
+        for rewritten_group in replaced
+        for stem in rewritten_group.group.stems
+    ]
+    return [
+        *removed,
+        *(Add(segment) for rewritten_group in replaced for segment in rewritten_group.outputs),
+        *cleaned,
+    ], emptied
 
 
 def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:
@@ -352,23 +362,23 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
     # a group below the log start must not come back, and need not be clean
     groups = [(group, group.group.stems) for group in rewritten.groups if group.next_offset > state.log_start_offset]
     live = state.segments.live({stem for _, stems in groups for stem in stems})
-    stale = [one for one, stems in groups if not live.issuperset(stems)]
-    # the keys of the range were not looked for in what replaced a stale group, nor in what was restored ahead of all
-    # groups: it is dirty from there, or from before
+    stale = [group for group, stems in groups if not live.issuperset(stems)]
+    # the keys of the range were not searched in the replacement of a stale group, or in segments that were restored
+    # before all groups: the partition is dirty from there, or from before
     other = [group.base_offset for group in stale]
     begin = state.segments.base_offsets[state.segments.find(state.log_start_offset) :][:1].tolist()
     other += [offset for offset in begin if rewritten.groups and offset < rewritten.groups[0].base_offset]
     clean = min([rewritten.end_offset, *other])
     dirty = max(clean, first_dirty_offset(state))
     # above the clean part, offsets that no segment holds would look like a loss
-    gaps = [one for one, _ in groups if not one.outputs and one.next_offset > dirty]
+    gaps = [group for group, _ in groups if not group.outputs and group.next_offset > dirty]
     # without the marker that ends a transaction, a segment before it would again say that the transaction is open
-    markers = [one for one, _ in groups if one.forgets_transactions and one.base_offset > dirty]
+    markers = [group for group, _ in groups if group.forgets_transactions and group.base_offset > dirty]
     # a key whose value is there again must not lose its tombstone
-    deletes = [one for one, _ in groups if one.forgets and other and one.base_offset > min(other)]
+    deletes = [group for group, _ in groups if group.forgets and other and group.base_offset > min(other)]
     left_out = {group.base_offset for group in (*stale, *gaps, *markers, *deletes)}
-    chosen = [one for one, _ in groups if one.base_offset not in left_out and one.changed]
-    return chosen, len(left_out), clean
+    replaced = [group for group, _ in groups if group.base_offset not in left_out and group.changed]
+    return replaced, len(left_out), clean
 
 
 def _emptied(state: PartitionState, groups: Sequence[RewrittenGroup]) -> int:
@@ -376,5 +386,5 @@ def _emptied(state: PartitionState, groups: Sequence[RewrittenGroup]) -> int:
         return 0
     removed = {stem for group in groups for stem in group.group.stems}
     begin = min((group.base_offset for group in groups if group.outputs), default=state.log_end_offset)
-    gone = takewhile(lambda one: one.base_offset < begin and one.stem in removed, state.segments)
-    return sum(1 for _ in gone)
+    emptied = takewhile(lambda segment: segment.base_offset < begin and segment.stem in removed, state.segments)
+    return sum(1 for _ in emptied)

@@ -37,8 +37,8 @@ _MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
 class MergeReport(Shown):
     """The groups that were merged into one segment each, or would be with `dry_run`, and the groups that failed.
 
-    `backlog` says how far merging is behind: the segments of `version` that are worth merging, as those that came
-    meanwhile. `most_segments` is how many the partition with the most of them has.
+    `backlog` is the number of segments of `version` that are still worth merging, such as new ones. `most_segments`
+    is the largest number of segments of a partition.
     """
 
     version: int
@@ -57,9 +57,11 @@ class MergeReport(Shown):
         sums = sums_of(self._rows(), "segments_before", "segments_after", "bytes")
         verb = "would merge" if self.dry_run else "merged"
         merged = f"{counted(sums['segments_before'], 'segment')} into {sums['segments_after']:,}"
-        behind = [f"{counted(self.backlog, 'segment')} left to merge"] if self.backlog and not self.dry_run else []
+        backlog_text = (
+            [f"{counted(self.backlog, 'segment')} left to merge"] if self.backlog and not self.dry_run else []
+        )
         failed = (f"cannot merge {failure}" for failure in self.failed)
-        return "; ".join([f"{verb} {merged}, {counted(sums['bytes'], 'byte')}", *behind, *failed])
+        return "; ".join([f"{verb} {merged}, {counted(sums['bytes'], 'byte')}", *backlog_text, *failed])
 
     def to_table(self) -> pa.Table:
         """A row per partition with merged segments; it counts only these segments."""
@@ -67,14 +69,14 @@ class MergeReport(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, the rows of the table, and the groups that cannot be merged."""
-        rows, facts = self._rows(), {"version": self.version, "ok": self.ok, "dry_run": self.dry_run}
-        facts |= {"backlog": self.backlog, "most_segments": self.most_segments}
+        rows, summary = self._rows(), {"version": self.version, "ok": self.ok, "dry_run": self.dry_run}
+        summary |= {"backlog": self.backlog, "most_segments": self.most_segments}
         names = "partition", "base_offset", "next_offset", "reason"
         failures = (
             (failure.partition, *(failure.offsets or (None, None)), failure.reason) for failure in self.failed
         )
         failed = [dict(zip(names, failure, strict=True)) for failure in failures]
-        return {**facts, **sums_of(rows, *_MERGE[1:]), "partitions": rows, "failed": failed}
+        return {**summary, **sums_of(rows, *_MERGE[1:]), "partitions": rows, "failed": failed}
 
     def _rows(self) -> list[dict[str, int]]:
         groups: dict[int, list[SegmentGroup]] = defaultdict(list)
@@ -83,12 +85,12 @@ class MergeReport(Shown):
         return [
             {
                 "partition": partition,
-                "segments_before": sum(len(group.segments) for group in each),
-                "segments_after": len(each),
-                "bytes": sum(group.log_bytes for group in each),
-                "records": sum(group.records for group in each),
+                "segments_before": sum(len(group.segments) for group in partition_groups),
+                "segments_after": len(partition_groups),
+                "bytes": sum(group.log_bytes for group in partition_groups),
+                "records": sum(group.records for group in partition_groups),
             }
-            for partition, each in sorted(groups.items())
+            for partition, partition_groups in sorted(groups.items())
         ]
 
 
@@ -105,8 +107,8 @@ def merge(
     A job reads `job_bytes` at once, and holds as much to write: the more it is, the fewer requests read the parts of
     many partitions. Groups of more than MOST_SEGMENTS in all are left to the next run.
 
-    If a segment of a group was removed meanwhile, the group is left out, and its copy stays unreferenced until
-    vacuum. A group that cannot be read is named in the report, and the others are merged.
+    If a segment of a group was removed concurrently, the group is left out, and its copy stays unreferenced until
+    vacuum. The report names the groups that cannot be read; the other ones are merged.
     """
     snapshot = handle.log.refresh(snapshot)
     planned = plan_merge(snapshot)
@@ -134,12 +136,12 @@ def merge_groups(
     timeout_s: float = TIMEOUT_S,
     job_bytes: int = JOB_BYTES,
 ) -> tuple[MergeReport, Snapshot]:
-    """`merge` of these groups of `snapshot`; raises CommitConflictError after `timeout_s` of lost races."""
+    """Merge groups of `snapshot`; raises CommitConflictError after `timeout_s` of lost races."""
     work = partial(do_job, handle, config=snapshot.config, read_version=snapshot.version, job_bytes=job_bytes)
     planned = jobs(groups, job_bytes)
     executor = executor or LocalExecutor(handle.storage)
-    done = [*zip(planned, executor.map(work, planned), strict=True)]
-    replacement, replaced = _Replacement(done), tuple[SegmentGroup, ...]()
+    merged_jobs = [*zip(planned, executor.map(work, planned), strict=True)]
+    replacement, replaced = _Replacement(merged_jobs), tuple[SegmentGroup, ...]()
     race = CommitRace(handle.log, snapshot, "compact", read_version=snapshot.version, timeout_s=timeout_s)
     with race:
         for head in race:
@@ -158,40 +160,41 @@ def job_bytes_of(memory: int, workers: int) -> int:
 class _Replacement:
     """The replacement of the groups of jobs that are `done`."""
 
-    def __init__(self, done: Sequence[tuple[MergeJob, MergedJob]]) -> None:
-        jobs_done, made = zip(*done, strict=True)
+    def __init__(self, merged_jobs: Sequence[tuple[MergeJob, MergedJob]]) -> None:
+        jobs_done, results = zip(*merged_jobs, strict=True)
         self._jobs: Sequence[MergeJob] = jobs_done
         # of hundreds of thousands of segments no more is held than what the plan takes
         names = *REMOVED_SCHEMA.names, "base_offset", "next_offset"
         self._inputs = join([job.inputs.columns().select(names) for job in jobs_done])
-        self._outputs = join([group.segments.columns() for group in made])
+        self._outputs = join([group.segments.columns() for group in results])
         self._counts = np.concatenate([job.counts for job in jobs_done])
-        self._made = np.concatenate([group.counts for group in made])
+        self._output_counts = np.concatenate([group.counts for group in results])
         firsts = np.cumsum(self._counts) - self._counts
         self._partitions = numbers_of(self._inputs["partition"])[firsts]
         self._ends = numbers_of(self._inputs["next_offset"])[firsts + self._counts - 1]
         self._firsts = firsts
         begins = np.cumsum([0, *(len(job.counts) for job in jobs_done)]).tolist()
         reasons = [
-            (at + number, why)
-            for at, group in zip(begins, made, strict=False)
-            for number, why in group.failed.items()
+            (begin + number, failure)
+            for begin, group in zip(begins, results, strict=False)
+            for number, failure in group.failed.items()
         ]
         bases = numbers_of(self._inputs["base_offset"])[firsts]
         self.failed = tuple(
-            dataclasses.replace(why, offsets=(int(bases[number]), int(self._ends[number]))) for number, why in reasons
+            dataclasses.replace(failure, offsets=(int(bases[number]), int(self._ends[number])))
+            for number, failure in reasons
         )
 
     def for_head(self, head: Snapshot) -> tuple[tuple[SegmentGroup, ...], list[Action]]:
         """The groups that are replaced at `head`, and the actions that do so."""
         table = head.table
         removed = self._inputs.select(REMOVED_SCHEMA.names)
-        chosen = np.logical_and.reduceat(table.live(removed), self._firsts) & (self._made > 0)
-        chosen &= self._ends > table.log_start_offsets[self._partitions]
+        is_replaced = np.logical_and.reduceat(table.live(removed), self._firsts) & (self._output_counts > 0)
+        is_replaced &= self._ends > table.log_start_offsets[self._partitions]
         groups = chain.from_iterable(job.groups for job in self._jobs)
-        replaced = tuple(compress(groups, chosen.tolist()))
-        removed = removed.filter(booleans(np.repeat(chosen, self._counts)))
-        added = self._outputs.filter(booleans(np.repeat(chosen, self._made)))
+        replaced = tuple(compress(groups, is_replaced.tolist()))
+        removed = removed.filter(booleans(np.repeat(is_replaced, self._counts)))
+        added = self._outputs.filter(booleans(np.repeat(is_replaced, self._output_counts)))
         return replaced, replacing(removed, added) if len(added) else []
 
 

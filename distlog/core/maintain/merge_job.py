@@ -49,11 +49,11 @@ from distlog.core.storage.storage import Storage
 # them all. Without that a merge would cost a request for each part, and files for each partition.
 
 
-#: A job has at most so many log bytes, if there is no memory for more: so its bundle is a single PUT of 16 MiB.
+#: Log bytes of a job, without memory for more: so its bundle is a single PUT of 16 MiB.
 JOB_BYTES = 15 << 20
-#: And so many segments for these bytes, each of which takes half a kilobyte of memory.
+#: Segments of a job of JOB_BYTES: each takes half a kilobyte of memory.
 JOB_SEGMENTS = 20_000
-#: A job of eight times as much uploads large objects in parts of this size, and holds three of them.
+#: A job of eight times JOB_BYTES uploads large objects in parts of this size, and holds three parts.
 MOST_UPLOAD_BYTES = 32 << 20
 
 Longs = npt.NDArray[np.int64]
@@ -63,7 +63,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class MergeJob:
-    """Groups of different partitions, in the order of these: group i is the next `counts[i]` of the `inputs`."""
+    """Groups of different partitions, in their order: group i is the next `counts[i]` of the `inputs`."""
 
     inputs: SegmentTable
     counts: Longs
@@ -79,7 +79,7 @@ class MergeJob:
 
     @property
     def segments(self) -> Sequence[str]:
-        """The stems of what is read: that of each object."""
+        """The stems of the objects that the job reads."""
         stems: list[str] = pc.unique(self.inputs.columns()["stem"]).to_pylist()
         return stems
 
@@ -96,19 +96,19 @@ class MergeJob:
         return MergeJob(self.inputs.part(ends[start], ends[end]), self.counts[start:end])
 
     def per_group(self, name: str, function: np.ufunc) -> npt.NDArray[np.int64]:
-        """The values of a column, those of each group made one by `function`, as np.add."""
+        """Reduce the values of a column in each group by `function`, such as np.add."""
         values: Longs = function.reduceat(self.inputs.array(name), np.cumsum(self.counts) - self.counts)
         return values
 
 
 def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[MergeJob]:
-    """The jobs of `groups`, of `job_bytes` each, or of one larger group; those of a partition are in several."""
-    seen, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
+    """Pack `groups` into jobs of `job_bytes` or of one larger group; a partition's groups go to different jobs."""
+    counts, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
     for group in groups:
         partition = group.partition
-        ranked.append((seen.get(partition, 0), partition, group))
-        seen[partition] = ranked[-1][0] + 1
-    return [MergeJob.of(packed) for packed in _packed(sorted(ranked, key=lambda one: one[:2]), job_bytes)]
+        ranked.append((counts.get(partition, 0), partition, group))
+        counts[partition] = ranked[-1][0] + 1
+    return [MergeJob.of(packed) for packed in _packed(sorted(ranked, key=lambda entry: entry[:2]), job_bytes)]
 
 
 def _packed(ranked: Iterable[tuple[int, int, SegmentGroup]], job_bytes: int) -> Iterator[list[SegmentGroup]]:
@@ -136,7 +136,7 @@ def upload_bytes(job_bytes: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MergedJob:
-    """The segments that replace the groups of a job, `counts[i]` of them for group i; none if it is in `failed`."""
+    """The segments that replace the groups of a job, `counts[i]` for group i; none if it is in `failed`."""
 
     segments: SegmentTable
     counts: Longs
@@ -148,7 +148,7 @@ class MergedJob:
         joined = cls(segments, np.concatenate([part.counts for part in parts]))
         begin = 0
         for part in parts:
-            joined.failed.update({begin + number: why for number, why in part.failed.items()})
+            joined.failed.update({begin + number: failure for number, failure in part.failed.items()})
             begin += len(part.counts)
         return joined
 
@@ -158,8 +158,8 @@ def do_job(
 ) -> MergedJob:
     """Merge the groups of a job.
 
-    Memory is what the job reads and as much written, or a few chunks for a group of more than `job_bytes`. Where a
-    file is wrong, parts of the job are done, down to single groups, which tell what is wrong with them.
+    Memory is twice the bytes that the job reads, or a few chunks for a group of more than `job_bytes`. If a file is
+    wrong, the job is split, down to single groups, whose errors are precise.
     """
     part_bytes, count, parts = upload_bytes(job_bytes), len(job.counts), 2
     if job.log_bytes <= job_bytes:
@@ -169,14 +169,14 @@ def do_job(
             batches = _joined(checked, BatchJoin.of(config))
             del checked
         except StorageError:
-            # a file is too short, or the storage does not answer, which is not to be waited for at each halving
+            # a file is too short, or the storage does not answer: don't wait for that at each halving
             parts = count
         except (*OF_ITS_FILES, FileNotFoundError, _UnsoundError):
             pass
         else:
             with suppress(*OF_ITS_FILES, UnfitBatchError):
-                done = _Writing(handle, job, batches, config, read_version, part_bytes).merged()
-                return MergedJob(SegmentTable(done), np.ones(count, np.int64))
+                segments = _Writing(handle, job, batches, config, read_version, part_bytes).merged()
+                return MergedJob(SegmentTable(segments), np.ones(count, np.int64))
     if count == 1:
         return _streamed(handle, job, config, read_version, part_bytes)
     cuts = np.linspace(0, count, parts + 1).astype(int).tolist()
@@ -201,8 +201,8 @@ def _streamed(
         ).outputs
         return outputs if len(outputs) == 1 else [_cut(handle.reader, group, output) for output in outputs]
 
-    done = result_or_failure(group.partition, merged)
-    outputs, failed = ([], {0: done}) if isinstance(done, RewriteFailure) else (done, {})
+    result = result_or_failure(group.partition, merged)
+    outputs, failed = ([], {0: result}) if isinstance(result, RewriteFailure) else (result, {})
     return MergedJob(SegmentTable.of(outputs), np.array([len(outputs)]), failed)
 
 
@@ -214,7 +214,7 @@ def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTr
 
 
 def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
-    """One of several outputs of a group, with what the inputs tell of its own offsets and not of all of the group."""
+    """Return one output of a split group, with the metadata restricted to its own offsets."""
     if output.next_offset < group.next_offset:
         # only the end of a group is an end of its inputs
         output = dataclasses.replace(output, first_unstable_offset=NOT_LOOKED)
@@ -225,8 +225,8 @@ def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo)
     """The offset of the first record with the largest timestamp of `output`, or -1 if no record has it."""
     if output.max_timestamp < 0:
         return -1
-    own = (inputs.base_offsets < output.next_offset) & (inputs.next_offsets > output.base_offset)
-    for row in np.flatnonzero(own & (inputs.max_timestamps >= output.max_timestamp)).tolist():
+    overlaps = (inputs.base_offsets < output.next_offset) & (inputs.next_offsets > output.base_offset)
+    for row in np.flatnonzero(overlaps & (inputs.max_timestamps >= output.max_timestamp)).tolist():
         segment: SegmentInfo = inputs[row]
         newest, timestamp = segment.offset_of_max_timestamp, segment.max_timestamp
         if newest < output.base_offset or timestamp != output.max_timestamp:
@@ -252,16 +252,16 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     # parts of a bundle do not overlap, so the last one of a run ends it
     run_starts, run_ends = starts[firsts], ends[np.append(firsts[1:], len(starts)) - 1]
     ranges = [
-        (names[owner], at, min(at + MAX_MERGED_BYTES, end))
+        (names[owner], begin, min(begin + MAX_MERGED_BYTES, end))
         for owner, start, end in zip(owners[firsts].tolist(), run_starts.tolist(), run_ends.tolist(), strict=True)
-        for at in range(start, end, MAX_MERGED_BYTES)
+        for begin in range(start, end, MAX_MERGED_BYTES)
     ]
     data = byte_array(storage.read_joined(ranges))
     if len(data) != int((run_ends - run_starts).sum()):
         raise CorruptRecordError("a file is shorter than its segments", file=names[owners[0]])
-    run_places = np.cumsum(run_ends - run_starts) - (run_ends - run_starts)
+    run_positions = np.cumsum(run_ends - run_starts) - (run_ends - run_starts)
     sources = np.empty(len(order), np.int64)
-    sources[order] = starts + (run_places - run_starts)[np.cumsum(apart) - 1]
+    sources[order] = starts + (run_positions - run_starts)[np.cumsum(apart) - 1]
     logs = new_array(int(sizes.sum()), np.uint8)
     copy_slices(logs, np.cumsum(sizes) - sizes, data, sources, np.ascontiguousarray(sizes))
     return logs
@@ -271,23 +271,23 @@ def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
     """The names of the objects that hold the logs, and the number of each segment's object."""
     coded = segments.columns()["stem"].dictionary_encode()
     stems, codes = coded.dictionary.to_pylist(), numbers_of(coded.indices).astype(np.int64)
-    names, own = [paths.bundle_file(stem) for stem in stems], np.flatnonzero(segments.array("log_position") < 0)
-    partitions = segments.array("partition")[own].tolist()
+    names, own_files = [paths.bundle_file(stem) for stem in stems], np.flatnonzero(segments.array("log_position") < 0)
+    partitions = segments.array("partition")[own_files].tolist()
     names += [
         paths.segment_file(topic, partition, stems[code], ".log")
-        for partition, code in zip(partitions, codes[own].tolist(), strict=True)
+        for partition, code in zip(partitions, codes[own_files].tolist(), strict=True)
     ]
-    codes[own] = len(stems) + np.arange(len(own))
+    codes[own_files] = len(stems) + np.arange(len(own_files))
     return names, codes
 
 
 class _UnsoundError(Exception):
-    """Something is wrong with a segment of a job: looking at each group by itself tells what."""
+    """A segment of a job is wrong: a job for each group finds which one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """Batches of many groups, back to back in `data`: the next `counts[i]` are those of group i."""
+    """Batches of many groups, back to back in `data`: the next `counts[i]` belong to group i."""
 
     data: Bytes
     rows: np.ndarray
@@ -308,7 +308,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     if not len(rows) or len(data) != ends[-1] or not at_ends.all() or batch_ends[-1] != ends[-1]:
         raise _UnsoundError
     shifts = segments.base_offsets - segments.array("stored_base_offset")
-    _check_place(segments, rows, owner, shifts)
+    _check_position(segments, rows, owner, shifts)
     checksums = np.empty(len(sizes), np.int64)
     crcs_of_slices(data, ends - sizes, ends, checksums)
     if record_batch.first_bad_crc(data, rows) >= 0 or (checksums != segments.array("crc32c")).any():
@@ -330,7 +330,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     return source, _Batches(data, rows, counts, base_offsets, segments.min_timestamps[owner])
 
 
-def _check_place(segments: SegmentTable, rows: np.ndarray, owner: Longs, shifts: Longs) -> None:
+def _check_position(segments: SegmentTable, rows: np.ndarray, owner: Longs, shifts: Longs) -> None:
     """Raise _UnsoundError unless the batches are at the offsets that their segments have, and these segments' own."""
     run = np.empty(len(segments), RUN)
     run["first_offset"] = segments.array("stored_base_offset")
@@ -340,29 +340,31 @@ def _check_place(segments: SegmentTable, rows: np.ndarray, owner: Longs, shifts:
     run["ends_file"] = 1
     changes = np.flatnonzero(np.diff(owner)) + 1
     for name, ends in (("first_batch_crc", np.append(0, changes)), ("last_batch_crc", np.append(changes, 0) - 1)):
-        known = segments.array(name)[owner[ends]]
-        if ((known != UNKNOWN) & (known != rows["crc"][ends])).any():
+        recorded = segments.array(name)[owner[ends]]
+        if ((recorded != UNKNOWN) & (recorded != rows["crc"][ends])).any():
             raise _UnsoundError
     if first_misplaced(rows, owner, run) >= 0:
         raise _UnsoundError
 
 
 def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -> _Batches:
-    """The batches, of which small ones are joined; those of a group only with each other."""
-    source, given = checked
-    begins, firsts = np.zeros(len(given.rows), bool), np.cumsum(given.counts) - given.counts
+    """Join small batches within each group."""
+    source, batches = checked
+    begins, firsts = np.zeros(len(batches.rows), bool), np.cumsum(batches.counts) - batches.counts
     begins[firsts] = True
-    parts = list(join_batches.joined(source, given.base_offsets, given.oldest, begins))
+    parts = list(join_batches.joined(source, batches.base_offsets, batches.oldest, begins))
     stays = np.concatenate([rows for _, rows in parts])
-    counts = np.diff(np.searchsorted(stays, np.append(firsts, len(given.rows))))
+    counts = np.diff(np.searchsorted(stays, np.append(firsts, len(batches.rows))))
     if len(parts) == 1:
-        one = parts[0][0]
-        return _Batches(one.data, one.batches, counts, one.base_offsets, one.min_timestamps)
-    rows = np.concatenate([one.batches for one, _ in parts])
+        filtered = parts[0][0]
+        return _Batches(filtered.data, filtered.batches, counts, filtered.base_offsets, filtered.min_timestamps)
+    rows = np.concatenate([filtered.batches for filtered, _ in parts])
     rows["position"] = np.cumsum(rows["size"]) - rows["size"]
-    data = np.concatenate([one.data for one, _ in parts])
-    base_offsets = np.concatenate([one.base_offsets for one, _ in parts])
-    return _Batches(data, rows, counts, base_offsets, np.concatenate([one.min_timestamps for one, _ in parts]))
+    data = np.concatenate([filtered.data for filtered, _ in parts])
+    base_offsets = np.concatenate([filtered.base_offsets for filtered, _ in parts])
+    return _Batches(
+        data, rows, counts, base_offsets, np.concatenate([filtered.min_timestamps for filtered, _ in parts])
+    )
 
 
 _INDEXES = "offset_index", "time_index"
@@ -417,9 +419,9 @@ class _Writing:
         if max(int(folded.fields[f"{name}_bytes"].max()) for name in _INDEXES) > self.config.segment_index_bytes:
             raise UnfitBatchError("a group has more index entries than one segment takes", start)
         stem = self.handle.new_stem(self.read_version)
-        places = self._stored(stem, data, folded, start)
-        facts = {**folded.fields, **places, **self._described(start, end), **self._aborted(stem, start, end)}
-        return of_numbers(facts, stem, folded.compression)
+        positions = self._stored(stem, data, folded, start)
+        fields = {**folded.fields, **positions, **self._described(start, end), **self._aborted(stem, start, end)}
+        return of_numbers(fields, stem, folded.compression)
 
     def _stored(self, stem: str, data: Bytes, folded: FoldedSegments, group: int) -> dict[str, Longs]:
         """Write a bundle, or the files of a large segment; returns the positions of its parts."""
@@ -431,15 +433,15 @@ class _Writing:
             partition = int(self.job.inputs.array("partition")[np.cumsum(self.job.counts)[group] - 1])
             files = dict(zip((".index", ".timeindex"), entries, strict=True))
             write_files(storage, self.handle.name, partition, stem, data, files, self.part_bytes)
-            places = [np.full(1, OWN_FILE)] * 3
+            positions = [np.full(1, OWN_FILE)] * 3
         else:
             indexes = list(zip(entries, sizes, strict=True))
-            places = write_bundle(storage, stem, data, fields["log_bytes"], indexes, self.part_bytes)
+            positions = write_bundle(storage, stem, data, fields["log_bytes"], indexes, self.part_bytes)
         names = ("log_position", "offset_index_position", "time_index_position")
-        return dict(zip(names, places, strict=True))
+        return dict(zip(names, positions, strict=True))
 
     def _described(self, start: int, end: int) -> dict[str, npt.NDArray[np.int64]]:
-        """The fields of the segments of groups [start, end) that their batches do not tell, but the inputs do."""
+        """Return the fields of the segments of groups [start, end) that come from the inputs, not from batches."""
         inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
         firsts = (ends - self.job.counts)[start:end]
         lasts = ends[start:end] - 1
@@ -447,7 +449,7 @@ class _Writing:
         largest = np.repeat(np.maximum.reduceat(newest, ends - self.job.counts), self.job.counts)
         rows = np.flatnonzero(newest == largest)
         # the first segment of each group that has the largest time
-        chosen = rows[np.searchsorted(rows, firsts)]
+        newest_rows = rows[np.searchsorted(rows, firsts)]
         had = np.flatnonzero(inputs.array("has_transactions"))
         last_had = np.append(-1, had)[np.searchsorted(had, ends[start:end])]
         unstable = inputs.array("first_unstable_offset")[last_had]
@@ -457,7 +459,7 @@ class _Writing:
             "base_offset": inputs.base_offsets[firsts],
             "stored_base_offset": np.zeros(end - start, np.int64),
             "next_offset": inputs.next_offsets[lasts],
-            "offset_of_max_timestamp": inputs.array("offset_of_max_timestamp")[chosen],
+            "offset_of_max_timestamp": inputs.array("offset_of_max_timestamp")[newest_rows],
             "created_ms": inputs.array("created_ms")[lasts],
             "compacted": self.job.per_group("compacted", np.logical_or)[start:end],
             "has_transactions": has_transactions,

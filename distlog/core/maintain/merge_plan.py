@@ -17,10 +17,10 @@ from distlog.core.format.offset_and_time_index import TIME_ENTRY
 from distlog.core.maintain.group_rewrite import SegmentGroup
 from distlog.core.segments.segment_writer import LARGEST_PART
 
-#: A group of more than LARGEST_PART that may still grow is worth it with so many times the bytes of its largest
-#: segment: a reader gains little by segments that are larger than what it gets with one request.
+#: A group of more than LARGEST_PART that may still grow is merged if it has this many times the bytes of its largest
+#: segment: a reader gains little by segments that are larger than a request.
 GROWTH = 8
-#: Other groups are worth it with so many times.
+#: The same for other groups.
 LEAST_GROWTH = 2
 
 Longs = npt.NDArray[np.int64]
@@ -37,18 +37,17 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
     `segment.index.bytes`, and `segment.ms` counted from the first record's time, so that time retention still sees
     the ages it promises. A group is worth merging when its largest segment is at most half of its bytes, or an eighth
     if the group has more than LARGEST_PART and later segments may join it. So each copy of a record is into a segment
-    of at least twice the size. If one segment is more, the segments before it and those behind it are tried as
-    groups.
+    of at least twice the size. If one segment is more, the segments before it and after it are tried as groups.
     """
     if "compact" in snapshot.config.cleanup_policy:
         return []
     table, limits = snapshot.table, limits_of(snapshot.config)
     rows = SegmentTable(table.plain_segments())
     owners = numbers_of(rows.columns()["partition"])
-    found = [SegmentGroup(rows.part(*group)) for group in groups_of(rows, owners, table.log_start_offsets, limits)]
+    groups = [SegmentGroup(rows.part(*group)) for group in groups_of(rows, owners, table.log_start_offsets, limits)]
     for state in table.changed_states.values():
-        found += _groups_in(state.segments, state.log_start_offset, limits)
-    return sorted(found, key=lambda group: group.partition) if table.changed_states else found
+        groups += _groups_in(state.segments, state.log_start_offset, limits)
+    return sorted(groups, key=lambda group: group.partition) if table.changed_states else groups
 
 
 def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
@@ -64,10 +63,10 @@ def groups_of(table: SegmentTable, owners: Longs, floors: Longs, limits: Longs) 
     # retention counts ages from the same times
     newest = np.where(newest >= 0, newest, created)
     oldest = np.where(starts >= 0, starts, newest)
-    waiting, found = np.empty((2, len(owners) + 1, 2), np.int64)
-    count = find_groups(owners, sizes, bases, ends, oldest, newest, records, floors, limits, waiting, found)
+    waiting, ranges = np.empty((2, len(owners) + 1, 2), np.int64)
+    count = find_groups(owners, sizes, bases, ends, oldest, newest, records, floors, limits, waiting, ranges)
     # segments without a byte have no file, and nothing to write
-    return [(first, end) for first, end in found[:count].tolist() if sizes[first:end].any()]
+    return [(first, end) for first, end in ranges[:count].tolist() if sizes[first:end].any()]
 
 
 def _groups_in(table: SegmentTable, floor: int, limits: Longs) -> list[SegmentGroup]:
@@ -77,8 +76,7 @@ def _groups_in(table: SegmentTable, floor: int, limits: Longs) -> list[SegmentGr
 
 #: Larger segments are made by `plan_merge` alone.
 LARGEST_BYTES = 128 << 20
-#: So many segments of a partition, ahead of those just appended, are looked at. Older small ones are left to
-#: `plan_merge`.
+#: Segments of a partition before the new ones that are considered. Older small ones are left to `plan_merge`.
 WINDOW = 256
 
 
@@ -99,11 +97,11 @@ def plan_tail_merge(
 
 
 def _smallest(groups: Sequence[SegmentGroup], most_bytes: int, most_segments: int) -> list[SegmentGroup]:
-    chosen = list[SegmentGroup]()
+    smallest = list[SegmentGroup]()
     size = segments = 0
     for group in sorted(groups, key=lambda group: group.log_bytes):
         if size >= most_bytes or segments >= most_segments:
             break
-        chosen.append(group)
+        smallest.append(group)
         size, segments = size + group.log_bytes, segments + len(group.segments)
-    return chosen
+    return smallest

@@ -33,11 +33,11 @@ from distlog.core.segments.segment_state import LogDescription
 from distlog.core.segments.stable_offset import SegmentTransactions, transactional_segments, transactions_of
 from distlog.core.segments.topic_handle import TopicHandle
 
-_FACTS = {"partition": pa.int64(), "base_offset": pa.int64(), "stem": pa.string(), "log_bytes": pa.int64()}
+_SEGMENT_FIELDS = {"partition": pa.int64(), "base_offset": pa.int64(), "stem": pa.string(), "log_bytes": pa.int64()}
 _STATES = {".index": "offset_index", ".timeindex": "time_index", ".txnindex": "transaction_index"}
 _REPORT = pa.schema(
     {
-        **_FACTS,
+        **_SEGMENT_FIELDS,
         **dict.fromkeys(_STATES.values(), pa.string()),
         "files_written": pa.int64(),
         "bytes_written": pa.int64(),
@@ -48,28 +48,28 @@ _REPORT = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SegmentRebuild:
-    """The rebuild of one segment: the states found, and the sizes of the index files written, both by suffix.
+    """The rebuild of one segment: the former states and the new sizes of its index files, both by suffix.
 
-    `facts` are fields of SegmentInfo as they should be now, whether they change or not. `error` says why the log
-    itself cannot be trusted; then nothing is written.
+    `fields` are the right values of SegmentInfo's fields, changed or not. With an `error` the log itself cannot be
+    trusted, and nothing is written.
     """
 
     segment: SegmentInfo
-    found: Mapping[str, State]
+    states: Mapping[str, State]
     written: Mapping[str, int]
-    facts: Mapping[str, int]
+    fields: Mapping[str, int]
     error: str | None = None
 
     @property
     def ok(self) -> bool:
         """True if all indexes are right now."""
-        return self.error is None and (self.found[".txnindex"] == "fine" or ".txnindex" in self.written)
+        return self.error is None and (self.states[".txnindex"] == "fine" or ".txnindex" in self.written)
 
     def row(self) -> dict[str, Any]:
         """The row of `RebuildReport.to_table`."""
         return {
-            **{name: getattr(self.segment, name) for name in _FACTS},
-            **{name: self.found[suffix] for suffix, name in _STATES.items()},
+            **{name: getattr(self.segment, name) for name in _SEGMENT_FIELDS},
+            **{name: self.states[suffix] for suffix, name in _STATES.items()},
             "files_written": len(self.written),
             "bytes_written": sum(self.written.values()),
             "error": self.error,
@@ -98,9 +98,9 @@ class RebuildReport(Shown):
         size = sum(sum(partition.written.values()) for partition in self.rebuilt)
         verb = "would rebuild" if self.dry_run else "rebuilt"
         damaged = sum(not segment.ok for segment in self.segments)
-        rest = f"; {damaged:,} cannot be rebuilt" if damaged else ""
+        failed_text = f"; {damaged:,} cannot be rebuilt" if damaged else ""
         segments = f"{len(self.rebuilt):,} of {counted(len(self.segments), 'segment')}"
-        return f"{verb} the indexes of {segments}, {counted(size, 'byte')}{rest}"
+        return f"{verb} the indexes of {segments}, {counted(size, 'byte')}{failed_text}"
 
     def to_table(self) -> pa.Table:
         """A row per segment, by partition and base offset."""
@@ -119,7 +119,7 @@ class RebuildReport(Shown):
         }
 
 
-# A transaction may begin in an earlier segment than it ends, so one segment's log does not tell its index.
+# A transaction may begin in an earlier segment than it ends, so one segment's log is not enough for its index.
 
 
 _SUFFIX = ".txnindex"
@@ -128,14 +128,14 @@ _SUFFIX = ".txnindex"
 def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
     """The right content of a transaction index whose sound file holds `present`, when its log aborts `aborted`.
 
-    A file that names all of these is right, even if it names more: the data of the others was compacted away.
+    A file that names all these transactions is right, even if it names more: compaction dropped the others' data.
     """
     needed = list(aborted)
     entries = np.frombuffer(
         present[: len(present) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
     )
     named = set(zip(entries["producer_id"].tolist(), entries["last_offset"].tolist(), strict=True))
-    if named.issuperset((each.producer_id, each.last_offset) for each in needed):
+    if named.issuperset((transaction.producer_id, transaction.last_offset) for transaction in needed):
         return present
     return encode_transactions(needed)
 
@@ -157,20 +157,20 @@ def rebuild_transactions(
 def _rebuild_transactions_of(
     reader: SegmentReader, rebuilt: SegmentRebuild, transactions: SegmentTransactions, *, dry_run: bool
 ) -> SegmentRebuild:
-    segment, facts = rebuilt.segment, dict(rebuilt.facts)
+    segment, fields = rebuilt.segment, dict(rebuilt.fields)
     if segment.first_unstable_offset == NOT_LOOKED:
-        facts["first_unstable_offset"] = transactions.first_unstable_offset
-    is_sound = rebuilt.found[_SUFFIX] == "fine"
+        fields["first_unstable_offset"] = transactions.first_unstable_offset
+    is_sound = rebuilt.states[_SUFFIX] == "fine"
     present = _read(reader, segment) if is_sound else b""
     right = complete_index(present, _stored(transactions))
     if is_sound and right == present:
-        return dataclasses.replace(rebuilt, facts=facts)
+        return dataclasses.replace(rebuilt, fields=fields)
     if right and not dry_run:
         reader.storage.put(reader.name(segment, _SUFFIX), right)
         reader.forget_indexes(segment)
-    facts |= {"txn_index_bytes": len(right), "txn_index_crc32c": crc32c(right)}
-    state = {**rebuilt.found, _SUFFIX: "stale" if is_sound else rebuilt.found[_SUFFIX]}
-    return dataclasses.replace(rebuilt, found=state, facts=facts, written={**rebuilt.written, _SUFFIX: len(right)})
+    fields |= {"txn_index_bytes": len(right), "txn_index_crc32c": crc32c(right)}
+    state = {**rebuilt.states, _SUFFIX: "stale" if is_sound else rebuilt.states[_SUFFIX]}
+    return dataclasses.replace(rebuilt, states=state, fields=fields, written={**rebuilt.written, _SUFFIX: len(right)})
 
 
 def _read(reader: SegmentReader, segment: SegmentInfo) -> bytes:
@@ -187,11 +187,11 @@ def with_missing_transactions(
     reader: SegmentReader, snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]
 ) -> list[SegmentVerdict]:
     """The verdicts, with an anomaly for each transaction index that lacks aborted transactions of its log."""
-    by_segment = {(each.segment.partition, each.segment.stem): each for each in verdicts}
-    unsound = {each.segment.partition for each in verdicts if not each.ok}
+    by_segment = {(verdict.segment.partition, verdict.segment.stem): verdict for verdict in verdicts}
+    unsound = {verdict.segment.partition for verdict in verdicts if not verdict.ok}
     for number, state in enumerate(snapshot.partitions):
         if number not in unsound:
-            # files may be replaced and vacuumed meanwhile
+            # files may be replaced and vacuumed concurrently
             with suppress(CorruptionError, SnapshotTooOldError, FileNotFoundError):
                 for transactions in transactions_of(reader, state):
                     key = number, transactions.segment.stem
@@ -226,8 +226,8 @@ def rebuild_segment(
         # a time index has the times in the log, even if the commit gave the records another time
         for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
             log.add(chunk.data, chunk.batches)
-            for each in indexes:
-                each.add(chunk.batches, position)
+            for index_file in indexes:
+                index_file.add(chunk.batches, position)
             position += len(chunk.data)
     except (CorruptRecordError, SnapshotTooOldError) as error:
         return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
@@ -239,25 +239,25 @@ def rebuild_segment(
     by_suffix = {index.suffix: index for index in indexes}
     changed = {name: data for name, data in files.items() if force or by_suffix[name].state != "fine"}
     wrong = {name: data for name, data in changed.items() if _must_be_written(segment, by_suffix[name], data)}
-    facts = index_facts({name: wrong.get(name, by_suffix[name].data) for name in files})
+    index_fields = index_facts({name: wrong.get(name, by_suffix[name].data) for name in files})
     if log.state.batches:
-        facts |= {"first_batch_crc": log.state.first_batch_crc, "last_batch_crc": log.state.last_batch_crc}
+        index_fields |= {"first_batch_crc": log.state.first_batch_crc, "last_batch_crc": log.state.last_batch_crc}
     # the indexes that are written are files, the others stay where they are
     fields = [(suffix, field) for suffix in files if (field := INDEX_FIELDS[suffix].position)]
-    facts |= {field: OWN_FILE if suffix in wrong else getattr(segment, field) for suffix, field in fields}
+    index_fields |= {field: OWN_FILE if suffix in wrong else getattr(segment, field) for suffix, field in fields}
     if not dry_run:
-        after = dataclasses.replace(segment, **facts)
+        after = dataclasses.replace(segment, **index_fields)
         # an empty index is forgotten, not written
         reader.storage.put_many({reader.name(after, suffix): data for suffix, data in wrong.items() if data})
         reader.forget_indexes(segment)
     sizes = {suffix: len(data) for suffix, data in wrong.items()}
-    return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, sizes, facts)
+    return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, sizes, index_fields)
 
 
 def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
     """True if the file differs from `data`, its right content, or from the size or checksum that its segment has."""
-    known = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
-    return index.data != data or known not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
+    recorded = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
+    return index.data != data or recorded not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
 
 
 def rebuild_segments(
@@ -274,8 +274,8 @@ def rebuild_segments(
     return map_segments(executor or LocalExecutor(handle.storage), work, snapshot, on_progress)
 
 
-def commit_facts(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
-    """Record the changed facts of the segments that are still live, if anything changed."""
+def commit_index_fields(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
+    """Commit the changed fields of the segments that are still live."""
     after = snapshot
     for start in range(0, max(len(rebuilt), 1), MOST_SEGMENTS):
         with CommitRace(handle.log, after, "rebuild") as race:
@@ -293,12 +293,12 @@ def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
     now = live_segment(snapshot, rebuilt.segment)
     if now is None:
         return []
-    described = dataclasses.replace(now, **rebuilt.facts)  # type: ignore[arg-type]
+    described = dataclasses.replace(now, **rebuilt.fields)  # type: ignore[arg-type]
     return [] if described == now else [Remove(now.partition, now.stem), Add(described)]
 
 
 def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
-    """The segment as it is in `snapshot`, or None if it is no longer live."""
+    """Return the segment's entry in `snapshot`, or None if it is no longer live."""
     table = snapshot.partitions[segment.partition].segments
     index = table.find(segment.base_offset)
     return table[index] if index < len(table) and table[index].stem == segment.stem else None
@@ -315,17 +315,17 @@ def rebuild_indexes(
 ) -> tuple[RebuildReport, Snapshot]:
     """Make the index files of all segments right; returns the report and the new state.
 
-    With `force` every index becomes what the topic's present config gives. A segment with a damaged log is reported
-    and left as it is. Raises CommitStateUnknownError: then the indexes are right, but their sizes and checksums are
-    perhaps not recorded yet.
+    `force` rewrites every index by the topic's present config. A segment with a damaged log is reported and not
+    changed. Raises CommitStateUnknownError: then the indexes are right, but their sizes and checksums may not be
+    recorded yet.
     """
     after = snapshot = handle.log.refresh(snapshot)
     segments = rebuild_segments(handle, snapshot, executor, force=force, dry_run=dry_run, on_progress=on_progress)
     rebuilt = rebuild_transactions(handle.reader, snapshot, list(segments), dry_run=dry_run)
     if not dry_run:
-        after = commit_facts(handle, snapshot, rebuilt)
+        after = commit_index_fields(handle, snapshot, rebuilt)
     if any(partition.error for partition in rebuilt):
-        # a segment that was removed and vacuumed meanwhile is not damaged
+        # a segment that was removed and vacuumed since is not damaged
         after = handle.log.refresh(after)
         rebuilt = [
             partition for partition in rebuilt if not partition.error or live_segment(after, partition.segment)

@@ -42,7 +42,7 @@ from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.slices import SegmentSlice
 
 # Where keys are compared in bulk, a hash stands for its key. So a writer that finds two keys with the same hash
-# could make compaction delete another writer's record. Without the secret it cannot search for such keys. Among
+# could make compaction delete another writer's record. Without the secret it cannot search for them. Among
 # 10^9 keys, the probability that any two have the same hash by chance is 10^-21.
 
 
@@ -73,9 +73,10 @@ _MAX_SLOTS = 2**31 - 1
 
 
 class OffsetMap:
-    """A map with `slots` slots. It is full when the share LOAD_FACTOR of them is used; then it takes no more keys.
+    """A map with `slots` slots. It is full when the share LOAD_FACTOR of the slots is used; then it takes no more
+    keys.
 
-    Memory is SLOT_BYTES per slot; the system provides it as it is touched. `latest_offset` is the last offset put, or
+    Memory is SLOT_BYTES per slot, and allocated on first use. `latest_offset` is the last offset put, or
     the offset it was moved to. Raises InvalidConfigError when there is no room for a single key.
     """
 
@@ -96,7 +97,7 @@ class OffsetMap:
     def put(self, hashes: Longs, valid: npt.NDArray[np.bool_], offsets: Longs) -> int:
         """Note the offsets of records, in order. Records that are not `valid` have no key, and are passed over.
 
-        Returns how many records were taken, which is not all of them if the map gets full. As in Kafka, a full map
+        Returns how many records were taken: fewer than given if the map gets full. As in Kafka, a full map
         stops at the next record with a key, even if it knows that key.
         """
         count, self.size, latest = put_all(self._table, self.slots, self._limit, self.size, hashes, valid, offsets)
@@ -110,10 +111,10 @@ class OffsetMap:
         get_all(self._table, self.slots, hashes, offsets)
         return offsets
 
-    def take(self, rows: Longs) -> Longs:
+    def put_rows(self, rows: Longs) -> Longs:
         """Note records in any order, each a row of its hash and its offset; returns the superseded offsets.
 
-        Of two records with one key the earlier one is superseded, no matter which of them was noted first. Raises
+        The earlier of two records with one key is superseded, in any order of the calls. Raises
         InvalidConfigError when there is no room for a key.
         """
         superseded = np.empty(len(rows), np.int64)
@@ -196,16 +197,16 @@ def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: in
 
 
 def _in_format_2(chunk: Chunk) -> Chunk:
-    """The chunk, which is of one piece, with all its batches in format 2, as Kafka's cleaner writes old ones."""
+    """Convert all batches of the chunk, of one segment, to format 2, as Kafka's cleaner does."""
     if (chunk.batches["magic"] == 2).all():
         return chunk
-    (piece,) = chunk.pieces
-    data, batches = upgraded(chunk.data, chunk.batches, file=piece.file, file_position=piece.origin)
-    whole = piece._replace(start=0, end=len(data))
-    return Chunk([whole], data, batches, np.zeros(len(batches), np.int64))
+    (source,) = chunk.pieces
+    data, batches = upgraded(chunk.data, chunk.batches, file=source.file, file_position=source.origin)
+    converted = source._replace(start=0, end=len(data))
+    return Chunk([converted], data, batches, np.zeros(len(batches), np.int64))
 
 
-# The rules are those of Kafka's `CleanedTransactionMetadata` and of its producer state. They need everything before
+# The rules match Kafka's `CleanedTransactionMetadata` and its producer state. They need everything before
 # a batch, and the last batch of each producer. With these verdicts, each group of segments can be rewritten by
 # itself. Segments that Kafka did not write and that hold no transaction have no producers, so they are not read.
 
@@ -243,10 +244,12 @@ class Verdicts:
         )
 
 
-def _contains(known: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    if len(known) == 0:
+def _contains(offsets_sorted: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    if len(offsets_sorted) == 0:
         return np.zeros(len(offsets), bool)
-    are_known: npt.NDArray[np.bool_] = known[np.searchsorted(known, offsets).clip(max=len(known) - 1)] == offsets
+    are_known: npt.NDArray[np.bool_] = (
+        offsets_sorted[np.searchsorted(offsets_sorted, offsets).clip(max=len(offsets_sorted) - 1)] == offsets
+    )
     return are_known
 
 
@@ -268,10 +271,10 @@ def judge(
     )
     transactions, producers = _Transactions(aborted), dict[int, _ProducerBatches]()
     for batch in _batches(reader, read, now_ms):
-        transactions.see(batch)
-        producers.setdefault(batch.producer_id, _ProducerBatches()).see(batch)
+        transactions.observe(batch)
+        producers.setdefault(batch.producer_id, _ProducerBatches()).observe(batch)
     active = [producer for producer in producers.values() if producer.is_active(now_ms, producer_expiration_ms)]
-    last = [offset for one in active for offset in one.last_batches]
+    last = [offset for producer in active for offset in producer.last_batches]
     return Verdicts(
         np.array(transactions.discardable, np.int64), np.array(sorted(last), np.int64), tuple(transactions.retained)
     )
@@ -302,11 +305,11 @@ class _Transactions:
         self._waiting = deque(aborted)
         self._aborting: dict[int, AbortedTransaction] = {}
         self._committing: set[int] = set()
-        self._seen: set[int] = set()
+        self._producers_with_data: set[int] = set()
         self.discardable: list[int] = []
         self.retained: list[AbortedTransaction] = []
 
-    def see(self, batch: _Batch) -> None:
+    def observe(self, batch: _Batch) -> None:
         while self._waiting and self._waiting[0].first_offset <= batch.last_offset:
             transaction = self._waiting.popleft()
             self._aborting.setdefault(transaction.producer_id, transaction)
@@ -316,7 +319,7 @@ class _Transactions:
     def _is_aborted(self, batch: _Batch) -> bool:
         producer = batch.producer_id
         if batch.transactional and producer in self._aborting:
-            self._seen.add(producer)
+            self._producers_with_data.add(producer)
             return True
         if batch.transactional:
             self._committing.add(producer)
@@ -326,12 +329,12 @@ class _Transactions:
         """True if the marker has nothing left to mark, so it may be dropped when its delete horizon has passed."""
         producer = batch.producer_id
         if batch.kind == ABORT:
-            transaction, seen = self._aborting.pop(producer, None), producer in self._seen
-            self._seen.discard(producer)
+            transaction, has_data = self._aborting.pop(producer, None), producer in self._producers_with_data
+            self._producers_with_data.discard(producer)
             # a restore may bring data back that is not there now, as long as the marker stays
-            if transaction and (seen or not batch.expired):
+            if transaction and (has_data or not batch.expired):
                 self.retained.append(transaction)
-            return not (transaction and seen)
+            return not (transaction and has_data)
         if batch.kind == COMMIT:
             committed = producer in self._committing
             self._committing.discard(producer)
@@ -347,7 +350,7 @@ class _ProducerBatches:
         self._has_data = False
         self.last_batches: list[int] = []
 
-    def see(self, batch: _Batch) -> None:
+    def observe(self, batch: _Batch) -> None:
         if batch.producer_epoch != self._epoch:
             self._epoch, self._has_data, self.last_batches = batch.producer_epoch, False, []
         if batch.kind == _DATA:
@@ -371,10 +374,10 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int
             if len(marked):
                 records = scan_records(chunk.selection(), marked, ("key",))
                 key = records.fields.key
-                whole = np.diff(key.offsets[: records.count + 1]) >= _CONTROL_KEY_SIZE
-                at = np.where(whole, key.positions[: records.count] + 2, 0)
-                types = records.data[at].astype(np.int64) << 8 | records.data[at + 1]
-                kinds[marked] = np.where(whole, types, _UNKNOWN)
+                is_complete = np.diff(key.offsets[: records.count + 1]) >= _CONTROL_KEY_SIZE
+                key_positions = np.where(is_complete, key.positions[: records.count] + 2, 0)
+                types = records.data[key_positions].astype(np.int64) << 8 | records.data[key_positions + 1]
+                kinds[marked] = np.where(is_complete, types, _UNKNOWN)
             for row in np.flatnonzero(control | (batches["producer_id"] >= 0)).tolist():
                 yield _describe(batches[row], segment.shift, now_ms, int(kinds[row]))
 
@@ -445,7 +448,7 @@ class KeyedRecords:
     """Some consecutive records: the hashes of their keys, whether each has a key, and their offsets.
 
     `record_ends[i]` is the number of records up to the end of batch i. `settled[i]` is the last offset before batch
-    i; `settled[-1]` is the last offset after all of them.
+    i; `settled[-1]` is the last offset after the last batch.
     """
 
     hashes: Longs
@@ -470,8 +473,10 @@ def keyed_records(
         rows = np.flatnonzero(counts & ~verdicts.discardable(base_offsets))
         while len(rows):
             scanned = scan_records(chunk.selection(), rows, ("key",), start_offset)
-            done, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
-            settled = np.append(np.where(done > 0, ends[done - 1], -1), ends[rows[0] - 1 if len(rows) else -1])
+            scanned_rows, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
+            settled = np.append(
+                np.where(scanned_rows > 0, ends[scanned_rows - 1], -1), ends[rows[0] - 1 if len(rows) else -1]
+            )
             ends_of_records = np.cumsum(scanned.sections["emitted"])
             yield KeyedRecords(scanned.hashes(secret), scanned.keyed, scanned.offsets, ends_of_records, settled)
 
@@ -541,7 +546,7 @@ def _bucket_slots(records: int, buckets: int) -> int:
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
     """The rows of all records with a key, one part per bucket; `words` are in the form that OffsetMap takes.
 
-    Rows with offsets below `start_offset` are in separate parts: the target of these is `buckets` + the bucket.
+    Rows with offsets below `start_offset` are in separate parts, with the target `buckets` + the bucket.
     """
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
@@ -559,7 +564,7 @@ def key_rows(blob: bytes | memoryview) -> Longs:
 
 
 def offsets_by_group(offsets: Longs, base_offsets: Longs) -> Blobs:
-    """The offsets, one part per group. Groups begin at `base_offsets`; no offset is below the first of these."""
+    """The offsets, one part per group. Groups begin at `base_offsets`; no offset is below the first one."""
     offsets = np.sort(offsets)
     ends = np.append(np.searchsorted(offsets, base_offsets[1:]), len(offsets))
     targets = np.flatnonzero(np.diff(ends, prepend=0))

@@ -28,11 +28,11 @@ from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 FoundStem = tuple[int | None, str]
 Numbers = npt.NDArray[np.int64]
 
-#: So many commits are read at the same time.
+#: Commits that are read at the same time.
 _AT_ONCE = 64
-#: Hashes are sorted in runs of so many.
+#: Hashes in a sorted run.
 _RUN = 1 << 20
-#: Two odd numbers that spread bits (the golden ratio, and that of SplitMix64).
+#: Two odd numbers that spread bits (the golden ratio, and a factor of SplitMix64).
 _SPREAD, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _BUNDLE = -1
 
@@ -53,24 +53,24 @@ class StemSet:
     def __contains__(self, stem: FoundStem) -> bool:
         return bool(self.has([stem])[0])
 
-    def add(self, partitions: Numbers, stems: Sequence[str], which: Numbers) -> None:
+    def add(self, partitions: Numbers, stems: Sequence[str], rows: Numbers) -> None:
         """Add the segments (partition, `stems[which]`), row by row, and the bundles that they may be in."""
         if not len(partitions):
             return
         numbers = _numbers_of(stems)
-        of_kafka = np.array([paths.stem_read_version(stem) is None for stem in stems])[which]
+        of_kafka = np.array([paths.stem_read_version(stem) is None for stem in stems])[rows]
         self.kafka_partitions.update(np.unique(partitions[of_kafka]).tolist())
-        self._add(_hashes(partitions, numbers[which]))
+        self._add(_hashes(partitions, numbers[rows]))
         self._add(_hashes(np.full(len(stems), _BUNDLE), numbers))
 
     def has(self, stems: Sequence[FoundStem]) -> npt.NDArray[np.bool_]:
-        """Flag those of `stems` that it holds."""
+        """Flag the `stems` that it holds."""
         self._sort()
         partitions = np.array([_BUNDLE if number is None else number for number, _ in stems], np.int64)
-        wanted = _hashes(partitions, _numbers_of([stem for _, stem in stems]))
+        hashes = _hashes(partitions, _numbers_of([stem for _, stem in stems]))
         flags = np.zeros(len(stems), bool)
         for run in self._runs:
-            flags |= run[np.minimum(run.searchsorted(wanted), len(run) - 1)] == wanted
+            flags |= run[np.minimum(run.searchsorted(hashes), len(run) - 1)] == hashes
         return flags
 
     def _add(self, hashes: npt.NDArray[np.uint64]) -> None:
@@ -109,11 +109,11 @@ class Removals:
     restored: list[int] = field(default_factory=list)
     before_drops: list[int] = field(default_factory=list)
 
-    def remove(self, partitions: Numbers, stems: Sequence[str], which: Numbers) -> None:
+    def remove(self, partitions: Numbers, stems: Sequence[str], stem_rows: Numbers) -> None:
         """Note the segments (partition, `stems[which]`), row by row."""
-        self.stems.add(partitions, stems, which)
+        self.stems.add(partitions, stems, stem_rows)
         if self.exactly is not None:
-            rows = zip(partitions.tolist(), (stems[number] for number in which.tolist()), strict=True)
+            rows = zip(partitions.tolist(), (stems[number] for number in stem_rows.tolist()), strict=True)
             self.exactly.update(stem for number, name in rows for stem in ((number, name), (None, name)))
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
@@ -127,22 +127,22 @@ class Removals:
 def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -> Removals:
     """Collect what the commits of the versions `start` (in) to `end` (out), which must exist, removed."""
     removed = Removals(exactly=set() if exactly else None)
-    before: str | None = None
+    previous_id: str | None = None
     for file, data in _files(storage, start, end):
-        before = _read(storage, removed, file, data, before)
+        previous_id = _read(storage, removed, file, data, previous_id)
     return removed
 
 
-def _read(storage: Storage, found: Removals, file: str, data: bytes, before: str | None) -> str:
-    """Note what the commit `file` removed, which follows the one with the id `before`; returns its id."""
+def _read(storage: Storage, removals_so_far: Removals, file: str, data: bytes, previous_id: str | None) -> str:
+    """Note what the commit `file` removed, which follows the one with the id `previous_id`; returns its id."""
     try:
         body = commit_json.parse(data, file)
         version, commit_id = fields.LONG(body.get("version")), fields.UUID(body.get("id"))
         if paths.commit_file(version) != file:
             raise ValueError("it is not of the version in its name")
-        if before not in (None, body.get("prev")):
+        if previous_id not in (None, body.get("prev")):
             raise ValueError("it does not follow the commit before it")
-        _take(storage, found, version, body.get("actions"))
+        _add_actions(storage, removals_so_far, version, body.get("actions"))
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptMetadataError(f"not a commit: {error}; restore the file from a copy", file=file) from error
     return str(commit_id)
@@ -170,7 +170,7 @@ def _files(storage: Storage, start: int, end: int) -> Iterator[tuple[str, bytes]
         yield from zip(names, map(read, names) if storage.is_local else in_parallel(read, names), strict=True)
 
 
-def _take(storage: Storage, found: Removals, version: int, items: Any) -> None:
+def _add_actions(storage: Storage, removals_so_far: Removals, version: int, items: Any) -> None:
     if not isinstance(items, list):
         raise ValueError("actions must be a list")
     single = list[Remove]()
@@ -180,12 +180,18 @@ def _take(storage: Storage, found: Removals, version: int, items: Any) -> None:
         elif name == REMOVE_TABLE:
             rows = read_table(name, body).rows
             coded = rows["stem"].dictionary_encode()
-            found.remove(numbers_of(rows["partition"]), coded.dictionary.to_pylist(), numbers_of(coded.indices))
+            removals_so_far.remove(
+                numbers_of(rows["partition"]), coded.dictionary.to_pylist(), numbers_of(coded.indices)
+            )
         elif name == "restore":
-            found.restored = found.restored if version in found.restored[-1:] else [*found.restored, version]
+            removals_so_far.restored = (
+                removals_so_far.restored
+                if version in removals_so_far.restored[-1:]
+                else [*removals_so_far.restored, version]
+            )
         elif name == "drop":
-            found.before_drops.append(version - 1)
+            removals_so_far.before_drops.append(version - 1)
         else:
             commit_json.check_known(name)
     partitions = np.array([file.partition for file in single], np.int64)
-    found.remove(partitions, [file.stem for file in single], np.arange(len(single)))
+    removals_so_far.remove(partitions, [file.stem for file in single], np.arange(len(single)))

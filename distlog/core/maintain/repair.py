@@ -1,7 +1,7 @@
-"""Repair: cuts active segments where a damage begins that no crash explains, and says what is gone.
+"""Cuts active segments where damage begins that no crash explains, and reports the lost records.
 
-Appends refuse such a log, and change nothing: acknowledged records are never cut automatically. To bring the file
-back is better, since the offsets that are cut off are given again. A sealed segment is not repaired but restored.
+Appends refuse a damaged log without changing it: acknowledged records are never cut automatically. Restoring the file
+is better, since the offsets that are cut off are assigned again. A sealed segment is not repaired but restored.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class RepairReport(Shown):
         if not self.partitions:
             return "nothing to repair: every active segment takes appends"
         verb = "would cut" if self.dry_run else "cut"
-        size = sum(lost.size for lost in self.partitions)
-        offsets = sum(max(lost.end_offset - lost.start_offset, 0) for lost in self.partitions)
+        size = sum(tail.size for tail in self.partitions)
+        offsets = sum(max(tail.end_offset - tail.start_offset, 0) for tail in self.partitions)
         return f"{verb} {counted(len(self.partitions), 'partition')}, {counted(size, 'byte')}, {offsets:,} offsets"
 
     def to_table(self) -> pa.Table:
-        """A row per partition: the offsets that are gone, where its log was cut, how many bytes, and why."""
-        return table_of_rows([_row(lost) for lost in self.partitions], _TABLE)
+        """A row per partition: the lost offsets, the position and size of the cut, and the reason."""
+        return table_of_rows([_row(tail) for tail in self.partitions], _TABLE)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, and the rows of the table."""
-        rows = [_row(lost) for lost in self.partitions]
-        facts = {"version": self.version, "dry_run": self.dry_run}
-        return {**facts, "bytes": sum(row["bytes"] for row in rows), "partitions": rows}
+        rows = [_row(tail) for tail in self.partitions]
+        summary = {"version": self.version, "dry_run": self.dry_run}
+        return {**summary, "bytes": sum(row["bytes"] for row in rows), "partitions": rows}
 
 
-def _row(lost: TruncatedTail) -> dict[str, Any]:
-    facts = {name: getattr(lost, "size" if name == "bytes" else name) for name in _NUMBERS}
-    return {**facts, "file": lost.file, "reason": lost.reason.message}
+def _row(tail: TruncatedTail) -> dict[str, Any]:
+    numbers = {name: getattr(tail, "size" if name == "bytes" else name) for name in _NUMBERS}
+    return {**numbers, "file": tail.file, "reason": tail.reason.message}
 
 
 def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:
@@ -66,9 +66,9 @@ def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) ->
         partition = ActivePartition(handle, number, snapshots)
         try:
             with partition.held():
-                lost = partition.repair(dry_run=dry_run)
+                tail = partition.repair(dry_run=dry_run)
         finally:
             partition.close()
-        if lost is not None:
-            truncated_tails.append(lost)
+        if tail is not None:
+            truncated_tails.append(tail)
     return RepairReport(snapshots.snapshot.version, tuple(truncated_tails), dry_run), snapshots.snapshot

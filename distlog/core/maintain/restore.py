@@ -30,7 +30,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.maintain.vacuum import RemovedSince, removed_files_held
+from distlog.core.maintain.vacuum import RemovedSegments, removed_files_held
 from distlog.core.segments.segment_parts import part_of
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.parallel import in_order
@@ -101,7 +101,7 @@ def restore(
     old_state = handle.log.load(version, include_dropped=True)
     if old_state.topic_id not in (snapshot.topic_id, *snapshot.former_ids):
         raise TopicNotFoundError("the version is of a topic that was dropped, and cannot come back", version=version)
-    removed, restored = RemovedSince(version), dict[int, PartitionRestore]()
+    removed, restored = RemovedSegments(version), dict[int, PartitionRestore]()
     removed.read(handle.log, snapshot.version)
     if dry_run:
         plans = plan_restore(handle, snapshot, old_state, removed)
@@ -142,7 +142,7 @@ def _in_one_commit(plans: Sequence[PartitionRestore]) -> Sequence[PartitionResto
 
 
 def plan_restore(
-    handle: TopicHandle, current: Snapshot, old_state: Snapshot, removed: RemovedSince
+    handle: TopicHandle, current: Snapshot, old_state: Snapshot, removed: RemovedSegments
 ) -> list[PartitionRestore]:
     """Plan the restore of `old_state`, without partitions that do not change and lost nothing."""
     # the last removed segment first
@@ -213,7 +213,7 @@ def _by_partition(segments: Mapping[tuple[int, str], SegmentInfo]) -> dict[int, 
     return by_partition
 
 
-def _emptied_since(removed: RemovedSince, floor: int) -> dict[int, list[SegmentInfo]]:
+def _emptied_since(removed: RemovedSegments, floor: int) -> dict[int, list[SegmentInfo]]:
     """List the later segments that were replaced after the version `floor`, by partition, in order."""
     replaced = removed.added.keys() & removed.removed_at.keys() - removed.let_go.keys() - removed.cleaned_again.keys()
     removed_at = {key: removed.removed_at[key] for key in replaced if removed.removed_at[key] > floor}

@@ -29,7 +29,7 @@ Flags = npt.NDArray[np.bool_]
 # It reads no log, unless batches of producers are in a segment that goes, and where that ends it is not yet stored
 # what they did.
 #
-# The order and the rules are those of Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log
+# The order and the rules match Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log
 # start offset, then those above `retention.bytes`, then those older than `retention.ms`. Each rule stops at the
 # first segment that must stay. A topic that is only compacted loses only the segments below its log start offset.
 #
@@ -60,7 +60,7 @@ class PartitionRetention:
         return int(self.segments.record_counts.sum())
 
 
-#: So many segments go by one commit, which takes no more rows; others go by the next run.
+#: Segments that one commit removes: it takes no more rows. The next run removes more.
 MOST_SEGMENTS = MOST_ROWS
 
 
@@ -69,34 +69,34 @@ def plan_retention(
 ) -> list[PartitionRetention]:
     """The segments to delete at `now_ms` by the topic's config; partitions that keep everything are left out."""
     table = snapshot.table
-    plain, own = SegmentTable(table.plain_segments()), table.changed_states
-    columns = _Columns.of(plain, own)
+    plain, changed = SegmentTable(table.plain_segments()), table.changed_states
+    columns = _Columns.of(plain, changed)
     if not len(columns.firsts):
         return []
     starts, log_ends = table.log_start_offsets, table.log_end_offsets
     below, size, age = _ends(columns, starts, snapshot.config, now_ms)
-    plans, left = [], most_segments
+    plans, remaining = [], most_segments
     for group in np.flatnonzero(age > columns.firsts).tolist():
         first, number = int(columns.firsts[group]), int(columns.partitions[group])
-        segments = own[number].segments if number in own else plain.part(first, int(columns.ends[group]))
-        most = len(segments) - int(keep_tails and number in own and segments[-1].is_active)
-        counts = tuple(min(int(each[group]) - first, most, left) for each in (below, size, age))
+        segments = changed[number].segments if number in changed else plain.part(first, int(columns.ends[group]))
+        most = len(segments) - int(keep_tails and number in changed and segments[-1].is_active)
+        counts = tuple(min(int(row[group]) - first, most, remaining) for row in (below, size, age))
         if counts[-1]:
-            left -= counts[-1]
+            remaining -= counts[-1]
             plans.append(_plan(number, segments, counts, int(starts[number]), int(log_ends[number]), now_ms))
-    return sorted(plans, key=lambda plan: plan.partition) if own else plans
+    return sorted(plans, key=lambda plan: plan.partition) if changed else plans
 
 
 def _plan(
     number: int, segments: SegmentTable, counts: tuple[int, ...], log_start: int, log_end: int, now_ms: int
 ) -> PartitionRetention:
-    """The plan of a partition of which so many segments go by the first rule, the first two, and all."""
+    """Plan a partition; `counts` are the segments that the first rule removes, the first two, and all."""
     below, size, age = counts
-    gone = segments.part(0, age)
-    times = _times(gone.max_timestamps, gone.array("created_ms"), now_ms)
+    expired = segments.part(0, age)
+    times = _times(expired.max_timestamps, expired.array("created_ms"), now_ms)
     return PartitionRetention(
         partition=number,
-        segments=gone,
+        segments=expired,
         below_log_start=below,
         above_size=size - below,
         too_old=age - size,
@@ -105,26 +105,26 @@ def _plan(
     )
 
 
-_FACTS = "next_offset", "log_bytes", "max_timestamp", "created_ms"
+_RULE_COLUMNS = "next_offset", "log_bytes", "max_timestamp", "created_ms"
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Facts of all segments, for the rules: of `partitions[i]` in the rows from `firsts[i]` to `ends[i]`."""
+    """Columns of all segments, for the rules: of `partitions[i]` in the rows from `firsts[i]` to `ends[i]`."""
 
-    facts: Mapping[str, Longs]
+    values: Mapping[str, Longs]
     partitions: Longs
     firsts: Longs
     ends: Longs
 
     @classmethod
-    def of(cls, plain: SegmentTable, own: Mapping[int, PartitionState]) -> _Columns:
-        tables = [plain, *(state.segments for state in own.values())]
-        facts = {name: np.concatenate([table.array(name) for table in tables]) for name in _FACTS}
-        owners = np.repeat([*own], [len(table) for table in tables[1:]]).astype(np.int64)
+    def of(cls, plain: SegmentTable, changed: Mapping[int, PartitionState]) -> _Columns:
+        tables = [plain, *(state.segments for state in changed.values())]
+        values = {name: np.concatenate([table.array(name) for table in tables]) for name in _RULE_COLUMNS}
+        owners = np.repeat([*changed], [len(table) for table in tables[1:]]).astype(np.int64)
         owners = np.concatenate([plain.array("partition"), owners])
         firsts = np.flatnonzero(np.diff(owners, prepend=-1))
-        return cls(facts, owners[firsts], firsts, np.append(firsts, len(owners))[1:])
+        return cls(values, owners[firsts], firsts, np.append(firsts, len(owners))[1:])
 
     def run_ends(self, holds: Flags, begins: Longs) -> Longs:
         """The ends of the runs of rows that hold, each from `begins[i]` in partition i."""
@@ -138,16 +138,16 @@ class _Columns:
 
 def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) -> tuple[Longs, Longs, Longs]:
     """The rows at which each rule stops in each partition: the log start's, the size's and the time's."""
-    is_below = columns.facts["next_offset"] <= columns.of_each(starts[columns.partitions])
+    is_below = columns.values["next_offset"] <= columns.of_each(starts[columns.partitions])
     below = columns.run_ends(is_below, columns.firsts)
     size = age = below
     if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
         # those that can be removed before the partition falls below `retention.bytes`
-        sums = np.append(0, np.cumsum(columns.facts["log_bytes"]))
+        sums = np.append(0, np.cumsum(columns.values["log_bytes"]))
         most = sums[columns.ends] - min(config.retention_bytes, MAX_LONG)
         size = age = columns.run_ends(sums[1:] <= columns.of_each(most), below)
     if "delete" in config.cleanup_policy and config.retention_ms >= 0:
-        times = _times(columns.facts["max_timestamp"], columns.facts["created_ms"], now_ms)
+        times = _times(columns.values["max_timestamp"], columns.values["created_ms"], now_ms)
         age = columns.run_ends(times < now_ms - config.retention_ms, size)
     return below, size, age
 
@@ -221,7 +221,7 @@ LOG_END = -1
 
 
 def delete_records(
-    handle: TopicHandle, snapshot: Snapshot, before: Mapping[int, int]
+    handle: TopicHandle, snapshot: Snapshot, offsets: Mapping[int, int]
 ) -> tuple[dict[int, int], Snapshot]:
     """Delete the records below `before[partition]`; returns the new log start offsets and the new state.
 
@@ -230,10 +230,10 @@ def delete_records(
     exist, InvalidConfigError when `cleanup.policy` is compact alone (Kafka's PolicyViolationException), and
     StorageError if the lock of an active segment is not free in time.
     """
-    if not isinstance(before, Mapping):
-        raise InvalidConfigError("offsets are a dict by partition, as in {0: 100}", got=type(before).__name__)
+    if not isinstance(offsets, Mapping):
+        raise InvalidConfigError("offsets are a dict by partition, as in {0: 100}", got=type(offsets).__name__)
     snapshot = handle.log.refresh(snapshot)
-    starts = _resolved(with_tails(handle, snapshot), before)
+    starts = _resolved(with_tails(handle, snapshot), offsets)
 
     with CommitRace(handle.log, snapshot, "delete-records") as race, ActiveSeals(handle, race) as seals:
         for head in race:
@@ -247,14 +247,14 @@ def delete_records(
                 break
             race.put([*seals.actions, *(SetLogStartOffset(*item) for item in sorted(raised.items()))])
     after = race.after
-    return {number: after.partitions[number].log_start_offset for number in sorted(before)}, after
+    return {number: after.partitions[number].log_start_offset for number in sorted(offsets)}, after
 
 
-def _resolved(snapshot: Snapshot, before: Mapping[int, int]) -> dict[int, int]:
-    """`before`, checked, with the log end in the place of LOG_END."""
+def _resolved(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[int, int]:
+    """Check `offsets`, and replace LOG_END by the log end."""
     if "delete" not in snapshot.config.cleanup_policy:
         raise InvalidConfigError("records can be deleted only where cleanup.policy contains delete")
-    return {number: _resolve(snapshot, number, offset) for number, offset in before.items()}
+    return {number: _resolve(snapshot, number, offset) for number, offset in offsets.items()}
 
 
 def _resolve(snapshot: Snapshot, partition: int, offset: int) -> int:
@@ -265,7 +265,7 @@ def _resolve(snapshot: Snapshot, partition: int, offset: int) -> int:
         return state.log_end_offset
     if not 0 <= offset <= state.log_end_offset:
         raise OffsetOutOfRangeError(
-            "records can be deleted up to the log end offset, or -1 for all of them",
+            "records can be deleted up to the log end offset, or -1 for all",
             partition=partition,
             offset=offset,
             log_start_offset=state.log_start_offset,

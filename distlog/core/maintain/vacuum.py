@@ -55,12 +55,12 @@ Stem = tuple[int, str]
 
 
 @dataclass(slots=True)
-class RemovedSince:
-    """The removals of the commits behind `version`, as far as they were read.
+class RemovedSegments:
+    """The removals of the commits after `version` that were read so far.
 
     `removed_at` is the version of the last commit that removed a segment. `added` are the segments as they were added
-    last: a rebuild adds a segment again, with the sizes of its new indexes. `let_go` are those of them that left at
-    the old end of their partition, and `cleaned_again` those that compaction had made, and replaced.
+    last: a rebuild adds a segment again, with the sizes of its new indexes. `let_go` were removed at the
+    start of their log, and `cleaned_again` were written by compaction, and replaced.
     """
 
     version: int
@@ -100,7 +100,7 @@ class RemovedSince:
 
 @contextmanager
 def removed_files_held(storage: Storage) -> Iterator[None]:
-    """No other process or thread is in such a block for this topic.
+    """Hold the topic's lock on removed files: no other process or thread is in this block.
 
     The lock's file is made with the topic, or here, so a full disk rarely needs a place for it. Only writers can open
     it. Other storage is never full. Raises StorageError, as LockHeldError, and StorageFullError where there is no
@@ -117,8 +117,8 @@ def removed_files_held(storage: Storage) -> Iterator[None]:
 class Referenced:
     """The segments and bundles of `topic` that a version from a floor to `head` references.
 
-    `restored` are the versions behind the floor in which a log may begin earlier than in the version before.
-    Commits from `log_floor` on are there, and those from `oldest` on, unless another vacuum deletes them now.
+    `restored` are the versions after the floor in which a log may begin earlier than in the previous version.
+    Commits from `log_floor` on exist, and commits from `oldest` on too, unless another vacuum deletes them now.
     """
 
     topic: str
@@ -132,14 +132,14 @@ class Referenced:
     def since(
         cls, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG
     ) -> Referenced:
-        """The files referenced by versions from `floor` to that of `head`.
+        """Collect the files referenced by the versions from `floor` to `head`.
 
-        These versions reference the files that are live at the head, and those that a commit after `floor` removed.
-        Both ends are versions, so the answer does not depend on commits made meanwhile. Raises OffsetOutOfRangeError
-        if commits behind `floor` were deleted: one that is there could be of a process that stood still.
+        These versions reference the files that are live at the head, and the files that a commit after `floor`
+        removed. Both ends are versions, so the answer does not depend on concurrent commits. Raises
+        OffsetOutOfRangeError if commits after `floor` were deleted: a remaining one could be from a paused process.
         """
         if floor + 1 < head.log_floor:
-            text = "commits that this run wanted to read were deleted meanwhile"
+            text = "commits that this run needs were deleted concurrently"
             raise OffsetOutOfRangeError(text, version=floor + 1, log_floor=head.log_floor)
         removed = removals(storage, floor + 1, head.version + 1)
         removed.add_snapshot(head)
@@ -177,14 +177,14 @@ class UnreferencedFiles:
     def _is_removed(self, stem: FoundStem) -> bool:
         """True if a commit has removed the segment: a file of Kafka's does not say when it came here."""
         if paths.stem_read_version(stem[1]) is None and not self._knows_all_removed:
-            known = self._referenced
+            live = self._referenced
             try:
-                removed = removed_exactly(self._storage, self._log, max(known.oldest, 1), known.head + 1)
+                removed = removed_exactly(self._storage, self._log, max(live.oldest, 1), live.head + 1)
             except (CorruptMetadataError, OffsetOutOfRangeError):
                 # of a topic that was dropped below the floor, or another run deletes them now
-                if known.oldest >= known.log_floor:
+                if live.oldest >= live.log_floor:
                     raise
-                removed = removed_exactly(self._storage, self._log, known.log_floor + 1, known.head + 1)
+                removed = removed_exactly(self._storage, self._log, live.log_floor + 1, live.head + 1)
             self._removed = self._removed | removed
             self._knows_all_removed = True
         return stem in self._removed
@@ -197,7 +197,7 @@ def stem_of(name: str, topic: str) -> FoundStem | None:
 
 
 def is_below(stem: FoundStem, version: int) -> bool:
-    """True if the file's writer read a version below `version`; False for a file of Kafka's, which does not tell."""
+    """True if the file's writer read a version below `version`; False for Kafka's files, which do not record it."""
     read_version = paths.stem_read_version(stem[1])
     return read_version is not None and read_version < version
 
@@ -212,7 +212,7 @@ def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms
       commit would be refused.
     - An upload to an append that waits is dead under the same rule: its commit is there, or would be refused.
     - An upload to a referenced segment or bundle, or to a checkpoint, is dead if it was started before `before_ms`.
-      The file is there, and making an index or a checkpoint anew does not take so long.
+      The file exists, and writing an index or a checkpoint again takes less time.
     """
     try:
         uploads = storage.uploads()
@@ -236,12 +236,12 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
 #: Vacuum leaves younger leftovers alone, however short `file.delete.delay.ms` is. A put in trouble is aborted after
 #: ten minutes.
 LONGEST_PUT_MS = 3_600_000
-#: So many files of segments are looked at together.
+#: Files of segments that are checked together.
 FILES_AT_ONCE = 10_000
 
 
 def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
-    """The appends that wait for a commit, and were begun below the `floor`: no commit takes them any more."""
+    """List the pending appends that were started below the `floor`: no commit takes them any more."""
     stemmed = ((file, paths.parse_pending_file(file.name)) for file in files)
     return [file for file, stem in stemmed if stem is not None and is_below((None, stem), floor)]
 
@@ -251,10 +251,10 @@ def obsolete_producers(
 ) -> list[FileInfo]:
     """The files of producers and leader epochs that brokers, adoption and retention left, and nothing needs any more.
 
-    `files` are the topic's files. Of producers that is what is below the beginning of the log, since only appends at
-    its end ask for them, and below that in every version that is kept, since a restore may bring each of them back:
-    those from the gc `floor` on. A log begins later from version to version, but for restores.
-    `load` loads a version. Leader epochs are needed as long as a version that is kept has a broker's segment.
+    `files` are the topic's files. Producer snapshots below the log start are obsolete, since only appends at the
+    log's end read them; but they must be below the log start of every version from `floor` on, since a restore may
+    bring it back. The log start rises from version to version, except by restores. `load` loads a version.
+    Leader epochs are needed while one of the versions has a broker's segment.
     """
     if head.dropped and referenced.stems:
         return []
@@ -265,8 +265,8 @@ def obsolete_producers(
     earliest = [load(version) for version in (floor, *referenced.restored)]
     ids = (head.topic_id, *head.former_ids)
     versions = [version for version in earliest if version.topic_id in ids]
-    kept = {name for name in of_producers if not all(_is_below(name, version) for version in versions)}
-    return [file for file in obsolete if file.name not in kept]
+    needed = {name for name in of_producers if not all(_is_below(name, version) for version in versions)}
+    return [file for file in obsolete if file.name not in needed]
 
 
 def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
@@ -278,18 +278,18 @@ def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
 
 def _is_below(name: str, snapshot: Snapshot) -> bool:
     """True if what is stored of producers in the file is of an offset before the log's beginning."""
-    place = paths.parse_producer_snapshot(name, snapshot.name)
-    if place is None or place[0] >= len(snapshot.partitions):
+    partition_and_offset = paths.parse_producer_snapshot(name, snapshot.name)
+    if partition_and_offset is None or partition_and_offset[0] >= len(snapshot.partitions):
         return False
-    state = snapshot.partitions[place[0]]
-    return place[1] < (state.segments[0].base_offset if len(state.segments) else state.log_end_offset)
+    state = snapshot.partitions[partition_and_offset[0]]
+    return partition_and_offset[1] < (state.segments[0].base_offset if len(state.segments) else state.log_end_offset)
 
 
 def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
     """Delete locks of a topic on a local disk, except for those that are held.
 
-    Each is held while it is deleted: the topic may have been created again meanwhile, and two of its writers must not
-    hold the old file and a new one.
+    Each is held while it is deleted: the topic may have been created again, and two of its writers must not hold the
+    old file and a new one.
     """
     for name in dict.fromkeys(file.name.removesuffix(paths.PAGE_COPY) for file in files):
         lock = FileLock(storage.local_path(name))
@@ -301,7 +301,7 @@ def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VacuumReport(Shown):
-    """The files that vacuum deleted, or would delete with `dry_run`, and the gc floor that makes it safe."""
+    """The files that vacuum deleted, or would delete with `dry_run`, and the vacuum horizon that makes it safe."""
 
     files: tuple[FileInfo, ...]
     gc_floor: int
@@ -315,9 +315,9 @@ class VacuumReport(Shown):
         return sum(file.size for file in self.files)
 
     def __str__(self) -> str:
-        verb, done = ("would delete", "would abort") if self.dry_run else ("deleted", "aborted")
+        verb, uploads_verb = ("would delete", "would abort") if self.dry_run else ("deleted", "aborted")
         text = f"{verb} {counted(len(self.files), 'file')}, {counted(self.bytes, 'byte')}"
-        return f"{text}; {done} {counted(len(self.uploads), 'unfinished upload')}" if self.uploads else text
+        return f"{text}; {uploads_verb} {counted(len(self.uploads), 'unfinished upload')}" if self.uploads else text
 
     def to_table(self) -> pa.Table:
         """A row per file and per upload: the name in the topic's folder, and the bytes, null for an upload."""
@@ -327,8 +327,8 @@ class VacuumReport(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, without the list of files."""
-        facts: dict[str, Any] = {"gc_floor": self.gc_floor, "dry_run": self.dry_run}
-        return {**facts, "files": len(self.files), "bytes": self.bytes, "uploads": len(self.uploads)}
+        summary: dict[str, Any] = {"gc_floor": self.gc_floor, "dry_run": self.dry_run}
+        return {**summary, "files": len(self.files), "bytes": self.bytes, "uploads": len(self.uploads)}
 
 
 def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
@@ -338,7 +338,9 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
     except (CorruptMetadataError, OffsetOutOfRangeError) as error:
         if isinstance(error, CorruptMetadataError) and log.floor_above(error) is None:
             raise
-        raise CommitConflictError("another run of vacuum has deleted old commits meanwhile: run it again") from None
+        raise CommitConflictError(
+            "another run of vacuum has deleted old commits concurrently: run it again"
+        ) from None
 
 
 def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
@@ -362,9 +364,9 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     referenced = Referenced.since(storage, log, head, floor, folder.oldest())
     unreferenced = UnreferencedFiles(storage, log, referenced, floor=floor)
     files = list(folder.other_files)
-    for some in _chunks_of(storage, folders):
-        garbage += unreferenced.among(some)
-        files += [file for file in some if not stem_of(file.name, head.name)]
+    for chunk in _chunks_of(storage, folders):
+        garbage += unreferenced.among(chunk)
+        files += [file for file in chunk if not stem_of(file.name, head.name)]
     left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
     of_topic, of_others = group_files(storage, groups, None if head.dropped else head.topic_id)
     garbage += [
@@ -419,8 +421,8 @@ def _segment_folders(storage: Storage, topic: str) -> list[str]:
 
 def _chunks_of(storage: Storage, folders: Iterable[str]) -> Iterator[list[FileInfo]]:
     files = (file for folder in folders for file in storage.list_after(folder))
-    while some := list(itertools.islice(files, FILES_AT_ONCE)):
-        yield some
+    while chunk := list(itertools.islice(files, FILES_AT_ONCE)):
+        yield chunk
 
 
 def _raise_floor(
@@ -432,7 +434,7 @@ def _raise_floor(
     freed: list[FileInfo],
     log_floor: int,
 ) -> Snapshot:
-    """Commit the gc floor and the log floor; returns the state right after that, from which all else is decided."""
+    """Commit the vacuum and log retention horizons; returns the state right after that, for all later steps."""
     kept_ms = head.commits_kept_ms
     try:
         return _commit_floors(log, head, floor, log_floor, kept_ms)
@@ -467,7 +469,7 @@ def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders:
     referenced = Referenced.since(storage, log, head, floor)
     removed = removals(storage, head.gc_floor + 1, floor + 1, exactly=True).exactly or set()
     unreferenced = UnreferencedFiles(storage, log, referenced, floor=head.gc_floor, removed=removed)
-    freed = [file for some in _chunks_of(storage, folders) for file in unreferenced.among(some)]
+    freed = [file for chunk in _chunks_of(storage, folders) for file in unreferenced.among(chunk)]
     for is_log in (True, False):
         storage.delete([file.name for file in freed if file.name.endswith((".log", ".bundle")) == is_log])
     return freed

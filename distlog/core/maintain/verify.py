@@ -47,7 +47,7 @@ _GROUP = 64
 def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     """The anomalies of the commits and checkpoints up to `snapshot`, and of `snapshot` itself.
 
-    Nothing is checked behind a missing or damaged commit, since the state there is not known. Where older commits
+    Nothing is checked after a missing or damaged commit, since the state there is unknown. Where older commits
     were deleted, the oldest sound checkpoint stands for them.
     """
     checkpoints: dict[int, list[str]] = {}
@@ -59,7 +59,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     if snapshot.log_floor:
         state = _oldest(storage, checkpoints, snapshot)
         if state is None:
-            yield Anomaly("missing_commit", "there is no sound checkpoint of what deleted commits told")
+            yield Anomaly("missing_commit", "there is no sound checkpoint that replaces the deleted commits")
             return
     first = 0 if state is None else state.version + 1
     try:
@@ -72,7 +72,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     except CorruptMetadataError as error:
         version = first if state is None else state.version + 1
         if not _is_kept(storage, version):
-            return  # vacuum deleted it meanwhile
+            return  # vacuum deleted it
         yield Anomaly.of(_word(storage, version), error)
         return
     if state != snapshot:
@@ -80,7 +80,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
 
 
 def _oldest(storage: Storage, checkpoints: dict[int, list[str]], snapshot: Snapshot) -> Snapshot | None:
-    """The oldest sound checkpoint from the log floor on, and not behind `snapshot`."""
+    """Return the oldest sound checkpoint between the log retention horizon and `snapshot`."""
     for version in sorted(checkpoints):
         for name in checkpoints[version] if snapshot.log_floor <= version <= snapshot.version else ():
             if is_sound(storage, name):
@@ -90,7 +90,7 @@ def _oldest(storage: Storage, checkpoints: dict[int, list[str]], snapshot: Snaps
 
 
 def _is_kept(storage: Storage, version: int) -> bool:
-    """True if the commit of `version` must be there by now."""
+    """True if the commit of `version` must exist."""
     try:
         head = SnapshotLoader(storage).load()
     except DistlogError:
@@ -102,12 +102,12 @@ def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
     try:
         same = checkpoint.read(storage, name) == state
     except FileNotFoundError:
-        return  # vacuum deleted it meanwhile
+        return  # vacuum deleted it
     except CorruptMetadataError as error:
         yield dataclasses.replace(Anomaly.of("checkpoint_mismatch", error), file=name)
         return
     if not same:
-        yield Anomaly("checkpoint_mismatch", "the checkpoint says another thing than the commits: delete it", name)
+        yield Anomaly("checkpoint_mismatch", "the checkpoint differs from the commits: delete it", name)
 
 
 def _word(storage: Storage, version: int) -> Word:
@@ -179,7 +179,7 @@ class VerifyReport(Shown):
         anomalies = counted(len(self.anomalies), "anomaly", "anomalies") if self.anomalies else "nothing wrong"
         read = (len(self.segments), "segment"), (size, "byte"), (records, "record")
         warnings = "".join(f"; {warning}" for warning in self.warnings)
-        return f"verified {', '.join(counted(*one) for one in read)}: {anomalies}{warnings}"
+        return f"verified {', '.join(counted(*count) for count in read)}: {anomalies}{warnings}"
 
     def to_table(self) -> pa.Table:
         """A row per segment, by partition and base offset; its anomalies as text."""
@@ -214,7 +214,7 @@ def verify(
     *,
     on_progress: OnProgress = ignore_progress,
 ) -> VerifyReport:
-    """Check the whole topic at `snapshot`; appends and maintenance may go on meanwhile.
+    """Check the whole topic at `snapshot`, concurrently with appends and maintenance.
 
     Active segments that `snapshot` has are checked up to their ends in it; their offset and time indexes by checksums
     alone, since these lack the last entries. Raises StorageError when the storage does not answer, and
@@ -234,7 +234,7 @@ def verify(
     if not all(verdict.ok for verdict in verdicts):
         # a segment that was removed and vacuumed since is not missing; indexes rebuilt since are checked again
         head = with_sound_tails(handle, handle.log.refresh(committed))
-        settled = (_settle(handle.reader, head, verdict) for verdict in verdicts)
+        settled = (_recheck(handle.reader, head, verdict) for verdict in verdicts)
         verdicts = [_without_old_indexes(handle, head, verdict) for verdict in settled if verdict is not None]
     verdicts = list(_with_gaps(snapshot, verdicts))
     return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic), tuple(_overtaken(handle, snapshot)))
@@ -243,7 +243,7 @@ def verify(
 def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterator[SegmentVerdict]:
     """The verdicts, also on offsets that no batch holds at the end of a broker's segment."""
     is_compacted = "compact" in snapshot.config.cleanup_policy
-    cleaned = {each.segment.partition for each in verdicts if each.is_sparse or each.segment.compacted}
+    cleaned = {verdict.segment.partition for verdict in verdicts if verdict.is_sparse or verdict.segment.compacted}
     for verdict in verdicts:
         segment, end = verdict.segment, verdict.end_offset
         dirty = snapshot.partitions[segment.partition].first_dirty_offset
@@ -257,37 +257,39 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
 
 
 def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
-    """The verdict without its indexes, if no page counts their entries: they are made anew from the log."""
+    """Return the verdict without its indexes if no page counts their entries: they are rebuilt from the log."""
     segment = verdict.segment
     if not segment.is_active or is_counted(handle, head, segment.partition):
         return verdict
     names = tuple(part_of(handle.name, segment, suffix).name for suffix in CHECKS)
-    kept = tuple(anomaly for anomaly in verdict.anomalies if anomaly.file not in names)
-    return dataclasses.replace(verdict, anomalies=kept)
+    remaining = tuple(anomaly for anomaly in verdict.anomalies if anomaly.file not in names)
+    return dataclasses.replace(verdict, anomalies=remaining)
 
 
 def _overtaken(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
-    """Groups of consumers and of Kafka's clients that have read what a log does not have any more, or never had."""
+    """Yield the consumer groups, distlog's and Kafka clients', with committed offsets past a log's end."""
     groups = [(group.group, group.positions) for group in group_states(handle.storage, snapshot.topic_id)]
     for name, positions in (*groups, *_of_clients(handle, snapshot)):
         for partition, state in enumerate(snapshot.partitions):
             position = positions.get(partition)
             if position is not None and position > state.log_end_offset:
-                message = f"the log ends at {state.log_end_offset}, below the position of group {name}: was it cut?"
+                message = (
+                    f"the log ends at {state.log_end_offset}, below the committed offset of group {name}: was it cut?"
+                )
                 yield Anomaly("end_below_group", message, partition=partition, offset=position)
 
 
 def _of_clients(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[str, Mapping[int, int]]]:
-    """The groups of Kafka's clients and their positions; none if they cannot be read: the topic is not at fault."""
+    """Return the Kafka clients' groups and their committed offsets; none if they cannot be read."""
     try:
         return all_kafka_positions(handle, since_ms=snapshot.replaced_ms).items()
     except DistlogError as error:
-        _log.warning("the positions of Kafka's clients are not compared with the logs: %s", error)
+        _log.warning("the committed offsets of Kafka clients are not compared with the logs: %s", error)
         return ()
 
 
-def _settle(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
-    """The verdict on the segment as it is at `head`; None if it is missing because it was removed since."""
+def _recheck(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
+    """Check the segment again if it changed by `head`; None if it is missing because it was removed since."""
     if verdict.ok:
         return verdict
     live, is_active = live_segment(head, verdict.segment), verdict.segment.is_active

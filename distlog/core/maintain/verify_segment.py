@@ -35,16 +35,16 @@ Word = Literal[
     "missing_segment",
     "missing_index",
     "missing_commit",
-    # an active log lacks what was acknowledged, or has a bad batch with sound ones behind it: it refuses appends
+    # an active log lacks acknowledged records, or has a bad batch before sound ones: it refuses appends
     "lost_records",
-    # a warning: a group has read behind the log's end
+    # a warning: a group has read past the log's end
     "end_below_group",
     # batches or segments leave out offsets that they should hold, or hold some offsets twice
     "offset_gap",
     "offset_overlap",
     # the offset deltas of a batch's records do not increase, or exceed the batch's last one
     "non_monotonical_delta",
-    # the largest timestamp in the header of a batch is not that of its records
+    # the largest timestamp in the header of a batch differs from its records'
     "timestamp_mismatch",
     # the bytes are not those that were written: a bad batch header or checksum, a bad record, or entries that no
     # index can have
@@ -90,17 +90,17 @@ class Anomaly:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        places = ((name, getattr(self, name)) for name in ("file", "partition", "position", "offset"))
-        facts = " ".join(f"{name}={value}" for name, value in places if value is not None)
-        return f"{self.word}: {self.message}" + (f" ({facts})" if facts else "")
+        fields = ((name, getattr(self, name)) for name in ("file", "partition", "position", "offset"))
+        location = " ".join(f"{name}={value}" for name, value in fields if value is not None)
+        return f"{self.word}: {self.message}" + (f" ({location})" if location else "")
 
 
-class LogFacts:
-    """Facts of a segment's batches and records: counts, offsets, times, checksums. Offsets are those readers see.
+class LogStats:
+    """Statistics of a segment's batches and records: counts, times, checksums, and offsets as readers get them.
 
     `batches` is the number of batches. Batches of control records and batches that compaction emptied are hidden.
-    They count in some metadata and not in other metadata, and both are right. They have no codec, whatever the
-    topic's codec is.
+    They count in some metadata and not in other metadata, and both are right. They have no codec, even if the topic
+    has one.
     """
 
     def __init__(self, segment: SegmentInfo) -> None:
@@ -146,7 +146,7 @@ class LogFacts:
     def contradictions(self) -> Iterator[str]:
         """Messages about the fields of the segment's metadata that contradict the log."""
         if self._unfit is not None:
-            yield f"the batches cannot be those of one segment: {self._unfit}"
+            yield f"the batches do not fit in one segment: {self._unfit}"
             return
         state = self._log.state
         for name, right in self._expected(state):
@@ -178,7 +178,7 @@ class LogFacts:
         if segment.max_timestamp == self._newest_hidden:
             offsets |= {self._offset_of_newest_hidden, -1}
         if segment.is_active:
-            # the headers do not always tell it: the seal finds it out
+            # the headers do not always have it: the seal finds it
             offsets.add(-1)
         if offsets:
             yield "offset_of_max_timestamp", offsets
@@ -218,10 +218,10 @@ class IndexCheck(ABC):
 
     @abstractmethod
     def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
-        """Flag the `entries` that are right; all of them are placed within `batches`."""
+        """Flag the `entries` that are right; all point into `batches`."""
 
     def _end(self, batches: npt.NDArray[Any], position: int) -> int:
-        """The key right behind all entries of `batches`, where keys are offsets."""
+        """Return the key right after all entries of `batches`, where keys are offsets."""
         return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base
 
     def add(self, batches: npt.NDArray[Any], position: int) -> None:
@@ -236,7 +236,7 @@ class IndexCheck(ABC):
     def mismatch(self) -> CorruptIndexError | None:
         """The first entry that does not fit, or None; call it after the last batch."""
         if self._mismatch is None and self._next < len(self._keys):
-            return self._wrong_entry("is behind the end of its log", self._next)
+            return self._wrong_entry("is past the end of its log", self._next)
         return self._mismatch
 
     def _field(self, name: str) -> Longs:
@@ -249,12 +249,12 @@ class IndexCheck(ABC):
         if bad.any():
             raise self._wrong_entry("is out of order or range", int(bad.argmax()))
 
-    def _wrong_entry(self, what: str, slot: int) -> CorruptIndexError:
-        return self._error(f"entry {slot} of the index {what}", slot * self.ENTRY.itemsize)
+    def _wrong_entry(self, complaint: str, slot: int) -> CorruptIndexError:
+        return self._error(f"entry {slot} of the index {complaint}", slot * self.ENTRY.itemsize)
 
     def _error(self, message: str, position: int) -> CorruptIndexError:
-        message, place = f"{message}: rebuild the index", self._part.begin + position
-        return CorruptIndexError(message, file=self._part.name, position=place, partition=self._segment.partition)
+        message, position = f"{message}: rebuild the index", self._part.begin + position
+        return CorruptIndexError(message, file=self._part.name, position=position, partition=self._segment.partition)
 
     @property
     def _base(self) -> int:
@@ -288,8 +288,8 @@ class OffsetIndexCheck(IndexCheck):
         if self._exact:
             right = lasts == offsets
         else:
-            before = np.concatenate([[-1], self._offsets])[entries]
-            right = (firsts > before) & (lasts <= offsets)
+            previous = np.concatenate([[-1], self._offsets])[entries]
+            right = (firsts > previous) & (lasts <= offsets)
         return np.asarray(right & (starts[rows] == self._keys[entries]))
 
 
@@ -388,12 +388,12 @@ def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]
 
 def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile:
     part, size = reader.part(segment, suffix), index_size(segment, suffix)
-    # one byte more shows a file that is too long; that of an active segment grows
+    # one byte more shows a file that is too long; the file of an active segment grows
     end = size + 1 if part.is_file and not segment.is_active else size
     try:
         data = reader.storage.read(*part.range(0, end)) if size else b""
     except FileNotFoundError:
-        return IndexFile(suffix, b"", "missing", _error("the index file is gone", suffix, part, segment, 0), None)
+        return IndexFile(suffix, b"", "missing", _error("the index file is missing", suffix, part, segment, 0), None)
     if len(data) != size:
         message = "the size of the index file differs from its segment's metadata"
         error = _error(message, suffix, part, segment, min(len(data), size))
@@ -410,8 +410,8 @@ def _error(message: str, suffix: str, part: Part, segment: SegmentInfo, position
     return CorruptIndexError(message, file=part.name, position=part.begin + position, partition=segment.partition)
 
 
-# It only reads. It goes on behind damaged bytes, as far as it can tell batches apart. What depends on damaged bytes
-# is not reported a second time.
+# It only reads. It continues after damaged bytes if it can find the next batch. A consequence of damaged bytes is not
+# reported again.
 
 
 #: The check of a segment stops when it has this many anomalies.
@@ -422,10 +422,10 @@ Batches = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SegmentVerdict:
-    """The numbers of batches and records of one segment that were read, and the faults that were found in it.
+    """The numbers of batches and records of one segment that were read, and its anomalies.
 
-    `end_offset` is the offset behind the last batch, -1 if that is not known. `is_sparse` means that the batches
-    leave out offsets before it.
+    `end_offset` is the offset after the last batch, -1 if unknown. `is_sparse`: the batches leave out offsets before
+    it.
     """
 
     segment: SegmentInfo
@@ -454,7 +454,7 @@ class _Verifier:
     def __init__(self, reader: SegmentReader, segment: SegmentInfo) -> None:
         self._reader, self._segment, self._log = reader, segment, reader.part(segment)
         self._indexes = find_indexes(reader, segment)
-        self._facts = LogFacts(segment)
+        self._stats = LogStats(segment)
         self._anomalies: list[Anomaly] = []
         # the stored offset at which the next batch begins, or its lower bound if there may be gaps; -1: not known
         self._following = segment.stored_base_offset
@@ -463,15 +463,15 @@ class _Verifier:
     def verdict(self) -> SegmentVerdict:
         with suppress(_TooManyAnomaliesError):
             self._check_all()
-        counts = self._facts.batches, self._facts.records
+        counts = self._stats.batches, self._stats.records
         return SegmentVerdict(self._segment, *counts, tuple(self._anomalies), *self._end)
 
     def _check_all(self) -> None:
         end = self._end_of_log()
-        before = len(self._anomalies)
+        count_before = len(self._anomalies)
         if end is not None:
             self._walk(end)
-        intact = end == self._segment.log_bytes and len(self._anomalies) == before
+        intact = end == self._segment.log_bytes and len(self._anomalies) == count_before
         for index in self._indexes:
             is_known = index.suffix == ".txnindex" or not self._segment.is_active
             if intact and is_known:
@@ -482,14 +482,14 @@ class _Verifier:
                     word = "time_index_mismatch" if index.suffix == ".timeindex" else "index_mismatch"
                 self._report_error(word, index.error)
         if intact:
-            self._end = self._facts.end_offset, self._facts.is_sparse
-            for message in self._facts.contradictions():
+            self._end = self._stats.end_offset, self._stats.is_sparse
+            for message in self._stats.contradictions():
                 self._report("metadata_mismatch", message)
 
-    def _report(self, word: Word, message: str, position: int | None = None, **place: int) -> None:
+    def _report(self, word: Word, message: str, position: int | None = None, **location: int) -> None:
         if position is not None or not self._log.is_file:
-            place["position"] = self._log.begin + (position or 0)
-        self._report_error(word, DistlogError(message, file=self._log.name, **place))
+            location["position"] = self._log.begin + (position or 0)
+        self._report_error(word, DistlogError(message, file=self._log.name, **location))
 
     def _report_error(self, word: Word, error: DistlogError) -> None:
         located = DistlogError(error.message, **{**error.details, "partition": self._segment.partition})
@@ -502,10 +502,10 @@ class _Verifier:
         try:
             size = self._reader.storage.size(self._log.name) - self._log.begin
         except FileNotFoundError:
-            self._report("missing_segment", "the log file is gone: restore it from a copy")
+            self._report("missing_segment", "the log file is missing: restore it from a copy")
             return None
         expected = self._segment.log_bytes
-        # an active log grows, and may have preallocated space behind its end
+        # an active log grows, and may have preallocated space after its end
         if size < expected or (size > expected and self._log.is_file and not self._segment.is_active):
             size = max(size, 0)
             message = f"log_bytes is {expected} in the metadata, {size} in the log"
@@ -530,29 +530,29 @@ class _Verifier:
             index.add(batches, position)
         # indexes hold the times in the log; readers may see the time of the commit instead
         give_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
-        self._facts.add_batches(data, batches)
-        whole = self._check_crcs(data, batches, position)
+        self._stats.add_batches(data, batches)
+        is_intact = self._check_crcs(data, batches, position)
         base = batches["base_offset"]
-        following = np.where(whole, base + batches["last_offset_delta"] + 1, -1)
+        following = np.where(is_intact, base + batches["last_offset_delta"] + 1, -1)
         expected = np.concatenate([[self._following], following[:-1]])
         wrong = base != expected if is_contiguous(self._segment) else base < expected
         for row in np.flatnonzero(wrong & (expected >= 0)).tolist():
             word: Word = "offset_gap" if base[row] > expected[row] else "offset_overlap"
             message = f"a batch begins at another offset than {expected[row] + self._segment.shift}"
-            place = {"position": position + int(batches["position"][row]), "offset": int(base[row])}
-            self._report(word, message, **place)
+            location = {"position": position + int(batches["position"][row]), "offset": int(base[row])}
+            self._report(word, message, **location)
         self._following = int(following[-1])
         control = batches["attributes"] & CONTROL != 0
-        for records in self._decoded(data, batches[whole & ~control], position):
-            self._facts.add_records(records)
+        for records in self._decoded(data, batches[is_intact & ~control], position):
+            self._stats.add_records(records)
         # the decoder passes over control batches: without the flag it decodes them too
-        hidden = batches[whole & control]
+        hidden = batches[is_intact & control]
         hidden["attributes"] &= ~CONTROL
         for _ in self._decoded(data, hidden, position):
             pass
 
     def _check_crcs(self, data: memoryview, batches: Batches, position: int) -> npt.NDArray[np.bool_]:
-        whole = np.ones(len(batches), bool)
+        is_intact = np.ones(len(batches), bool)
         start = 0
         while start < len(batches):
             try:
@@ -561,8 +561,8 @@ class _Verifier:
             except CorruptRecordError as error:
                 self._report_error("corrupt_batch", error)
                 start = self._row_of(error, batches, position) + 1
-                whole[start - 1] = False
-        return whole
+                is_intact[start - 1] = False
+        return is_intact
 
     def _decoded(self, data: memoryview, batches: Batches, position: int) -> Iterator[pa.RecordBatch]:
         shift, partition = self._segment.shift, self._segment.partition
@@ -583,7 +583,7 @@ class _Verifier:
                 start = bad + 1
 
     def _check_times(self, records: pa.RecordBatch, batches: Batches, position: int) -> int:
-        """Compare `records`, which are all records of the first few `batches`, with the headers of these."""
+        """Compare `records`, all records of the first few `batches`, with the headers."""
         ends = np.cumsum(batches["record_count"])
         count = int(np.searchsorted(ends, records.num_rows, side="right"))
         timestamps = numbers_of(records.column("timestamp").cast(pa.int64()))
@@ -592,8 +592,11 @@ class _Verifier:
         # format 1 is left out: it is not known as well what old brokers and clients put around its messages
         for row in np.flatnonzero((newest != stated) & (batches["magic"][:count] == 2)).tolist():
             message = f"the largest timestamp is {stated[row]} in the header of a batch, {newest[row]} in its records"
-            place = {"position": position + int(batches["position"][row]), "offset": int(batches["base_offset"][row])}
-            self._report("timestamp_mismatch", f"{message}: compact, which mends it", **place)
+            location = {
+                "position": position + int(batches["position"][row]),
+                "offset": int(batches["base_offset"][row]),
+            }
+            self._report("timestamp_mismatch", f"{message}: compact the topic, which fixes it", **location)
         return count
 
     def _row_of(self, error: CorruptRecordError, batches: Batches, position: int) -> int:

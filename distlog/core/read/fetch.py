@@ -241,7 +241,7 @@ def open_transactions(reader: SegmentReader, partition: int, state: PartitionSta
     producers = ProducerStates(whole=False)
     for segment in transactional_segments(state, stable):
         for chunk in whole_log(reader, segment):
-            producers.see(chunk.data, chunk.batches, segment.shift)
+            producers.observe(chunk.data, chunk.batches, segment.shift)
     transactions = []
     for producer, first in producers.open_transactions.items():
         known = producers.get(producer)

@@ -77,7 +77,7 @@ class OpenTransactions:
         """The first offset of the earliest open transaction: the first unstable offset; NO_OFFSET if none is open."""
         return min(self._opened.values(), default=NO_OFFSET)
 
-    def see(self, data: Any, batches: npt.NDArray[Any], shift: int = 0) -> list[AbortedTransaction]:
+    def observe(self, data: Any, batches: npt.NDArray[Any], shift: int = 0) -> list[AbortedTransaction]:
         """Take the next batches (BATCH rows) of `data`; returns the transactions that their markers abort."""
         aborted = []
         for batch in batches[(batches["attributes"] & TRANSACTIONAL) != 0]:

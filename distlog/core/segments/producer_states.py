@@ -238,7 +238,7 @@ class ProducerStates:
             if state is not None and state.has_expired(now_ms, after_ms):
                 del self._states[producer]
 
-    def see(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
+    def observe(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
         """Take batches (BATCH rows) of `data`, with offsets `shift` higher; `heard_ms`: they were just appended."""
         if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]

@@ -79,5 +79,5 @@ def transactions_of(reader: SegmentReader, state: PartitionState) -> Iterator[Se
         for chunk in whole_log(reader, segment):
             # a batch that compaction emptied hides nothing, and opens nothing
             rows = chunk.batches[chunk.batches["record_count"] > 0]
-            aborted += transactions.see(chunk.data, rows, segment.shift)
+            aborted += transactions.observe(chunk.data, rows, segment.shift)
         yield SegmentTransactions(segment, aborted, transactions.first_offset)

@@ -37,7 +37,7 @@ def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentIn
     for segment in segments:
         if segment.partition >= len(ends):
             raise CommitConflictError("the topic no longer has this partition", partition=segment.partition)
-        placed.append(segment.at(ends[segment.partition]))
+        placed.append(segment.moved_to(ends[segment.partition]))
         ends[segment.partition] = placed[-1].next_offset
     return placed
 

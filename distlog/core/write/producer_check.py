@@ -127,7 +127,7 @@ class ProducerCheck:
         known = states.check(batch_fields(rows), self.first(partition))
         if known is None:
             for batch in batches:
-                states.see(batch.data, batch.rows, end)
+                states.observe(batch.data, batch.rows, end)
                 end += batch.offset_count
             self._states[partition] = states, end
         else:
