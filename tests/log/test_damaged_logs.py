@@ -347,4 +347,4 @@ def test_verify_warns_of_kafkas_groups_too_and_is_not_ended_by_their_damage(
     assert "the log ends at 3, below the position of group billing: was it cut?" in str(report)
     (tmp_path / "__consumer_offsets" / "_commits" / f"{0:020d}.json").write_bytes(b"{}")
     assert distlog.open(str(folder)).verify().ok
-    assert "the positions of Kafka's clients are not compared with the logs" in caplog.text
+    assert "the committed offsets of Kafka clients are not compared with the logs" in caplog.text

@@ -35,7 +35,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.maintain import rebuild
 from distlog.core.maintain.rebuild import commit_index_fields, rebuild_segment, rebuild_segments
 from distlog.core.segments import pipeline, segment_reader
-from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ def test_a_missing_index_of_an_active_segment_is_reported_as_rebuilt_by_the_next
     (wrong,) = distlog.open(str(tmp_path / "events")).verify().anomalies
     assert (wrong.word, wrong.message) == (
         "missing_index",
-        "the index file is missing: the next append or roll makes it anew",
+        "the index file is missing: the next append or roll rebuilds it",
     )
     committed = distlog.open(str(tmp_path / "events")).scan(columns=["value"], isolation="read_committed").to_table()
     assert committed["value"].to_pylist() == [b"kept"]

@@ -22,7 +22,7 @@ from distlog.core.format.offset_and_time_index import OffsetIndex
 from distlog.core.read import time_lookup
 from distlog.core.segments import pipeline
 from distlog.core.segments import segment_reader as segment_module
-from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 from distlog.core.segments.segment_reader import SegmentIndexes
 
 NOW = 1_700_000_000_000

@@ -106,7 +106,7 @@ def test_no_commit_takes_a_time_back() -> None:
     last = segment(topic, 1)
     earlier = last.appended_at(last.append_time_ms - 2)
     for actions in (
-        [Add(dataclasses.replace(earlier, stem=f"v{0:020d}-{uuid.uuid4().hex}").at(2))],
+        [Add(dataclasses.replace(earlier, stem=f"v{0:020d}-{uuid.uuid4().hex}").moved_to(2))],
         [Remove(0, last.stem), Add(earlier)],
     ):
         with pytest.raises(CommitConflictError, match="appended before"):

@@ -110,8 +110,8 @@ def test_no_more_than_some_logs_are_remembered_and_none_by_a_copy(
     logs, segments = IdentifiedLogs(), segments_of(topic_at(str(tmp_path / "t"), 3))
     for segment in segments:
         logs.add(segment)
-    assert [logs.knows(segment) for segment in segments] == [False, False, True]
-    assert not any(pickle.loads(pickle.dumps(logs)).knows(segment) for segment in segments)
+    assert [logs.is_identified(segment) for segment in segments] == [False, False, True]
+    assert not any(pickle.loads(pickle.dumps(logs)).is_identified(segment) for segment in segments)
 
 
 # Passes over a whole log

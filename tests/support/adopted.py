@@ -23,7 +23,7 @@ from distlog.core.format.record_batch import read_headers
 from distlog.core.kafka.partition_folder import CLEAN_SHUTDOWN_FILE
 from distlog.core.limits import MAX_INT
 from distlog.core.segments.open_transactions import OpenTransactions
-from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 from distlog.core.segments.segment_state import LogDescription
 
 Rows = list[dict[str, Any]]
@@ -43,7 +43,7 @@ def describe(
     )
     fields: dict[str, Any] = {
         "next_offset": next_offset,
-        **index_facts({suffix: files.get(suffix, b"") for suffix in INDEX_FIELDS}),
+        **index_fields_of({suffix: files.get(suffix, b"") for suffix in INDEX_FIELDS}),
     }
     if transactions is not None:
         transactions.see(log, read_headers(log))

@@ -23,7 +23,7 @@ def test_markers_of_a_transaction_without_records_abort_nothing(kind: int) -> No
     """testSkipEmptyTransactions."""
     data, transactions = marker(1, kind), OpenTransactions({2: 3})
     assert transactions.observe(data, read_headers(data), 7) == []
-    assert transactions.opened == {2: 3}
+    assert transactions.first_offsets == {2: 3}
 
 
 def test_the_log_is_stable_up_to_the_next_open_transaction_or_behind_the_last_marker() -> None:

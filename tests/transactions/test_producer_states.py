@@ -291,7 +291,7 @@ def test_a_batch_of_a_transaction_that_compaction_emptied_opens_none() -> None:
     log = Log()
     emptied = batch([], count=0, last_delta=2, attributes=TRANSACTIONAL, producer=(PID, 0, 0))
     assert log.take(emptied, 3) == (0, 2)
-    assert dict(log.states.opened) == {}
+    assert dict(log.states.open_transactions) == {}
     assert not log.states.has_open(PID, 0)
     state = log.states.get(PID)
     assert state is not None

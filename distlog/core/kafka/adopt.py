@@ -61,7 +61,7 @@ from distlog.core.maintain.rebuild import complete_index
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
-from distlog.core.segments.segment_parts import index_facts
+from distlog.core.segments.segment_parts import index_fields_of
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.locks_and_pages import open_lock
@@ -128,7 +128,7 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
     if aborted:
         files[".txnindex"] = complete_index(b"", aborted)
     changes: dict[str, Any] = {
-        **index_facts({suffix: files.get(suffix, b"") for suffix in (".index", ".timeindex", ".txnindex")}),
+        **index_fields_of({suffix: files.get(suffix, b"") for suffix in (".index", ".timeindex", ".txnindex")}),
         "first_unstable_offset": transactions.first_offset,
         # readers cannot start at a marker
         "offset_of_max_timestamp": -1,

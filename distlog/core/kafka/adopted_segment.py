@@ -29,8 +29,8 @@ from distlog.core.maintain.rebuild import complete_index
 from distlog.core.maintain.verify_segment import CHECKS, IndexCheck
 from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.producer_states import ProducerStates, batches_of, read_producer_snapshot
-from distlog.core.segments.segment_parts import index_facts
-from distlog.core.segments.segment_state import LogDescription, RecordFacts, UnfitBatchError
+from distlog.core.segments.segment_parts import index_fields_of
+from distlog.core.segments.segment_state import LogDescription, RecordStats, UnfitBatchError
 from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
 
@@ -199,7 +199,7 @@ class _Inspection:
             of_records = {"offset_of_max_timestamp": _first_newest(*self.newest)}
         changes: dict[str, Any] = {
             **of_records,
-            **index_facts({suffix: contents.get(suffix, b"") for suffix in _INDEXES}),
+            **index_fields_of({suffix: contents.get(suffix, b"") for suffix in _INDEXES}),
             "first_unstable_offset": self.state.transactions.first_offset,
         }
         end = self.end if self.next_base is None else self.next_base
@@ -238,7 +238,7 @@ def _first_newest(data: memoryview, batch: Any) -> int:
 
 def _counted(log: SourceLog, start: int, end: int, file: str) -> dict[str, Any]:
     """Read the numbers of a segment from its records, since the headers of old formats lack them."""
-    numbers = RecordFacts()
+    numbers = RecordStats()
     for batches in log_walk(log, checked=False, file=file, start=start, size=end):
         source = Source(file, batches.position)
         to_decode = BatchSelection(byte_array(batches.data), batches.rows, 0, 0, 0, MAX_LONG, source)

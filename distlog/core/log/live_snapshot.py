@@ -21,7 +21,7 @@ from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.partition_lock import PageStatus, StateRecord, durable_end, recovery_point, stored_value
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_recovery import DamagedLogError, DurableEnd
-from distlog.core.segments.segment_reader import missing_file
+from distlog.core.segments.segment_reader import missing_file_error
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.durable_files import failing_as
@@ -183,7 +183,7 @@ def _walk(
     if not os.path.exists(path := handle.storage.local_path(name)):
         if _is_active(handle, snapshot, partition, active):
             check_is_there(path, active)
-        raise missing_file(name, partition)
+        raise missing_file_error(name, partition)
     folder, config = os.path.dirname(page), snapshot.config
     begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
     value = stored_value(page)

@@ -301,7 +301,7 @@ class PartitionProducers:
         if not self._ends_at(segments, segment):
             stored = self._stored.before_segment(segment.stem)
             earlier, self._states = self._states, stored or self._stored.after_segments(segments, segment.base_offset)
-            self._states.hear(earlier)
+            self._states.update_heard_times(earlier)
             self._states.expire(self._clock(), after_ms=self._expiration_ms)
             self._has_looked_back = False
             if stored is not None:

@@ -63,7 +63,7 @@ class BatchJoin:
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
         """Yield all batches of a checked chunk, small ones joined; in parts if they are compressed."""
-        segments = [part.slice.segment for part in chunk.pieces]
+        segments = [part.slice.segment for part in chunk.ranges]
         shifts = np.full(len(chunk.batches), chunk.per_batch(segment.shift for segment in segments))
         oldest = np.full(len(shifts), chunk.per_batch(segment.min_timestamp for segment in segments))
         for filtered, _ in self.joined(chunk.selection(), chunk.batches["base_offset"] + shifts, oldest):

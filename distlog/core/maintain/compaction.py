@@ -257,7 +257,7 @@ class BatchFilter:
 
     def _outcomes(self, chunk: Chunk) -> _BatchOutcomes:
         batches = chunk.batches
-        base_offsets = batches["base_offset"] + chunk.pieces[0].slice.segment.shift
+        base_offsets = batches["base_offset"] + chunk.ranges[0].slice.segment.shift
         ends = base_offsets + batches["last_offset_delta"] + 1
         control = batches["attributes"] & CONTROL != 0
         has_horizon = batches["attributes"] & DELETE_HORIZON != 0
@@ -371,7 +371,7 @@ class _Choice:
 
 def _write(chunk: Chunk, choice: _Choice, scanned: record_keys.ScannedRecords | None) -> FilteredBatches:
     stays = choice.copied | choice.emptied | choice.rewritten
-    segment = chunk.pieces[0].slice.segment
+    segment = chunk.ranges[0].slice.segment
     data, batches = lay_out(
         byte_array(chunk.data),
         choice.headers,

@@ -27,7 +27,7 @@ from distlog.core.maintain.cleaning_plan import MOST_SEGMENTS
 from distlog.core.maintain.executor import Executor, LocalExecutor, OnProgress, ignore_progress, map_segments
 from distlog.core.maintain.verify_segment import Anomaly, IndexFile, SegmentVerdict, State, find_indexes
 from distlog.core.segments.pipeline import whole_log
-from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_facts, index_size
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_fields_of, index_size
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.segments.stable_offset import SegmentTransactions, transactional_segments, transactions_of
@@ -239,7 +239,7 @@ def rebuild_segment(
     by_suffix = {index.suffix: index for index in indexes}
     changed = {name: data for name, data in files.items() if force or by_suffix[name].state != "fine"}
     wrong = {name: data for name, data in changed.items() if _must_be_written(segment, by_suffix[name], data)}
-    index_fields = index_facts({name: wrong.get(name, by_suffix[name].data) for name in files})
+    index_fields = index_fields_of({name: wrong.get(name, by_suffix[name].data) for name in files})
     if log.state.batches:
         index_fields |= {"first_batch_crc": log.state.first_batch_crc, "last_batch_crc": log.state.last_batch_crc}
     # the indexes that are written are files, the others stay where they are

@@ -200,7 +200,7 @@ def _in_format_2(chunk: Chunk) -> Chunk:
     """Convert all batches of the chunk, of one segment, to format 2, as Kafka's cleaner does."""
     if (chunk.batches["magic"] == 2).all():
         return chunk
-    (source,) = chunk.pieces
+    (source,) = chunk.ranges
     data, batches = upgraded(chunk.data, chunk.batches, file=source.file, file_position=source.origin)
     converted = source._replace(start=0, end=len(data))
     return Chunk([converted], data, batches, np.zeros(len(batches), np.int64))

@@ -26,7 +26,7 @@ from distlog.core.limits import MAX_LONG
 from distlog.core.segments.chunks import OUTPUT_BYTES, LogFile
 from distlog.core.segments.segment_parts import checksum_error, index_size, remedy
 from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader
-from distlog.core.segments.segment_state import LogDescription, RecordFacts, SegmentState, UnfitBatchError
+from distlog.core.segments.segment_state import LogDescription, RecordStats, SegmentState, UnfitBatchError
 from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
 
@@ -106,7 +106,7 @@ class LogStats:
     def __init__(self, segment: SegmentInfo) -> None:
         self._segment = segment
         # what the headers of all batches say, and what the records say that readers get
-        self._log, self._read = LogDescription(segment.stored_base_offset), RecordFacts()
+        self._log, self._read = LogDescription(segment.stored_base_offset), RecordStats()
         self._unfit: UnfitBatchError | None = None
         self.batches = 0
         self._newest_hidden, self._offset_of_newest_hidden = NO_TIMESTAMP, -1

@@ -286,7 +286,7 @@ def _with_transactions(
 
 def _runs(chunk: Chunk) -> Iterator[Chunk]:
     """The chunk, cut where other segments, other producers' batches, or end markers, begin."""
-    for at in range(len(chunk.pieces)):
+    for at in range(len(chunk.ranges)):
         part = chunk.part(at, at + 1)
         rows = part.batches
         kinds = rows["attributes"] & (TRANSACTIONAL | CONTROL)

@@ -191,7 +191,7 @@ def _fetched(reader: SegmentReader, segment: SegmentInfo, chunks: Sequence[Chunk
         next_offset=int(last_offsets[-1]) + 1,
         moved=segment.shift != 0,
         path=reader.storage.local_path(reader.name(segment)) if is_stored else None,
-        file_position=chunks[0].pieces[0].file_position,
+        file_position=chunks[0].ranges[0].file_position,
     )
 
 
@@ -238,7 +238,7 @@ def open_transactions(reader: SegmentReader, partition: int, state: PartitionSta
     stable = last_stable_offset(reader, state)
     if stable >= state.log_end_offset:
         return []
-    producers = ProducerStates(whole=False)
+    producers = ProducerStates(is_complete=False)
     for segment in transactional_segments(state, stable):
         for chunk in whole_log(reader, segment):
             producers.observe(chunk.data, chunk.batches, segment.shift)

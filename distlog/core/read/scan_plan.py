@@ -146,7 +146,7 @@ def known_count(piece: SegmentSlice) -> int | None:
     if is_every_offset_a_record(piece):
         start, end = piece.span
         return end - start
-    is_whole = piece.times == ALWAYS and piece.whole and not piece.segment.has_transactions
+    is_whole = piece.times == ALWAYS and piece.covers_segment and not piece.segment.has_transactions
     return piece.segment.record_count if is_whole else None
 
 

@@ -69,10 +69,10 @@ class LogFile:
             return self._get(start, end)
         windows = self._windows or self._begin(self._get(start, end), start, end)
         while self._position + len(self._held) < end:
-            kept = self._held[max(0, start - self._position) :]
-            self._position += len(self._held) - len(kept)
+            remaining = self._held[max(0, start - self._position) :]
+            self._position += len(self._held) - len(remaining)
             window = next(windows)
-            self._held = memoryview(b"".join([kept, window])) if kept else window
+            self._held = memoryview(b"".join([remaining, window])) if remaining else window
         return self._held[start - self._position : end - self._position]
 
     def read_with_head(self, size: int, start: int, end: int) -> tuple[memoryview, memoryview]:
@@ -86,7 +86,7 @@ class LogFile:
 
     def _begin(self, data: memoryview, start: int, end: int) -> Iterator[memoryview]:
         self._held, self._position = data, start
-        self._windows = in_order(self._ahead(end, 2 * (end - start)), DEPTH)
+        self._windows = in_order(self._windows_after(end, 2 * (end - start)), DEPTH)
         return self._windows
 
     def _mapped(self, start: int, end: int) -> memoryview:
@@ -96,7 +96,7 @@ class LogFile:
             raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
         return mapped
 
-    def _ahead(self, start: int, size: int) -> Iterator[Callable[[], memoryview]]:
+    def _windows_after(self, start: int, size: int) -> Iterator[Callable[[], memoryview]]:
         while start < self._end:
             end = min(start + min(size, WINDOW_BYTES), self._end)
             yield partial(self._get, start, end)
@@ -113,10 +113,10 @@ class LogFile:
 Longs = npt.NDArray[np.int64]
 
 
-class Piece(NamedTuple):
+class LogRange(NamedTuple):
     """Bytes [start, end) of a chunk: whole batches of `log`, from its byte `position` on.
 
-    `first_offset` is their first stored offset, or, if the segment has gaps, a lower bound of it; -1 if unknown.
+    `first_offset` is their first stored offset, or a lower bound if the segment has gaps; -1 if unknown.
     """
 
     slice: SegmentSlice
@@ -146,7 +146,7 @@ class Piece(NamedTuple):
     def holds(self, file: str, position: int) -> bool:
         return file == self.file and self.start <= position - self.origin < self.end
 
-    def facts(self) -> tuple[int, int, int, int]:
+    def check_row(self) -> tuple[int, int, int, int]:
         """The values that its batches are checked against, as a RUN row."""
         part, _, position, start, end, first_offset = self
         segment = part.segment
@@ -170,8 +170,8 @@ class Piece(NamedTuple):
 
 
 class Files(Sequence[str]):
-    def __init__(self, pieces: Sequence[Piece], owner: Longs) -> None:
-        self._pieces, self._owner = pieces, owner
+    def __init__(self, ranges: Sequence[LogRange], owner: Longs) -> None:
+        self._pieces, self._owner = ranges, owner
 
     def __len__(self) -> int:
         return len(self._owner)
@@ -180,37 +180,40 @@ class Files(Sequence[str]):
         return self._pieces[self._owner[row]].file
 
 
-def headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:
+def headers_of_all(ranges: Sequence[LogRange], data: memoryview) -> npt.NDArray[Any]:
     try:
         batches: npt.NDArray[Any] = read_headers(data)
-        batch_ends, ends = np.append(0, batches["position"] + batches["size"]), [piece.end for piece in pieces]
+        batch_ends, ends = (
+            np.append(0, batches["position"] + batches["size"]),
+            [log_range.end for log_range in ranges],
+        )
         if (batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends).all():
             return batches
     except CorruptRecordError:
         pass
-    # one of the files is damaged: reading each by itself finds where
-    return np.concatenate([_headers_of_file(piece, data) for piece in pieces])
+    # one of the files is damaged: read each alone to find which
+    return np.concatenate([_headers_of_file(log_range, data) for log_range in ranges])
 
 
-def _headers_of_file(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
+def _headers_of_file(log_range: LogRange, data: memoryview) -> npt.NDArray[Any]:
     try:
         batches: npt.NDArray[Any] = read_headers(
-            data, start=piece.start, end=piece.end, file=piece.file, file_position=piece.origin
+            data, start=log_range.start, end=log_range.end, file=log_range.file, file_position=log_range.origin
         )
     except CorruptRecordError as error:
-        raise piece.located(error) from None
-    end = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else piece.start
-    if end != piece.end:
-        raise cut_short(piece, end)
+        raise log_range.located(error) from None
+    end = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else log_range.start
+    if end != log_range.end:
+        raise cut_short(log_range, end)
     return batches
 
 
-def cut_short(piece: Piece, position: int) -> CorruptRecordError:
+def cut_short(log_range: LogRange, position: int) -> CorruptRecordError:
     return CorruptRecordError(
         "the file ends within a batch: verify, then restore it from a copy",
-        file=piece.file,
-        position=piece.origin + position,
-        partition=piece.slice.segment.partition,
+        file=log_range.file,
+        position=log_range.origin + position,
+        partition=log_range.slice.segment.partition,
     )
 
 
@@ -220,23 +223,23 @@ OUTPUT_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The batches (`BATCH` rows, positions in `data`) of `pieces`; `owner` has the number of each batch's piece.
+    """The batches (`BATCH` rows, positions in `data`) of `ranges`; `owner` has the range number of each batch.
 
     The kernels run over the whole buffer, so a thousand small segments cost what one large segment costs.
     """
 
-    pieces: Sequence[Piece]
+    ranges: Sequence[LogRange]
     data: memoryview
     batches: npt.NDArray[Any]
     owner: Longs
 
     def records(self, columns: Sequence[str], isolation: Isolation) -> Iterator[pa.RecordBatch]:
-        """The records that the pieces ask for, checked before they are yielded, in batches of about OUTPUT_BYTES."""
+        """Yield the records that the ranges ask for, after their checks, in batches of about OUTPUT_BYTES."""
         to_decode = replace(self.selection(), unchecked=True)
-        seen = isolation.visible(self.batches, to_decode.shift, to_decode.partition)
-        if not seen.all():
+        is_visible = isolation.visible(self.batches, to_decode.shift, to_decode.partition)
+        if not is_visible.all():
             self.check()
-            to_decode = replace(to_decode.of_rows(np.flatnonzero(seen)), unchecked=False)
+            to_decode = replace(to_decode.of_rows(np.flatnonzero(is_visible)), unchecked=False)
         try:
             for part in decode_parts(to_decode, columns, OUTPUT_BYTES):
                 yield from _cut(part)
@@ -261,33 +264,36 @@ class Chunk:
         return self._located(wrong_crc(self._source(), bad, self.batches[bad])) if bad >= 0 else None
 
     def rows(self, start: int, end: int) -> Chunk:
-        """The chunk with batches [start, end), at least one, and their bytes. This chunk must have only one piece."""
-        (piece,) = self.pieces
+        """Return the chunk with batches [start, end), at least one, and their bytes; it must have only one range."""
+        (log_range,) = self.ranges
         batches = self.batches[start:end].copy()
         low, high = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
         batches["position"] -= low
-        part = piece._replace(position=piece.position + low, start=0, end=high - low)
+        part = log_range._replace(position=log_range.position + low, start=0, end=high - low)
         return Chunk([part], self.data[low:high], batches, self.owner[start:end])
 
     def part(self, first: int, end: int) -> Chunk:
-        start, stop = self.pieces[first].start, self.pieces[end - 1].end
+        start, stop = self.ranges[first].start, self.ranges[end - 1].end
         rows = slice(*np.searchsorted(self.owner, (first, end)))
         batches = self.batches[rows].copy()
         batches["position"] -= start
-        pieces = [
-            piece._replace(start=piece.start - start, end=piece.end - start) for piece in self.pieces[first:end]
+        ranges = [
+            log_range._replace(start=log_range.start - start, end=log_range.end - start)
+            for log_range in self.ranges[first:end]
         ]
-        return Chunk(pieces, self.data[start:stop], batches, self.owner[rows] - first)
+        return Chunk(ranges, self.data[start:stop], batches, self.owner[rows] - first)
 
     def timed(self) -> Chunk:
-        """The chunk with LogAppendTime written into its bytes, and new checksums: compare the old ones before."""
-        given = np.array([piece.slice.segment.append_time_ms >= 0 for piece in self.pieces])[self.owner]
-        if not given.any():
+        """Write LogAppendTime into the chunk's bytes, with new checksums: check the old ones before."""
+        has_append_time = np.array([log_range.slice.segment.append_time_ms >= 0 for log_range in self.ranges])[
+            self.owner
+        ]
+        if not has_append_time.any():
             return self
         data, batches = np.array(self.data, np.uint8), self.batches.copy()
-        timed = batches[given]
+        timed = batches[has_append_time]
         write_append_times(data, timed)
-        batches[given] = timed
+        batches[has_append_time] = timed
         return replace(self, data=data.data, batches=batches)
 
     def check_offsets(self) -> None:
@@ -296,7 +302,9 @@ class Chunk:
         Base offsets are outside the checksums, so only their order can be checked: batches follow each other from the
         file's first offset to its last, without a gap if the segment is dense.
         """
-        wrong = first_misplaced(self.batches, self.owner, np.array([piece.facts() for piece in self.pieces], RUN))
+        wrong = first_misplaced(
+            self.batches, self.owner, np.array([log_range.check_row() for log_range in self.ranges], RUN)
+        )
         if wrong >= 0:
             message = "a batch is not at the offsets that its segment has there: verify, then restore it from a copy"
             raise self._located(self._source().corrupt(message, wrong, self.batches[wrong]))
@@ -306,18 +314,18 @@ class Chunk:
         if len(self.batches) == 0:
             return
         crcs, positions = self.batches["crc"], self.batches["position"]
-        if len(self.pieces) == 1:
+        if len(self.ranges) == 1:
             # the fast way, since a point read does little else
-            self.pieces[0].check_ends(int(crcs[0]), int(crcs[-1]), int(positions[-1]))
+            self.ranges[0].check_ends(int(crcs[0]), int(crcs[-1]), int(positions[-1]))
             return
         changes = np.flatnonzero(np.diff(self.owner)) + 1
         firsts, lasts = np.append(0, changes), np.append(changes, len(self.owner)) - 1
         ends = (array.tolist() for array in (self.owner[firsts], crcs[firsts], crcs[lasts], positions[lasts]))
         for number, first_crc, last_crc, last_position in zip(*ends, strict=True):
-            self.pieces[number].check_ends(first_crc, last_crc, last_position)
+            self.ranges[number].check_ends(first_crc, last_crc, last_position)
 
     def selection(self) -> BatchSelection:
-        segments, starts, ends, _, _, times = zip(*[piece.slice for piece in self.pieces], strict=True)
+        segments, starts, ends, _, _, times = zip(*[log_range.slice for log_range in self.ranges], strict=True)
         return BatchSelection(
             byte_array(self.data),
             self.batches,
@@ -326,26 +334,26 @@ class Chunk:
             self.per_batch(starts),
             self.per_batch(ends),
             self._source(),
-            self.per_batch([each.oldest for each in times]),
-            self.per_batch([each.newest for each in times]),
+            self.per_batch([time_range.oldest for time_range in times]),
+            self.per_batch([time_range.newest for time_range in times]),
         )
 
     def _source(self) -> Source:
-        file = self.pieces[0].file if len(self.pieces) == 1 else Files(self.pieces, self.owner)
-        return Source(file, self.per_batch([piece.origin for piece in self.pieces]))
+        file = self.ranges[0].file if len(self.ranges) == 1 else Files(self.ranges, self.owner)
+        return Source(file, self.per_batch([log_range.origin for log_range in self.ranges]))
 
     def per_batch(self, values: Iterable[int]) -> PerBatch:
-        """`values`, one for each piece, as one for each batch; one number if all are equal."""
-        of_pieces = list(values)
+        """Return `values`, one per range, as one per batch; one number if all are equal."""
+        range_values = list(values)
         return (
-            of_pieces[0]
-            if of_pieces.count(of_pieces[0]) == len(of_pieces)
-            else np.array(of_pieces, np.int64)[self.owner]
+            range_values[0]
+            if range_values.count(range_values[0]) == len(range_values)
+            else np.array(range_values, np.int64)[self.owner]
         )
 
     def _located(self, error: CorruptRecordError) -> CorruptRecordError:
         file, position = error.details["file"], error.details["position"]
-        return next(piece for piece in self.pieces if piece.holds(file, position)).located(error)
+        return next(log_range for log_range in self.ranges if log_range.holds(file, position)).located(error)
 
 
 def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -357,20 +365,20 @@ def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (records.slice(start, rows) for start in range(0, records.num_rows, rows))
 
 
-def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
-    batches = headers_of_all(pieces, data)
-    ends = np.array([piece.end for piece in pieces])
-    return _checked(Chunk(pieces, data, batches, np.searchsorted(ends, batches["position"], side="right")))
+def chunk_of_files(ranges: Sequence[LogRange], data: memoryview) -> Chunk:
+    batches = headers_of_all(ranges, data)
+    ends = np.array([log_range.end for log_range in ranges])
+    return _checked(Chunk(ranges, data, batches, np.searchsorted(ends, batches["position"], side="right")))
 
 
-def chunk_of_batches(piece: Piece, batches: Batches) -> Chunk:
-    return _checked(Chunk([piece], batches.data, batches.rows, np.zeros(len(batches.rows), np.int64)))
+def chunk_of_batches(log_range: LogRange, batches: Batches) -> Chunk:
+    return _checked(Chunk([log_range], batches.data, batches.rows, np.zeros(len(batches.rows), np.int64)))
 
 
 def _checked(chunk: Chunk) -> Chunk:
     chunk.check_offsets()
     chunk.check_identity()
-    times = [piece.slice.segment.append_time_ms for piece in chunk.pieces]
+    times = [log_range.slice.segment.append_time_ms for log_range in chunk.ranges]
     if max(times, default=-1) >= 0:
         give_append_times(chunk.batches, np.array(times, np.int64)[chunk.owner])
     return chunk

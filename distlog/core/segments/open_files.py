@@ -42,31 +42,31 @@ class OpenFiles(Generic[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(OpenFiles, timed=self._timed), (self._limit,)
 
-    def known(self, key: Hashable) -> T | None:
+    def cached(self, key: Hashable) -> T | None:
         file = self._open.get(key)
         if file is None:
             return None
-        path, identity, opened = file
+        path, identity, handle = file
         with suppress(OSError):
             if self._identity(path) == identity:
                 with self._lock:
                     if key in self._open:
                         self._open.move_to_end(key)
-                return opened
+                return handle
         return None
 
     def get(self, key: Hashable, path: str, open_file: Callable[[], T]) -> T:
-        opened = self.known(key)
-        if opened is not None:
-            return opened
+        handle = self.cached(key)
+        if handle is not None:
+            return handle
         # identified before it is opened: if the file is replaced in between, the next use sees that
-        identity, opened = self._identity(path), open_file()
+        identity, handle = self._identity(path), open_file()
         with self._lock:
-            self._open[key] = path, identity, opened
+            self._open[key] = path, identity, handle
             # not closed, since another thread may be using it; its memory is freed with the last reference
             while len(self._open) > self._limit:
                 self._open.popitem(last=False)
-        return opened
+        return handle
 
     def forget(self, key: Hashable) -> None:
         with self._lock:
@@ -76,7 +76,7 @@ class OpenFiles(Generic[T]):
         with self._lock:
             keys = list(self._open)
         for key in keys:
-            if self.known(key) is None:
+            if self.cached(key) is None:
                 self.forget(key)
 
     def _identity(self, path: str) -> _Identity:
@@ -110,7 +110,7 @@ class OpenLogs:
         if segment.is_active:
             raise StorageError("an active segment is not mapped", partition=segment.partition, stem=segment.stem)
         key = segment.partition, segment.stem, segment.first_batch_crc
-        log = self._open.known(key)
+        log = self._open.cached(key)
         if log is None:
             part = part_of(self._topic, segment)
             log = self._open.get(key, self._storage.local_path(part.name), lambda: self._mapped(segment, part))

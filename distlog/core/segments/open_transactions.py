@@ -1,4 +1,4 @@
-"""Isolation, and which transactions are open behind the batches of a partition (KIP-98)."""
+"""Isolation, and the open transactions after the batches of a partition (KIP-98)."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ _MARKERS = (ABORT, COMMIT)
 class OpenTransactions:
     """The first offset of each open transaction, by producer id, after the batches seen so far, in their order."""
 
-    def __init__(self, opened: Mapping[int, int] | None = None) -> None:
-        self._opened = dict(opened or {})
+    def __init__(self, first_offsets: Mapping[int, int] | None = None) -> None:
+        self._first_offsets = dict(first_offsets or {})
 
     @property
-    def opened(self) -> dict[int, int]:
-        return dict(self._opened)
+    def first_offsets(self) -> dict[int, int]:
+        return dict(self._first_offsets)
 
     @property
     def first_offset(self) -> int:
         """The first offset of the earliest open transaction: the first unstable offset; NO_OFFSET if none is open."""
-        return min(self._opened.values(), default=NO_OFFSET)
+        return min(self._first_offsets.values(), default=NO_OFFSET)
 
     def observe(self, data: Any, batches: npt.NDArray[Any], shift: int = 0) -> list[AbortedTransaction]:
         """Take the next batches (BATCH rows) of `data`; returns the transactions that their markers abort."""
@@ -83,12 +83,12 @@ class OpenTransactions:
         for batch in batches[(batches["attributes"] & TRANSACTIONAL) != 0]:
             producer, offset = int(batch["producer_id"]), int(batch["base_offset"]) + shift
             if not batch["attributes"] & CONTROL:
-                self._opened.setdefault(producer, offset)
-            elif (kind := control_type(data, batch)) in _MARKERS and producer in self._opened:
-                first = self._opened.pop(producer)
+                self._first_offsets.setdefault(producer, offset)
+            elif (kind := control_type(data, batch)) in _MARKERS and producer in self._first_offsets:
+                first = self._first_offsets.pop(producer)
                 if kind == ABORT:
                     # the earliest of the other transactions, as if this one had never been
-                    stable = min(self._opened.values(), default=offset + 1)
+                    stable = min(self._first_offsets.values(), default=offset + 1)
                     aborted.append(AbortedTransaction(producer, first, offset, stable))
         return aborted
 
@@ -109,14 +109,14 @@ def _control_record(data: Any, batch: Any) -> tuple[bytes, bytes]:
     """The key (version, type: int16 each), and the value, which for an end marker is version int16, epoch int32."""
     body = bytes(data[int(batch["position"]) + HEADER_SIZE : int(batch["position"] + batch["size"])])
     # length, attributes, timestamp delta, offset delta, key length: varints but for the attributes
-    at = _after_varints(body, 0, 1) + 1
-    at = _after_varints(body, at, 3)
-    return body[at : at + 4], body[_after_varints(body, at + 4, 1) :][:6]
+    position = _after_varints(body, 0, 1) + 1
+    position = _after_varints(body, position, 3)
+    return body[position : position + 4], body[_after_varints(body, position + 4, 1) :][:6]
 
 
-def _after_varints(body: bytes, at: int, count: int) -> int:
+def _after_varints(body: bytes, position: int, count: int) -> int:
     for _ in range(count):
-        while at < len(body) and body[at] & 0x80:
-            at += 1
-        at += 1
-    return at
+        while position < len(body) and body[position] & 0x80:
+            position += 1
+        position += 1
+    return position

@@ -30,7 +30,7 @@ AHEAD_BATCHES = 4
 
 Group = list[SegmentSlice]
 #: Returns a chunk: its bytes are in memory already, or they are local and are read by the call.
-Opened = Callable[[], Chunk]
+ChunkLoader = Callable[[], Chunk]
 
 
 def read(
@@ -63,36 +63,36 @@ def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
     """Group small segments into runs of a chunk's size, the first of up to `room` bytes; a large segment is alone."""
     group: Group = []
     held = 0
-    for piece in slices:
-        size = piece.segment.log_bytes
-        if group and (not _small(piece) or held + size > room):
+    for part in slices:
+        size = part.segment.log_bytes
+        if group and (not _small(part) or held + size > room):
             yield group
             group, held, room = [], 0, GROUP_BYTES
-        if _small(piece):
-            group.append(piece)
+        if _small(part):
+            group.append(part)
             held += size
         else:
-            yield [piece]
+            yield [part]
     if group:
         yield group
 
 
-def _small(piece: SegmentSlice) -> bool:
-    size = piece.segment.log_bytes
-    uncut = (piece.start_position, piece.end_position) == (0, size)
-    return uncut and (size <= INDEX_WORTH_BYTES or (piece.whole and size <= SMALL_BYTES))
+def _small(part: SegmentSlice) -> bool:
+    size = part.segment.log_bytes
+    uncut = (part.start_position, part.end_position) == (0, size)
+    return uncut and (size <= INDEX_WORTH_BYTES or (part.covers_segment and size <= SMALL_BYTES))
 
 
-def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Opened]:
+def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[ChunkLoader]:
     for number, group in enumerate(groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
         if _small(group[0]):
-            yield partial(reader.whole, group)
+            yield partial(reader.whole_chunk, group)
         else:
             chunks = reader.chunks(group[0])
-            yield from _opened(chunks if number else _begun_small(chunks))
+            yield from _loaders(chunks if number else _growing(chunks))
 
 
-def _begun_small(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def _growing(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """The chunks of one segment, the first one cut in two after FIRST_BYTES."""
     for chunk in islice(chunks, 1):
         count = int(np.searchsorted(chunk.batches["position"], FIRST_BYTES))
@@ -102,19 +102,19 @@ def _begun_small(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     yield from chunks
 
 
-def _remote_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[Opened]:
+def _remote_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[ChunkLoader]:
     for chunks in in_order((partial(_fetched, reader, group) for group in groups), DEPTH):
         yield from chunks
 
 
-def _fetched(reader: SegmentReader, group: Group) -> Iterable[Opened]:
+def _fetched(reader: SegmentReader, group: Group) -> Iterable[ChunkLoader]:
     if _small(group[0]):
-        return [partial(_same, reader.whole(group))]
-    chunks = _opened(reader.chunks(group[0]))
+        return [partial(_same, reader.whole_chunk(group))]
+    chunks = _loaders(reader.chunks(group[0]))
     return chain(list(islice(chunks, 1)), chunks)
 
 
-def _opened(chunks: Iterable[Chunk]) -> Iterator[Opened]:
+def _loaders(chunks: Iterable[Chunk]) -> Iterator[ChunkLoader]:
     return (partial(_same, chunk) for chunk in chunks)
 
 
@@ -122,9 +122,11 @@ def _same(chunk: Chunk) -> Chunk:
     return chunk
 
 
-def _decoded(opened: Opened, columns: Sequence[str], isolation: Isolation, workers: int) -> Iterator[pa.RecordBatch]:
+def _decoded(
+    load_chunk: ChunkLoader, columns: Sequence[str], isolation: Isolation, workers: int
+) -> Iterator[pa.RecordBatch]:
     """The records of one chunk; with several workers AHEAD_BATCHES are decoded now, the rest when they are needed."""
-    return prefetched(opened().records(columns, isolation), AHEAD_BATCHES if workers > 1 else 0)
+    return prefetched(load_chunk().records(columns, isolation), AHEAD_BATCHES if workers > 1 else 0)
 
 
 def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
@@ -133,7 +135,7 @@ def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
     Nothing made from the chunks may be committed before the iterator has ended.
     """
     size = checksum = 0
-    for chunk in reader.chunks(_whole(segment)):
+    for chunk in reader.chunks(_full_slice(segment)):
         chunk.check()
         size, checksum = size + len(chunk.data), crc32c(chunk.data, checksum)
         yield chunk
@@ -142,25 +144,25 @@ def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
 
 def whole_logs(reader: SegmentReader, segments: Iterable[SegmentInfo]) -> Iterator[Chunk]:
     """`whole_log` of each of `segments`, in their order; small ones are read at once, as one chunk."""
-    for group in groups(map(_whole, segments), GROUP_BYTES):
+    for group in groups(map(_full_slice, segments), GROUP_BYTES):
         if len(group) == 1:
             yield from whole_log(reader, group[0].segment)
             continue
-        yield from whole_groups(reader, [[one.segment for one in group]])
+        yield from whole_groups(reader, [[part.segment for part in group]])
 
 
 def whole_groups(reader: SegmentReader, groups: Sequence[Sequence[SegmentInfo]]) -> Iterator[Chunk]:
     """A chunk for each of `groups`, whose segments are small: all are read at once, close ranges by one request."""
-    chunk = reader.whole([_whole(segment) for group in groups for segment in group])
+    chunk = reader.whole_chunk([_full_slice(segment) for group in groups for segment in group])
     chunk.check()
-    for piece in chunk.pieces:
-        data = chunk.data[piece.start : piece.end]
-        _compare(reader, piece.slice.segment, len(data), crc32c(data))
+    for log_range in chunk.ranges:
+        data = chunk.data[log_range.start : log_range.end]
+        _compare(reader, log_range.slice.segment, len(data), crc32c(data))
     ends = list(itertools.accumulate(map(len, groups)))
     return (chunk.part(end - len(group), end) for group, end in zip(groups, ends, strict=True))
 
 
-def _whole(segment: SegmentInfo) -> SegmentSlice:
+def _full_slice(segment: SegmentInfo) -> SegmentSlice:
     return SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
 
 

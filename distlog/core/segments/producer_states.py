@@ -171,7 +171,7 @@ def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
     return struct.pack(">hI", _VERSION, crc32c(body)) + body
 
 
-# A producer numbers its records from 0 on, in each partition. So a log can tell a batch that it has already from
+# A producer numbers its records from 0 on, in each partition. So a log can distinguish a batch that it has from
 # the next one, and from one after missing batches. It keeps the last five batches of each producer.
 
 #: Kafka's producer.id.expiration.check.interval.ms: how often all producers are looked at.
@@ -193,10 +193,10 @@ class ProducerStates:
     """
 
     def __init__(
-        self, states: Mapping[int, ProducerState] | None = None, offset: int = 0, *, whole: bool = True
+        self, states: Mapping[int, ProducerState] | None = None, offset: int = 0, *, is_complete: bool = True
     ) -> None:
-        self._states, self.offset, self._is_whole = dict(states or {}), offset, whole
-        self._opened = {
+        self._states, self.offset, self._is_complete = dict(states or {}), offset, is_complete
+        self._first_offsets = {
             producer: state.transaction_first_offset
             for producer, state in self._states.items()
             if state.transaction_first_offset != NONE
@@ -212,17 +212,17 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
-    def know(self, producer_id: int, state: ProducerState | None) -> None:
+    def add_if_missing(self, producer_id: int, state: ProducerState | None) -> None:
         if state is not None:
             self._states.setdefault(producer_id, state)
 
     @property
     def open_transactions(self) -> Mapping[int, int]:
-        return self._opened
+        return self._first_offsets
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
         """True if a transaction of the producer in this epoch, or one before (its end marker fences it), is open."""
-        return producer_id in self._opened and self._states[producer_id].epoch <= epoch
+        return producer_id in self._first_offsets and self._states[producer_id].epoch <= epoch
 
     def snapshot(self) -> bytes:
         """The content of the producer snapshot after the last batch."""
@@ -232,7 +232,7 @@ class ProducerStates:
         return np.array([_entry(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
 
     def expire(self, now_ms: int, producers: Iterable[int] | None = None, *, after_ms: int = EXPIRATION_MS) -> None:
-        """Forget producers silent for `after_ms` at `now_ms`, unless their transaction is open; or only of these."""
+        """Forget producers silent for `after_ms` at `now_ms`, unless their transaction is open; by default all."""
         for producer in list(self._states if producers is None else producers):
             state = self._states.get(producer)
             if state is not None and state.has_expired(now_ms, after_ms):
@@ -244,37 +244,37 @@ class ProducerStates:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
         for batch in producer_batches(data, _sufficient_rows(rows), shift):
             producer = batch.producer_id
-            if not self._is_whole and batch.is_marker and producer not in self._states:
+            if not self._is_complete and batch.is_marker and producer not in self._states:
                 # a marker has no sequence number of its producer
                 continue
             state = self._states.get(producer, ProducerState()).after(batch, heard_ms)
             self._states[producer] = state
             if state.transaction_first_offset != NONE:
-                self._opened[producer] = state.transaction_first_offset
+                self._first_offsets[producer] = state.transaction_first_offset
             else:
-                self._opened.pop(producer, None)
+                self._first_offsets.pop(producer, None)
 
     def recall(self, earlier: ProducerStates) -> None:
-        """Take from `earlier`, the states behind an earlier part of the log, the batches that are not known here."""
+        """Add the batches that only `earlier` has, the states after an earlier part of the log."""
         for producer, state in self._states.items():
-            before = earlier.get(producer)
-            if before is not None:
-                self._states[producer] = state.with_earlier(before)
+            former = earlier.get(producer)
+            if former is not None:
+                self._states[producer] = state.with_earlier(former)
 
-    def hear(self, known: ProducerStates) -> None:
-        """Take from `known` when its producers were heard of: logs and snapshots have the times of records alone."""
+    def update_heard_times(self, earlier: ProducerStates) -> None:
+        """Take the times of `earlier`: logs and snapshots have only the times of records."""
         for producer, state in self._states.items():
-            before = known.get(producer)
-            if before is not None and before.heard_ms > state.heard_ms:
-                self._states[producer] = replace(state, heard_ms=before.heard_ms)
+            former = earlier.get(producer)
+            if former is not None and former.heard_ms > state.heard_ms:
+                self._states[producer] = replace(state, heard_ms=former.heard_ms)
 
     def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
-        """Check batches that are to be appended together; returns the last if the log has all of them already."""
+        """Check batches that are to be appended together; returns the last if the log already has all batches."""
         last = batches[-1]
         state = self._states.get(last.producer_id)
         last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
-        if state and (known := state.find_batch(last.producer_epoch, last.base_sequence, last_sequence)):
-            return known
+        if state and (duplicate := state.find_batch(last.producer_epoch, last.base_sequence, last_sequence)):
+            return duplicate
         scratch: dict[int, ProducerState] = {}
         for batch in batches:
             producer = batch.producer_id
@@ -291,7 +291,7 @@ class ProducerStates:
             if not batch.attributes & CONTROL:
                 _check_next(state, batch, first)
                 if batch is not last:
-                    # for the batches behind it
+                    # for the next batches
                     scratch[producer] = state.after(_producer_batch(batch, *_data_of(batch), NONE))
         return None
 
@@ -320,7 +320,7 @@ def _check_next(state: ProducerState, batch: BatchFields, first: FirstBatch) -> 
 
 
 def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The rows without batches of data, outside of transactions, behind which KEPT_BATCHES of the producer follow."""
+    """Return the rows without batches of data outside of transactions that KEPT_BATCHES of the producer follow."""
     if len(rows) <= KEPT_BATCHES:
         return rows
     data = np.flatnonzero(rows["attributes"] & CONTROL == 0)

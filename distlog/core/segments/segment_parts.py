@@ -30,8 +30,8 @@ INDEX_FIELDS = {
 }
 
 
-def index_facts(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The SegmentInfo fields of these index files, which are given by suffix; no bytes mean no file."""
+def index_fields_of(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the SegmentInfo fields of index files, by suffix; empty bytes mean no file."""
     sizes: dict[str, Any] = {INDEX_FIELDS[suffix].size: len(data) for suffix, data in files.items()}
     return sizes | {INDEX_FIELDS[suffix].checksum: crc32c(data) for suffix, data in files.items()}
 
@@ -49,8 +49,8 @@ def index_checksum(segment: SegmentInfo, suffix: str) -> int:
 
 
 def remedy(segment: SegmentInfo) -> str:
-    """The remedy for a bad index file; indexes of an active segment are not rebuilt, since its writers mend them."""
-    return "the next append or roll makes it anew" if segment.is_active else "rebuild the index"
+    """Return the remedy for a bad index file; writers of an active segment rebuild its indexes themselves."""
+    return "the next append or roll rebuilds it" if segment.is_active else "rebuild the index"
 
 
 def checksum_error(segment: SegmentInfo, suffix: str, part: Part, checksum: int) -> CorruptIndexError | None:
@@ -79,7 +79,7 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
 
 
 # Segments of one shape have their batches at the same places and offsets. Only the checksum fields of the first and
-# the last batch tell their logs apart; they are in the metadata. A read that begins after the first checks that.
+# the last batch distinguish their logs; they are in the metadata. A read that begins after the first checks that.
 
 #: The beginning of a log, up to where the checksum of its first batch ends.
 HEAD_BYTES = CRC_START
@@ -90,31 +90,31 @@ _MAGIC_AT, _LEGACY_CRC_AT = 16, 12
 
 
 class IdentifiedLogs:
-    """The logs that this process knows to belong to their segments, of one topic; for many threads, and picklable."""
+    """The logs of a topic that were checked to belong to their segments; for many threads, and picklable."""
 
     def __init__(self) -> None:
-        self._known: set[tuple[int, str, int]] = set()
+        self._keys_seen: set[tuple[int, str, int]] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IdentifiedLogs, ()
 
-    def knows(self, segment: SegmentInfo) -> bool:
+    def is_identified(self, segment: SegmentInfo) -> bool:
         """True if the log was checked, or the metadata has no checksum of its beginning."""
-        return segment.first_batch_crc == UNKNOWN or _key(segment) in self._known
+        return segment.first_batch_crc == UNKNOWN or _key(segment) in self._keys_seen
 
     def add(self, segment: SegmentInfo) -> None:
-        if len(self._known) >= REMEMBERED:
-            self._known = set()
-        self._known.add(_key(segment))
+        if len(self._keys_seen) >= REMEMBERED:
+            self._keys_seen = set()
+        self._keys_seen.add(_key(segment))
 
     def forget(self, segment: SegmentInfo) -> None:
-        self._known.discard(_key(segment))
+        self._keys_seen.discard(_key(segment))
 
     def check_head(self, segment: SegmentInfo, log: Part, head: memoryview) -> None:
         """Check the first HEAD_BYTES of the segment's `log`. Raises CorruptRecordError if they are another log's."""
-        at = CRC_AT if head[_MAGIC_AT] >= 2 else _LEGACY_CRC_AT
-        if int.from_bytes(head[at : at + 4], "big") != segment.first_batch_crc:
-            self._known.discard(_key(segment))
+        crc_position = CRC_AT if head[_MAGIC_AT] >= 2 else _LEGACY_CRC_AT
+        if int.from_bytes(head[crc_position : crc_position + 4], "big") != segment.first_batch_crc:
+            self._keys_seen.discard(_key(segment))
             raise another_log(segment, log.name, log.begin)
         self.add(segment)
 

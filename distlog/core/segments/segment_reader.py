@@ -42,7 +42,7 @@ from distlog.core.format.walk import BatchWalk, Headers, headers_before_damage
 from distlog.core.segments.chunks import (
     Chunk,
     LogFile,
-    Piece,
+    LogRange,
     StoredBatches,
     chunk_of_batches,
     chunk_of_files,
@@ -63,16 +63,16 @@ from distlog.core.storage.storage import Storage
 
 
 def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
-    """Raise SnapshotTooOldError if `log` is missing, CorruptRecordError if that of a sealed segment is cut short."""
+    """Raise SnapshotTooOldError if `log` is missing, CorruptRecordError if a sealed segment's log is cut short."""
     try:
         size = storage.size(log.name)
     except FileNotFoundError:
-        raise gone(segment, log) from None
+        raise missing_log(segment, log) from None
     is_short = size < log.begin + log.size
     if is_short and segment.is_active:
         raise SnapshotTooOldError(
-            "the end of an active segment was cut off: refresh the topic, since a recovery cuts what was not on the "
-            "device yet; if that does not help, it was cut otherwise: verify",
+            "the end of an active segment was cut off: refresh the topic, since a recovery cuts records that were "
+            "not durable; if that does not help, it was cut otherwise: verify",
             file=log.name,
             partition=segment.partition,
         )
@@ -85,13 +85,13 @@ def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
         )
 
 
-def gone(segment: SegmentInfo, part: Part) -> SnapshotTooOldError:
-    return missing_file(part.name, segment.partition)
+def missing_log(segment: SegmentInfo, part: Part) -> SnapshotTooOldError:
+    return missing_file_error(part.name, segment.partition)
 
 
-def missing_file(name: str, partition: int) -> SnapshotTooOldError:
+def missing_file_error(name: str, partition: int) -> SnapshotTooOldError:
     return SnapshotTooOldError(
-        "a file of this version is gone: refresh the topic and read again, since vacuum deletes what newer versions "
+        "a file of this version is missing: refresh the topic and read again: vacuum deletes what newer versions "
         "do not have; if that does not help, it was deleted otherwise: verify, then restore it from a copy",
         file=name,
         partition=partition,
@@ -175,11 +175,11 @@ class SegmentIndexes:
         if not index_size(segment, suffix):
             return None
         # not for a remote index: asking the cache for its copy marks that as used
-        known: IndexT | None = self._open.known(_key(segment, suffix)) if self._storage.is_local else None
-        if known is not None:
-            return known
+        cached: IndexT | None = self._open.cached(_key(segment, suffix)) if self._storage.is_local else None
+        if cached is not None:
+            return cached
         try:
-            return self._fetched(segment, suffix, partial(self._opened, segment, suffix, kind, check))
+            return self._fetched(segment, suffix, partial(self._open_index, segment, suffix, kind, check))
         except (CorruptIndexError, OSError) as error:
             _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
             return None
@@ -189,7 +189,7 @@ class SegmentIndexes:
         return partial(self._read, part.name), part.size, segment.stored_base_offset
 
     def _read(self, name: str, start: int, end: int) -> bytes:
-        # without an index the log is read from its start, which tells if that is gone, too
+        # without an index the log is read from its start, which reports a missing log
         try:
             return self._storage.read(name, start, end)
         except FileNotFoundError:
@@ -198,14 +198,14 @@ class SegmentIndexes:
     def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str, int], T]) -> T:
         """The result of `use` for the index in a local file; a bad or lost copy is fetched again."""
         try:
-            return use(*self._place(segment, suffix))
+            return use(*self._location(segment, suffix))
         except (CorruptIndexError, UnsupportedVersionError, FileNotFoundError):
             self._drop(segment, suffix)
             if self._storage.is_local:
                 raise
-        return use(*self._place(segment, suffix))
+        return use(*self._location(segment, suffix))
 
-    def _place(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
+    def _location(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
         part = self._part(segment, suffix)
         if not part.is_file and not self._storage.is_local:
             # a lookup of a time needs both
@@ -213,14 +213,12 @@ class SegmentIndexes:
         return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
 
     def fetch(self, segments: Sequence[SegmentInfo]) -> None:
-        wanted = [
-            (self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in _SUFFIXES
-        ]
-        in_bundles = [(part, tag) for part, tag in wanted if part.size and not part.is_file]
+        parts = [(self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in _SUFFIXES]
+        in_bundles = [(part, tag) for part, tag in parts if part.size and not part.is_file]
         if in_bundles and not self._storage.is_local:
             self._cache.fetch(self._storage, in_bundles)
 
-    def _opened(
+    def _open_index(
         self,
         segment: SegmentInfo,
         suffix: str,
@@ -235,8 +233,8 @@ class SegmentIndexes:
             check(index)
             return index
 
-        opened: IndexT = self._open.get(_key(segment, suffix), path, open_index)
-        return opened
+        index: IndexT = self._open.get(_key(segment, suffix), path, open_index)
+        return index
 
     def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex) -> None:
         error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
@@ -288,16 +286,16 @@ class SegmentReader:
     def name(self, segment: SegmentInfo, suffix: str = ".log") -> str:
         return self.part(segment, suffix).name
 
-    def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
+    def whole_chunk(self, slices: Sequence[SegmentSlice]) -> Chunk:
         logs = [self.part(part.segment) for part in slices]
         with self._explained([part.segment for part in slices]):
             data = self.storage.read_joined([log.full_range for log in logs])
         ends = np.cumsum([log.size for log in logs]).tolist()
-        pieces = [
-            Piece(part, log, 0, end - log.size, end, part.segment.stored_base_offset)
+        ranges = [
+            LogRange(part, log, 0, end - log.size, end, part.segment.stored_base_offset)
             for part, log, end in zip(slices, logs, ends, strict=True)
         ]
-        return chunk_of_files(pieces, data)
+        return chunk_of_files(ranges, data)
 
     def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES, most_bytes: int | None = None) -> Iterator[Chunk]:
         """Chunks with the batches that `part` owns, of about `step` log bytes: use a small `step` to stop early.
@@ -310,7 +308,7 @@ class SegmentReader:
         start, hint = self._bounds(part)
         if most_bytes is not None:
             step = min(step, most_bytes + spare_bytes(part.segment))
-            # without an index the wanted batches may lie far behind
+            # without an index the wanted batches may be far away
             if start > 0 or part.start_offset <= part.segment.base_offset:
                 hint = min(hint, start + step)
         walk = self._walk(part, start, hint, step, most_bytes)
@@ -366,44 +364,44 @@ class SegmentReader:
             file = LogFile(self.storage, log, hint, mapped=not segment.is_active)
         read = partial(self._read_identified, file, segment)
 
-        def headers(data: memoryview, at: int) -> Headers:
-            piece = Piece(part, log, at, 0, len(data))
-            rows, damage = headers_before_damage(data, piece.file, piece.origin)
-            return rows, damage and piece.located(damage)
+        def headers(data: memoryview, begin: int) -> Headers:
+            log_range = LogRange(part, log, begin, 0, len(data))
+            rows, damage = headers_before_damage(data, log_range.file, log_range.origin)
+            return rows, damage and log_range.located(damage)
 
         walk = BatchWalk(read, position, segment.log_bytes, step, "raise", headers=headers, hint=hint)
-        batches, taken = iter(walk), 0
+        batches, size = iter(walk), 0
         try:
             while walk.position < part.end_position and following < part.end_offset - segment.shift:
                 try:
-                    found = next(batches, None)
-                    if found is None:
-                        raise cut_short(Piece(part, log, walk.position, 0, 0), 0)
+                    walked = next(batches, None)
+                    if walked is None:
+                        raise cut_short(LogRange(part, log, walk.position, 0, 0), 0)
                 except CorruptRecordError:
                     # the caller's next read begins with it
-                    if taken and most_bytes is not None:
+                    if size and most_bytes is not None:
                         return
                     raise
-                chunk = chunk_of_batches(Piece(part, log, found.position, 0, len(found.data), following), found)
+                chunk = chunk_of_batches(LogRange(part, log, walked.position, 0, len(walked.data), following), walked)
                 if following < 0:
                     # an index led here
                     _check_start(chunk)
                 if owned := _owned(chunk):
                     yield owned
-                    taken += len(owned.data)
-                if found.position == 0:
+                    size += len(owned.data)
+                if walked.position == 0:
                     self._identified.add(segment)
                 following = int(chunk.batches["base_offset"][-1] + chunk.batches["last_offset_delta"][-1]) + 1
-                if taken and most_bytes is not None:
-                    if taken + walk.next_size > most_bytes:
+                if size and most_bytes is not None:
+                    if size + walk.next_size > most_bytes:
                         return
-                    walk.step = min(walk.step, most_bytes - taken + spare_bytes(segment))
+                    walk.step = min(walk.step, most_bytes - size + spare_bytes(segment))
         finally:
             file.close()
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
         with self._explained([segment]):
-            if position == 0 or self._identified.knows(segment):
+            if position == 0 or self._identified.is_identified(segment):
                 return file.read(position, end)
             head, data = file.read_with_head(HEAD_BYTES, position, end)
             self._identified.check_head(segment, self.part(segment), head)
@@ -453,7 +451,7 @@ class SegmentReader:
         try:
             transactions = self._indexes.aborted_transactions(segment)
         except FileNotFoundError:
-            raise gone(segment, self.part(segment, ".txnindex")) from None
+            raise missing_log(segment, self.part(segment, ".txnindex")) from None
         return [transaction.moved(segment.shift) for transaction in transactions]
 
     def fetch_indexes(self, segments: Sequence[SegmentInfo]) -> None:
@@ -491,25 +489,25 @@ def spare_bytes(segment: SegmentInfo) -> int:
 
 def _check_start(chunk: Chunk) -> None:
     """Refuse an index that led to no batch, or past the first wanted batch."""
-    (piece,), first = chunk.pieces, chunk.rows(0, 1)
+    (log_range,), first = chunk.ranges, chunk.rows(0, 1)
     first.check()
-    part, base_offset = piece.slice, int(first.batches["base_offset"][0]) + piece.slice.segment.shift
-    if piece.position > part.start_position and base_offset > max(part.start_offset, part.segment.base_offset):
+    part, base_offset = log_range.slice, int(first.batches["base_offset"][0]) + log_range.slice.segment.shift
+    if log_range.position > part.start_position and base_offset > max(part.start_offset, part.segment.base_offset):
         raise CorruptIndexError(
-            "the offset index leads behind the offset: rebuild the index",
-            file=piece.file,
-            position=piece.file_position,
+            "the offset index leads past the offset: rebuild the index",
+            file=log_range.file,
+            position=log_range.file_position,
             partition=part.segment.partition,
         )
 
 
 def _owned(chunk: Chunk) -> Chunk | None:
     """The chunk of the batches that begin in the slice's byte range and may hold its offsets; None for no batch."""
-    (piece,), batches = chunk.pieces, chunk.batches
-    part, shift = piece.slice, piece.slice.segment.shift
-    if part.whole:
+    (log_range,), batches = chunk.ranges, chunk.batches
+    part, shift = log_range.slice, log_range.slice.segment.shift
+    if part.covers_segment:
         return chunk
-    positions, base_offsets = batches["position"] + piece.position, batches["base_offset"] + shift
+    positions, base_offsets = batches["position"] + log_range.position, batches["base_offset"] + shift
     owned = (positions >= part.start_position) & (positions < part.end_position)
     owned &= (base_offsets + batches["last_offset_delta"] >= part.start_offset) & (base_offsets < part.end_offset)
     if owned.all():

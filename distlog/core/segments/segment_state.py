@@ -1,4 +1,4 @@
-"""The state of a segment behind its batches so far: all that its next append, its readers and its seal need."""
+"""The state of a segment after its batches so far: all that its next append, its readers and its seal need."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from distlog.core.times import NO_TIMESTAMP
 # alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild and a check come to the
 # state of the writer, and to the same indexes byte for byte. Folds work on the numbers as one int64 array.
 
-#: A segment's numbers: the fields of SegmentState behind `stem`, in their order.
+#: A segment's numbers: the fields of SegmentState after `stem`, in their order.
 Numbers = npt.NDArray[np.int64]
 
 #: The longest stem; a shorter one is followed by zero bytes.
@@ -92,7 +92,7 @@ class SegmentState:
     record_count: int = _long()
     first_timestamp: int = _time()
     min_timestamp: int = _time()
-    # The first record with the largest timestamp; -1 also if no header tells it.
+    # The first record with the largest timestamp; -1 also if no header has it.
     offset_of_max_timestamp: int = _time()
     # The time at which the segment's span of time begins (Kafka's rollingBasedTimestamp).
     roll_timestamp: int = _time()
@@ -113,7 +113,7 @@ class SegmentState:
     txn_index_crc32c: int = _crc()
     created_ms: int = _long()
     first_unstable_offset: int = _between(NOT_LOOKED, MAX_LONG, NO_OFFSET)
-    # The end of the part of the log that is on the device, and the time of the last sync.
+    # The end of the durable part of the log, and the time of the last sync.
     flushed_offset: int = _long()
     flushed_position: int = _size()
     flushed_ms: int = _long()
@@ -122,7 +122,7 @@ class SegmentState:
     def new(
         cls, stem: str, base_offset: int, created_ms: int, first_unstable_offset: int = NO_OFFSET
     ) -> SegmentState:
-        """The state of a segment without a batch; `first_unstable_offset` is that of the log before it."""
+        """Return the state of a segment without batches, after a log with this `first_unstable_offset`."""
         return cls(
             paths.check_stem(stem),
             base_offset=base_offset,
@@ -153,7 +153,7 @@ class SegmentState:
         return state
 
     def flushed(self, since_ms: int) -> SegmentState:
-        """This state, when a sync that began at `since_ms` has put all that it counts on the device."""
+        """Return this state after a sync of everything in it that began at `since_ms`."""
         return dataclasses.replace(
             self, flushed_offset=self.next_offset, flushed_position=self.position, flushed_ms=since_ms
         )
@@ -174,7 +174,7 @@ class SegmentState:
         if not self.flushed_position <= self.position or (self.position == 0) != (self.batches == 0):
             raise ValueError("the positions of a segment's state contradict each other")
         if self.offset_of_max_timestamp >= self.next_offset or self.first_unstable_offset >= self.next_offset:
-            raise ValueError("an offset in a segment's state lies behind its end")
+            raise ValueError("an offset in a segment's state lies after its end")
 
     @property
     def has_transactions(self) -> bool:
@@ -205,7 +205,7 @@ class SegmentState:
         )
 
     def written_by_ms(self, now_ms: int) -> int:
-        """A time by which all batches were appended: that of the sync that covered them, or now if none has."""
+        """Return a time by which all batches were appended: of the sync that covered them, or now if none has."""
         return self.flushed_ms if self.flushed_offset == self.next_offset else now_ms
 
 
@@ -233,7 +233,7 @@ def packed_position(packed: bytes) -> int:
 
 
 def packed_flushed(packed: bytes, stem: str) -> int:
-    """The offset up to which a packed state counts as on the device; -1 if it is not of the segment `stem`."""
+    """Return the offset up to which a packed state is durable; -1 if it is not of the segment `stem`."""
     if not packed.startswith(_packed_stem(stem)):
         return -1
     offset: int = _POSITION.unpack_from(packed, _FLUSHED_AT)[0]
@@ -250,15 +250,15 @@ def field_numbers(names: Iterable[str]) -> tuple[int, ...]:
 
 def emptied(stem: str, numbers: Numbers) -> Numbers:
     """The numbers that the segment `stem` had before its first batch."""
-    return SegmentState.new(stem, *numbers[list(_KEPT)].tolist()).numbers()
+    return SegmentState.new(stem, *numbers[list(_UNCHANGED_FIELDS)].tolist()).numbers()
 
 
-_KEPT = field_numbers(("base_offset", "created_ms", "first_unstable_offset"))
+_UNCHANGED_FIELDS = field_numbers(("base_offset", "created_ms", "first_unstable_offset"))
 
 Batches = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]
 
-#: Stands for values that only the headers tell.
+#: Stands for values that only the headers have.
 BY_HEADERS: Longs = np.empty(0, np.int64)
 
 OFFSET_INDEX, TIME_INDEX, TXN_INDEX = field_numbers(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
@@ -273,7 +273,7 @@ class Folded(NamedTuple):
 
 _NO_ENTRIES = (b"", b"", b"")
 _COMPLAINTS = {
-    NOT_WHOLE: "the batches are not back to back in their bytes, or not all of them",
+    NOT_WHOLE: "the batches do not fill their bytes without gaps",
     NOT_NEXT: "are not above the last one in the segment",
     BAD_OFFSET: f"are not in the {MAX_INT} above the segment's base offset: roll it",
     BAD_POSITION: f"would make a log file of more than {MAX_INT} bytes: roll the segment",
@@ -297,15 +297,15 @@ def fold(
     min_timestamps: Longs = BY_HEADERS,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> Folded:
-    """Fold `batches` (BATCH rows), which are all of `data`, into `numbers`, which stay as they are.
+    """Fold `batches` (BATCH rows), which are all of `data`, into a copy of `numbers`.
 
     The checksums in the batches must be right. `newest_offsets`, of each batch's first record with the largest
-    timestamp, and `min_timestamps` are what headers may not tell. `aborted` are the transactions whose abort markers
-    are among the batches. Raises UnfitBatchError.
+    timestamp, and `min_timestamps` are values that headers may lack. `aborted` are the transactions whose abort
+    markers are among the batches. Raises UnfitBatchError.
     """
     count = len(batches)
     if len(newest_offsets) not in (0, count) or len(min_timestamps) not in (0, count):
-        raise ValueError("each fact of the batches needs a value for each of them")
+        raise ValueError("`newest_offsets` and `min_timestamps` need a value for each batch")
     after = numbers.copy()
     spare = np.empty(OFFSET_ENTRY_SIZE * count, np.uint8), np.empty(TIME_ENTRY_SIZE * count, np.uint8)
     status, offsets, times = fold_batches(
@@ -339,14 +339,24 @@ def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, 
     stays unknown. Raises UnfitBatchError as `fold` does, and for a codec that Kafka does not have.
     """
     segments, empty = len(counts), _EMPTY.copy()
-    made = np.empty((segments, len(empty)), np.int64)
+    numbers = np.empty((segments, len(empty)), np.int64)
     spare = np.empty(OFFSET_ENTRY_SIZE * len(batches), np.uint8)
     times = np.empty(TIME_ENTRY_SIZE * (len(batches) + segments), np.uint8)
     entries = np.empty((segments, 2), np.int64)
     row = fold_segments(
-        empty, empty.copy(), byte_array(data), batches, counts, min_timestamps, interval, made, spare, times, entries
+        empty,
+        empty.copy(),
+        byte_array(data),
+        batches,
+        counts,
+        min_timestamps,
+        interval,
+        numbers,
+        spare,
+        times,
+        entries,
     )
-    fields = dict(zip(NAMES, made.T.copy(), strict=True))
+    fields = dict(zip(NAMES, numbers.T.copy(), strict=True))
     if row < 0 and (fields["codecs"] >> len(CODEC_NAMES)).any():
         row = 0
     if row >= 0:
@@ -361,7 +371,7 @@ def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, 
     fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
     fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segments, np.int64)}
     kinds, field_numbers = np.unique(fields["codecs"], return_inverse=True)
-    names = [",".join(sorted(n for at, n in enumerate(CODEC_NAMES) if kind >> at & 1)) for kind in kinds.tolist()]
+    names = [",".join(sorted(n for bit, n in enumerate(CODEC_NAMES) if kind >> bit & 1)) for kind in kinds.tolist()]
     return FoldedSegments(
         fields, texts([name or CODEC_NAMES[0] for name in names]).take(integers(field_numbers)), indexes
     )
@@ -381,24 +391,24 @@ def room(numbers: Numbers, batches: Batches, interval: int, index_bytes: int) ->
     """The number of next `batches` that fit before an index has `index_bytes`; a first batch always fits."""
     # one slot of the time index is for the last entry
     most = np.array([index_bytes // OFFSET_ENTRY_SIZE, index_bytes // TIME_ENTRY_SIZE - 1])
-    left = most - numbers[[OFFSET_INDEX, TIME_INDEX]] // (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
-    if left.min() >= len(batches):
+    slots = most - numbers[[OFFSET_INDEX, TIME_INDEX]] // (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
+    if slots.min() >= len(batches):
         return len(batches)
     return count_until_full(
         np.ascontiguousarray(batches["size"], np.int64),
         np.ascontiguousarray(batches["max_timestamp"], np.int64),
         interval,
         numbers[:STATE_SIZE].copy(),
-        left,
+        slots,
     )
 
 
 def _with_entries(numbers: Numbers, entries: tuple[bytes, bytes, bytes]) -> Folded:
-    for place, data in zip((OFFSET_INDEX, TIME_INDEX, TXN_INDEX), entries, strict=True):
+    for field, data in zip((OFFSET_INDEX, TIME_INDEX, TXN_INDEX), entries, strict=True):
         if data:
-            # the checksum of an index stands behind its size
-            numbers[place + 1] = crc32c(data, int(numbers[place + 1]))
-            numbers[place] += len(data)
+            # the checksum of an index follows its size
+            numbers[field + 1] = crc32c(data, int(numbers[field + 1]))
+            numbers[field] += len(data)
     return Folded(numbers, entries)
 
 
@@ -411,7 +421,7 @@ def _refused(status: int, batches: Batches, row: int) -> UnfitBatchError:
 
 
 @dataclass(slots=True)
-class RecordFacts:
+class RecordStats:
     """The number of the records so far, and their timestamps: headers count control records, and readers don't."""
 
     count: int = 0
@@ -473,11 +483,11 @@ class LogDescription:
         self, data: Any, batches: Batches, newest_offsets: Longs = BY_HEADERS, min_timestamps: Longs = BY_HEADERS
     ) -> None:
         """Take the next batches (BATCH rows), which are all of `data`; see `fold`, also for what it raises."""
-        self._take(fold(self._numbers, data, batches, self._interval, newest_offsets, min_timestamps))
+        self._use(fold(self._numbers, data, batches, self._interval, newest_offsets, min_timestamps))
 
     def finish(self) -> dict[str, bytes]:
         """End the log; returns its index files by suffix, with no bytes for an index without entries."""
-        self._take(fold_seal(self._numbers))
+        self._use(fold_seal(self._numbers))
         return {".index": bytes(self._offset_index), ".timeindex": bytes(self._time_index)}
 
     def describe(self, partition: int, stem: str, created_ms: int) -> tuple[SegmentInfo, dict[str, bytes]]:
@@ -493,7 +503,7 @@ class LogDescription:
             )
         return state.segment_info(partition), files
 
-    def _take(self, folded: Folded) -> None:
+    def _use(self, folded: Folded) -> None:
         self._numbers = folded.numbers
         self._offset_index += folded.entries[0]
         self._time_index += folded.entries[1]

@@ -49,7 +49,9 @@ LARGEST_BUNDLE = 128 << 20
 _PUT_BYTES = 16 << 20
 
 #: The fields of SegmentInfo that say where a part is, by the suffix that its file would have.
-_PLACES = {".log": "log_position"} | {suffix: one.position for suffix, one in INDEX_FIELDS.items() if one.position}
+_POSITION_FIELDS = {".log": "log_position"} | {
+    suffix: field.position for suffix, field in INDEX_FIELDS.items() if field.position
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,20 +81,20 @@ class Bundles:
     def is_shared(self) -> bool:
         return len(self._partitions) > 1
 
-    def takes(self, log_bytes: int) -> bool:
-        """True if a segment that is still written, of so many bytes, may be held for a bundle."""
+    def has_room_for(self, log_bytes: int) -> bool:
+        """True if a segment of `log_bytes` that is still being written may be held for a bundle."""
         return self.is_shared and log_bytes <= LARGEST_PART and self._held <= self._held_bytes
 
     def hold(self, change: int) -> None:
-        """Note that segments being written hold so many bytes more, or, if negative, fewer."""
+        """Add `change` to the bytes that segments being written hold."""
         with self._lock:
             self._held += change
 
     def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, bytes]) -> str:
-        """Take the pieces of a segment's log, and its indexes by suffix, to write later; returns its stem."""
+        """Take the buffers of a segment's log, and its indexes by suffix, to write later; returns its stem."""
         parts = {".log": log, **{suffix: [data] for suffix, data in indexes.items() if data}}
         with self._lock:
-            bundle = next((one for one in self._waiting if partition not in one.segments), None)
+            bundle = next((bundle for bundle in self._waiting if partition not in bundle.segments), None)
             if bundle is None:
                 bundle = _Bundle(self._new_stem())
                 self._waiting.append(bundle)
@@ -103,7 +105,7 @@ class Bundles:
             return bundle.stem
 
     def close(self) -> None:
-        """Write what is left, and make it durable; raises StorageError."""
+        """Write the remaining segments durably; raises StorageError."""
         with self._lock:
             self._write_waiting()
 
@@ -113,33 +115,33 @@ class Bundles:
     def _write_waiting(self) -> None:
         waiting, self._waiting, self._sealed = self._waiting, [], 0
         for bundle in waiting:
-            _write(self._storage, paths.bundle_file(bundle.stem), list(self._pieces(bundle)))
+            _write(self._storage, paths.bundle_file(bundle.stem), list(self._parts_of(bundle)))
 
-    def _pieces(self, bundle: _Bundle) -> Iterator[Buffer]:
+    def _parts_of(self, bundle: _Bundle) -> Iterator[Buffer]:
         """The bytes of a bundle; notes the position of each part."""
         page, position, segments = PAGE_BYTES if self._storage.is_local else 1, 0, sorted(bundle.segments.items())
         logs = [(number, ".log", parts[".log"]) for number, parts in segments]
-        others = [(number, *part) for number, parts in segments for part in parts.items() if part[0] != ".log"]
-        for partition, suffix, pieces in logs + others:
+        indexes = [(number, *part) for number, parts in segments for part in parts.items() if part[0] != ".log"]
+        for partition, suffix, buffers in logs + indexes:
             gap = -position % page if suffix == ".log" else 0
-            place = self._placed.setdefault((partition, bundle.stem), {})
-            place[_PLACES[suffix]] = position + gap
-            position += gap + _size(pieces)
+            positions = self._placed.setdefault((partition, bundle.stem), {})
+            positions[_POSITION_FIELDS[suffix]] = position + gap
+            position += gap + _size(buffers)
             yield bytes(gap)
-            yield from pieces
+            yield from buffers
 
 
-def _size(pieces: Sequence[Buffer]) -> int:
-    return sum(memoryview(piece).nbytes for piece in pieces)
+def _size(buffers: Sequence[Buffer]) -> int:
+    return sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
-def _write(storage: Storage, name: str, pieces: Sequence[Buffer], part_bytes: int | None = None) -> None:
-    if _size(pieces) <= _PUT_BYTES:
-        storage.put(name, b"".join(pieces))
+def _write(storage: Storage, name: str, buffers: Sequence[Buffer], part_bytes: int | None = None) -> None:
+    if _size(buffers) <= _PUT_BYTES:
+        storage.put(name, b"".join(buffers))
         return
     with storage.open_write(name, part_bytes) as writer:
-        for piece in pieces:
-            writer.write_behind(piece)
+        for buffer in buffers:
+            writer.write_behind(buffer)
 
 
 def write_bundle(
@@ -152,8 +154,8 @@ def write_bundle(
 ) -> list[Longs]:
     """Write a durable bundle of the logs in `data`, and of indexes of each kind; returns the positions of the parts.
 
-    The parts of each kind lie back to back, and `sizes` says how large those of each segment are. The position of an
-    index that has no bytes is OWN_FILE. A large bundle is uploaded in parts of `part_bytes`.
+    The parts of each kind lie back to back; `sizes` has their size in each segment. The position of an index without
+    bytes is OWN_FILE. A large bundle is uploaded in parts of `part_bytes`.
     """
     sizes, page = np.ascontiguousarray(sizes, np.int64), PAGE_BYTES if storage.is_local else 1
     rooms = -(-sizes // page) * page
@@ -162,13 +164,13 @@ def write_bundle(
     if page > 1:
         log = np.zeros(end, np.uint8)
         copy_slices(log, positions, data, np.cumsum(sizes) - sizes, sizes)
-    places = [positions]
+    all_positions = [positions]
     for entries, index_sizes in indexes:
         starts = end + np.cumsum(index_sizes) - index_sizes
-        places.append(np.where(index_sizes > 0, starts, OWN_FILE))
+        all_positions.append(np.where(index_sizes > 0, starts, OWN_FILE))
         end += len(entries)
     _write(storage, paths.bundle_file(stem), [log.data, *(entries for entries, _ in indexes)], part_bytes)
-    return places
+    return all_positions
 
 
 def write_files(
@@ -197,7 +199,7 @@ def with_aborted(
     data = encode_transactions(transaction.moved(segment.stored_base_offset - base_offset) for transaction in aborted)
     if data:
         storage.put(paths.segment_file(topic, segment.partition, segment.stem, ".txnindex"), data)
-    return dataclasses.replace(segment, **index_facts({".txnindex": data}))
+    return dataclasses.replace(segment, **index_fields_of({".txnindex": data}))
 
 
 # Decides when a segment ends by time: Kafka's `LogSegment.shouldRoll`, for segments that are written in bulk.
@@ -222,7 +224,7 @@ def jittered(span_ms: int, config: TopicConfig, random: Random) -> int:
 
 
 class RollTime:
-    """Tells which batches come too late for the open segment; times in ms."""
+    """Finds the batches that come too late for the open segment; times in ms."""
 
     def __init__(self, span_ms: int) -> None:
         self.span_ms = span_ms
@@ -245,7 +247,7 @@ class RollTime:
 
 #: A log file up to this size is held in memory, and put together with its index files; a larger one is streamed.
 HELD_BYTES = 1 << 20
-#: A piece of so many bytes is held for a bundle without a copy; a smaller one may be a small part of its memory.
+#: A buffer from this size on is held for a bundle without a copy; a smaller one may be a small part of its memory.
 KEPT_BYTES = 1 << 18
 
 
@@ -300,7 +302,8 @@ class SegmentFile:
         """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
 
         The base offsets in `data` are overwritten. They ascend; gaps are allowed. `newest_offsets` and
-        `min_timestamps` are those of `fold`. `data` must not change until the next call returns; with bundles, never.
+        `min_timestamps` are the same as in `fold`. `data` must not change until the next call returns; with bundles,
+        never.
         """
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
         moved = batches.copy()
@@ -309,10 +312,14 @@ class SegmentFile:
         self._store(data.data)
 
     def _store(self, data: memoryview) -> None:
-        if self._stream is None and self.size > HELD_BYTES and not (self._bundles and self._bundles.takes(self.size)):
+        if (
+            self._stream is None
+            and self.size > HELD_BYTES
+            and not (self._bundles and self._bundles.has_room_for(self.size))
+        ):
             self._stream = self._storage.open_write(self._name(".log"), self._part_bytes)
-            for piece in self._let_go():
-                self._stream.write_behind(piece)
+            for buffer in self._release_held():
+                self._stream.write_behind(buffer)
         if self._stream is not None:
             self._stream.write_behind(data)
             return
@@ -321,20 +328,20 @@ class SegmentFile:
         is_kept = self._bundles is not None and len(data) >= KEPT_BYTES
         self._held.append(data if is_kept else bytes(data))
 
-    def _let_go(self) -> list[Buffer]:
+    def _release_held(self) -> list[Buffer]:
         held, self._held = self._held, []
         if self._bundles:
-            self._bundles.hold(-sum(memoryview(piece).nbytes for piece in held))
+            self._bundles.hold(-sum(memoryview(buffer).nbytes for buffer in held))
         return held
 
     def seal(self, now_ms: int) -> SegmentInfo:
         """Make the files durable and describe them; a part of a bundle is not durable before that is."""
         described, files = self._log.describe(self._partition, self._stem, now_ms)
         if self._stream is None and self._bundles and self._bundles.is_shared:
-            stem = self._bundles.add(self._partition, self._let_go(), files)
+            stem = self._bundles.add(self._partition, self._release_held(), files)
             return dataclasses.replace(described, stem=stem, first_unstable_offset=NO_OFFSET)
         if self._stream is None:
-            files[".log"] = b"".join(self._let_go())
+            files[".log"] = b"".join(self._release_held())
         else:
             self._stream.close()
         self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
@@ -492,8 +499,8 @@ def codec_of(config: TopicConfig, compression: str | None) -> str:
     """The codec of new batches: the topic's own, or, if the topic leaves it to producers, `compression`."""
     if compression not in (None, _UNCOMPRESSED, *CODEC_NAMES):
         raise InvalidConfigError(f"compression must be one of {', '.join(CODEC_NAMES)}", value=compression)
-    chosen = compression or _UNCOMPRESSED if config.compression_type == "producer" else config.compression_type
-    return "none" if chosen == _UNCOMPRESSED else chosen
+    codec = compression or _UNCOMPRESSED if config.compression_type == "producer" else config.compression_type
+    return "none" if codec == _UNCOMPRESSED else codec
 
 
 def compression_level(config: TopicConfig, codec: str) -> int | None:
@@ -541,7 +548,9 @@ class SmallSegments:
         rows["timestamp"], rows["relative_offset"] = newest_ms, deltas
         indexes = rows[has_times].tobytes()
         data, sizes = byte_array(self.encoded.data), batches["size"]
-        places = write_bundle(storage, stem, data, sizes, [(indexes, np.where(has_times, TIME_ENTRY.itemsize, 0))])
+        all_positions = write_bundle(
+            storage, stem, data, sizes, [(indexes, np.where(has_times, TIME_ENTRY.itemsize, 0))]
+        )
         view = memoryview(self.encoded.data)
         starts, append_time = batches["position"].tolist(), self.form.append_time is not None
         numbers = {
@@ -555,7 +564,9 @@ class SmallSegments:
             "offset_of_max_timestamp": self.encoded.offsets_of_max_timestamp,
             "leader_epoch": np.maximum(batches["leader_epoch"], -1),
             "created_ms": np.full(count, now_ms),
-            "crc32c": [crc32c(view[at : at + size]) for at, size in zip(starts, sizes.tolist(), strict=True)],
+            "crc32c": [
+                crc32c(view[start : start + size]) for start, size in zip(starts, sizes.tolist(), strict=True)
+            ],
             "min_timestamp": self.encoded.min_timestamps,
             "append_time_ms": np.full(count, BY_COMMIT if append_time else -1),
             "offset_index_crc32c": np.zeros(count, np.int64),
@@ -564,7 +575,7 @@ class SmallSegments:
             "first_batch_crc": batches["crc"],
             "last_batch_crc": batches["crc"],
             "first_unstable_offset": np.full(count, NO_OFFSET),
-            "log_position": places[0],
-            "time_index_position": places[1],
+            "log_position": all_positions[0],
+            "time_index_position": all_positions[1],
         }
         return SegmentTable(of_numbers(numbers, stem, CODEC_NAMES[self.form.codec]))

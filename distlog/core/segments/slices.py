@@ -30,7 +30,7 @@ class TimeRange:
 
     @classmethod
     def between(cls, start: Time | None, end: Time | None) -> TimeRange:
-        """The range from `start` (in) to `end` (out); None is no bound. With a bound, a record needs a timestamp."""
+        """Return the range from `start` to before `end`; None: no bound. With a bound, records need a timestamp."""
         if start is None and end is None:
             return ALWAYS
         oldest = 0 if start is None else _ms(start)
@@ -71,7 +71,7 @@ class SegmentSlice(NamedTuple):
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
     A batch belongs to the slice that holds its first byte, so slices of one segment need not know where its batches
-    begin. `times` filters the records: ALWAYS if the whole segment is known to lie in the range that is read.
+    begin. `times` filters the records: ALWAYS if the segment is known to lie in the range that is read.
     """
 
     segment: SegmentInfo
@@ -82,7 +82,7 @@ class SegmentSlice(NamedTuple):
     times: TimeRange = ALWAYS
 
     @property
-    def whole(self) -> bool:
+    def covers_segment(self) -> bool:
         return (
             self.start_offset <= self.segment.base_offset
             and self.end_offset >= self.segment.next_offset
@@ -145,7 +145,7 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
         yield from (SegmentSlice(segment, start, end, 0, segment.log_bytes) for segment in segments[first:last])
         return
     rows = np.flatnonzero(times.may_hold(segments)[first:last]) + first
-    # one run that holds all of them: picking each row costs more than building some segments too many
+    # one run that holds all rows: picking each row costs more than building some segments too many
     run = segments[int(rows[0]) : int(rows[-1]) + 1] if len(rows) else []
     for segment in (run[row] for row in (rows - rows[:1]).tolist()):
         yield SegmentSlice(segment, start, end, 0, segment.log_bytes, times.left_of(segment))
@@ -155,14 +155,14 @@ def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentS
     """Cut `slices` into runs: the first of `step` offsets (positive), each next one twice as many."""
     run: list[SegmentSlice] = []
     room = step
-    for piece in slices:
-        start, end = piece.span
+    for part in slices:
+        start, end = part.span
         while end - start >= room:
-            yield [*run, piece._replace(start_offset=start, end_offset=start + room)]
+            yield [*run, part._replace(start_offset=start, end_offset=start + room)]
             start, step, run = start + room, 2 * step, []
             room = step
         if start < end:
-            run.append(piece._replace(start_offset=start))
+            run.append(part._replace(start_offset=start))
             room -= end - start
     if run:
         yield run
@@ -173,33 +173,33 @@ def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[Segm
 
     Slices with `times`, or with offsets that have no record, are taken whole: their contents are unknown.
     """
-    chosen: list[SegmentSlice] = []
+    parts: list[SegmentSlice] = []
     exact = True
-    for piece in slices:
+    for part in slices:
         if limit <= 0:
             break
-        if not piece.segment.dense or piece.times != ALWAYS:
-            chosen.append(piece)
+        if not part.segment.dense or part.times != ALWAYS:
+            parts.append(part)
             exact = False
             continue
-        start, end = piece.span
-        chosen.append(piece._replace(end_offset=min(end, start + limit)))
+        start, end = part.span
+        parts.append(part._replace(end_offset=min(end, start + limit)))
         limit -= end - start
-    return chosen, exact
+    return parts, exact
 
 
 def windows_from_end(slices: Sequence[SegmentSlice], step: int) -> Iterator[list[SegmentSlice]]:
     """As `windows`, from the end."""
     run: list[SegmentSlice] = []
     room = step
-    for piece in reversed(slices):
-        start, end = piece.span
+    for part in reversed(slices):
+        start, end = part.span
         while end - start >= room:
-            yield [piece._replace(start_offset=end - room, end_offset=end), *run]
+            yield [part._replace(start_offset=end - room, end_offset=end), *run]
             end, step, run = end - room, 2 * step, []
             room = step
         if start < end:
-            run.insert(0, piece._replace(end_offset=end))
+            run.insert(0, part._replace(end_offset=end))
             room -= end - start
     if run:
         yield run
@@ -209,21 +209,24 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
     """Groups of `slices`, in order, of nearly `target_bytes` each; a segment is cut when a group is full."""
     groups: list[list[SegmentSlice]] = [[]]
     room, tolerance = target_bytes, target_bytes // 8
-    for piece in slices:
-        rest = piece
-        while rest.estimated_bytes > room + tolerance:
+    for part in slices:
+        remainder = part
+        while remainder.estimated_bytes > room + tolerance:
             if room > tolerance:
-                # the first of the estimated bytes, and the rest, which is not empty
-                span = rest.end_position - rest.start_position
-                position = rest.start_position + span * room // rest.estimated_bytes
-                head, rest = rest._replace(end_position=position), rest._replace(start_position=position)
+                # the first of the estimated bytes, and the remainder, which is not empty
+                span = remainder.end_position - remainder.start_position
+                position = remainder.start_position + span * room // remainder.estimated_bytes
+                head, remainder = (
+                    remainder._replace(end_position=position),
+                    remainder._replace(start_position=position),
+                )
                 groups[-1].append(head)
                 room = 0
             groups.append([])
             # the next group gets the bytes that this one lacks, so that there is not one group more
             room += target_bytes
-        groups[-1].append(rest)
-        room -= rest.estimated_bytes
+        groups[-1].append(remainder)
+        room -= remainder.estimated_bytes
     return [group for group in groups if group]
 
 

@@ -19,16 +19,16 @@ from distlog.core.segments.segment_reader import SegmentReader
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
     """The first offset of the earliest open transaction, or the log end offset; reads logs if no metadata has it."""
     rows = np.flatnonzero(state.segments.array("has_transactions"))
-    first = _known(state.segments[int(rows[-1])], state) if len(rows) else NO_OFFSET
+    first = _known_unstable_offset(state.segments[int(rows[-1])], state) if len(rows) else NO_OFFSET
     if first == NOT_LOOKED:
         first = list(transactions_of(reader, state))[-1].first_unstable_offset
     return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
 
 
-def _known(segment: SegmentInfo, state: PartitionState) -> int:
+def _known_unstable_offset(segment: SegmentInfo, state: PartitionState) -> int:
     """The first unstable offset of the last segment with transactions; NOT_LOOKED if it is unknown."""
     first = segment.first_unstable_offset
-    # a clean segment's transactions are decided: compaction has dropped the end marker with its last such data
+    # a clean segment has no open transactions: compaction dropped the end marker with the last data
     return NOT_LOOKED if 0 <= first < state.first_dirty_offset else first
 
 
@@ -39,7 +39,11 @@ def transactional_segments(state: PartitionState, start: int = 0) -> list[Segmen
 
 
 def aborted_transactions(reader: SegmentReader, state: PartitionState, start: int) -> list[AbortedTransaction]:
-    return [each for segment in transactional_segments(state, start) for each in _aborted_in(reader, state, segment)]
+    return [
+        transaction
+        for segment in transactional_segments(state, start)
+        for transaction in _aborted_in(reader, state, segment)
+    ]
 
 
 def aborted_between(

@@ -72,7 +72,7 @@ class TopicHandle:
         return cls(storage, name, reader, commit_log, clock, new_id, producer_expiration_ms=producer_expiration_ms)
 
     def trusted_ms(self) -> int:
-        """The time in ms: this process's clock, or the store's if this one is far ahead of it. Asks the store."""
+        """Return the time in ms: this process's clock, or the store's if this one is far ahead. Asks the store."""
         return trusted_ms(self.clock(), self.storage)
 
     def new_stem(self, read_version: int) -> str:

@@ -201,7 +201,7 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
         if len(rows) and chunk.batches["base_offset"][rows[0]] < end:
             break
         if len(rows):
-            position = chunk.pieces[0].origin + int(chunk.batches["position"][rows[0]])
+            position = chunk.ranges[0].origin + int(chunk.batches["position"][rows[0]])
             # without its indexes, which have later entries
             return replace(segment, next_offset=end, log_bytes=position, offset_index_bytes=0, time_index_bytes=0)
     raise CorruptMetadataError(

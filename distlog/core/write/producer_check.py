@@ -121,7 +121,7 @@ class ProducerCheck:
         for producer in {*rows["producer_id"].tolist()}:
             state = table.get(producer, self.snapshot.passed_ms)
             if state is not None and not self._has_expired(state):
-                states.know(producer, state)
+                states.add_if_missing(producer, state)
         spans = rows["last_offset_delta"].astype(np.int64) + 1
         rows["base_offset"] = np.cumsum(spans) - spans
         known = states.check(batch_fields(rows), self.first(partition))
