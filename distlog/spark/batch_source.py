@@ -246,7 +246,7 @@ def _cut_by_offsets(
     """Cut a slice by offsets if a cut by bytes cannot: for a limit of records, or if only some offsets are wanted."""
     start = max(segment_slice.start_offset, segment_slice.segment.base_offset)
     end = min(segment_slice.end_offset, segment_slice.segment.next_offset)
-    parts = 1 if segment_slice.whole else max(1, round(segment_slice.estimated_bytes / target_bytes))
+    parts = 1 if segment_slice.covers_segment else max(1, round(segment_slice.estimated_bytes / target_bytes))
     if max_records is not None:
         parts = max(parts, -(-(end - start) // max_records))
     edges = [start + (end - start) * part // parts for part in range(parts + 1)]

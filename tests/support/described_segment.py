@@ -13,7 +13,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.format.record_batch import LOG_OVERHEAD, Source, check_crcs, read_headers
 from distlog.core.format.record_decoder import BatchSelection, decode_parts
 from distlog.core.limits import MAX_LONG
-from distlog.core.segments.segment_state import LogDescription, RecordFacts, UnfitBatchError
+from distlog.core.segments.segment_state import LogDescription, RecordStats, UnfitBatchError
 
 #: How many log bytes are read, and bytes of records decoded, at once.
 _PART_BYTES = 4 << 20

@@ -26,7 +26,7 @@ from distlog.core.format.record_batch import BatchFormat, header_offsets, write_
 from distlog.core.format.record_encoder import EncodedBatches, RecordEncoder, RecordInput
 from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.limits import MAX_INT, MAX_LONG
-from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.storage import ObjectWriter, Storage
 from distlog.core.times import NO_TIMESTAMP
