@@ -83,7 +83,7 @@ def test_bytes_that_are_not_those_of_the_headers_are_refused(tmp_path: Path) -> 
             segment.append(wrong, rows)
     with pytest.raises(ValueError, match="do not fill their bytes"):
         segment.append(data[len(records(0)) :], rows[1:])
-    with pytest.raises(ValueError, match="each of them"):
+    with pytest.raises(ValueError, match="a value for each batch"):
         segment.append(data, rows, newest_offsets=np.zeros(1, np.int64))
     assert segment.size == 0
 
