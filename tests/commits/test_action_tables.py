@@ -267,7 +267,7 @@ def some_actions(random: Random, head: Snapshot, version: int) -> list[Action]:
                 for first, second in segments
             ]
             if random.random() < 0.2 and merged:
-                merged[0] = merged[0].at(merged[0].base_offset + 5)
+                merged[0] = merged[0].moved_to(merged[0].base_offset + 5)
             return [removal(*removed_stems), table(*merged)] if removed_stems else []
         case 1:
             return [Cleaned(random.randrange(COUNT), 0), table(part(0, ends[0], stem))]

@@ -91,8 +91,8 @@ def test_a_topic_that_is_known_is_loaded_again_with_its_new_commits_alone(
     log = commit_log(storage, checkpoint_commits=10)
     snapshot = append(log, log.create(1, CONFIG), 25)
     head = append(log, snapshot, commits) if commits else snapshot
-    assert requests(storage, lambda: log.load(known=snapshot)) == (reads, 0, 0)
-    assert log.load(known=snapshot) == head == commit_log(storage).load()
+    assert requests(storage, lambda: log.load(cached=snapshot)) == (reads, 0, 0)
+    assert log.load(cached=snapshot) == head == commit_log(storage).load()
 
 
 @pytest.mark.parametrize(("recent_ms", "version", "reads"), [(150, 27, 2), (250, 26, 1), (2000, 26, 1), (0, 29, 8)])
@@ -103,16 +103,16 @@ def test_the_first_new_commit_of_a_topic_that_is_known_is_taken_for_the_head_if_
     log = commit_log(storage, clock=lambda: next(times, 1200))
     snapshot = append(log, log.create(1, CONFIG), 25)
     head = append(log, snapshot, 4)
-    loaded = log.load(known=snapshot, recent_ms=recent_ms)
+    loaded = log.load(cached=snapshot, recent_ms=recent_ms)
     assert (loaded.version, head.version) == (version, 29)
-    assert requests(storage, lambda: log.load(known=snapshot, recent_ms=recent_ms)) == (reads, 0, 0)
+    assert requests(storage, lambda: log.load(cached=snapshot, recent_ms=recent_ms)) == (reads, 0, 0)
 
 
 def test_a_drop_is_not_taken_for_the_head_however_recent(storage: Storage, log: CommitLog) -> None:
     snapshot = log.create(1, CONFIG)
     put_commit(log, snapshot, "drop", lambda _: [Drop()])
     new_topic = log.create(2, CONFIG)
-    assert log.load(known=snapshot, recent_ms=10_000) == new_topic
+    assert log.load(cached=snapshot, recent_ms=10_000) == new_topic
 
 
 def test_a_commit_of_the_future_is_not_recent(storage: Storage) -> None:
@@ -121,16 +121,16 @@ def test_a_commit_of_the_future_is_not_recent(storage: Storage) -> None:
     snapshot = log.create(1, CONFIG)
     head = append(log, snapshot, 2)
     now_ms = 900
-    assert log.load(known=snapshot, recent_ms=10_000) == head
+    assert log.load(cached=snapshot, recent_ms=10_000) == head
 
 
 def test_a_dropped_topic_is_deleted_and_a_recreated_one_is_another(storage: Storage, log: CommitLog) -> None:
     snapshot = append(log, log.create(1, CONFIG), 3)
     put_commit(log, snapshot, "drop", lambda _: [Drop()])
     with pytest.raises(TopicNotFoundError):
-        log.load(known=snapshot)
+        log.load(cached=snapshot)
     new_topic = log.create(2, CONFIG)
-    assert log.load(known=snapshot) == new_topic
+    assert log.load(cached=snapshot) == new_topic
 
 
 @pytest.mark.parametrize("commits", [1, 9])
@@ -140,9 +140,9 @@ def test_a_topic_that_is_known_and_whose_folder_was_deleted_is_loaded_from_the_b
     snapshot = append(log, log.create(1, CONFIG), 5)
     storage.delete([file.name for file in storage.list(paths.COMMITS_DIR)])
     with pytest.raises(TopicNotFoundError):
-        log.load(known=snapshot)
+        log.load(cached=snapshot)
     new_topic = append(log, log.create(1, CONFIG), commits)
-    assert log.load(known=snapshot) == new_topic == commit_log(storage).load()
+    assert log.load(cached=snapshot) == new_topic == commit_log(storage).load()
 
 
 @pytest.mark.parametrize("commits", [0, 1, 6])

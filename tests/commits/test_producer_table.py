@@ -113,14 +113,14 @@ def test_a_fold_of_commits_knows_what_the_rules_of_a_log_make_of_their_batches(
             ]
             for producer in quiet:
                 states.expire(MAX_LONG, [producer])
-            states.see(log, part, heard_ms=passed_ms)
+            states.observe(log, part, heard_ms=passed_ms)
             end = int(part["base_offset"][-1] + part["last_offset_delta"][-1]) + 1
             append(history, *sufficient_batches(producer_batches(log, part)), end=end)
             first += len(part)
             producers = table(history)
             for producer in range(1, 6):
                 assert producers.get(producer, passed_ms) == states.get(producer)
-            assert producers.opened == dict(states.opened)
+            assert producers.open_transactions == dict(states.open_transactions)
         stepwise: Snapshot | None = None
         for commit in history.commits:
             stepwise = apply(stepwise, commit)

@@ -96,7 +96,7 @@ def test_the_producers_of_what_is_adopted_to_a_bucket_are_in_its_commit(
     assert np.array_equal(
         ProducerStates(dict(producers.items())).entries(), read_producer_snapshot(stored.read_bytes())
     )
-    assert len(producers.opened) == 1
+    assert len(producers.open_transactions) == 1
     assert [row["producer_id"] for row in remote.producers().to_table().to_pylist()] == [
         producer for producer, _ in producers.items()
     ]

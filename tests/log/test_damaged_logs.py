@@ -145,7 +145,7 @@ def test_a_torn_end_is_cut_and_logged(
         assert append(Process(folder)[0], b"new") == (7, 8)
     messages = [record.getMessage() for record in caplog.records if "recovery cuts off" in record.getMessage()]
     assert messages == [
-        f"{log(folder)}: recovery cuts off 20 bytes behind position {7 * SIZE}, the records from offset 7 on"
+        f"{log(folder)}: recovery cuts off 20 bytes after position {7 * SIZE}, the records from offset 7 on"
     ]
     assert Process(folder).values()[0] == [*VALUES[:7], b"new"]
 
@@ -324,7 +324,7 @@ def test_verify_warns_of_a_group_that_has_read_behind_the_end_of_a_log(tmp_path:
     assert [(warning.word, warning.partition, warning.offset) for warning in report.warnings] == [
         ("end_below_group", 0, 8)
     ]
-    assert "below the position of group readers" in str(report)
+    assert "below the committed offset of group readers" in str(report)
     assert report.ok
 
 
@@ -344,7 +344,7 @@ def test_verify_warns_of_kafkas_groups_too_and_is_not_ended_by_their_damage(
         ("end_below_group", 8),
         ("end_below_group", 7),
     ]
-    assert "the log ends at 3, below the position of group billing: was it cut?" in str(report)
+    assert "the log ends at 3, below the committed offset of group billing: was it cut?" in str(report)
     (tmp_path / "__consumer_offsets" / "_commits" / f"{0:020d}.json").write_bytes(b"{}")
     assert distlog.open(str(folder)).verify().ok
     assert "the committed offsets of Kafka clients are not compared with the logs" in caplog.text

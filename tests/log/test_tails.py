@@ -163,7 +163,7 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The segments whose logs are walked from now on."""
     walks, real = list[str](), ReadableSegment.scan_tail
     monkeypatch.setattr(
-        ReadableSegment, "look_through", lambda self, *arguments: (walks.append(self.stem), real(self, *arguments))[1]
+        ReadableSegment, "scan_tail", lambda self, *arguments: (walks.append(self.stem), real(self, *arguments))[1]
     )
     return walks
 

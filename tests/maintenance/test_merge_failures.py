@@ -65,7 +65,7 @@ def test_parts_of_a_bundle_that_overlap_are_told_of_and_the_others_are_merged() 
         long = {"log_bytes": 1_000_000, "time_index_bytes": 0, "time_index_crc32c": 0, "time_index_position": -1}
         for info, fields in ((first, long), (second, {})):
             end = topic.end_offsets()[info.partition]
-            add = Add(dataclasses.replace(info.at(end), stem=stem, **fields))
+            add = Add(dataclasses.replace(info.moved_to(end), stem=stem, **fields))
             topic.advance(put_commit(topic.log, topic.snapshot, "append", lambda _, add=add: [add])[1])
     report = topic.compact()
     assert [info.partition for info in report.failed] == [0]

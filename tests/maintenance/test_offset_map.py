@@ -135,7 +135,7 @@ def test_buckets_find_all_that_is_superseded_in_whatever_order_they_get_it(bucke
     offsets = []
     for bucket in range(buckets):
         keys = OffsetMap(map_slots(KEYS))
-        offsets += [keys.take(key_rows(data)) for target, data in blobs if target == bucket]
+        offsets += [keys.put_rows(key_rows(data)) for target, data in blobs if target == bucket]
         offsets += [keys.superseded(key_rows(data)) for target, data in blobs if target == bucket + buckets]
     assert sorted(np.concatenate(offsets).tolist()) == superseded(parts, start_offset)
 

@@ -58,7 +58,7 @@ def test_each_damage_is_named_and_undone_byte_for_byte(topic: Topic, suffix: str
     old_contents = contents(topic)
     damage(topic, suffix, kind)
     report = rebuilt(topic)
-    assert report.segments[0].found[suffix] == ("corrupted" if kind == "too long" else kind)
+    assert report.segments[0].states[suffix] == ("corrupted" if kind == "too long" else kind)
     assert index_states(report)[1] == "fine fine"
     assert contents(topic) == old_contents
     assert report.ok
@@ -72,7 +72,7 @@ def test_many_rebuilt_segments_are_recorded_by_several_commits(
     topic = distlog.create(f"{tmp_path}/many", 700)
     topic.append([{"partition": number, "value": b""} for number in range(700)])
     learned = [
-        dataclasses.replace(rebuilt, facts={"leader_epoch": 7})
+        dataclasses.replace(rebuilt, fields={"leader_epoch": 7})
         for rebuilt in rebuild_segments(topic.handle, topic.snapshot)
     ]
     monkeypatch.setattr(commit_json, "MOST_ROWS", 600)
@@ -92,7 +92,7 @@ def test_no_changed_byte_is_missed(topic: Topic, suffix: str) -> None:
         data[position] ^= 1 << position % 8
         topic.storage.put(name, data)
         rebuilt = rebuild_segment(topic.reader, segments_of(topic)[0], topic.config)
-        assert rebuilt.found[suffix] in ("corrupted", "stale")
+        assert rebuilt.states[suffix] in ("corrupted", "stale")
         assert rebuilt.written == {suffix: len(right[name])}
         assert contents(topic) == right
 
@@ -192,7 +192,7 @@ def test_a_concurrently_removed_segment_is_left_out_of_the_commit(topic: Topic) 
     rebuilt = list(rebuild_segments(topic.handle, topic.snapshot, force=True))
     first = segments_of(topic)[0]
     put_commit(topic.log, topic.snapshot, "retention", lambda snapshot: [Remove(0, first.stem)])
-    topic.advance(commit_facts(topic.handle, topic.snapshot, rebuilt))
+    topic.advance(commit_index_fields(topic.handle, topic.snapshot, rebuilt))
     (remaining,) = segments_of(topic)
     assert remaining.offset_index_bytes == len(topic.storage.read(topic.reader.name(remaining, ".index")))
 
@@ -267,7 +267,7 @@ def test_the_checksums_of_rebuilt_indexes_are_told(topic: Topic, caplog: pytest.
     rebuilt(topic, force=True)
     for segment in segments_of(topic):
         files = {suffix: topic.storage.read(topic.reader.name(segment, suffix)) for suffix in SUFFIXES}
-        fields = index_facts(files)
+        fields = index_fields_of(files)
         assert fields == {name: getattr(segment, name) for name in fields}
         assert part_of(topic, segment) == [segment.next_offset - 1]
     assert caplog.text == ""
@@ -348,7 +348,7 @@ def test_indexes_that_a_broker_wrote_are_right(adopted: Topic) -> None:
     wrong = {
         name
         for segment in report.segments
-        for name, state in segment.found.items()
+        for name, state in segment.states.items()
         if state not in ("fine", "missing")
     }
     assert (wrong, report.ok) == (set(), True)

@@ -271,7 +271,7 @@ def test_what_goes_from_many_partitions_is_a_table_that_readers_take_in_columns(
     assert (len(removed.rows), len(starts)) == (600, 300)
     assert set(map(type, starts)) == {SetLogStartOffset}
     after = old_snapshot.refresh().snapshot
-    assert (after.table.own, after.table.log_start_offsets.tolist()) == ({}, [4] * 300)
+    assert (after.table.changed_states, after.table.log_start_offsets.tolist()) == ({}, [4] * 300)
     assert after.table.segment_count == 0
 
 

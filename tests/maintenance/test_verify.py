@@ -400,10 +400,10 @@ def test_what_compaction_made_of_what_a_broker_wrote_passes(tmp_path: Path, name
 
 def test_batches_that_no_segment_can_hold_are_told_once_and_counted() -> None:
     first, far = batch([record()]), batch([record()], base_offset=1 << 31)
-    fields = LogFacts(describe({".log": first}, 0, (1 << 31) + 1))
+    fields = LogStats(describe({".log": first}, 0, (1 << 31) + 1))
     for data in (first + far, first):
         fields.add_batches(memoryview(data), read_headers(data))
     assert fields.batches == 3
     (message,) = fields.contradictions()
-    assert "cannot be those of one segment" in message
+    assert "do not fit in one segment" in message
     assert "2147483648" in message

@@ -63,7 +63,7 @@ def test_each_index_file_has_its_checksum_in_the_metadata(tmp_path: Path) -> Non
     topic = timed(str(tmp_path / "t"))
     segment = segment_of(topic)
     for suffix in (".index", ".timeindex"):
-        checksums = index_facts({suffix: topic.storage.read(topic.reader.name(segment, suffix))})
+        checksums = index_fields_of({suffix: topic.storage.read(topic.reader.name(segment, suffix))})
         fields = INDEX_FIELDS[suffix]
         assert checksums == {name: getattr(segment, name) for name in (fields.size, fields.checksum)}
     assert segment.txn_index_crc32c == 0
@@ -157,7 +157,7 @@ def test_a_rebuilt_index_of_the_same_size_is_another_copy(tmp_path: Path) -> Non
     name = topic.reader.name(segment_of(topic), ".timeindex")
     data = topic.storage.read(name)
     topic.storage.put(name, changed(data, 11, 1))
-    checksums = index_facts({".timeindex": changed(data, 11, 1)})
+    checksums = index_fields_of({".timeindex": changed(data, 11, 1)})
     indexes = SegmentIndexes(topic.storage, topic.name, index_cache(cache))
     index = indexes.times(dataclasses.replace(segment_of(topic), **checksums))
     assert index is not None

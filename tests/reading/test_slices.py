@@ -117,10 +117,10 @@ def test_a_segment_that_nearly_fits_is_not_cut() -> None:
 
 def test_a_slice_knows_whether_it_is_the_whole_segment() -> None:
     segment_slice = SegmentSlice(segment(10, 20), 0, 100, 0, 1000)
-    assert segment_slice.whole
-    assert not segment_slice._replace(start_offset=11).whole
-    assert not segment_slice._replace(end_offset=19).whole
-    assert not segment_slice._replace(start_position=1).whole
+    assert segment_slice.covers_segment
+    assert not segment_slice._replace(start_offset=11).covers_segment
+    assert not segment_slice._replace(end_offset=19).covers_segment
+    assert not segment_slice._replace(start_position=1).covers_segment
     assert segment_slice._replace(start_offset=15).estimated_bytes == 500
 
 

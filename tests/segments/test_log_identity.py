@@ -155,4 +155,4 @@ def test_nor_does_a_rebuild_of_its_indexes(tmp_path: Any, is_known: bool) -> Non
     topic.storage.delete([topic.reader.name(segment, ".index")])
     rebuilt = rebuild_segment(topic.reader, segment, topic.config)
     assert rebuilt.error
-    assert rebuilt.written == rebuilt.facts == {}
+    assert rebuilt.written == rebuilt.fields == {}

@@ -46,7 +46,7 @@ def describe(
         **index_fields_of({suffix: files.get(suffix, b"") for suffix in INDEX_FIELDS}),
     }
     if transactions is not None:
-        transactions.see(log, read_headers(log))
+        transactions.observe(log, read_headers(log))
         fields["first_unstable_offset"] = transactions.first_offset
     return dataclasses.replace(segment, **{**fields, **changes})
 

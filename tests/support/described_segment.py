@@ -27,7 +27,7 @@ def describe_segment(
     The segment ends before a batch that is not whole, as its `log_bytes` show. Raises CorruptRecordError, with `file`
     and the position, for a batch that is damaged, or whose offsets do not ascend from `base_offset` on.
     """
-    description, record_fields = LogDescription(base_offset, interval_bytes=interval_bytes), RecordFacts()
+    description, record_fields = LogDescription(base_offset, interval_bytes=interval_bytes), RecordStats()
     for data, batches in _parts(memoryview(log), file):
         source = Source(file, description.size)
         try:

@@ -56,7 +56,7 @@ def rebuilt(topic: Topic, **options: bool) -> RebuildReport:
 
 def index_states(report: RebuildReport) -> list[str]:
     """What was found in each segment: the states of its offset index, its time index."""
-    return [f"{segment.found['.index']} {segment.found['.timeindex']}" for segment in report.segments]
+    return [f"{segment.states['.index']} {segment.states['.timeindex']}" for segment in report.segments]
 
 
 def damage(topic: Topic, suffix: str, kind: str) -> str:

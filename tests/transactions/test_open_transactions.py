@@ -32,7 +32,7 @@ def test_the_log_is_stable_up_to_the_next_open_transaction_or_behind_the_last_ma
     open_ranges, firsts = [], []
     for producer, kind, offset in ((1, ABORT, 8), (2, ABORT, 9)):
         data = marker(producer, kind)
-        open_ranges += transactions.see(data, read_headers(data), offset)
+        open_ranges += transactions.observe(data, read_headers(data), offset)
         firsts.append(transactions.first_offset)
     assert open_ranges == [AbortedTransaction(1, 3, 8, 5), AbortedTransaction(2, 5, 9, 10)]
     assert firsts == [5, NO_OFFSET]

@@ -314,14 +314,14 @@ def test_states_do_not_depend_on_how_many_batches_are_taken_at_once(
         data += batch(rows, base_offset=offset, attributes=attributes, producer=(producer, epoch, sequence))
     rows = read_headers(data)
     at_once, singly, in_parts = ProducerStates(), ProducerStates(), ProducerStates()
-    at_once.see(data, rows)
+    at_once.observe(data, rows)
     for number in range(len(rows)):
         singly.observe(data, rows[number : number + 1])
     assert at_once.snapshot() == singly.snapshot()
     for producer in {row[0] for row in batches}:
         assert at_once.get(producer) == singly.get(producer)
     # a walk over all that begins with a snapshot of the first ones
-    in_parts.see(data, rows[:cut])
+    in_parts.observe(data, rows[:cut])
     stored = read_producer_snapshot(in_parts.snapshot())
     again = ProducerStates.of_snapshot(stored, cut)
     again.observe(data, rows)
