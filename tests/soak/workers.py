@@ -79,13 +79,13 @@ class Reader:
     def __init__(self, acks: str, is_compacted: bool) -> None:
         self._acks, self._is_compacted = Acks(Path(acks)), is_compacted
         self._records: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
-        self._acks: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
+        self._acknowledged: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
         self._next = [0] * PARTITIONS
 
     def note_acks(self) -> None:
         """Take what the writers have acknowledged by now."""
         for name, ack in self._acks.new():
-            acks = self._acks[ack.partition]
+            acks = self._acknowledged[ack.partition]
             for delta in range(ack.count):
                 demand(ack.offset + delta not in acks, f"offset {ack.offset + delta} was given twice")
                 acks[ack.offset + delta] = (name, ack.first + delta)
@@ -93,7 +93,7 @@ class Reader:
     def check(self, topic: distlog.Topic, partition: int, again: bool) -> None:
         """Read what is new, or all there is."""
         start, end = topic.start_offsets()[partition], topic.end_offsets()[partition]
-        seen_records, acks = self._records[partition], self._acks[partition]
+        seen_records, acks = self._records[partition], self._acknowledged[partition]
         demand(end >= max(acks, default=-1) + 1, f"the log ends at {end}, below what was acknowledged")
         demand(end >= self._next[partition], f"the log ends at {end}, and did at {self._next[partition]}")
         begin = start if again else max(start, self._next[partition])
