@@ -23,11 +23,11 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.commits.actions import Add, Remove
-from distlog.core.commits.commit_json import write_items
+from distlog.core.commits.commit_json import FORMAT, write_actions
 from distlog.core.commits.fields import write
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot_loader import CommitFiles
-from distlog.core.maintain.removals import removals
+from distlog.core.maintain.log_floor import removals
 from distlog.core.storage.storage import Storage
 
 PARTS, MERGE = 100, 60
@@ -55,7 +55,7 @@ def write_commits(folder: Path, commits: int) -> None:
     """Write the commits 0 to `commits`, of no real topic."""
     (folder / paths.COMMITS_DIR).mkdir()
     stems = [paths.new_stem(version, uuid.uuid4().hex) for version in range(commits)]
-    added = json.dumps(list(write_items([Add(_part(_STEM, number)) for number in range(PARTS)])), default=write)
+    added = json.dumps(write_actions([Add(_part(_STEM, number)) for number in range(PARTS)]), default=write)
     prev: str | None = None
     for version, stem in enumerate(stems):
         actions = json.loads(added.replace(_STEM, stem)) if version % MERGE == 0 else None
@@ -63,7 +63,7 @@ def write_commits(folder: Path, commits: int) -> None:
             prev = _write(folder, version, prev, added.replace(_STEM, stem).replace(" ", ""))
             continue
         merged = stems[version - MERGE : version] if version else []
-        actions += write_items([Remove(number, stem) for number in range(PARTS) for stem in merged])
+        actions += write_actions([Remove(number, stem) for number in range(PARTS) for stem in merged])
         prev = _write(folder, version, prev, json.dumps(actions, separators=(",", ":")))
 
 
@@ -91,7 +91,7 @@ def _part(stem: str, number: int) -> SegmentInfo:
 
 def _write(folder: Path, version: int, prev: str | None, actions: str) -> str:
     commit_id = str(uuid.uuid4())
-    fields = {"format": 1, "version": version, "id": commit_id, "prev": prev, "topic_id": str(uuid.UUID(int=7))}
+    fields = {"format": FORMAT, "version": version, "id": commit_id, "prev": prev, "topic_id": str(uuid.UUID(int=7))}
     fields |= {"timestamp_ms": 1_700_000_000_000 + version, "operation": "append", "writer": "benchmark"}
     text = f'{json.dumps(fields, separators=(",", ":"))[:-1]},"actions":{actions}'.encode()
     (folder / paths.commit_file(version)).write_bytes(text + b',"crc32c":%d}\n' % crc32c(text))

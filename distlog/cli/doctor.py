@@ -34,22 +34,6 @@ from distlog.core.storage.storage import Storage as Folder
 from distlog.core.storage.store_check import check_store
 from distlog.core.times import now_ms
 
-OK, WARNING, ERROR = "ok", "warning", "error"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check, with advice if the check fails."""
-
-    check: str
-    status: str
-    result: str
-    advice: str = ""
-
-    def row(self) -> dict[str, str]:
-        """Return the row that is printed."""
-        return {"check": self.check, "status": self.status, "found": self.result, "advice": self.advice}
-
 
 def doctor(
     url: Annotated[
@@ -71,6 +55,23 @@ def doctor(
     report = Summary(", ".join(problems) or "all checks passed", {"ok": not counts[ERROR], "checks": rows}, rows)
     print_report(report, as_json=as_json)
     raise typer.Exit(status_of(report))
+
+
+OK, WARNING, ERROR = "ok", "warning", "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check, with advice if the check fails."""
+
+    check: str
+    status: str
+    result: str
+    advice: str = ""
+
+    def row(self) -> dict[str, str]:
+        """Return the row that is printed."""
+        return {"check": self.check, "status": self.status, "found": self.result, "advice": self.advice}
 
 
 def _findings_here() -> Iterator[Finding]:

@@ -12,7 +12,7 @@ import typer
 
 import distlog
 from distlog.console import arguments
-from distlog.console.append_help import APPEND_HELP
+from distlog.console.arguments import APPEND_HELP
 from distlog.core.errors import InvalidConfigError
 from distlog.core.files.text_lines import unescaped
 from distlog.core.paths import COMMITS_DIR

@@ -26,9 +26,8 @@ from distlog.core.commits.actions import (
     without_tables,
 )
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.commit_log import CommitLog, check_partition_count
+from distlog.core.commits.commit_log import AT_A_VERSION, CommitLog, CurrentSnapshot, check_partition_count
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.current_snapshot import AT_A_VERSION, CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Listing, counted, size_text
@@ -74,112 +73,12 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_id import assign_new_id
 from distlog.core.write.append import AppendResult, BatchId, Transaction, check_batch, open_appender
-from distlog.core.write.delivery import OnDelivery
 from distlog.core.write.engine import Engine
 from distlog.core.write.producer import Producer, producer_sender
-from distlog.core.write.record_sender import RecordSender, engine_of
+from distlog.core.write.record_sender import OnDelivery, RecordSender, engine_of
 from distlog.core.write.rows import Appendable
 from distlog.core.write.segments_writer import Appender
 from distlog.core.write.writer import Writer
-
-
-def check_grows(snapshot: Snapshot, count: int) -> None:
-    if count <= len(snapshot.partitions):
-        raise InvalidPartitionsError(
-            "a topic's partitions can only become more", partitions=len(snapshot.partitions), requested=count
-        )
-
-
-_ADDED = ("segments_added", "segments_removed", "records_added", "bytes_added")
-_HISTORY = pa.schema(
-    [
-        *(("version", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC"))),
-        *(("operation", pa.string()), ("writer", pa.string())),
-        *((name, pa.int64()) for name in _ADDED),
-        *(("app_id", pa.string()), ("batch_id", pa.string())),
-    ]
-)
-
-
-#: The columns that are shown of a commit and of a segment; the tables have more.
-_COMMIT = ("version", "timestamp", "operation", "writer", "records_added", "bytes_added", "segments_added")
-_SEGMENT = (
-    *("partition", "base_offset", "next_offset", "record_count", "log_bytes"),
-    *("first_timestamp", "max_timestamp", "compression", "is_active"),
-)
-#: The times of a segment, which a snapshot holds as ms.
-_TIMES = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms", "created_ms")
-
-
-def _history_row(commit: Commit) -> dict[str, object]:
-    made = list(without_tables(commit.actions))
-    added = [action.segment for action in made if isinstance(action, Add)]
-    batch = next((action for action in commit.actions if isinstance(action, SetTransaction)), None)
-    # a damaged commit may claim a version without a number
-    return {
-        "version": commit.version,
-        "timestamp": commit.timestamp_ms,
-        "operation": commit.operation,
-        "writer": commit.writer,
-        "segments_added": len(added),
-        "segments_removed": sum(isinstance(action, Remove) for action in made),
-        "records_added": min(sum(segment.record_count for segment in added), MAX_LONG),
-        "bytes_added": min(sum(segment.log_bytes for segment in added), MAX_LONG),
-        "app_id": batch.app_id if batch else None,
-        "batch_id": str(batch.batch_id) if batch else None,
-    }
-
-
-def segments(snapshot: Snapshot) -> Listing:
-    """One row per live segment, with every fact that the snapshot holds; a time that it lacks is null."""
-    table = pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
-    for name in _TIMES:
-        table = table.set_column(table.schema.get_field_index(name), name, _times(table[name]))
-    is_active = booleans(np.concatenate([_active(partition) for partition in snapshot.partitions]))
-    return Listing(table.append_column("is_active", is_active), "segments", _SEGMENT)
-
-
-def _active(state: PartitionState) -> npt.NDArray[np.bool_]:
-    is_active = np.zeros(len(state.segments), np.bool_)
-    is_active[-1:] = [segment.is_active for segment in state.segments[-1:]]
-    return is_active
-
-
-def partitions(snapshot: Snapshot) -> pa.Table:
-    states = snapshot.partitions
-    newest = [int(state.segments.max_timestamps.max(initial=-1)) for state in states]
-    columns = {
-        "partition": range(len(states)),
-        "log_start_offset": [state.log_start_offset for state in states],
-        "log_end_offset": [state.log_end_offset for state in states],
-        "segments": [len(state.segments) for state in states],
-        "records": [int(state.segments.record_counts.sum()) for state in states],
-        "bytes": [int(state.segments.log_bytes.sum()) for state in states],
-    }
-    table = pa.table({name: integers(column) for name, column in columns.items()})
-    return table.append_column("newest_record", _times(integers(newest)))
-
-
-def _times(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    values = numbers_of(column)
-    valid = pc.if_else(booleans(values >= 0), integers(values), pa.nulls(len(values), pa.int64()))
-    return pa.chunked_array([valid.cast(pa.timestamp("ms", "UTC"))])
-
-
-def segment_facts(snapshot: Snapshot) -> SegmentFacts:
-    tables = [state.segments for state in snapshot.partitions]
-    names = ("record_count", "log_bytes", "min_timestamp", "first_timestamp", "max_timestamp")
-    records, size, oldest, first, last = (np.concatenate([table.array(name) for table in tables]) for name in names)
-    numbers = np.arange(len(tables))
-    partition = np.repeat(numbers, [len(table) for table in tables])
-    return SegmentFacts(numbers, partition, records, size, np.where(oldest >= 0, oldest, first), last)
-
-
-#: The attributes that writers, transactions and Spark use. Completion does not offer them.
-_INTERNAL = {
-    *("advance", "appender", "check_partition", "checked_snapshot", "clock", "current", "engine", "handle"),
-    *("live", "live_snapshot", "log", "reader", "snapshot", "storage"),
-}
 
 
 class Topic:
@@ -739,6 +638,105 @@ class Topic:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.handle, self.version, self.current.pinned)
+
+
+def check_grows(snapshot: Snapshot, count: int) -> None:
+    if count <= len(snapshot.partitions):
+        raise InvalidPartitionsError(
+            "a topic's partitions can only become more", partitions=len(snapshot.partitions), requested=count
+        )
+
+
+_ADDED = ("segments_added", "segments_removed", "records_added", "bytes_added")
+_HISTORY = pa.schema(
+    [
+        *(("version", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC"))),
+        *(("operation", pa.string()), ("writer", pa.string())),
+        *((name, pa.int64()) for name in _ADDED),
+        *(("app_id", pa.string()), ("batch_id", pa.string())),
+    ]
+)
+
+
+#: The columns that are shown of a commit and of a segment; the tables have more.
+_COMMIT = ("version", "timestamp", "operation", "writer", "records_added", "bytes_added", "segments_added")
+_SEGMENT = (
+    *("partition", "base_offset", "next_offset", "record_count", "log_bytes"),
+    *("first_timestamp", "max_timestamp", "compression", "is_active"),
+)
+#: The times of a segment, which a snapshot holds as ms.
+_TIMES = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms", "created_ms")
+
+
+def _history_row(commit: Commit) -> dict[str, object]:
+    made = list(without_tables(commit.actions))
+    added = [action.segment for action in made if isinstance(action, Add)]
+    batch = next((action for action in commit.actions if isinstance(action, SetTransaction)), None)
+    # a damaged commit may claim a version without a number
+    return {
+        "version": commit.version,
+        "timestamp": commit.timestamp_ms,
+        "operation": commit.operation,
+        "writer": commit.writer,
+        "segments_added": len(added),
+        "segments_removed": sum(isinstance(action, Remove) for action in made),
+        "records_added": min(sum(segment.record_count for segment in added), MAX_LONG),
+        "bytes_added": min(sum(segment.log_bytes for segment in added), MAX_LONG),
+        "app_id": batch.app_id if batch else None,
+        "batch_id": str(batch.batch_id) if batch else None,
+    }
+
+
+def segments(snapshot: Snapshot) -> Listing:
+    """One row per live segment, with every fact that the snapshot holds; a time that it lacks is null."""
+    table = pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
+    for name in _TIMES:
+        table = table.set_column(table.schema.get_field_index(name), name, _times(table[name]))
+    is_active = booleans(np.concatenate([_active(partition) for partition in snapshot.partitions]))
+    return Listing(table.append_column("is_active", is_active), "segments", _SEGMENT)
+
+
+def _active(state: PartitionState) -> npt.NDArray[np.bool_]:
+    is_active = np.zeros(len(state.segments), np.bool_)
+    is_active[-1:] = [segment.is_active for segment in state.segments[-1:]]
+    return is_active
+
+
+def partitions(snapshot: Snapshot) -> pa.Table:
+    states = snapshot.partitions
+    newest = [int(state.segments.max_timestamps.max(initial=-1)) for state in states]
+    columns = {
+        "partition": range(len(states)),
+        "log_start_offset": [state.log_start_offset for state in states],
+        "log_end_offset": [state.log_end_offset for state in states],
+        "segments": [len(state.segments) for state in states],
+        "records": [int(state.segments.record_counts.sum()) for state in states],
+        "bytes": [int(state.segments.log_bytes.sum()) for state in states],
+    }
+    table = pa.table({name: integers(column) for name, column in columns.items()})
+    return table.append_column("newest_record", _times(integers(newest)))
+
+
+def _times(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    values = numbers_of(column)
+    valid = pc.if_else(booleans(values >= 0), integers(values), pa.nulls(len(values), pa.int64()))
+    return pa.chunked_array([valid.cast(pa.timestamp("ms", "UTC"))])
+
+
+def segment_facts(snapshot: Snapshot) -> SegmentFacts:
+    tables = [state.segments for state in snapshot.partitions]
+    names = ("record_count", "log_bytes", "min_timestamp", "first_timestamp", "max_timestamp")
+    records, size, oldest, first, last = (np.concatenate([table.array(name) for table in tables]) for name in names)
+    numbers = np.arange(len(tables))
+    partition = np.repeat(numbers, [len(table) for table in tables])
+    return SegmentFacts(numbers, partition, records, size, np.where(oldest >= 0, oldest, first), last)
+
+
+#: The attributes that writers, transactions and Spark use. Completion does not offer them.
+_INTERNAL = {
+    *("advance", "appender", "check_partition", "checked_snapshot", "clock", "current", "engine", "handle"),
+    *("live", "live_snapshot", "log", "reader", "snapshot", "storage"),
+}
 
 
 def _reopen(handle: TopicHandle, version: int, pinned: bool) -> Topic:

@@ -21,18 +21,6 @@ from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
 
-class Api(NamedTuple):
-    """One of Kafka's APIs, in the versions from `oldest` to `newest`."""
-
-    key: int
-    name: str
-    oldest: int
-    newest: int
-    handle: Callable[[Request, Broker], Fields | None]
-    #: The rights that its handler checks, as the documentation has them.
-    rights: str
-
-
 @dataclass(frozen=True, slots=True)
 class Broker:
     """The gateway as its handlers see it. `apis` are by their keys.
@@ -69,3 +57,15 @@ class Broker:
         if node.id == self.cluster.node.id:
             return self.config.advertised or request.session.local
         return node.host, node.port
+
+
+class Api(NamedTuple):
+    """One of Kafka's APIs, in the versions from `oldest` to `newest`."""
+
+    key: int
+    name: str
+    oldest: int
+    newest: int
+    handle: Callable[[Request, Broker], Fields | None]
+    #: The rights that its handler checks, as the documentation has them.
+    rights: str

@@ -18,7 +18,7 @@ from typing import Any
 
 from distlog.core.errors import DistlogError
 from distlog.core.log_manager.log_manager import STOP_TIMEOUT_S, LogManager, Metric
-from distlog.core.log_manager.scheduler import Scheduler, TaskRun
+from distlog.core.log_manager.log_tasks import Scheduler, TaskRun
 from distlog.core.read.group_log import GroupLog, Member
 from distlog.core.read.membership import FREQUENT, Membership
 from distlog.core.storage.storage import Storage

@@ -19,7 +19,7 @@ from distlog.core.limits import MAX_LONG
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_manager import Metric
-from distlog.core.log_manager.scheduler import Scheduler
+from distlog.core.log_manager.log_tasks import Scheduler
 from distlog.core.opening import create
 from distlog.core.read.fetch import fetch_stored
 from distlog.core.storage.parallel import begin
@@ -57,153 +57,8 @@ from distlog.gateway.topics.leadership import PERIOD_MS
 from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
-_log = logging.getLogger("distlog.gateway")
-
-
-def warm_up() -> None:
-    """Append to a small topic on disk, and read it, in the ways of the gateway."""
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            # the batch is appended again with the time that it has, and the clock may be set back in between
-            topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
-            topic.append([{"key": b"k", "value": b"v", "partition": 1}])
-            batch = bytes(topic.read(1, 0))
-            with closing(PartitionLog(topic.handle, 0, topic.current)) as log:
-                for _ in range(2):
-                    log.append_batches(batch)
-            topic.refresh().read(0, 1)
-            fetch_stored(topic.reader, with_tail(topic.handle, topic.current.snapshot, 0), 0, 2, 1)
-    except (DistlogError, OSError) as error:
-        # as on a full disk
-        _log.warning("the first requests may wait for kernels, since no temporary topic could be used: %s", error)
-
-
-def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[Metric]:
-    """The metrics of connections, memory and waiting requests; makes no request to storage."""
-    gauges = {
-        "connections": ("open connections", len(processor.connections)),
-        "request_queue_size": ("requests that wait for a handler", waiting),
-        "request_memory_bytes": ("bytes of requests that are received or handled", processor.memory.used),
-        "fetch_memory_bytes": ("bytes of records in responses that clients have not taken", broker.fetch_memory.used),
-        "node_id": ("the id of this broker", broker.cluster.node.id),
-        "brokers": ("gateways of the root that live, as far as this one knows", len(broker.cluster.nodes)),
-        "coordinated_partitions": (
-            "partitions of __consumer_offsets whose groups it coordinates",
-            len(broker.cluster.held_partitions),
-        ),
-        "delayed_fetches": ("fetches that wait for records", len(broker.fetches)),
-        "delayed_appends": ("produce requests that wait for a partition's lock", len(broker.appends)),
-    }
-    counters = {
-        "connections_accepted": ("connections that were accepted", processor.accepted),
-        "connections_refused": (
-            "connections that were refused: there were too many, in all or from one address",
-            processor.refused,
-        ),
-        "tls_handshakes_failed": ("connections that ended in TLS's handshake", processor.tls_failed),
-        "connections_hung_up": (
-            "connections that the gateway ended: no request, not allowed, too slow, or idle",
-            processor.hung_up,
-        ),
-        "unreadable_files": (
-            "responses that end in a file of a log that cannot be read: check the disk",
-            processor.unreadable.total,
-        ),
-    }
-    if broker.acls is not None:
-        counters["denials"] = ("rights that clients asked for, and no ACL gave them", broker.acls.denials.total)
-    authentication = processor.authentication
-    return [
-        *(_metric(name, "gauge", *metric) for name, metric in gauges.items()),
-        *(_metric(name, "counter", *metric) for name, metric in counters.items()),
-        *(authentication.metrics() if authentication else ()),
-    ]
-
-
-def _metric(name: str, kind: Literal["gauge", "counter"], meaning: str, value: int) -> Metric:
-    return Metric(f"distlog_gateway_{name}", kind, meaning, [({}, float(value))])
-
-
-class ShutdownDeadline:
-    """The moment `timeout_s` from now."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._end_s = time.monotonic() + timeout_s
-
-    @property
-    def left_s(self) -> float:
-        """The seconds that are left; 0 if none."""
-        return max(self._end_s - time.monotonic(), 0)
-
-    def result_of(self, work: Future[bool]) -> bool:
-        """The result of `work`; False if it is not done in time. Raises its errors."""
-        try:
-            return work.result(self.left_s)
-        except TimeoutError:
-            return False
-
-    def has_done(self, work: Callable[[], None]) -> bool:
-        """Do `work` in another thread; returns False if it is still running after the timeout. Raises its errors."""
-        result: Future[bool] = Future()
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:
-                result.set_exception(error)
-            else:
-                result.set_result(True)
-
-        threading.Thread(target=run, name="gateway-close", daemon=True).start()
-        return self.result_of(result)
-
-
 #: How long a stop may take, and the share of that which is kept for the device: clients cannot use it up.
 STOP_TIMEOUT_S = 8.0
-_CLOSING_SHARE = 0.25
-_LAST_S = 0.5
-#: Threads of their own for members of groups, so that none loses its session while the storage is slow.
-_MEMBERS_THREADS = 2
-#: A thread of its own for authentication, and one for passwords, which take time on purpose: guessing clients have no
-#: more than one core, and no client without a password of PLAIN waits for them.
-_SASL_THREADS = _PASSWORD_THREADS = 1
-#: Threads of their own to end or change topics, each of which may wait for a lock that a stopped process holds.
-_TOPICS_THREADS = 4
-#: How long one process of several waits for the others at its start.
-_OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
-#: How often logs are checked for a `flush.ms` that has passed.
-_FLUSH_MS = 500
-#: The largest Produce request that the network's thread may handle itself.
-_SMALL_BYTES = 128 << 10
-#: How often events are checked for a summary.
-_LOG_MS = 5000
-#: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
-_LOOK_MS = {True: 1000, False: 5000}
-#: How often it closes what was not used since.
-_CLOSE_MS = 600_000
-#: How often positions are checked for expiry: Kafka's `offsets.retention.check.interval.ms`.
-_EXPIRY_MS = 600_000
-
-
-def _access(
-    metadata: MetadataCache, clock: Callable[[], int], settings: AclSettings, authentication: Authentication | None
-) -> tuple[RootAcls | None, RootUsers | None]:
-    """The ACLs and the users of a root, if ACLs decide here; the users may authenticate."""
-    if not settings.authorizer:
-        return None, None
-    users = RootUsers(metadata, clock)
-    if authentication is not None:
-        authentication.root_secrets = lambda: users.secrets
-    acls = RootAcls(metadata, clock, settings.super_principals, everyone_if_none=settings.everyone_if_none)
-    return acls, users
-
-
-def _run_logged(work: Callable[[], None], subject: str) -> None:
-    # a task that raises would be the thread's last
-    try:
-        work()
-    except Exception as error:
-        error_code(error, f"reading {subject}")
 
 
 class GatewayServer:
@@ -461,3 +316,150 @@ class GatewayServer:
         if not self._thread.is_alive():
             self._loop.close()
         return not self._thread.is_alive()
+
+
+_log = logging.getLogger("distlog.gateway")
+
+
+def warm_up() -> None:
+    """Append to a small topic on disk, and read it, in the ways of the gateway."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            # the batch is appended again with the time that it has, and the clock may be set back in between
+            topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
+            topic.append([{"key": b"k", "value": b"v", "partition": 1}])
+            batch = bytes(topic.read(1, 0))
+            with closing(PartitionLog(topic.handle, 0, topic.current)) as log:
+                for _ in range(2):
+                    log.append_batches(batch)
+            topic.refresh().read(0, 1)
+            fetch_stored(topic.reader, with_tail(topic.handle, topic.current.snapshot, 0), 0, 2, 1)
+    except (DistlogError, OSError) as error:
+        # as on a full disk
+        _log.warning("the first requests may wait for kernels, since no temporary topic could be used: %s", error)
+
+
+def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[Metric]:
+    """The metrics of connections, memory and waiting requests; makes no request to storage."""
+    gauges = {
+        "connections": ("open connections", len(processor.connections)),
+        "request_queue_size": ("requests that wait for a handler", waiting),
+        "request_memory_bytes": ("bytes of requests that are received or handled", processor.memory.used),
+        "fetch_memory_bytes": ("bytes of records in responses that clients have not taken", broker.fetch_memory.used),
+        "node_id": ("the id of this broker", broker.cluster.node.id),
+        "brokers": ("gateways of the root that live, as far as this one knows", len(broker.cluster.nodes)),
+        "coordinated_partitions": (
+            "partitions of __consumer_offsets whose groups it coordinates",
+            len(broker.cluster.held_partitions),
+        ),
+        "delayed_fetches": ("fetches that wait for records", len(broker.fetches)),
+        "delayed_appends": ("produce requests that wait for a partition's lock", len(broker.appends)),
+    }
+    counters = {
+        "connections_accepted": ("connections that were accepted", processor.accepted),
+        "connections_refused": (
+            "connections that were refused: there were too many, in all or from one address",
+            processor.refused,
+        ),
+        "tls_handshakes_failed": ("connections that ended in TLS's handshake", processor.tls_failed),
+        "connections_hung_up": (
+            "connections that the gateway ended: no request, not allowed, too slow, or idle",
+            processor.hung_up,
+        ),
+        "unreadable_files": (
+            "responses that end in a file of a log that cannot be read: check the disk",
+            processor.unreadable.total,
+        ),
+    }
+    if broker.acls is not None:
+        counters["denials"] = ("rights that clients asked for, and no ACL gave them", broker.acls.denials.total)
+    authentication = processor.authentication
+    return [
+        *(_metric(name, "gauge", *metric) for name, metric in gauges.items()),
+        *(_metric(name, "counter", *metric) for name, metric in counters.items()),
+        *(authentication.metrics() if authentication else ()),
+    ]
+
+
+def _metric(name: str, kind: Literal["gauge", "counter"], meaning: str, value: int) -> Metric:
+    return Metric(f"distlog_gateway_{name}", kind, meaning, [({}, float(value))])
+
+
+class ShutdownDeadline:
+    """The moment `timeout_s` from now."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._end_s = time.monotonic() + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """The seconds that are left; 0 if none."""
+        return max(self._end_s - time.monotonic(), 0)
+
+    def result_of(self, work: Future[bool]) -> bool:
+        """The result of `work`; False if it is not done in time. Raises its errors."""
+        try:
+            return work.result(self.left_s)
+        except TimeoutError:
+            return False
+
+    def has_done(self, work: Callable[[], None]) -> bool:
+        """Do `work` in another thread; returns False if it is still running after the timeout. Raises its errors."""
+        result: Future[bool] = Future()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                result.set_exception(error)
+            else:
+                result.set_result(True)
+
+        threading.Thread(target=run, name="gateway-close", daemon=True).start()
+        return self.result_of(result)
+
+
+_CLOSING_SHARE = 0.25
+_LAST_S = 0.5
+#: Threads of their own for members of groups, so that none loses its session while the storage is slow.
+_MEMBERS_THREADS = 2
+#: A thread of its own for authentication, and one for passwords, which take time on purpose: guessing clients have no
+#: more than one core, and no client without a password of PLAIN waits for them.
+_SASL_THREADS = _PASSWORD_THREADS = 1
+#: Threads of their own to end or change topics, each of which may wait for a lock that a stopped process holds.
+_TOPICS_THREADS = 4
+#: How long one process of several waits for the others at its start.
+_OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
+#: How often logs are checked for a `flush.ms` that has passed.
+_FLUSH_MS = 500
+#: The largest Produce request that the network's thread may handle itself.
+_SMALL_BYTES = 128 << 10
+#: How often events are checked for a summary.
+_LOG_MS = 5000
+#: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
+_LOOK_MS = {True: 1000, False: 5000}
+#: How often it closes what was not used since.
+_CLOSE_MS = 600_000
+#: How often positions are checked for expiry: Kafka's `offsets.retention.check.interval.ms`.
+_EXPIRY_MS = 600_000
+
+
+def _access(
+    metadata: MetadataCache, clock: Callable[[], int], settings: AclSettings, authentication: Authentication | None
+) -> tuple[RootAcls | None, RootUsers | None]:
+    """The ACLs and the users of a root, if ACLs decide here; the users may authenticate."""
+    if not settings.authorizer:
+        return None, None
+    users = RootUsers(metadata, clock)
+    if authentication is not None:
+        authentication.root_secrets = lambda: users.secrets
+    acls = RootAcls(metadata, clock, settings.super_principals, everyone_if_none=settings.everyone_if_none)
+    return acls, users
+
+
+def _run_logged(work: Callable[[], None], subject: str) -> None:
+    # a task that raises would be the thread's last
+    try:
+        work()
+    except Exception as error:
+        error_code(error, f"reading {subject}")

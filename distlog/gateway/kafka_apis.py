@@ -26,8 +26,51 @@ from distlog.gateway.apis import (
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import RequestHead
 from distlog.gateway.protocol.messages import InvalidRequestError
-from distlog.gateway.security.rights import Rights
+from distlog.gateway.security.acls import Rights
 from distlog.gateway.server.request import ClientSession, Request
+
+
+class KafkaApis:
+    """Handles requests, from many threads, and counts them in `metrics`."""
+
+    def __init__(self, broker: Broker, metrics: RequestMetrics) -> None:
+        self._broker, self._metrics = broker, metrics
+
+    def handle(self, request: Request) -> None:
+        """Handle one request, and send its response unless its handler does that itself."""
+        api, start_s = APIS[request.head.api_key], time.perf_counter()
+        try:
+            request.read()
+            self._grant(request)
+            fields = api.handle(request, self._broker)
+            if fields is not None:
+                request.respond(fields)
+        except InvalidRequestError as error:
+            request.hang_up(str(error))
+        finally:
+            self._metrics.note(api.name, time.perf_counter() - start_s)
+
+    def handle_without_waiting(self, request: Request) -> bool:
+        """Handle a small Produce request, if that waits for no storage and no lock; else `handle` continues."""
+        start_s = time.perf_counter()
+        try:
+            request.read(_FEW_PARTITIONS)
+        except InvalidRequestError:
+            # it is large, or no request: a handler reads it again, and says so
+            return False
+        self._grant(request)
+        is_handled = produce.produce_without_waiting(request, self._broker)
+        if is_handled:
+            self._metrics.note(produce.PRODUCE.name, time.perf_counter() - start_s)
+        return is_handled
+
+    def _grant(self, request: Request) -> None:
+        """Give a request the rights of its client; one that was put off keeps those that it had."""
+        lists, session = self._broker.acls, request.session
+        if request.granted is None:
+            user, host = session.principal or "", session.address[0]
+            request.granted = Rights() if lists is None else lists.rights(user, host)
+
 
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {
@@ -102,45 +145,3 @@ class RequestMetrics:
                 [({"api": api}, float(value)) for api, value in seconds],
             ),
         ]
-
-
-class KafkaApis:
-    """Handles requests, from many threads, and counts them in `metrics`."""
-
-    def __init__(self, broker: Broker, metrics: RequestMetrics) -> None:
-        self._broker, self._metrics = broker, metrics
-
-    def handle(self, request: Request) -> None:
-        """Handle one request, and send its response unless its handler does that itself."""
-        api, start_s = APIS[request.head.api_key], time.perf_counter()
-        try:
-            request.read()
-            self._grant(request)
-            fields = api.handle(request, self._broker)
-            if fields is not None:
-                request.respond(fields)
-        except InvalidRequestError as error:
-            request.hang_up(str(error))
-        finally:
-            self._metrics.note(api.name, time.perf_counter() - start_s)
-
-    def handle_without_waiting(self, request: Request) -> bool:
-        """Handle a small Produce request, if that waits for no storage and no lock; else `handle` continues."""
-        start_s = time.perf_counter()
-        try:
-            request.read(_FEW_PARTITIONS)
-        except InvalidRequestError:
-            # it is large, or no request: a handler reads it again, and says so
-            return False
-        self._grant(request)
-        is_handled = produce.produce_without_waiting(request, self._broker)
-        if is_handled:
-            self._metrics.note(produce.PRODUCE.name, time.perf_counter() - start_s)
-        return is_handled
-
-    def _grant(self, request: Request) -> None:
-        """Give a request the rights of its client; one that was put off keeps those that it had."""
-        lists, session = self._broker.acls, request.session
-        if request.granted is None:
-            user, host = session.principal or "", session.address[0]
-            request.granted = Rights() if lists is None else lists.rights(user, host)

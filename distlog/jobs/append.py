@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from distlog.console.append_help import APPEND_HELP
+from distlog.console.arguments import APPEND_HELP
 from distlog.console.output import Summary
 from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError

@@ -14,6 +14,42 @@ from typing import Any
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
 
+
+class Options:
+    """Parses `options` by case-insensitive name; `valid_names` are all that exist."""
+
+    def __init__(self, options: Mapping[str, str], valid_names: list[str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        spelled = {name.lower(): name for name in valid_names}
+        for name in self._values.keys() - spelled.keys():
+            alike = _KAFKA_ALIKE if name.startswith(_KAFKA_PREFIX) else _ALIKE
+            close = difflib.get_close_matches(name, spelled, n=1, cutoff=alike)
+            if close:
+                raise InvalidConfigError(f"unknown option {name}; did you mean {spelled[close[0]]}?")
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name.lower())
+
+    def integer(self, name: str, minimum: int) -> int | None:
+        """A whole number from `minimum` on, if it was given."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not text.strip().isdecimal() or int(text) < minimum:
+            raise InvalidConfigError(f"option {name} must be a whole number, at least {minimum}", value=text)
+        return int(text)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        return self.choice(name, (str(default).lower(), str(not default).lower())) == "true"
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """One of `choices`, the first by default."""
+        text = (self.text(name) or choices[0]).strip().lower()
+        if text not in choices:
+            raise InvalidConfigError(f"option {name} must be {' or '.join(choices)}", value=text)
+        return text
+
+
 _main = sys.modules["__main__"]
 _name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
 _is_sparks = _name.startswith("pyspark.")
@@ -97,38 +133,3 @@ def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
         f"{STORAGE_PREFIX}{name}": (value if isinstance(value, str) else json.dumps(value))
         for name, value in (settings or {}).items()
     }
-
-
-class Options:
-    """Parses `options` by case-insensitive name; `valid_names` are all that exist."""
-
-    def __init__(self, options: Mapping[str, str], valid_names: list[str]) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-        spelled = {name.lower(): name for name in valid_names}
-        for name in self._values.keys() - spelled.keys():
-            alike = _KAFKA_ALIKE if name.startswith(_KAFKA_PREFIX) else _ALIKE
-            close = difflib.get_close_matches(name, spelled, n=1, cutoff=alike)
-            if close:
-                raise InvalidConfigError(f"unknown option {name}; did you mean {spelled[close[0]]}?")
-
-    def text(self, name: str) -> str | None:
-        return self._values.get(name.lower())
-
-    def integer(self, name: str, minimum: int) -> int | None:
-        """A whole number from `minimum` on, if it was given."""
-        text = self.text(name)
-        if text is None:
-            return None
-        if not text.strip().isdecimal() or int(text) < minimum:
-            raise InvalidConfigError(f"option {name} must be a whole number, at least {minimum}", value=text)
-        return int(text)
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        return self.choice(name, (str(default).lower(), str(not default).lower())) == "true"
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """One of `choices`, the first by default."""
-        text = (self.text(name) or choices[0]).strip().lower()
-        if text not in choices:
-            raise InvalidConfigError(f"option {name} must be {' or '.join(choices)}", value=text)
-        return text

@@ -19,6 +19,68 @@ from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms
 from distlog.spark.options import Options, storage_of, url_and_settings
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The parsed options of a read. Checks that need the topic come later, when the read is planned.
+
+    `start` and `end` mean offsets, as in Kafka, even if they are given as times. `times` are the times of records.
+    """
+
+    storage: Storage
+    start: Bound
+    end: Bound
+    times: TimeRange = ALWAYS
+    unmatched_start: Literal["error", "latest"] = "error"
+    assigned: ByPartition | None = None
+    subscribed: str | None = None
+    min_partitions: int | None = None
+    max_records: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    isolation: IsolationLevel = "read_uncommitted"
+    version: int | None = None
+    timestamp_ms: int | None = None
+    columns: tuple[str, ...] | None = None
+    push_filters: bool = False
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
+        """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
+        # options that read several topics by Spark's other sources
+        for name, advice in (("paths", "give load() one path"), ("subscribePattern", "leave out subscribePattern")):
+            if name.lower() in map(str.lower, texts):
+                raise InvalidConfigError(f"a DataFrame is of one topic: {advice}, and make a union of several")
+        options = Options(texts, [*READ_NAMES, *STREAM_NAMES])
+        columns = options.text("columns")
+        assign = options.text("assign")
+        read = cls(
+            storage=_storage(options, texts),
+            start=_bound(options, "starting", default_start),
+            end=_bound(options, "ending", LATEST),
+            times=TimeRange.between(_optional_time(options, "startTime"), _optional_time(options, "endTime")),
+            unmatched_start=cast(
+                Literal["error", "latest"], options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
+            ),
+            assigned=None if assign is None else parse_assign(assign),
+            subscribed=options.text("subscribe"),
+            min_partitions=options.integer("minPartitions", 1),
+            max_records=options.integer("maxRecordsPerPartition", 1),
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            include_headers=options.flag("includeHeaders", default=False),
+            isolation=cast(
+                IsolationLevel, options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
+            ),
+            version=options.integer("versionAsOf", 0),
+            timestamp_ms=_optional_time(options, "timestampAsOf", up=False),
+            columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+            push_filters=options.flag("pushFilters", default=False),
+        )
+        if read.version is not None and read.timestamp_ms is not None:
+            raise InvalidConfigError("give versionAsOf or timestampAsOf, not both")
+        return read
+
+
 _EXAMPLE = '{"topic": {"0": 23, "1": -2}}'
 
 
@@ -105,67 +167,6 @@ class Bound:
         """Raise InvalidConfigError if numbers by partition are not about `topic` and exactly these partitions."""
         if not isinstance(self.value, int):
             self.value.check(topic, partitions, self.option)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """The parsed options of a read. Checks that need the topic come later, when the read is planned.
-
-    `start` and `end` mean offsets, as in Kafka, even if they are given as times. `times` are the times of records.
-    """
-
-    storage: Storage
-    start: Bound
-    end: Bound
-    times: TimeRange = ALWAYS
-    unmatched_start: Literal["error", "latest"] = "error"
-    assigned: ByPartition | None = None
-    subscribed: str | None = None
-    min_partitions: int | None = None
-    max_records: int | None = None
-    fail_on_data_loss: bool = True
-    include_headers: bool = False
-    isolation: IsolationLevel = "read_uncommitted"
-    version: int | None = None
-    timestamp_ms: int | None = None
-    columns: tuple[str, ...] | None = None
-    push_filters: bool = False
-
-    @classmethod
-    def parse(cls, texts: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
-        """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
-        # options that read several topics by Spark's other sources
-        for name, advice in (("paths", "give load() one path"), ("subscribePattern", "leave out subscribePattern")):
-            if name.lower() in map(str.lower, texts):
-                raise InvalidConfigError(f"a DataFrame is of one topic: {advice}, and make a union of several")
-        options = Options(texts, [*READ_NAMES, *STREAM_NAMES])
-        columns = options.text("columns")
-        assign = options.text("assign")
-        read = cls(
-            storage=_storage(options, texts),
-            start=_bound(options, "starting", default_start),
-            end=_bound(options, "ending", LATEST),
-            times=TimeRange.between(_optional_time(options, "startTime"), _optional_time(options, "endTime")),
-            unmatched_start=cast(
-                Literal["error", "latest"], options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
-            ),
-            assigned=None if assign is None else parse_assign(assign),
-            subscribed=options.text("subscribe"),
-            min_partitions=options.integer("minPartitions", 1),
-            max_records=options.integer("maxRecordsPerPartition", 1),
-            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
-            include_headers=options.flag("includeHeaders", default=False),
-            isolation=cast(
-                IsolationLevel, options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
-            ),
-            version=options.integer("versionAsOf", 0),
-            timestamp_ms=_optional_time(options, "timestampAsOf", up=False),
-            columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
-            push_filters=options.flag("pushFilters", default=False),
-        )
-        if read.version is not None and read.timestamp_ms is not None:
-            raise InvalidConfigError("give versionAsOf or timestampAsOf, not both")
-        return read
 
 
 def _storage(options: Options, texts: Mapping[str, str]) -> Storage:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -49,6 +49,200 @@ from distlog.spark.read_options import (
     held_offset,
     start_offset,
 )
+
+
+class StreamPlan:
+    """The driver's part of one stream: it keeps the topic's snapshot from batch to batch. `clock` gives seconds."""
+
+    def __init__(self, options: StreamOptions, clock: Callable[[], float]) -> None:
+        self._options, self._name = options.read, options.read.storage.name
+        self._topic = WatchedTopic(options.read.storage, clock)
+        self._admission = Admission(options.limits, clock)
+        self._loss = DataLoss(options.read.fail_on_data_loss)
+        self._heads: dict[int, tuple[PartitionState, int]] = {}
+        self._first: StreamOffset | None = None
+        self._target: StreamOffset | None = None
+        self._last_end: Json = INITIAL
+
+    def freeze(self) -> None:
+        self._target = self._head(self._topic.refreshed())
+
+    def head(self) -> Json:
+        """The offsets up to which the stream could read, as of the last refresh, or where it will end."""
+        snapshot = self._topic.latest
+        head, planned = self._target or self._head(snapshot), StreamOffset.parse(self._last_end)
+        value = head.to_json()
+        if planned is None or not head.topic_id == planned.topic_id == snapshot.topic_id:
+            return value
+        unread = {}
+        for number, end in head.offsets.items():
+            first = snapshot.partitions[number].log_start_offset
+            if (position := max(planned.offsets.get(number, first), first)) < end:
+                unread[number] = position, end
+        records = {number: end - start for number, (start, end) in unread.items()}
+        sizes = {number: log_bytes(snapshot.partitions[number].segments, *span) for number, span in unread.items()}
+        backlogs = {OFFSETS_BEHIND: records, BYTES_BEHIND: sizes}
+        return {**value, **{name: _by_partition(head.topic, ends) for name, ends in backlogs.items()}}
+
+    def next_end(self, start: Json, *, limited: bool) -> Json:
+        """The end of the batch from `start` on; `start` itself if there is nothing to read."""
+        self._last_end = end = self._next_end(start, limited=limited)
+        return end
+
+    def _next_end(self, start: Json, *, limited: bool) -> Json:
+        snapshot = self._topic.refreshed()
+        previous = offset_in(start, self._name, snapshot)
+        if previous and "version" not in start:
+            # so that the checkpoint is of this source from now on, also if there is nothing new
+            start = previous.to_json()
+        position = previous or self._start(snapshot)
+        if _was_deleted(snapshot, position) or self._has_missed_its_end(snapshot):
+            self._loss.topic_gone(self._name, snapshot, position.topic)
+            if snapshot.dropped or self._has_missed_its_end(snapshot):
+                return start
+            position = StreamOffset(self._name, snapshot.topic_id, {})
+        starts = position.offsets if previous is None else self._starts(snapshot, position, previous)
+        available = self._available(snapshot, {**position.offsets, **starts})
+        if limited and self._target is None and self._admission.waits(available) and previous:
+            return start
+        ends = {number: end for number, (_, end) in available.items()}
+        if limited:
+            ends = self._admission.ends(self._topic.reader, snapshot, available)
+        if previous and (previous.topic_id, previous.offsets) == (snapshot.topic_id, ends):
+            return start
+        return StreamOffset(self._name, snapshot.topic_id, ends, starts).to_json()
+
+    def whole_end(self) -> Json:
+        """The end of a batch up to the log's end, for a Spark that does not pass the batch's start."""
+        snapshot = self._topic.refreshed()
+        if snapshot.dropped:
+            raise TopicNotFoundError(f"the stream's topic was dropped: {_ADVICE}", topic=self._name)
+        if self._first is None:
+            # a stream that continues from its checkpoint needs no start, and this may be one
+            with suppress(InvalidConfigError, OffsetOutOfRangeError):
+                self._start(snapshot)
+        first = self._first.offsets if self._first and self._first.topic_id == snapshot.topic_id else {}
+        return dataclasses.replace(self._head(snapshot), first=first).to_json()
+
+    def check_same_topic(self, start: Json, end: Json) -> None:
+        """Report a topic that was created again between these two offsets; raises as `next_end`."""
+        snapshot = self._topic.latest
+        previous, last = (offset_in(offset, self._name, snapshot) for offset in (start, end))
+        if previous and last and previous.topic_id != last.topic_id:
+            self._loss.topic_gone(self._name, snapshot, previous.topic)
+
+    def check_start(self) -> None:
+        """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin where its options say."""
+        self._start(self._topic.refreshed())
+
+    def splits(self, start: Json, end: Json) -> list[StreamSplit]:
+        """The splits of the batch from `start` (in) to `end` (out); the same records each time."""
+        snapshot = self._topic.latest
+        previous, last = (offset_in(offset, self._name, snapshot) for offset in (start, end))
+        if last is None or previous == last:
+            return []
+        if _was_deleted(snapshot, last):
+            self._loss.topic_gone(self._name, snapshot, last.topic)
+            return []
+        previous_offsets = previous.offsets if previous and previous.topic_id == last.topic_id else {}
+        if previous is None and "version" not in end:
+            # Spark's Kafka source keeps elsewhere where its first batch begins
+            raise InvalidConfigError(
+                "the first batch of this checkpoint was started by Spark's Kafka source and is not done: finish it "
+                "there, or choose another checkpointLocation",
+                topic=last.topic,
+            )
+        # partitions that came with the batch begin at their first record, as in Spark's Kafka source
+        first_offsets = {} if previous else last.first
+        starts = {**dict.fromkeys(last.offsets, 0), **first_offsets, **previous_offsets, **last.starts}
+        bounds = self._bounds(snapshot, starts, last)
+        slices, isolation = scan_plan.plan(self._topic.reader, snapshot, bounds, self._options.isolation)
+        size = SplitSize(os.cpu_count() or 1, self._options.min_partitions, self._options.max_records)
+        return [StreamSplit(snapshot.name, group, isolation) for group in split(slices, size)]
+
+    def _start(self, snapshot: Snapshot) -> StreamOffset:
+        """The start of the stream by the options; found once, since `latest` is another offset later."""
+        if snapshot.dropped or self._has_missed_its_end(snapshot):
+            raise TopicNotFoundError("the topic was dropped: start the query when it exists", topic=self._name)
+        if self._first is None or self._first.topic_id != snapshot.topic_id:
+            partitions = chosen_partitions(snapshot, self._options)
+            self._options.start.check(self._name, partitions)
+            found_records = first_of_times(self._topic.reader, snapshot, partitions, self._options.start)
+            states = snapshot.partitions
+            starts = {
+                number: self._start_offset(states[number], number, found_records.get(number)) for number in partitions
+            }
+            self._first = StreamOffset(self._name, snapshot.topic_id, starts)
+        return self._first
+
+    def _start_offset(self, state: PartitionState, partition: int, found_record: Found | None) -> int:
+        readable = dataclasses.replace(state, log_end_offset=self._readable_end(state, partition))
+        offset = start_offset(readable, partition, self._options, found_record)
+        return held_offset(state, partition, offset, self._options)
+
+    def _starts(self, snapshot: Snapshot, position: StreamOffset, previous: StreamOffset) -> dict[int, int]:
+        """The starts of partitions that the stream has not read before: at their log start."""
+        states = snapshot.partitions
+        new = [number for number in chosen_partitions(snapshot, self._options) if number not in position.offsets]
+        if position is previous:
+            return {number: self._loss.check_start(states[number], number, 0) for number in new}
+        return {number: states[number].log_start_offset for number in new}
+
+    def _available(self, snapshot: Snapshot, positions: Mapping[int, int]) -> Ranges:
+        partitions = set(chosen_partitions(snapshot, self._options))
+        ranges = {}
+        for number, position in positions.items():
+            if number not in partitions:
+                self._loss.partition_gone(self._name, number)
+                continue
+            state = snapshot.partitions[number]
+            low = self._loss.check_start(state, number, position)
+            end = self._readable_end(state, number)
+            if self._target:
+                end = min(end, self._target.offsets.get(number, 0))
+            ranges[number] = low, max(low, end)
+        return ranges
+
+    def _has_missed_its_end(self, snapshot: Snapshot) -> bool:
+        """Return whether the topic whose end the stream should reach was deleted."""
+        return self._target is not None and _was_deleted(snapshot, self._target)
+
+    def _bounds(self, snapshot: Snapshot, starts: Mapping[int, int], last: StreamOffset) -> Ranges:
+        bounds = {}
+        for number, end in last.offsets.items():
+            start = starts.get(number, end)
+            if start >= end:
+                continue
+            if number >= len(snapshot.partitions):
+                self._loss.partition_gone(self._name, number)
+                continue
+            state = snapshot.partitions[number]
+            low, high = self._loss.check_start(state, number, start), self._loss.check_end(state, number, end)
+            if high > self._readable_end(state, number):
+                raise InvalidConfigError(
+                    "the unfinished batch reaches into an open transaction: finish it with the option that it "
+                    "started with, kafka.isolation.level=read_uncommitted",
+                    partition=number,
+                    offset=high,
+                )
+            bounds[number] = low, max(low, high)
+        return bounds
+
+    def _head(self, snapshot: Snapshot) -> StreamOffset:
+        # a dropped topic has no partitions, so none can be chosen
+        partitions = [] if snapshot.dropped else chosen_partitions(snapshot, self._options)
+        ends = {number: self._readable_end(snapshot.partitions[number], number) for number in partitions}
+        return StreamOffset(self._name, snapshot.topic_id, ends)
+
+    def _readable_end(self, state: PartitionState, partition: int) -> int:
+        """The partition's log end offset, or its last stable offset for read_committed."""
+        if self._options.isolation == "read_uncommitted":
+            return state.log_end_offset
+        head = self._heads.get(partition)
+        if head is None or head[0] is not state:
+            head = self._heads[partition] = state, last_stable_offset(self._topic.reader, state)
+        return head[1]
+
 
 # The offsets of a stream as JSON, which Spark keeps in the checkpoint and compares as text.
 #
@@ -494,199 +688,6 @@ class StreamSplit(Split):
     def __init__(self, prefix: str, slices: list[SegmentSlice], isolation: Isolation) -> None:
         super().__init__(slices, isolation)
         self.prefix = prefix
-
-
-class StreamPlan:
-    """The driver's part of one stream: it keeps the topic's snapshot from batch to batch. `clock` gives seconds."""
-
-    def __init__(self, options: StreamOptions, clock: Callable[[], float]) -> None:
-        self._options, self._name = options.read, options.read.storage.name
-        self._topic = WatchedTopic(options.read.storage, clock)
-        self._admission = Admission(options.limits, clock)
-        self._loss = DataLoss(options.read.fail_on_data_loss)
-        self._heads: dict[int, tuple[PartitionState, int]] = {}
-        self._first: StreamOffset | None = None
-        self._target: StreamOffset | None = None
-        self._last_end: Json = INITIAL
-
-    def freeze(self) -> None:
-        self._target = self._head(self._topic.refreshed())
-
-    def head(self) -> Json:
-        """The offsets up to which the stream could read, as of the last refresh, or where it will end."""
-        snapshot = self._topic.latest
-        head, planned = self._target or self._head(snapshot), StreamOffset.parse(self._last_end)
-        value = head.to_json()
-        if planned is None or not head.topic_id == planned.topic_id == snapshot.topic_id:
-            return value
-        unread = {}
-        for number, end in head.offsets.items():
-            first = snapshot.partitions[number].log_start_offset
-            if (position := max(planned.offsets.get(number, first), first)) < end:
-                unread[number] = position, end
-        records = {number: end - start for number, (start, end) in unread.items()}
-        sizes = {number: log_bytes(snapshot.partitions[number].segments, *span) for number, span in unread.items()}
-        backlogs = {OFFSETS_BEHIND: records, BYTES_BEHIND: sizes}
-        return {**value, **{name: _by_partition(head.topic, ends) for name, ends in backlogs.items()}}
-
-    def next_end(self, start: Json, *, limited: bool) -> Json:
-        """The end of the batch from `start` on; `start` itself if there is nothing to read."""
-        self._last_end = end = self._next_end(start, limited=limited)
-        return end
-
-    def _next_end(self, start: Json, *, limited: bool) -> Json:
-        snapshot = self._topic.refreshed()
-        previous = offset_in(start, self._name, snapshot)
-        if previous and "version" not in start:
-            # so that the checkpoint is of this source from now on, also if there is nothing new
-            start = previous.to_json()
-        position = previous or self._start(snapshot)
-        if _was_deleted(snapshot, position) or self._has_missed_its_end(snapshot):
-            self._loss.topic_gone(self._name, snapshot, position.topic)
-            if snapshot.dropped or self._has_missed_its_end(snapshot):
-                return start
-            position = StreamOffset(self._name, snapshot.topic_id, {})
-        starts = position.offsets if previous is None else self._starts(snapshot, position, previous)
-        available = self._available(snapshot, {**position.offsets, **starts})
-        if limited and self._target is None and self._admission.waits(available) and previous:
-            return start
-        ends = {number: end for number, (_, end) in available.items()}
-        if limited:
-            ends = self._admission.ends(self._topic.reader, snapshot, available)
-        if previous and (previous.topic_id, previous.offsets) == (snapshot.topic_id, ends):
-            return start
-        return StreamOffset(self._name, snapshot.topic_id, ends, starts).to_json()
-
-    def whole_end(self) -> Json:
-        """The end of a batch up to the log's end, for a Spark that does not pass the batch's start."""
-        snapshot = self._topic.refreshed()
-        if snapshot.dropped:
-            raise TopicNotFoundError(f"the stream's topic was dropped: {_ADVICE}", topic=self._name)
-        if self._first is None:
-            # a stream that continues from its checkpoint needs no start, and this may be one
-            with suppress(InvalidConfigError, OffsetOutOfRangeError):
-                self._start(snapshot)
-        first = self._first.offsets if self._first and self._first.topic_id == snapshot.topic_id else {}
-        return dataclasses.replace(self._head(snapshot), first=first).to_json()
-
-    def check_same_topic(self, start: Json, end: Json) -> None:
-        """Report a topic that was created again between these two offsets; raises as `next_end`."""
-        snapshot = self._topic.latest
-        previous, last = (offset_in(offset, self._name, snapshot) for offset in (start, end))
-        if previous and last and previous.topic_id != last.topic_id:
-            self._loss.topic_gone(self._name, snapshot, previous.topic)
-
-    def check_start(self) -> None:
-        """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin where its options say."""
-        self._start(self._topic.refreshed())
-
-    def splits(self, start: Json, end: Json) -> list[StreamSplit]:
-        """The splits of the batch from `start` (in) to `end` (out); the same records each time."""
-        snapshot = self._topic.latest
-        previous, last = (offset_in(offset, self._name, snapshot) for offset in (start, end))
-        if last is None or previous == last:
-            return []
-        if _was_deleted(snapshot, last):
-            self._loss.topic_gone(self._name, snapshot, last.topic)
-            return []
-        previous_offsets = previous.offsets if previous and previous.topic_id == last.topic_id else {}
-        if previous is None and "version" not in end:
-            # Spark's Kafka source keeps elsewhere where its first batch begins
-            raise InvalidConfigError(
-                "the first batch of this checkpoint was started by Spark's Kafka source and is not done: finish it "
-                "there, or choose another checkpointLocation",
-                topic=last.topic,
-            )
-        # partitions that came with the batch begin at their first record, as in Spark's Kafka source
-        first_offsets = {} if previous else last.first
-        starts = {**dict.fromkeys(last.offsets, 0), **first_offsets, **previous_offsets, **last.starts}
-        bounds = self._bounds(snapshot, starts, last)
-        slices, isolation = scan_plan.plan(self._topic.reader, snapshot, bounds, self._options.isolation)
-        size = SplitSize(os.cpu_count() or 1, self._options.min_partitions, self._options.max_records)
-        return [StreamSplit(snapshot.name, group, isolation) for group in split(slices, size)]
-
-    def _start(self, snapshot: Snapshot) -> StreamOffset:
-        """The start of the stream by the options; found once, since `latest` is another offset later."""
-        if snapshot.dropped or self._has_missed_its_end(snapshot):
-            raise TopicNotFoundError("the topic was dropped: start the query when it exists", topic=self._name)
-        if self._first is None or self._first.topic_id != snapshot.topic_id:
-            partitions = chosen_partitions(snapshot, self._options)
-            self._options.start.check(self._name, partitions)
-            found_records = first_of_times(self._topic.reader, snapshot, partitions, self._options.start)
-            states = snapshot.partitions
-            starts = {
-                number: self._start_offset(states[number], number, found_records.get(number)) for number in partitions
-            }
-            self._first = StreamOffset(self._name, snapshot.topic_id, starts)
-        return self._first
-
-    def _start_offset(self, state: PartitionState, partition: int, found_record: Found | None) -> int:
-        readable = dataclasses.replace(state, log_end_offset=self._readable_end(state, partition))
-        offset = start_offset(readable, partition, self._options, found_record)
-        return held_offset(state, partition, offset, self._options)
-
-    def _starts(self, snapshot: Snapshot, position: StreamOffset, previous: StreamOffset) -> dict[int, int]:
-        """The starts of partitions that the stream has not read before: at their log start."""
-        states = snapshot.partitions
-        new = [number for number in chosen_partitions(snapshot, self._options) if number not in position.offsets]
-        if position is previous:
-            return {number: self._loss.check_start(states[number], number, 0) for number in new}
-        return {number: states[number].log_start_offset for number in new}
-
-    def _available(self, snapshot: Snapshot, positions: Mapping[int, int]) -> Ranges:
-        partitions = set(chosen_partitions(snapshot, self._options))
-        ranges = {}
-        for number, position in positions.items():
-            if number not in partitions:
-                self._loss.partition_gone(self._name, number)
-                continue
-            state = snapshot.partitions[number]
-            low = self._loss.check_start(state, number, position)
-            end = self._readable_end(state, number)
-            if self._target:
-                end = min(end, self._target.offsets.get(number, 0))
-            ranges[number] = low, max(low, end)
-        return ranges
-
-    def _has_missed_its_end(self, snapshot: Snapshot) -> bool:
-        """Return whether the topic whose end the stream should reach was deleted."""
-        return self._target is not None and _was_deleted(snapshot, self._target)
-
-    def _bounds(self, snapshot: Snapshot, starts: Mapping[int, int], last: StreamOffset) -> Ranges:
-        bounds = {}
-        for number, end in last.offsets.items():
-            start = starts.get(number, end)
-            if start >= end:
-                continue
-            if number >= len(snapshot.partitions):
-                self._loss.partition_gone(self._name, number)
-                continue
-            state = snapshot.partitions[number]
-            low, high = self._loss.check_start(state, number, start), self._loss.check_end(state, number, end)
-            if high > self._readable_end(state, number):
-                raise InvalidConfigError(
-                    "the unfinished batch reaches into an open transaction: finish it with the option that it "
-                    "started with, kafka.isolation.level=read_uncommitted",
-                    partition=number,
-                    offset=high,
-                )
-            bounds[number] = low, max(low, high)
-        return bounds
-
-    def _head(self, snapshot: Snapshot) -> StreamOffset:
-        # a dropped topic has no partitions, so none can be chosen
-        partitions = [] if snapshot.dropped else chosen_partitions(snapshot, self._options)
-        ends = {number: self._readable_end(snapshot.partitions[number], number) for number in partitions}
-        return StreamOffset(self._name, snapshot.topic_id, ends)
-
-    def _readable_end(self, state: PartitionState, partition: int) -> int:
-        """The partition's log end offset, or its last stable offset for read_committed."""
-        if self._options.isolation == "read_uncommitted":
-            return state.log_end_offset
-        head = self._heads.get(partition)
-        if head is None or head[0] is not state:
-            head = self._heads[partition] = state, last_stable_offset(self._topic.reader, state)
-        return head[1]
 
 
 def _was_deleted(snapshot: Snapshot, offset: StreamOffset) -> bool:

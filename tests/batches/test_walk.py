@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from distlog.core.errors import CorruptRecordError
+from distlog.core.format.record_batch import BatchWalk
 from distlog.core.format.record_encoder import encode
-from distlog.core.format.walk import BatchWalk
 
 SIZE = 168
 

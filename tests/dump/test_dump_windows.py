@@ -11,7 +11,7 @@ import golden
 import pytest
 from dumps import dumped
 
-from distlog.core.format.walk import Batches
+from distlog.core.format.record_batch import Batches
 from distlog.core.kafka import log_dump
 from distlog.core.kafka.dump import dump
 from distlog.core.kafka.dump_output import DumpOptions, DumpOutput

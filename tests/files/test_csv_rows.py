@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from parsed_lines import bad_lines
 
 from distlog.core.files.csv_rows import CsvRows, header_names
-from distlog.core.files.parsed import BadLine, Parsed
+from distlog.core.files.read_options import BadLine, Parsed
 from distlog.core.files.record_times import TimeReader, times_of
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from searches import examples
 
-from distlog.core.files.fixed_times import FixedTimes
-from distlog.core.files.record_times import TimeReader
+from distlog.core.files.record_times import FixedTimes, TimeReader
 
 #: For each directive what it reads, and what it does not or another one would read too.
 PARTS = {

@@ -19,7 +19,7 @@ from memory_files import refuse_writes
 from topic_consumers import Time
 
 import distlog
-from distlog.core.log_manager.scheduler import TaskRun
+from distlog.core.log_manager.log_tasks import TaskRun
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import Maintenance, TaskLease
 

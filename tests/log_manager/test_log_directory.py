@@ -14,8 +14,7 @@ from topics import Clock, values
 
 import distlog
 from distlog.core.errors import InvalidConfigError, StorageError, TopicNotFoundError
-from distlog.core.log_manager.log_tasks import LogDirectory
-from distlog.core.log_manager.scheduler import TaskRun
+from distlog.core.log_manager.log_tasks import LogDirectory, TaskRun
 from distlog.core.storage.storage import Storage
 
 

@@ -15,8 +15,7 @@ from topics import values
 
 import distlog
 from distlog.core.log_manager.log_manager import Metric
-from distlog.core.log_manager.log_tasks import LogTasks
-from distlog.core.log_manager.scheduler import TaskRun
+from distlog.core.log_manager.log_tasks import LogTasks, TaskRun
 from distlog.core.read.fetch import MAX_TIMEOUT_MS
 
 TASKS = [

@@ -15,7 +15,7 @@ from distlog.core import paths
 from distlog.core.config import DAY_MS, HOUR_MS
 from distlog.core.log.flush import LogEnd
 from distlog.core.log_manager.log_manager import LogManager
-from distlog.core.log_manager.scheduler import TaskRun
+from distlog.core.log_manager.log_tasks import TaskRun
 from distlog.core.segments.segment_state import packed_position
 
 FIVE = 5 * 60_000

@@ -7,7 +7,7 @@ import threading
 import pytest
 from topics import Clock
 
-from distlog.core.log_manager.scheduler import Scheduler
+from distlog.core.log_manager.log_tasks import Scheduler
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import distlog
 from distlog import CorruptionError, OffsetOutOfRangeError, SnapshotTooOldError
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.errors import OutOfOrderSequenceError, RecordTooLargeError
 from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.format.record_encoder import encode

@@ -33,11 +33,11 @@ from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.kafka import adopt, export
 from distlog.core.maintain import log_floor, merge, merge_job, restore, vacuum
 from distlog.core.maintain.group_rewrite import SegmentGroup
-from distlog.core.maintain.removals import StemSet
+from distlog.core.maintain.log_floor import StemSet
 from distlog.core.read import group_log, membership
 from distlog.core.storage import object_store, retry
 from distlog.core.write import append as append_commit
-from distlog.core.write import producer, producer_check
+from distlog.core.write import commit_engine, producer
 from distlog.gateway.topics import gathered_appends, leadership
 from distlog.gateway.transactions import transaction_coordinator
 from simulation import planted_records, planted_state
@@ -350,12 +350,12 @@ def _an_abort_believes_in_itself() -> Any:
 
 def _a_producer_is_not_checked() -> Any:
     """Batches of a producer that are in the log already are appended again."""
-    return mock.patch.object(producer_check.ProducerCheck, "check", return_value=None)
+    return mock.patch.object(commit_engine.ProducerCheck, "check", return_value=None)
 
 
 def _a_commit_checks_producers_only_at_first() -> Any:
     """Batches of a producer are checked before the commit, and not behind commits that came first."""
-    return mock.patch.object(producer_check, "_check_again", return_value=None)
+    return mock.patch.object(commit_engine, "_check_again", return_value=None)
 
 
 def _a_checkpoint_lacks_producers() -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from topics import Clock, topic_on
 
 from distlog.core.log_manager.log_manager import LogManager
-from distlog.core.log_manager.scheduler import TaskRun
+from distlog.core.log_manager.log_tasks import TaskRun
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

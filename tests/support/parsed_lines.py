@@ -6,7 +6,7 @@ from typing import Any
 
 from distlog.core.files.csv_rows import CsvRows, header_names
 from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
-from distlog.core.files.parsed import LineParser, Parsed, line_at
+from distlog.core.files.read_options import LineParser, Parsed, line_at
 from distlog.core.files.record_times import TimeReader
 
 

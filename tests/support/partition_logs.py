@@ -17,8 +17,7 @@ from topics import NOW, Clock, contents
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CommitLog, CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.format.record_batch import read_headers

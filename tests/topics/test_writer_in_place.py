@@ -26,8 +26,8 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write import direct_engine
 from distlog.core.write.commit_engine import CommitEngine
-from distlog.core.write.delivery import Delivery
 from distlog.core.write.direct_engine import DirectEngine
+from distlog.core.write.record_sender import Delivery
 
 # --- where buffers go
 

@@ -18,9 +18,6 @@ from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.commits.segment_table import NO_SEGMENTS, SegmentTable
 from distlog.core.paths import stem_read_version
 
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
@@ -48,73 +45,6 @@ class PartitionState:
     def is_plain(self) -> bool:
         """True if columns hold the whole state."""
         return self.active is None and not self.producers
-
-
-class _Layer:
-    """The rows that some commits added, a batch of SegmentTable's SCHEMA, and their different stems."""
-
-    __slots__ = ("_stems", "owners", "rows")
-
-    def __init__(self, rows: pa.RecordBatch, stems: pa.Array | None = None) -> None:
-        self.rows, self._stems = rows, stems
-        self.owners: Longs = numbers_of(rows["partition"])
-
-    @property
-    def stems(self) -> pa.Array:
-        """The stems of the rows, or of more rows, each once: of bundles there are few."""
-        if self._stems is None:
-            self._stems = pc.unique(self.rows["stem"])
-        return self._stems
-
-    def of(self, partition: int) -> SegmentTable:
-        """The segments of one partition."""
-        first, end = np.searchsorted(self.owners, (partition, partition + 1)).tolist()
-        return SegmentTable(self.rows, span=(first, end - first))
-
-    def without(self, partitions: Iterable[int], count: int) -> _Layer:
-        """Return the rows of all other partitions; the table has `count` partitions."""
-        stays_row = np.ones(count, bool)
-        stays_row[list(partitions)] = False
-        stays = stays_row[self.owners]
-        if stays.all():
-            return self
-        # a kernel of Arrow takes long to begin, and partitions that change one by one leave none
-        rows = self.rows.filter(booleans(stays)) if stays.any() else self.rows.slice(0, 0)
-        return _Layer(rows, self._stems)
-
-    def matching_rows(self, stems: pa.Array) -> tuple[Longs, Longs]:
-        """Return the numbers of the rows that have one of `stems`, and their keys, see `_keys`."""
-        codes = pc.index_in(self.rows["stem"], value_set=stems).fill_null(integers([-1], pa.int32())[0])
-        rows: Longs = np.flatnonzero(numbers_of(codes) >= 0)
-        return rows, self.owners[rows] * len(stems) + numbers_of(codes)[rows]
-
-
-def _in_order(*batches: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of all batches, by partition and base offset."""
-    owners, bases = (
-        np.concatenate([numbers_of(rows[name]) for rows in batches]) for name in ("partition", "base_offset")
-    )
-    later = (owners[1:] > owners[:-1]) | ((owners[1:] == owners[:-1]) & (bases[1:] >= bases[:-1]))
-    if later.all():
-        return join(batches)
-    order = integers(np.lexsort((bases, owners)))
-    # column by column, so that memory holds no second copy of all rows
-    columns = [pa.concat_arrays(parts).take(order) for parts in zip(*(rows.columns for rows in batches), strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
-
-
-def _merged(layers: Sequence[_Layer]) -> _Layer:
-    stems = [layer._stems for layer in layers if layer._stems is not None]
-    all_stems = pc.unique(pa.concat_arrays(stems)) if len(stems) == len(layers) else None
-    return _Layer(_in_order(*(layer.rows for layer in layers)), all_stems)
-
-
-#: Layers of about one size that are merged. More make a lookup slower, fewer each commit.
-_SIMILAR = 8
-#: Lookups of single partitions before all layers are merged.
-_LOOKUPS = 32
-#: A commit to more partitions that changed one by one moves these into the columns first.
-_MOST_OWN = 64
 
 
 class PartitionTable(Sequence[PartitionState]):
@@ -418,6 +348,77 @@ class PartitionTable(Sequence[PartitionState]):
                 if ((owners[1:] == owners[:-1]) & (times[1:] < times[:-1])).any():
                     raise ValueError("a segment was appended before the previous segment")
         return (remaining,) if len(remaining.rows) else ()
+
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+class _Layer:
+    """The rows that some commits added, a batch of SegmentTable's SCHEMA, and their different stems."""
+
+    __slots__ = ("_stems", "owners", "rows")
+
+    def __init__(self, rows: pa.RecordBatch, stems: pa.Array | None = None) -> None:
+        self.rows, self._stems = rows, stems
+        self.owners: Longs = numbers_of(rows["partition"])
+
+    @property
+    def stems(self) -> pa.Array:
+        """The stems of the rows, or of more rows, each once: of bundles there are few."""
+        if self._stems is None:
+            self._stems = pc.unique(self.rows["stem"])
+        return self._stems
+
+    def of(self, partition: int) -> SegmentTable:
+        """The segments of one partition."""
+        first, end = np.searchsorted(self.owners, (partition, partition + 1)).tolist()
+        return SegmentTable(self.rows, span=(first, end - first))
+
+    def without(self, partitions: Iterable[int], count: int) -> _Layer:
+        """Return the rows of all other partitions; the table has `count` partitions."""
+        stays_row = np.ones(count, bool)
+        stays_row[list(partitions)] = False
+        stays = stays_row[self.owners]
+        if stays.all():
+            return self
+        # a kernel of Arrow takes long to begin, and partitions that change one by one leave none
+        rows = self.rows.filter(booleans(stays)) if stays.any() else self.rows.slice(0, 0)
+        return _Layer(rows, self._stems)
+
+    def matching_rows(self, stems: pa.Array) -> tuple[Longs, Longs]:
+        """Return the numbers of the rows that have one of `stems`, and their keys, see `_keys`."""
+        codes = pc.index_in(self.rows["stem"], value_set=stems).fill_null(integers([-1], pa.int32())[0])
+        rows: Longs = np.flatnonzero(numbers_of(codes) >= 0)
+        return rows, self.owners[rows] * len(stems) + numbers_of(codes)[rows]
+
+
+def _in_order(*batches: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of all batches, by partition and base offset."""
+    owners, bases = (
+        np.concatenate([numbers_of(rows[name]) for rows in batches]) for name in ("partition", "base_offset")
+    )
+    later = (owners[1:] > owners[:-1]) | ((owners[1:] == owners[:-1]) & (bases[1:] >= bases[:-1]))
+    if later.all():
+        return join(batches)
+    order = integers(np.lexsort((bases, owners)))
+    # column by column, so that memory holds no second copy of all rows
+    columns = [pa.concat_arrays(parts).take(order) for parts in zip(*(rows.columns for rows in batches), strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+
+
+def _merged(layers: Sequence[_Layer]) -> _Layer:
+    stems = [layer._stems for layer in layers if layer._stems is not None]
+    all_stems = pc.unique(pa.concat_arrays(stems)) if len(stems) == len(layers) else None
+    return _Layer(_in_order(*(layer.rows for layer in layers)), all_stems)
+
+
+#: Layers of about one size that are merged. More make a lookup slower, fewer each commit.
+_SIMILAR = 8
+#: Lookups of single partitions before all layers are merged.
+_LOOKUPS = 32
+#: A commit to more partitions that changed one by one moves these into the columns first.
+_MOST_OWN = 64
 
 
 def _flags(partitions: Iterable[int], count: int) -> Flags:

@@ -30,6 +30,16 @@ from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.errors import CommitConflictError, CorruptMetadataError, TransactionTooOldError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommit:
+    """A commit before it is put: the commit, its bytes, and the state after it."""
+
+    commit: Commit
+    data: bytes
+    after: Snapshot
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -126,15 +136,6 @@ def oldest_read_version(actions: Sequence[Action]) -> int | None:
             if isinstance(action, AddTable):
                 added.update(pc.unique(action.rows["stem"]).to_pylist())
     return min((version for version in map(paths.stem_read_version, added) if version is not None), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedCommit:
-    """A commit before it is put: the commit, its bytes, and the state after it."""
-
-    commit: Commit
-    data: bytes
-    after: Snapshot
 
 
 class CommitPreparation:

@@ -16,6 +16,77 @@ from distlog.core.format.record_batch import increment_sequence
 from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
+
+class ProducerTable:
+    """The producers of one partition; immutable."""
+
+    __slots__ = ("_changed", "_rows")
+
+    def __init__(self, rows: Rows | None = None, changed: Mapping[int, ProducerState] | None = None) -> None:
+        self._rows = np.empty(0, _ROW) if rows is None else rows
+        self._changed = dict(changed or {})
+
+    def get(self, producer_id: int, passed_ms: int) -> ProducerState | None:
+        """Return the state of a producer at the time `passed_ms`."""
+        state = self._changed.get(producer_id)
+        if state is None:
+            row = int(np.searchsorted(self._rows["producer_id"], producer_id))
+            if row == len(self._rows) or self._rows["producer_id"][row] != producer_id:
+                return None
+            state = _state(self._rows[row])
+        return None if _is_over(state, passed_ms) else state
+
+    @property
+    def open_transactions(self) -> dict[int, int]:
+        """The first offsets of the open transactions, by producer id."""
+        rows = self._rows[self._rows["transaction_first_offset"] != NONE]
+        offsets = dict(zip(rows["producer_id"].tolist(), rows["transaction_first_offset"].tolist(), strict=True))
+        offsets.update((producer, state.transaction_first_offset) for producer, state in self._changed.items())
+        return {producer: first for producer, first in offsets.items() if first != NONE}
+
+    def updated(self, batches: Iterable[ProducerBatch], passed_ms: int) -> ProducerTable:
+        """Return this table after a commit's batches at `passed_ms`; ValueError if their offsets are not in order."""
+        changed = dict(self._changed)
+        for batch in batches:
+            producer = batch.producer_id
+            former = changed.get(producer) or self.get(producer, passed_ms) or ProducerState()
+            after = (ProducerState() if _is_over(former, passed_ms) else former).after(batch, passed_ms)
+            if len(after.batches) > 1 and after.batches[-1].last_offset <= after.batches[-2].last_offset:
+                raise ValueError(f"the batches of producer {producer} are not in the order of their offsets")
+            changed[producer] = after
+        if len(changed) > _MOST_CHANGED + len(self._rows) // _ROWS_PER_CHANGE:
+            return ProducerTable(_merged(self._rows, changed))
+        return ProducerTable(self._rows, changed)
+
+    def items(self) -> Iterator[tuple[int, ProducerState]]:
+        """All producers known at the time of the last batch, by producer id."""
+        return ((int(row["producer_id"]), _state(row)) for row in self.rows())
+
+    def rows(self) -> Rows:
+        """The same as an array."""
+        return _merged(self._rows, self._changed)
+
+    @property
+    def most(self) -> int:
+        """The number of producers, or somewhat more; unlike `len`, it costs nothing."""
+        return len(self._rows) + len(self._changed)
+
+    def __len__(self) -> int:
+        return len(self.rows())
+
+    def __bool__(self) -> bool:
+        return bool(self._changed) or len(self._rows) > 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProducerTable) and np.array_equal(self.rows(), other.rows())
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return f"<ProducerTable of {len(self)} producers>"
+
+
 #: How long a silent producer is remembered: Kafka's default of `producer.id.expiration.ms`.
 EXPIRATION_MS = DAY_MS
 #: The most that the time between two commits counts for.
@@ -209,76 +280,6 @@ _MOST_CHANGED = 16
 _ROWS_PER_CHANGE = 64
 
 Rows = npt.NDArray[np.void]
-
-
-class ProducerTable:
-    """The producers of one partition; immutable."""
-
-    __slots__ = ("_changed", "_rows")
-
-    def __init__(self, rows: Rows | None = None, changed: Mapping[int, ProducerState] | None = None) -> None:
-        self._rows = np.empty(0, _ROW) if rows is None else rows
-        self._changed = dict(changed or {})
-
-    def get(self, producer_id: int, passed_ms: int) -> ProducerState | None:
-        """Return the state of a producer at the time `passed_ms`."""
-        state = self._changed.get(producer_id)
-        if state is None:
-            row = int(np.searchsorted(self._rows["producer_id"], producer_id))
-            if row == len(self._rows) or self._rows["producer_id"][row] != producer_id:
-                return None
-            state = _state(self._rows[row])
-        return None if _is_over(state, passed_ms) else state
-
-    @property
-    def open_transactions(self) -> dict[int, int]:
-        """The first offsets of the open transactions, by producer id."""
-        rows = self._rows[self._rows["transaction_first_offset"] != NONE]
-        offsets = dict(zip(rows["producer_id"].tolist(), rows["transaction_first_offset"].tolist(), strict=True))
-        offsets.update((producer, state.transaction_first_offset) for producer, state in self._changed.items())
-        return {producer: first for producer, first in offsets.items() if first != NONE}
-
-    def updated(self, batches: Iterable[ProducerBatch], passed_ms: int) -> ProducerTable:
-        """Return this table after a commit's batches at `passed_ms`; ValueError if their offsets are not in order."""
-        changed = dict(self._changed)
-        for batch in batches:
-            producer = batch.producer_id
-            former = changed.get(producer) or self.get(producer, passed_ms) or ProducerState()
-            after = (ProducerState() if _is_over(former, passed_ms) else former).after(batch, passed_ms)
-            if len(after.batches) > 1 and after.batches[-1].last_offset <= after.batches[-2].last_offset:
-                raise ValueError(f"the batches of producer {producer} are not in the order of their offsets")
-            changed[producer] = after
-        if len(changed) > _MOST_CHANGED + len(self._rows) // _ROWS_PER_CHANGE:
-            return ProducerTable(_merged(self._rows, changed))
-        return ProducerTable(self._rows, changed)
-
-    def items(self) -> Iterator[tuple[int, ProducerState]]:
-        """All producers known at the time of the last batch, by producer id."""
-        return ((int(row["producer_id"]), _state(row)) for row in self.rows())
-
-    def rows(self) -> Rows:
-        """The same as an array."""
-        return _merged(self._rows, self._changed)
-
-    @property
-    def most(self) -> int:
-        """The number of producers, or somewhat more; unlike `len`, it costs nothing."""
-        return len(self._rows) + len(self._changed)
-
-    def __len__(self) -> int:
-        return len(self.rows())
-
-    def __bool__(self) -> bool:
-        return bool(self._changed) or len(self._rows) > 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProducerTable) and np.array_equal(self.rows(), other.rows())
-
-    def __hash__(self) -> int:
-        return hash(len(self))
-
-    def __repr__(self) -> str:
-        return f"<ProducerTable of {len(self)} producers>"
 
 
 NO_PRODUCERS = ProducerTable()

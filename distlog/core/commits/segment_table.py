@@ -20,62 +20,6 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.limits import MAX_LONG
 from distlog.core.paths import stem_read_version
 
-Longs = npt.NDArray[np.int64]
-
-
-def holes(
-    starts: Longs, ends: Longs, is_removed: npt.NDArray[np.bool_], front: tuple[int, int] | None
-) -> tuple[Longs, Longs]:
-    """Return the start and end offsets of each run of adjacent removed segments.
-
-    `starts` and `ends` are the segments' offsets. `front` is a range before the first segment that is free too, as
-    far as no segment has its offsets.
-    """
-    if front is not None:
-        end = min([front[1], *starts[:1].tolist()])
-        starts, ends = np.concatenate([[front[0]], starts]), np.concatenate([[end], ends])
-        is_removed = np.concatenate([[True], is_removed])
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_removed, [False]]).astype(np.int8)))
-    return starts[edges[0::2]], ends[edges[1::2] - 1]
-
-
-def check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> None:
-    """Raise ValueError unless each of `segments`, by base offset, lies in a hole, after the previous one."""
-    end = 0
-    for segment in segments:
-        hole = int(np.searchsorted(starts, segment.base_offset, side="right")) - 1
-        if hole < 0 or segment.next_offset > ends[hole] or segment.base_offset < end:
-            raise ValueError(f"segment {segment.stem} fits in no hole that this commit leaves")
-        end = segment.next_offset
-
-
-# A partition may have a hundred thousand segments, so there is no Python object per segment. `columns` are rows
-# of a checkpoint's columns, cut when they are asked for: an Arrow slice takes 5 kB, and there may be ten thousand
-# partitions. Segments that were added later are a short `tail` of SegmentInfo, which is merged into
-# the columns when it grows. A SegmentInfo of a column row is made on access.
-
-
-TAIL_LIMIT = 256
-#: Segments that are cached after single lookups: making one costs as much as reading one of its records.
-PICKED = 64
-_ROWS_AT_ONCE = 1024
-#: Texts that are compared one by one in less time than a kernel of Arrow takes to start.
-_FEW = 64
-_STEM = attrgetter("stem")
-
-
-def _arrow_type(check: object) -> pa.DataType:
-    if isinstance(check, Integer):
-        return pa.int64()
-    return pa.bool_() if check is boolean else pa.string()
-
-
-SCHEMA = pa.schema([(name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()])
-_NUMBERS = [spec.name for spec in SCHEMA if spec.type == pa.int64()]
-_DEFAULTS = {spec.name: spec.default for spec in fields(SegmentInfo) if spec.default is not MISSING}
-#: The columns that name segments.
-REMOVED_SCHEMA = pa.schema([("partition", pa.int64()), ("stem", pa.string())])
-
 
 class SegmentTable(Sequence[SegmentInfo]):
     """A partition's segments as a sequence, with the columns that searches and sums need as arrays."""
@@ -296,6 +240,63 @@ class SegmentTable(Sequence[SegmentInfo]):
     def __reduce__(self) -> tuple[Any, ...]:
         # Arrow pickles the whole buffers that a slice points into; its own messages hold the slice.
         return _restore, (self._columns.serialize().to_pybytes(), self._tail)
+
+
+Longs = npt.NDArray[np.int64]
+
+
+def holes(
+    starts: Longs, ends: Longs, is_removed: npt.NDArray[np.bool_], front: tuple[int, int] | None
+) -> tuple[Longs, Longs]:
+    """Return the start and end offsets of each run of adjacent removed segments.
+
+    `starts` and `ends` are the segments' offsets. `front` is a range before the first segment that is free too, as
+    far as no segment has its offsets.
+    """
+    if front is not None:
+        end = min([front[1], *starts[:1].tolist()])
+        starts, ends = np.concatenate([[front[0]], starts]), np.concatenate([[end], ends])
+        is_removed = np.concatenate([[True], is_removed])
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_removed, [False]]).astype(np.int8)))
+    return starts[edges[0::2]], ends[edges[1::2] - 1]
+
+
+def check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> None:
+    """Raise ValueError unless each of `segments`, by base offset, lies in a hole, after the previous one."""
+    end = 0
+    for segment in segments:
+        hole = int(np.searchsorted(starts, segment.base_offset, side="right")) - 1
+        if hole < 0 or segment.next_offset > ends[hole] or segment.base_offset < end:
+            raise ValueError(f"segment {segment.stem} fits in no hole that this commit leaves")
+        end = segment.next_offset
+
+
+# A partition may have a hundred thousand segments, so there is no Python object per segment. `columns` are rows
+# of a checkpoint's columns, cut when they are asked for: an Arrow slice takes 5 kB, and there may be ten thousand
+# partitions. Segments that were added later are a short `tail` of SegmentInfo, which is merged into
+# the columns when it grows. A SegmentInfo of a column row is made on access.
+
+
+TAIL_LIMIT = 256
+#: Segments that are cached after single lookups: making one costs as much as reading one of its records.
+PICKED = 64
+_ROWS_AT_ONCE = 1024
+#: Texts that are compared one by one in less time than a kernel of Arrow takes to start.
+_FEW = 64
+_STEM = attrgetter("stem")
+
+
+def _arrow_type(check: object) -> pa.DataType:
+    if isinstance(check, Integer):
+        return pa.int64()
+    return pa.bool_() if check is boolean else pa.string()
+
+
+SCHEMA = pa.schema([(name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()])
+_NUMBERS = [spec.name for spec in SCHEMA if spec.type == pa.int64()]
+_DEFAULTS = {spec.name: spec.default for spec in fields(SegmentInfo) if spec.default is not MISSING}
+#: The columns that name segments.
+REMOVED_SCHEMA = pa.schema([("partition", pa.int64()), ("stem", pa.string())])
 
 
 NO_SEGMENTS = SegmentTable(pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in SCHEMA], schema=SCHEMA))

@@ -20,121 +20,8 @@ from distlog.core.limits import MAX_LONG
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
-_LARGEST_GROUP = 64
-
-
-@dataclass(slots=True)
-class RequestTime:
-    """A time of the store's own clock before the last request for a commit was sent; 0 if unknown."""
-
-    time_ms: int = 0
-
-
-class CommitFiles:
-    """The commit files of one topic."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-
-    def read(self, version: int) -> Commit | None:
-        """The commit of `version`, or None if there is none yet; raises CorruptMetadataError."""
-        try:
-            data = self._storage.read(paths.commit_file(version), 0, MAX_CONDITIONAL_BYTES + 1)
-        except FileNotFoundError:
-            return None
-        return self.decode(version, data)
-
-    def decode(self, version: int, data: bytes) -> Commit:
-        """The commit of `version`, whose file begins with `data`; otherwise as `read`."""
-        file = paths.commit_file(version)
-        if len(data) > MAX_CONDITIONAL_BYTES:
-            raise CorruptMetadataError(
-                "the commit is larger than any commit may be; restore it from a copy", file=file
-            )
-        commit = Commit.decode(data, file)
-        if commit.version != version:
-            raise CorruptMetadataError("the commit is not of the version in its name", file=file)
-        return commit
-
-    def read_existing(self, version: int) -> Commit:
-        """`read` of a commit that is known to exist; raises CorruptMetadataError if it does not."""
-        commit = self.read(version)
-        if commit is None:
-            file = paths.commit_file(version)
-            raise CorruptMetadataError("a commit below the head is missing; restore it from a copy", file=file)
-        return commit
-
-    def read_many(self, versions: Sequence[int]) -> list[Commit | None]:
-        """`read` of each of `versions`; in parallel, if requests are slow."""
-        if self._storage.is_local or len(versions) == 1:
-            return [self.read(version) for version in versions]
-        return in_parallel(self.read, versions)
-
-    def follow(
-        self,
-        start: int,
-        *,
-        end: int = MAX_LONG,
-        existing: int = -1,
-        group: int = 1,
-        request_time: RequestTime | None = None,
-    ) -> Iterator[list[Commit]]:
-        """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
-
-        A group is as large as all earlier ones together: usually there is just one new commit. The version `existing`
-        exists. Raises CorruptMetadataError for a missing version below it, or below a commit that was read. With a
-        `group` of 1, nothing after it is read, so a missing version is the end. `request_time` gets the time of the
-        last request.
-        """
-        first = start
-        request_time = request_time or RequestTime()
-        while start < end:
-            request_time.time_ms = self._storage.replied_ms()
-            # Two versions after `existing`: the first is expected to be missing, and then the second must be, too.
-            size = min(max(group, start - first, existing + 3 - start), _LARGEST_GROUP)
-            next_commits = self.read_many(range(start, min(start + size, end)))
-            commits = list(_until_missing(next_commits))
-            if commits:
-                yield commits
-            start += len(commits)
-            if len(commits) == len(next_commits):
-                continue
-            if start <= existing or self._has_later(start, next_commits[len(commits) + 1 :], size):
-                # A missing version may have been written, and the next one after it, between two of our reads.
-                self.read_existing(start)
-                continue
-            return
-
-    def _has_later(self, missing: int, commits: Sequence[Commit | None], size: int) -> bool:
-        if size > 1 and not commits:
-            return self.read(missing + 1) is not None
-        return any(commits)
-
-
-def _until_missing(commits: Iterable[Commit | None]) -> Iterator[Commit]:
-    for commit in commits:
-        if commit is None:
-            return
-        yield commit
-
-
-# Commits that a load reads at once after the checkpoint; often there are no more.
-_FIRST_GROUP = 4
-#: Unusable checkpoints that are tried; after that the commits will show what is wrong.
-CHECKPOINTS_TRIED = 2
-#: A topic has few commits if one page of a listing has them all, on each kind of object store.
-FEW_NAMES = 1000
-#: A listing that takes longer than commits surely stay is made again so often.
-LISTINGS_TRIED = 3
-
 _NEVER = range(0)
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
-
-_log = logging.getLogger(__name__)
-
-
-class BehindFloorError(Exception):
-    """Raised if all versions that a process knows may be deleted: it must load the topic again."""
 
 
 class SnapshotLoader:
@@ -458,6 +345,121 @@ class SnapshotLoader:
 
     def _timestamp(self, version: int) -> int:
         return self._files.read_existing(version).timestamp_ms
+
+
+_LARGEST_GROUP = 64
+
+
+@dataclass(slots=True)
+class RequestTime:
+    """A time of the store's own clock before the last request for a commit was sent; 0 if unknown."""
+
+    time_ms: int = 0
+
+
+class CommitFiles:
+    """The commit files of one topic."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def read(self, version: int) -> Commit | None:
+        """The commit of `version`, or None if there is none yet; raises CorruptMetadataError."""
+        try:
+            data = self._storage.read(paths.commit_file(version), 0, MAX_CONDITIONAL_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        return self.decode(version, data)
+
+    def decode(self, version: int, data: bytes) -> Commit:
+        """The commit of `version`, whose file begins with `data`; otherwise as `read`."""
+        file = paths.commit_file(version)
+        if len(data) > MAX_CONDITIONAL_BYTES:
+            raise CorruptMetadataError(
+                "the commit is larger than any commit may be; restore it from a copy", file=file
+            )
+        commit = Commit.decode(data, file)
+        if commit.version != version:
+            raise CorruptMetadataError("the commit is not of the version in its name", file=file)
+        return commit
+
+    def read_existing(self, version: int) -> Commit:
+        """`read` of a commit that is known to exist; raises CorruptMetadataError if it does not."""
+        commit = self.read(version)
+        if commit is None:
+            file = paths.commit_file(version)
+            raise CorruptMetadataError("a commit below the head is missing; restore it from a copy", file=file)
+        return commit
+
+    def read_many(self, versions: Sequence[int]) -> list[Commit | None]:
+        """`read` of each of `versions`; in parallel, if requests are slow."""
+        if self._storage.is_local or len(versions) == 1:
+            return [self.read(version) for version in versions]
+        return in_parallel(self.read, versions)
+
+    def follow(
+        self,
+        start: int,
+        *,
+        end: int = MAX_LONG,
+        existing: int = -1,
+        group: int = 1,
+        request_time: RequestTime | None = None,
+    ) -> Iterator[list[Commit]]:
+        """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
+
+        A group is as large as all earlier ones together: usually there is just one new commit. The version `existing`
+        exists. Raises CorruptMetadataError for a missing version below it, or below a commit that was read. With a
+        `group` of 1, nothing after it is read, so a missing version is the end. `request_time` gets the time of the
+        last request.
+        """
+        first = start
+        request_time = request_time or RequestTime()
+        while start < end:
+            request_time.time_ms = self._storage.replied_ms()
+            # Two versions after `existing`: the first is expected to be missing, and then the second must be, too.
+            size = min(max(group, start - first, existing + 3 - start), _LARGEST_GROUP)
+            next_commits = self.read_many(range(start, min(start + size, end)))
+            commits = list(_until_missing(next_commits))
+            if commits:
+                yield commits
+            start += len(commits)
+            if len(commits) == len(next_commits):
+                continue
+            if start <= existing or self._has_later(start, next_commits[len(commits) + 1 :], size):
+                # A missing version may have been written, and the next one after it, between two of our reads.
+                self.read_existing(start)
+                continue
+            return
+
+    def _has_later(self, missing: int, commits: Sequence[Commit | None], size: int) -> bool:
+        if size > 1 and not commits:
+            return self.read(missing + 1) is not None
+        return any(commits)
+
+
+def _until_missing(commits: Iterable[Commit | None]) -> Iterator[Commit]:
+    for commit in commits:
+        if commit is None:
+            return
+        yield commit
+
+
+# Commits that a load reads at once after the checkpoint; often there are no more.
+_FIRST_GROUP = 4
+#: Unusable checkpoints that are tried; after that the commits will show what is wrong.
+CHECKPOINTS_TRIED = 2
+#: A topic has few commits if one page of a listing has them all, on each kind of object store.
+FEW_NAMES = 1000
+#: A listing that takes longer than commits surely stay is made again so often.
+LISTINGS_TRIED = 3
+
+
+_log = logging.getLogger(__name__)
+
+
+class BehindFloorError(Exception):
+    """Raised if all versions that a process knows may be deleted: it must load the topic again."""
 
 
 def _is_below(name: str, end: int) -> bool:

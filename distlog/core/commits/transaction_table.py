@@ -16,6 +16,142 @@ import pyarrow.compute as pc
 from distlog.core.arrays import batch_of_rows, booleans, flags_of, integers, join, numbers_of, texts
 from distlog.core.config import DAY_MS
 
+
+class TransactionTable:
+    """The batches that were committed lately, and each application's newest; immutable.
+
+    Its parts, in the order of their commits: `_silent` (the newest of each application of which nothing is younger
+    than KEPT_MS), `_columns`, `_tail`. Batches in order are in `_ordered`, and do not age. A batch's age is the time
+    that went by at the head since, in which the pause between two batches counts as PAUSE_MS at most: a commit from
+    the far future, and those that must come after it, make no batch older by more than that. `_passed` is the time
+    that went by up to each row of `_columns`.
+    """
+
+    __slots__ = ("_columns", "_ordered", "_passed", "_silent", "_tail")
+
+    def __init__(
+        self,
+        columns: pa.RecordBatch,
+        tail: Mapping[Batch, TransactionInfo] | None = None,
+        silent: pa.RecordBatch | None = None,
+        passed: npt.NDArray[np.int64] | None = None,
+        ordered: OrderedBatches | None = None,
+    ) -> None:
+        if ordered is None:
+            in_order, ordered = flags_of(columns["in_order"]), _NONE
+            # a kernel of Arrow takes longer to begin than all else here, and most topics need none
+            if in_order.any():
+                ordered = OrderedBatches.of(columns.filter(columns["in_order"]))
+                columns = columns.filter(booleans(~in_order))
+        self._columns, self._ordered = columns, ordered
+        self._tail = dict(tail or {})
+        self._silent = columns.slice(0, 0) if silent is None else silent
+        self._passed = _passed(numbers_of(columns["timestamp_ms"])) if passed is None else passed
+
+    def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
+        """The batch's commit and offsets; None if it was not committed, or is old and was forgotten."""
+        recent = self._ordered.get(app_id, batch_id) or self._tail.get((app_id, batch_id))
+        return recent or find(self._columns, app_id, batch_id) or find(self._silent, app_id, batch_id)
+
+    def newest(self, app_id: str) -> int | None:
+        """Return the number of the application's batch that was committed last; None if no batch has a number.
+
+        If the application has committed in order, and a greater number then, it is that number.
+        """
+        ordered = self._ordered.newest(app_id)
+        recent = (batch_id for app, batch_id in reversed(self._tail) if app == app_id)
+        stored = (batch_id for part in (self._columns, self._silent) for _, batch_id in ids_of(part, app_id))
+        last = next((number for number in itertools.chain(recent, stored) if isinstance(number, int)), None)
+        return max((number for number in (ordered, last) if number is not None), default=None)
+
+    def has(self, app_id: str, batch_id: int | str, *, in_order: bool = False) -> bool:
+        """True if the batch was committed, as far as is known, or `in_order` a later one."""
+        if in_order and isinstance(batch_id, int):
+            newest = self.newest(app_id)
+            return newest is not None and batch_id <= newest
+        return self.get(app_id, batch_id) is not None or self.is_forgotten(app_id, batch_id)
+
+    @property
+    def size(self) -> int:
+        """The bytes that the batches take that were not committed in order, without the last few."""
+        return sum(int(part.nbytes) for part in (self._columns, self._silent) if len(part))
+
+    def is_forgotten(self, app_id: str, batch_id: int | str) -> bool:
+        """True if the application commits in order, and has come so far that this batch is not known any more."""
+        return isinstance(batch_id, int) and self._ordered.forgets(app_id, batch_id)
+
+    def unordered_numbers(self, app_id: str) -> list[int]:
+        """The numbers of the application's batches that were not committed in order."""
+        recent = [batch_id for app, batch_id in self._tail if app == app_id]
+        stored = [batch_id for part in (self._columns, self._silent) for _, batch_id in ids_of(part, app_id)]
+        return [number for number in (*recent, *stored) if isinstance(number, int)]
+
+    def without(self, app_id: str, up_to: int) -> TransactionTable:
+        """This table without the application's batches of numbers up to `up_to`."""
+        columns = self.columns()
+        stays = np.ones(len(columns), bool)
+        for row, number in ids_of(columns, app_id):
+            stays[row] = isinstance(number, str) or number > up_to
+        return TransactionTable(columns.filter(booleans(stays)))
+
+    def columns(self) -> pa.RecordBatch:
+        """All batches as one Arrow batch of SCHEMA, in the order of their commits."""
+        late = [to_columns(part.items()) for part in (self._tail, self._ordered) if len(part)]
+        rows = join([self._silent, self._columns, *late])
+        if not len(self._ordered):
+            return rows
+        versions = numbers_of(rows["version"])
+        is_sorted = (versions[1:] >= versions[:-1]).all()
+        return rows if is_sorted else rows.take(integers(np.argsort(versions, kind="stable")))
+
+    def updated(self, added: Mapping[Batch, TransactionInfo], now_ms: int) -> TransactionTable:
+        """This table with the later batches `added`, and without batches older than KEPT_MS at `now_ms`.
+
+        The newest batch of each application stays, at any age: its writer may repeat it after a long pause.
+        """
+        ordered = self._ordered.updated({batch: info for batch, info in added.items() if info.in_order})
+        added = {batch: info for batch, info in added.items() if not info.in_order}
+        # A batch may come again after KEPT_MS; it then goes last, since the columns are in the order of time.
+        earlier = {batch: info for batch, info in self._tail.items() if batch not in added}
+        silent = _without_applications(self._silent, {app_id for app_id, _ in added})
+        grown = TransactionTable(self._columns, {**earlier, **added}, silent, self._passed, ordered)
+        tail_age_ms = _time_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms])
+        if len(grown._tail) > TAIL_LIMIT or tail_age_ms > KEPT_MS:
+            grown = TransactionTable(
+                join([self._columns, to_columns(grown._tail.items())]), {}, silent, ordered=ordered
+            )
+        return grown._without_old(now_ms)
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._columns) + len(self._tail) + len(self._ordered)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TransactionTable) and bool(self.columns().equals(other.columns()))
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return f"<TransactionTable of {len(self)} batches>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stored = join([self._silent, self._columns, to_columns(self._ordered.items())])
+        return _restore, (stored.serialize().to_pybytes(), self._tail)
+
+    def _without_old(self, now_ms: int) -> TransactionTable:
+        if not len(self._columns):
+            return self
+        newest = self._columns["timestamp_ms"][-1].as_py()
+        since = _time_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
+        old = int(np.searchsorted(self._passed, self._passed[-1] + since - KEPT_MS))
+        if not old:
+            return self
+        recent = self._columns.slice(old)
+        active = {app_id for app_id, _ in self._tail}
+        silent = join([self._silent, _newest_of_silent(self._columns.slice(0, old), recent["app_id"], active)])
+        return TransactionTable(recent, self._tail, silent, self._passed[old:], self._ordered)
+
+
 _RANGE = pa.struct(
     [pa.field("partition", pa.int32()), pa.field("start_offset", pa.int64()), pa.field("end_offset", pa.int64())]
 )
@@ -178,141 +314,6 @@ KEPT_MS = 30 * DAY_MS
 PAUSE_MS = DAY_MS
 TAIL_LIMIT = 256
 _LOOKED_FOR_ONE_BY_ONE = 8
-
-
-class TransactionTable:
-    """The batches that were committed lately, and each application's newest; immutable.
-
-    Its parts, in the order of their commits: `_silent` (the newest of each application of which nothing is younger
-    than KEPT_MS), `_columns`, `_tail`. Batches in order are in `_ordered`, and do not age. A batch's age is the time
-    that went by at the head since, in which the pause between two batches counts as PAUSE_MS at most: a commit from
-    the far future, and those that must come after it, make no batch older by more than that. `_passed` is the time
-    that went by up to each row of `_columns`.
-    """
-
-    __slots__ = ("_columns", "_ordered", "_passed", "_silent", "_tail")
-
-    def __init__(
-        self,
-        columns: pa.RecordBatch,
-        tail: Mapping[Batch, TransactionInfo] | None = None,
-        silent: pa.RecordBatch | None = None,
-        passed: npt.NDArray[np.int64] | None = None,
-        ordered: OrderedBatches | None = None,
-    ) -> None:
-        if ordered is None:
-            in_order, ordered = flags_of(columns["in_order"]), _NONE
-            # a kernel of Arrow takes longer to begin than all else here, and most topics need none
-            if in_order.any():
-                ordered = OrderedBatches.of(columns.filter(columns["in_order"]))
-                columns = columns.filter(booleans(~in_order))
-        self._columns, self._ordered = columns, ordered
-        self._tail = dict(tail or {})
-        self._silent = columns.slice(0, 0) if silent is None else silent
-        self._passed = _passed(numbers_of(columns["timestamp_ms"])) if passed is None else passed
-
-    def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        """The batch's commit and offsets; None if it was not committed, or is old and was forgotten."""
-        recent = self._ordered.get(app_id, batch_id) or self._tail.get((app_id, batch_id))
-        return recent or find(self._columns, app_id, batch_id) or find(self._silent, app_id, batch_id)
-
-    def newest(self, app_id: str) -> int | None:
-        """Return the number of the application's batch that was committed last; None if no batch has a number.
-
-        If the application has committed in order, and a greater number then, it is that number.
-        """
-        ordered = self._ordered.newest(app_id)
-        recent = (batch_id for app, batch_id in reversed(self._tail) if app == app_id)
-        stored = (batch_id for part in (self._columns, self._silent) for _, batch_id in ids_of(part, app_id))
-        last = next((number for number in itertools.chain(recent, stored) if isinstance(number, int)), None)
-        return max((number for number in (ordered, last) if number is not None), default=None)
-
-    def has(self, app_id: str, batch_id: int | str, *, in_order: bool = False) -> bool:
-        """True if the batch was committed, as far as is known, or `in_order` a later one."""
-        if in_order and isinstance(batch_id, int):
-            newest = self.newest(app_id)
-            return newest is not None and batch_id <= newest
-        return self.get(app_id, batch_id) is not None or self.is_forgotten(app_id, batch_id)
-
-    @property
-    def size(self) -> int:
-        """The bytes that the batches take that were not committed in order, without the last few."""
-        return sum(int(part.nbytes) for part in (self._columns, self._silent) if len(part))
-
-    def is_forgotten(self, app_id: str, batch_id: int | str) -> bool:
-        """True if the application commits in order, and has come so far that this batch is not known any more."""
-        return isinstance(batch_id, int) and self._ordered.forgets(app_id, batch_id)
-
-    def unordered_numbers(self, app_id: str) -> list[int]:
-        """The numbers of the application's batches that were not committed in order."""
-        recent = [batch_id for app, batch_id in self._tail if app == app_id]
-        stored = [batch_id for part in (self._columns, self._silent) for _, batch_id in ids_of(part, app_id)]
-        return [number for number in (*recent, *stored) if isinstance(number, int)]
-
-    def without(self, app_id: str, up_to: int) -> TransactionTable:
-        """This table without the application's batches of numbers up to `up_to`."""
-        columns = self.columns()
-        stays = np.ones(len(columns), bool)
-        for row, number in ids_of(columns, app_id):
-            stays[row] = isinstance(number, str) or number > up_to
-        return TransactionTable(columns.filter(booleans(stays)))
-
-    def columns(self) -> pa.RecordBatch:
-        """All batches as one Arrow batch of SCHEMA, in the order of their commits."""
-        late = [to_columns(part.items()) for part in (self._tail, self._ordered) if len(part)]
-        rows = join([self._silent, self._columns, *late])
-        if not len(self._ordered):
-            return rows
-        versions = numbers_of(rows["version"])
-        is_sorted = (versions[1:] >= versions[:-1]).all()
-        return rows if is_sorted else rows.take(integers(np.argsort(versions, kind="stable")))
-
-    def updated(self, added: Mapping[Batch, TransactionInfo], now_ms: int) -> TransactionTable:
-        """This table with the later batches `added`, and without batches older than KEPT_MS at `now_ms`.
-
-        The newest batch of each application stays, at any age: its writer may repeat it after a long pause.
-        """
-        ordered = self._ordered.updated({batch: info for batch, info in added.items() if info.in_order})
-        added = {batch: info for batch, info in added.items() if not info.in_order}
-        # A batch may come again after KEPT_MS; it then goes last, since the columns are in the order of time.
-        earlier = {batch: info for batch, info in self._tail.items() if batch not in added}
-        silent = _without_applications(self._silent, {app_id for app_id, _ in added})
-        grown = TransactionTable(self._columns, {**earlier, **added}, silent, self._passed, ordered)
-        tail_age_ms = _time_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms])
-        if len(grown._tail) > TAIL_LIMIT or tail_age_ms > KEPT_MS:
-            grown = TransactionTable(
-                join([self._columns, to_columns(grown._tail.items())]), {}, silent, ordered=ordered
-            )
-        return grown._without_old(now_ms)
-
-    def __len__(self) -> int:
-        return len(self._silent) + len(self._columns) + len(self._tail) + len(self._ordered)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TransactionTable) and bool(self.columns().equals(other.columns()))
-
-    def __hash__(self) -> int:
-        return hash(len(self))
-
-    def __repr__(self) -> str:
-        return f"<TransactionTable of {len(self)} batches>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        stored = join([self._silent, self._columns, to_columns(self._ordered.items())])
-        return _restore, (stored.serialize().to_pybytes(), self._tail)
-
-    def _without_old(self, now_ms: int) -> TransactionTable:
-        if not len(self._columns):
-            return self
-        newest = self._columns["timestamp_ms"][-1].as_py()
-        since = _time_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
-        old = int(np.searchsorted(self._passed, self._passed[-1] + since - KEPT_MS))
-        if not old:
-            return self
-        recent = self._columns.slice(old)
-        active = {app_id for app_id, _ in self._tail}
-        silent = join([self._silent, _newest_of_silent(self._columns.slice(0, old), recent["app_id"], active)])
-        return TransactionTable(recent, self._tail, silent, self._passed[old:], self._ordered)
 
 
 def _passed(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

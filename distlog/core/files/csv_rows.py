@@ -23,7 +23,7 @@ import pyarrow.csv
 
 from distlog.core.arrays import byte_array, integers
 from distlog.core.errors import InvalidRecordError
-from distlog.core.files.parsed import BadLine, Parsed
+from distlog.core.files.read_options import BadLine, Parsed
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.row_json import json_rows
 

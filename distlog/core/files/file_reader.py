@@ -34,9 +34,8 @@ from distlog.core.files.input_files import InputFile, list_files, shorter, vanis
 from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
 from distlog.core.files.line_blocks import Block, lines_after, split_blocks
 from distlog.core.files.parquet_rows import check_columns, parquet_records
-from distlog.core.files.parsed import BadLine, LineParser, line_at, line_starts
 from distlog.core.files.patterns import PatternLines
-from distlog.core.files.read_options import NO_FIELDS, ReadOptions
+from distlog.core.files.read_options import NO_FIELDS, BadLine, LineParser, ReadOptions, line_at, line_starts
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.splits import SPLIT_BYTES, FileSplit, Run, split_files, whole_file
 from distlog.core.files.text_lines import TextLines

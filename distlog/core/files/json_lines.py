@@ -16,7 +16,7 @@ import pyarrow.json
 
 from distlog.core.arrays import byte_array, column_of, integers, new_array, scalar_of, table_of_rows
 from distlog.core.errors import InvalidRecordError
-from distlog.core.files.parsed import BadLine, Parsed
+from distlog.core.files.read_options import BadLine, Parsed
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.text_lines import split_lines
 from distlog.core.format.kernels.json_scan import BLANK, ESCAPED, NULL, UNSURE, gather, scan_objects

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import column_of, flags_of, integers
-from distlog.core.files.parsed import BadLine, Parsed, line_starts
-from distlog.core.files.read_options import GROUPS
+from distlog.core.files.read_options import GROUPS, BadLine, Parsed, line_starts
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.text_lines import split_lines
 

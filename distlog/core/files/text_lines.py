@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import flags_of, integers, scalar_of
-from distlog.core.files.parsed import BadLine, Parsed, line_starts
+from distlog.core.files.read_options import BadLine, Parsed, line_starts
 
 NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)

@@ -27,29 +27,6 @@ if TYPE_CHECKING:
 
 #: The indexes of about 200 GiB of log.
 DEFAULT_MAX_BYTES = 1 << 30
-#: A process lists the folder again after it has added one sixteenth of `max_bytes`.
-_SCAN_SHARE = 16
-#: It also lists the folder with its first copy, unless a process has just done so: 100,000 copies take 0.4 s.
-_LISTED_NS = 60 * 10**9
-#: The modification time of this empty file is the time of the last listing.
-_LISTED = ".listed"
-#: How many copies are fetched together, and so held in memory.
-_AT_ONCE = 512
-#: A process never evicts its last used copies, up to this many.
-_SPARED = 64
-#: A temporary file that is older than the newest copy by more than this belongs to a crashed process.
-_ABANDONED_NS = 3_600 * 10**9
-_OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
-
-
-def default_folder() -> str:
-    """Return this user's folder in the system's folder for temporary files. Its content can be fetched again."""
-    try:
-        temporary = tempfile.gettempdir()
-    except OSError:
-        # no folder can be written, as on a full disk: logs are then read without copies of their indexes
-        temporary = os.environ.get("TMPDIR") or "/tmp"
-    return os.path.join(temporary, f"distlog-index-cache-{os.getuid()}")
 
 
 class IndexCache:
@@ -163,6 +140,31 @@ class IndexCache:
                         status = entry.stat(follow_symlinks=False)
                         copies.append((status.st_mtime_ns, status.st_size, entry.name))
         return copies
+
+
+#: A process lists the folder again after it has added one sixteenth of `max_bytes`.
+_SCAN_SHARE = 16
+#: It also lists the folder with its first copy, unless a process has just done so: 100,000 copies take 0.4 s.
+_LISTED_NS = 60 * 10**9
+#: The modification time of this empty file is the time of the last listing.
+_LISTED = ".listed"
+#: How many copies are fetched together, and so held in memory.
+_AT_ONCE = 512
+#: A process never evicts its last used copies, up to this many.
+_SPARED = 64
+#: A temporary file that is older than the newest copy by more than this belongs to a crashed process.
+_ABANDONED_NS = 3_600 * 10**9
+_OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
+
+
+def default_folder() -> str:
+    """Return this user's folder in the system's folder for temporary files. Its content can be fetched again."""
+    try:
+        temporary = tempfile.gettempdir()
+    except OSError:
+        # no folder can be written, as on a full disk: logs are then read without copies of their indexes
+        temporary = os.environ.get("TMPDIR") or "/tmp"
+    return os.path.join(temporary, f"distlog-index-cache-{os.getuid()}")
 
 
 def _touch(path: str, size: int) -> bool:

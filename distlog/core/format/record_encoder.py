@@ -31,154 +31,7 @@ from distlog.core.format.record_batch import (
 )
 from distlog.core.times import NO_TIMESTAMP
 
-_OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
-
-
-@dataclass(frozen=True, slots=True)
-class RecordInput:
-    timestamps: np.ndarray
-    key: ByteColumn
-    value: ByteColumn
-    headers: HeaderColumn | None
-
-    def columns(self) -> Columns:
-        return self.timestamps, self.key, self.value, self.headers
-
-    @classmethod
-    def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
-        """Take the columns timestamp, key, value and optionally headers.
-
-        Raises InvalidRecordError for bad offsets.
-        """
-        names = records.schema.names
-        missing = {"timestamp", "key", "value"}.difference(names)
-        if missing:
-            raise InvalidRecordError("records lack a column", column=", ".join(sorted(missing)))
-        try:
-            return cls(
-                _timestamps(_sized(records, "timestamp")),
-                *_alike(*(_byte_column(_sized(records, name), name) for name in ("key", "value"))),
-                _header_column(_sized(records, "headers")) if "headers" in names else None,
-            )
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidRecordError(f"key and value must be binary, headers like {HEADERS_TYPE}: {error}") from None
-
-
-def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column, after a check that its buffers are long enough."""
-    column = records.column(name)
-    try:
-        column.validate()
-    except pa.ArrowInvalid as error:
-        raise unfit(name, error) from None
-    return column
-
-
-def unfit(column: str, reason: object) -> InvalidRecordError:
-    return InvalidRecordError(f"column {column} is not a valid Arrow array: {reason}")
-
-
-def _byte_column(array: pa.Array, name: str) -> ByteColumn:
-    """Return the strings of `array`, without a copy for null, binary and large_binary; other types are cast."""
-    count = len(array)
-    if array.type == pa.null():
-        return ByteColumn(_frozen(np.zeros(count + 1, np.int32)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
-    if array.type not in _OFFSET_TYPES:
-        array = array.cast(pa.large_binary())
-    _, offsets, data = array.buffers()
-    offsets = _offsets(array, offsets, _OFFSET_TYPES[array.type], data.size if data else 0, name)
-    return ByteColumn(offsets, _valid(array), byte_array(data) if data else _NO_DATA)
-
-
-def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
-    """Return both columns with offsets of the wider of their two widths."""
-    kind = np.result_type(key.offsets, value.offsets)
-    key, value = (
-        column._replace(offsets=_frozen(column.offsets.astype(kind, copy=False))) for column in (key, value)
-    )
-    return key, value
-
-
-def _header_column(array: pa.Array) -> HeaderColumn | None:
-    """Return the headers of `array`, a list<struct<key: string, value: binary>>, or None without headers."""
-    if array.type == pa.null() or len(array) == 0:
-        return None
-    array = array.cast(HEADERS_TYPE)
-    pairs = array.values
-    offsets = _offsets(array, array.buffers()[1], np.int32, len(pairs), "headers")
-    firsts, ends = offsets[:-1], offsets[1:]
-    if array.null_count:
-        ends = _frozen(np.where(_valid(array), ends, firsts))
-    keys = _byte_column(pairs.field(0), "headers")
-    if pairs.null_count:
-        present = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
-        keys = keys._replace(valid=_frozen(present))
-    return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1), "headers"))
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    # always read-only, so that a kernel is compiled once and not for each mix of read-only and writable
-    array.flags.writeable = False
-    return array
-
-
-def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any, end: int, name: str) -> np.ndarray:
-    if buffer is None or len(array) == 0:
-        return _frozen(np.zeros(len(array) + 1, kind))
-    offsets = _frozen(_items(buffer, kind, array.offset, len(array) + 1))
-    if offsets[0] < 0 or offsets[-1] > end or (offsets[:-1] > offsets[1:]).any():
-        raise unfit(name, "its offsets do not ascend within its data")
-    return offsets
-
-
-def _valid(array: pa.Array) -> np.ndarray:
-    return _frozen(flags_of(array.is_valid())) if array.null_count else _NO_NULLS
-
-
-def _timestamps(array: pa.Array) -> np.ndarray:
-    if not (pa.types.is_int64(array.type) or (pa.types.is_timestamp(array.type) and array.type.unit == "ms")):
-        raise InvalidRecordError("timestamps must be timestamp[ms] or int64", type=str(array.type))
-    if array.null_count:
-        raise InvalidRecordError("a timestamp is null", row=int(np.argmin(_valid(array))))
-    return _frozen(_items(array.buffers()[1], np.int64, array.offset, len(array)))
-
-
-def _items(buffer: pa.Buffer | None, kind: Any, first: int, count: int) -> np.ndarray:
-    # a buffer may end with a partial item
-    if buffer is None or count == 0:
-        return np.empty(0, kind)
-    return np.frombuffer(buffer, kind, count, first * np.dtype(kind).itemsize)
-
-
-_NO_DATA = _frozen(np.empty(0, np.uint8))
-_NO_NULLS = _frozen(np.empty(0, np.bool_))
-
 _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
-#: Roughly the most bytes that a record has in a batch in addition to its bytes in Arrow.
-_RECORD_SPARE = 8
-
-_ABOVE_MAX = "a record makes a batch above max.message.bytes, or above segment.bytes if that is less"
-_COMPLAINTS = {
-    record_write.BAD_TIMESTAMP: "a timestamp is negative (only -1 is allowed: no timestamp)",
-    record_write.NULL_HEADER_KEY: "the key of a header is null",
-    record_write.TOO_LARGE: "a record is larger than 2 GiB",
-}
-
-_CRC = struct.Struct(">I")
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedBatches:
-    """Batches back to back in `data`, which is writable, and their BATCH rows.
-
-    `offsets_of_max_timestamp` has the offset of the first record with the largest timestamp, -1 for a batch without
-    timestamps. `min_timestamps` is -1 if a record has no timestamp.
-    """
-
-    data: memoryview
-    batches: np.ndarray
-    offsets_of_max_timestamp: np.ndarray
-    min_timestamps: np.ndarray
 
 
 class RecordEncoder:
@@ -316,6 +169,156 @@ class RecordEncoder:
         for start, part in zip((batches["position"] + HEADER_SIZE).tolist(), packed, strict=True):
             data[start : start + len(part)] = np.frombuffer(part, np.uint8)
         return data
+
+
+_OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordInput:
+    timestamps: np.ndarray
+    key: ByteColumn
+    value: ByteColumn
+    headers: HeaderColumn | None
+
+    def columns(self) -> Columns:
+        return self.timestamps, self.key, self.value, self.headers
+
+    @classmethod
+    def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
+        """Take the columns timestamp, key, value and optionally headers.
+
+        Raises InvalidRecordError for bad offsets.
+        """
+        names = records.schema.names
+        missing = {"timestamp", "key", "value"}.difference(names)
+        if missing:
+            raise InvalidRecordError("records lack a column", column=", ".join(sorted(missing)))
+        try:
+            return cls(
+                _timestamps(_sized(records, "timestamp")),
+                *_alike(*(_byte_column(_sized(records, name), name) for name in ("key", "value"))),
+                _header_column(_sized(records, "headers")) if "headers" in names else None,
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidRecordError(f"key and value must be binary, headers like {HEADERS_TYPE}: {error}") from None
+
+
+def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column, after a check that its buffers are long enough."""
+    column = records.column(name)
+    try:
+        column.validate()
+    except pa.ArrowInvalid as error:
+        raise unfit(name, error) from None
+    return column
+
+
+def unfit(column: str, reason: object) -> InvalidRecordError:
+    return InvalidRecordError(f"column {column} is not a valid Arrow array: {reason}")
+
+
+def _byte_column(array: pa.Array, name: str) -> ByteColumn:
+    """Return the strings of `array`, without a copy for null, binary and large_binary; other types are cast."""
+    count = len(array)
+    if array.type == pa.null():
+        return ByteColumn(_frozen(np.zeros(count + 1, np.int32)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
+    if array.type not in _OFFSET_TYPES:
+        array = array.cast(pa.large_binary())
+    _, offsets, data = array.buffers()
+    offsets = _offsets(array, offsets, _OFFSET_TYPES[array.type], data.size if data else 0, name)
+    return ByteColumn(offsets, _valid(array), byte_array(data) if data else _NO_DATA)
+
+
+def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
+    """Return both columns with offsets of the wider of their two widths."""
+    kind = np.result_type(key.offsets, value.offsets)
+    key, value = (
+        column._replace(offsets=_frozen(column.offsets.astype(kind, copy=False))) for column in (key, value)
+    )
+    return key, value
+
+
+def _header_column(array: pa.Array) -> HeaderColumn | None:
+    """Return the headers of `array`, a list<struct<key: string, value: binary>>, or None without headers."""
+    if array.type == pa.null() or len(array) == 0:
+        return None
+    array = array.cast(HEADERS_TYPE)
+    pairs = array.values
+    offsets = _offsets(array, array.buffers()[1], np.int32, len(pairs), "headers")
+    firsts, ends = offsets[:-1], offsets[1:]
+    if array.null_count:
+        ends = _frozen(np.where(_valid(array), ends, firsts))
+    keys = _byte_column(pairs.field(0), "headers")
+    if pairs.null_count:
+        present = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
+        keys = keys._replace(valid=_frozen(present))
+    return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1), "headers"))
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    # always read-only, so that a kernel is compiled once and not for each mix of read-only and writable
+    array.flags.writeable = False
+    return array
+
+
+def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any, end: int, name: str) -> np.ndarray:
+    if buffer is None or len(array) == 0:
+        return _frozen(np.zeros(len(array) + 1, kind))
+    offsets = _frozen(_items(buffer, kind, array.offset, len(array) + 1))
+    if offsets[0] < 0 or offsets[-1] > end or (offsets[:-1] > offsets[1:]).any():
+        raise unfit(name, "its offsets do not ascend within its data")
+    return offsets
+
+
+def _valid(array: pa.Array) -> np.ndarray:
+    return _frozen(flags_of(array.is_valid())) if array.null_count else _NO_NULLS
+
+
+def _timestamps(array: pa.Array) -> np.ndarray:
+    if not (pa.types.is_int64(array.type) or (pa.types.is_timestamp(array.type) and array.type.unit == "ms")):
+        raise InvalidRecordError("timestamps must be timestamp[ms] or int64", type=str(array.type))
+    if array.null_count:
+        raise InvalidRecordError("a timestamp is null", row=int(np.argmin(_valid(array))))
+    return _frozen(_items(array.buffers()[1], np.int64, array.offset, len(array)))
+
+
+def _items(buffer: pa.Buffer | None, kind: Any, first: int, count: int) -> np.ndarray:
+    # a buffer may end with a partial item
+    if buffer is None or count == 0:
+        return np.empty(0, kind)
+    return np.frombuffer(buffer, kind, count, first * np.dtype(kind).itemsize)
+
+
+_NO_DATA = _frozen(np.empty(0, np.uint8))
+_NO_NULLS = _frozen(np.empty(0, np.bool_))
+
+
+#: Roughly the most bytes that a record has in a batch in addition to its bytes in Arrow.
+_RECORD_SPARE = 8
+
+_ABOVE_MAX = "a record makes a batch above max.message.bytes, or above segment.bytes if that is less"
+_COMPLAINTS = {
+    record_write.BAD_TIMESTAMP: "a timestamp is negative (only -1 is allowed: no timestamp)",
+    record_write.NULL_HEADER_KEY: "the key of a header is null",
+    record_write.TOO_LARGE: "a record is larger than 2 GiB",
+}
+
+_CRC = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatches:
+    """Batches back to back in `data`, which is writable, and their BATCH rows.
+
+    `offsets_of_max_timestamp` has the offset of the first record with the largest timestamp, -1 for a batch without
+    timestamps. `min_timestamps` is -1 if a record has no timestamp.
+    """
+
+    data: memoryview
+    batches: np.ndarray
+    offsets_of_max_timestamp: np.ndarray
+    min_timestamps: np.ndarray
 
 
 def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> EncodedBatches:

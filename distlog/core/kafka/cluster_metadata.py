@@ -19,14 +19,44 @@ from distlog.core.config import TopicConfig, settings
 from distlog.core.display import short_text
 from distlog.core.errors import CorruptRecordError, DistlogError, InvalidConfigError
 from distlog.core.format.kernels.batch_scan import CODEC_MASK
-from distlog.core.format.record_batch import CONTROL, HEADER_SIZE, LOG_OVERHEAD, check_crcs, read_headers
+from distlog.core.format.record_batch import (
+    CONTROL,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    Batches,
+    BatchWalk,
+    check_crcs,
+    read_headers,
+    size_of_first,
+)
 from distlog.core.format.record_decoder import decode
-from distlog.core.format.walk import Batches, BatchWalk, size_of_first
 from distlog.core.kafka.partition_folder import CLUSTER_METADATA, PartitionFolder
 from distlog.core.kafka.source_log import SourceLog, log_walk
 from distlog.core.limits import MAX_LONG
 from distlog.core.read.consumer_offsets import FieldReader
 from distlog.core.segments.open_transactions import control_type
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """The settings of a cluster's topics; `progress`, leader epoch and end offset, orders replicas."""
+
+    cluster_id: str | None
+
+    topics: Mapping[str, Mapping[uuid.UUID, Mapping[str, str]]] = field(default_factory=dict)
+    progress: tuple[int, int] = (-1, -1)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the metadata was complete."""
+        return self.progress[1] >= 0
+
+    def settings(self, topic: str, topic_ids: Collection[uuid.UUID]) -> Mapping[str, str] | None:
+        """Return the settings of the topic with an id in `topic_ids`, or any id if empty; None if it is missing."""
+        candidates = self.topics.get(topic, {})
+        return next((values for key, values in candidates.items() if not topic_ids or key in topic_ids), None)
+
 
 # A value is a frame: its version (1), the kind of the record and the record's version as unsigned varints, and then
 # the record's fields, flexible (KIP-482). A record has a setting of a topic; null resets it. The records of a
@@ -159,27 +189,6 @@ _SNAPSHOT_FOOTER = 4
 _MAGIC, _MAGIC_AT = 2, 16
 #: How many bytes are searched at once for batches, and how many bytes of candidates are compared at most.
 _SEARCHED_BYTES, _MOST_COMPARED_BYTES = 4 << 20, 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterMetadata:
-    """The settings of a cluster's topics; `progress`, leader epoch and end offset, orders replicas."""
-
-    cluster_id: str | None
-
-    topics: Mapping[str, Mapping[uuid.UUID, Mapping[str, str]]] = field(default_factory=dict)
-    progress: tuple[int, int] = (-1, -1)
-    notes: tuple[str, ...] = ()
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the metadata was complete."""
-        return self.progress[1] >= 0
-
-    def settings(self, topic: str, topic_ids: Collection[uuid.UUID]) -> Mapping[str, str] | None:
-        """Return the settings of the topic with an id in `topic_ids`, or any id if empty; None if it is missing."""
-        candidates = self.topics.get(topic, {})
-        return next((values for key, values in candidates.items() if not topic_ids or key in topic_ids), None)
 
 
 def most_complete(replicas: Iterable[ClusterMetadata]) -> list[ClusterMetadata]:

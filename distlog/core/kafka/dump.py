@@ -29,6 +29,23 @@ from distlog.core.kafka.log_dump import DumpedFile, dump_log, scan
 from distlog.core.limits import MAX_INT
 from distlog.core.segments.producer_states import read_producer_snapshot
 
+
+def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) -> None:
+    """Write the contents of `files`; a file that cannot be read is reported and skipped."""
+    for file in files:
+        output.say(f"Dumping {file.address}", "file", file=file.address)
+        try:
+            _dump_one(file, options, output)
+        except BrokenPipeError:
+            # the reader of the output has closed it
+            raise
+        except DistlogError as error:
+            output.fail(error)
+        except OSError as error:
+            where = error.filename or file.address
+            output.fail(StorageError(f"cannot read the file: {error.strerror or error}", file=where))
+
+
 #: How many entries are read at once.
 ENTRIES = 1 << 16
 #: The bytes read of a batch: enough for its last offset.
@@ -265,22 +282,6 @@ def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> None:
         raise CorruptMetadataError(f"not a checkpoint of leader epochs: {error}", file=file.path) from None
     epochs, offsets = zip(*entries, strict=True) if entries else ((), ())
     output.lines(EPOCH, {"epoch": np.array(epochs, np.int64), "startOffset": np.array(offsets, np.int64)})
-
-
-def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) -> None:
-    """Write the contents of `files`; a file that cannot be read is reported and skipped."""
-    for file in files:
-        output.say(f"Dumping {file.address}", "file", file=file.address)
-        try:
-            _dump_one(file, options, output)
-        except BrokenPipeError:
-            # the reader of the output has closed it
-            raise
-        except DistlogError as error:
-            output.fail(error)
-        except OSError as error:
-            where = error.filename or file.address
-            output.fail(StorageError(f"cannot read the file: {error.strerror or error}", file=where))
 
 
 def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:

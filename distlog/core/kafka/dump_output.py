@@ -15,33 +15,6 @@ from distlog.core.limits import MAX_INT
 from distlog.core.read.row_lines import bytes_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DumpOptions:
-    """The options of `distlog dump`; see its help."""
-
-    print_data_log: bool = False
-    deep_iteration: bool = False
-    skip_record_metadata: bool = False
-    verify_index_only: bool = False
-    index_sanity_check: bool = False
-    max_bytes: int = MAX_INT
-
-    @property
-    def is_deep(self) -> bool:
-        """True if records are shown."""
-        return self.print_data_log or self.deep_iteration
-
-    @property
-    def is_cut(self) -> bool:
-        """True if the end of a log may be left out."""
-        return self.max_bytes < MAX_INT
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
-#: The most lines that are made at once.
-_LINES = 1 << 16
-
-
 @dataclass(slots=True)
 class DumpOutput:
     """The streams of a dump; `failures` counts the files and batches that could not be read."""
@@ -83,3 +56,30 @@ class DumpOutput:
         """Write the error of a file or batch that could not be read."""
         self.failures += 1
         self.note(" ".join(str(error).split()), "error", message=error.message, **error.details)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpOptions:
+    """The options of `distlog dump`; see its help."""
+
+    print_data_log: bool = False
+    deep_iteration: bool = False
+    skip_record_metadata: bool = False
+    verify_index_only: bool = False
+    index_sanity_check: bool = False
+    max_bytes: int = MAX_INT
+
+    @property
+    def is_deep(self) -> bool:
+        """True if records are shown."""
+        return self.print_data_log or self.deep_iteration
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the end of a log may be left out."""
+        return self.max_bytes < MAX_INT
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+#: The most lines that are made at once.
+_LINES = 1 << 16

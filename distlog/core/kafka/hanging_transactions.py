@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.arrays import table_of_numbers, table_of_rows
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNotFoundError
@@ -31,10 +31,10 @@ from distlog.core.segments.open_transactions import READ_UNCOMMITTED
 from distlog.core.segments.pipeline import whole_logs
 from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.times import iso
-from distlog.core.write.commit_engine import commit_batches
-from distlog.core.write.producer_check import (
+from distlog.core.write.commit_engine import (
     ConcurrentAppendError,
     ProducerCheck,
+    commit_batches,
     producer_entries,
 )
 

@@ -37,6 +37,31 @@ from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage
 
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """A log directory's partitions and their checkpoints. `clean` means a clean shutdown of the broker."""
+
+    storage: Storage
+    links: Set[PartitionName]
+    files: Mapping[PartitionName, Sequence[FileInfo]]
+    clean: bool
+    partitions: tuple[PartitionName, ...]
+    left_out: Mapping[str, str]
+    recovery_points: Mapping[PartitionName, int]
+    log_start_offsets: Mapping[PartitionName, int]
+    first_dirty_offsets: Mapping[PartitionName, int]
+    high_watermarks: Mapping[PartitionName, int]
+    left_states: LeftStates
+    metadata: ClusterMetadata | None
+
+    def folder(self, name: PartitionName) -> PartitionFolder:
+        """The folder of a partition. Raises StorageError for a link in its place."""
+        if name in self.links:
+            self.storage.refuse_links()
+        return PartitionFolder(self.storage.child(_folder_of(name)), name, self.files[name])
+
+
 _log = logging.getLogger("distlog")
 _COLUMNS = ("key", "value")
 
@@ -98,30 +123,6 @@ def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -
 #: A broker's `meta.properties` has some hundred bytes.
 _MOST_PROPERTIES_BYTES = 64 << 10
 _STATES = {"delete": "was being deleted", "future": "was a copy on its way to another disk", "stray": "was stray"}
-
-
-@dataclass(frozen=True, slots=True)
-class LogDir:
-    """A log directory's partitions and their checkpoints. `clean` means a clean shutdown of the broker."""
-
-    storage: Storage
-    links: Set[PartitionName]
-    files: Mapping[PartitionName, Sequence[FileInfo]]
-    clean: bool
-    partitions: tuple[PartitionName, ...]
-    left_out: Mapping[str, str]
-    recovery_points: Mapping[PartitionName, int]
-    log_start_offsets: Mapping[PartitionName, int]
-    first_dirty_offsets: Mapping[PartitionName, int]
-    high_watermarks: Mapping[PartitionName, int]
-    left_states: LeftStates
-    metadata: ClusterMetadata | None
-
-    def folder(self, name: PartitionName) -> PartitionFolder:
-        """The folder of a partition. Raises StorageError for a link in its place."""
-        if name in self.links:
-            self.storage.refuse_links()
-        return PartitionFolder(self.storage.child(_folder_of(name)), name, self.files[name])
 
 
 def read_log_dir(

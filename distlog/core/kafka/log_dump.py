@@ -39,6 +39,9 @@ from distlog.core.format.record_batch import (
     DELETE_HORIZON,
     LEGACY_CRC_START,
     TRANSACTIONAL,
+    Batches,
+    BatchWalk,
+    Headers,
     Source,
     resolve_wrappers,
 )
@@ -49,7 +52,6 @@ from distlog.core.format.record_decoder import (
     open_sections,
     scan_sections,
 )
-from distlog.core.format.walk import Batches, BatchWalk, Headers
 from distlog.core.kafka.dump_lines import ABSENT, Line, Longs, choice, flag, labelled, number, optional, time
 from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
 from distlog.core.limits import MAX_INT, MAX_LONG, MIN_LONG
@@ -68,6 +70,52 @@ from distlog.core.segments.chunks import LogFile
 from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import cores, in_order, prefetched
 from distlog.core.storage.storage import Storage
+
+
+class _LogDump:
+    def __init__(self, file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
+        self._file, self._options, self._output = file, options, output
+        style = LogStyle(not options.skip_record_metadata, options.print_data_log, output.as_json)
+        self._windows = LogWindows(file.path, style, options.is_deep)
+        self._last_offset = -1
+        self._title = f"Non-consecutive offsets in {file.path}"
+
+    def run(self, end: int) -> None:
+        position = 0
+        try:
+            for parts, stop in self._shown(end):
+                for part in parts:
+                    self._output.write(part.lines)
+                    self._compare_offsets(part)
+                    if part.error is not None:
+                        self._output.fail(part.error)
+                position = stop
+        except CorruptRecordError as error:
+            self._output.fail(error)
+        if position < end and not self._options.is_cut:
+            text = f"Found {end - position} invalid bytes at the end of {self._file.name}"
+            self._output.say(text, "invalidBytes", count=end - position)
+
+    def _shown(self, end: int) -> Iterator[tuple[Iterator[ShownBatches], int]]:
+        """Yield the output and the end of windows; all cores format the next windows."""
+        workers = cores()
+        tasks = (partial(self._started, window) for window in self._file.frames(end))
+        with closing(in_order(tasks, workers + 1, workers=workers, joined=True)) as windows:
+            yield from windows
+
+    def _started(self, window: Batches) -> tuple[Iterator[ShownBatches], int]:
+        return prefetched(self._windows.show(window), _BUFFERED_PARTS), window.end
+
+    def _compare_offsets(self, part: ShownBatches) -> None:
+        if part.ends is None:
+            return
+        (first, last), starts, ends = part.ends, part.gap_starts, part.gap_ends
+        if self._last_offset not in (-1, first - 1):
+            starts, ends = np.append(self._last_offset, starts), np.append(first, ends)
+        self._output.problems(self._title, NON_CONSECUTIVE, {"first": starts, "second": ends})
+        self._title = "" if len(starts) else self._title
+        self._last_offset = last
+
 
 _SMALLEST_HEADER = 2
 #: The size of a message of formats 0 and 1 after its offset, and its checksum.
@@ -512,48 +560,3 @@ def dump_log(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None
     """Write the contents of a `.log` file. Skips a batch that cannot be read, if its size can be read."""
     output.say(f"Log starting offset: {file.base_offset}", "log", startOffset=file.base_offset)
     _LogDump(file, options, output).run(min(file.size, options.max_bytes))
-
-
-class _LogDump:
-    def __init__(self, file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-        self._file, self._options, self._output = file, options, output
-        style = LogStyle(not options.skip_record_metadata, options.print_data_log, output.as_json)
-        self._windows = LogWindows(file.path, style, options.is_deep)
-        self._last_offset = -1
-        self._title = f"Non-consecutive offsets in {file.path}"
-
-    def run(self, end: int) -> None:
-        position = 0
-        try:
-            for parts, stop in self._shown(end):
-                for part in parts:
-                    self._output.write(part.lines)
-                    self._compare_offsets(part)
-                    if part.error is not None:
-                        self._output.fail(part.error)
-                position = stop
-        except CorruptRecordError as error:
-            self._output.fail(error)
-        if position < end and not self._options.is_cut:
-            text = f"Found {end - position} invalid bytes at the end of {self._file.name}"
-            self._output.say(text, "invalidBytes", count=end - position)
-
-    def _shown(self, end: int) -> Iterator[tuple[Iterator[ShownBatches], int]]:
-        """Yield the output and the end of windows; all cores format the next windows."""
-        workers = cores()
-        tasks = (partial(self._started, window) for window in self._file.frames(end))
-        with closing(in_order(tasks, workers + 1, workers=workers, joined=True)) as windows:
-            yield from windows
-
-    def _started(self, window: Batches) -> tuple[Iterator[ShownBatches], int]:
-        return prefetched(self._windows.show(window), _BUFFERED_PARTS), window.end
-
-    def _compare_offsets(self, part: ShownBatches) -> None:
-        if part.ends is None:
-            return
-        (first, last), starts, ends = part.ends, part.gap_starts, part.gap_ends
-        if self._last_offset not in (-1, first - 1):
-            starts, ends = np.append(self._last_offset, starts), np.append(first, ends)
-        self._output.problems(self._title, NON_CONSECUTIVE, {"first": starts, "second": ends})
-        self._title = "" if len(starts) else self._title
-        self._last_offset = last

@@ -30,6 +30,101 @@ from distlog.core.segments.producer_states import ProducerStates, read_producer_
 from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.storage import FileInfo, Storage
 
+
+class PartitionFolder:
+    """The files of partition `name` in `storage`, as listed in `files`. It changes no file."""
+
+    def __init__(self, storage: Storage, name: PartitionName, files: Iterable[FileInfo]) -> None:
+        self._storage, self.name = storage, name
+        self._files = {file.name: file for file in files}
+
+    @cached_property
+    def loaded(self) -> LoadedFiles:
+        """The valid files. Raises StorageError for a link, a pipe or a device, which could block."""
+        self.check_files(filter(parse_file, self._files))
+        return loaded_files(self._files, self._next_offset)
+
+    def check_files(self, names: Iterable[str]) -> None:
+        """Raise StorageError for a link, and for a pipe or a device among `names`, which could block."""
+        self._storage.refuse_links()
+        for name in names if self._storage.is_local else ():
+            if not os.path.isfile(self.path(name)):
+                raise StorageError("this is not a file: remove it, and adopt again", file=self.path(name))
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of all files, including skipped files."""
+        return self._files.keys()
+
+    def path(self, name: str) -> str:
+        """The path or URL of a file."""
+        return self._storage.local_path(name) if self._storage.is_local else f"{self._storage.url}/{name}"
+
+    def read(self, name: str) -> bytes:
+        """The content of a small file. Raises FileNotFoundError, also for a file that was not listed."""
+        if name not in self._files:
+            raise FileNotFoundError(self.path(name))
+        return self._storage.read(name)
+
+    def open_file(self, name: str) -> int:
+        """A descriptor of a local file, which the caller closes. Raises OSError, and StorageError for a link."""
+        return self._storage.open_file(name)
+
+    def log(self, name: str) -> SourceLog:
+        """The content of a large file."""
+        return open_log(self._storage, name, self.size(name))
+
+    def headers(self, name: str, offset_index: bytes) -> SourceLog:
+        """Open a log for reading only headers; `offset_index` may be bad."""
+        return open_headers(self._storage, name, self.size(name), offset_index)
+
+    def size(self, name: str) -> int:
+        """The size of a file."""
+        return self._files[name].size
+
+    def modified_ms(self, name: str) -> int:
+        """Return the time of the last write to a file in ms; 0 before 1970, the date of empty logs of exports."""
+        time_ms = self._files[name].modified_ms
+        if time_ms == MAX_LONG:
+            text = (
+                "the storage does not report when files were written, which retention may need: copy them to a disk"
+            )
+            raise StorageError(text, file=self.path(name))
+        return max(time_ms, 0)
+
+    def _next_offset(self, name: str) -> int:
+        """Return the offset after the last batch of a log; its base offset without a batch."""
+        walk = log_walk(self.log(name), checked=False, file=self.path(name))
+        end = int(name[:20])
+        for batches in walk:
+            end = int(batches.rows["base_offset"][-1] + batches.rows["last_offset_delta"][-1]) + 1
+        return end
+
+    def topic_id(self) -> uuid.UUID | None:
+        """The topic's id, if a `partition.metadata` has it."""
+        try:
+            return read_topic_id(self.read(PARTITION_METADATA), file=self.path(PARTITION_METADATA))
+        except FileNotFoundError:
+            return None
+
+    def leader_epochs(self, log_start_offset: int, log_end_offset: int) -> Epochs:
+        """The leader epochs between these offsets, by the checkpoint; none without the file."""
+        try:
+            epochs = read_epochs(self.read(LEADER_EPOCHS), file=self.path(LEADER_EPOCHS))
+        except FileNotFoundError:
+            return []
+        return joined_epochs([[entry for entry in epochs if entry[1] < log_end_offset]], log_start_offset)
+
+    def producers(self, end_offset: int = MAX_LONG) -> ProducerStates:
+        """Read the producers from the newest valid snapshot up to `end_offset`; empty without one."""
+        for offset, name in sorted(self.loaded.snapshots.items(), reverse=True):
+            if offset <= end_offset:
+                with suppress(CorruptionError):
+                    entries = read_producer_snapshot(self.read(name), file=self.path(name))
+                    return ProducerStates.of_snapshot(entries, offset)
+        return ProducerStates()
+
+
 CLEAN_SHUTDOWN_FILE, BROKER_LOCK_FILE, META_PROPERTIES = ".kafka_cleanshutdown", ".lock", "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 #: The topic that holds a KRaft cluster's own metadata: no log of records.
@@ -280,97 +375,3 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
         left_out.update(dict.fromkeys(loaded.segments.pop(offset).values(), "an index without a log"))
     ordered = dict(sorted(loaded.segments.items()))
     return LoadedFiles(ordered, loaded.snapshots, left_out)
-
-
-class PartitionFolder:
-    """The files of partition `name` in `storage`, as listed in `files`. It changes no file."""
-
-    def __init__(self, storage: Storage, name: PartitionName, files: Iterable[FileInfo]) -> None:
-        self._storage, self.name = storage, name
-        self._files = {file.name: file for file in files}
-
-    @cached_property
-    def loaded(self) -> LoadedFiles:
-        """The valid files. Raises StorageError for a link, a pipe or a device, which could block."""
-        self.check_files(filter(parse_file, self._files))
-        return loaded_files(self._files, self._next_offset)
-
-    def check_files(self, names: Iterable[str]) -> None:
-        """Raise StorageError for a link, and for a pipe or a device among `names`, which could block."""
-        self._storage.refuse_links()
-        for name in names if self._storage.is_local else ():
-            if not os.path.isfile(self.path(name)):
-                raise StorageError("this is not a file: remove it, and adopt again", file=self.path(name))
-
-    @property
-    def names(self) -> Iterable[str]:
-        """The names of all files, including skipped files."""
-        return self._files.keys()
-
-    def path(self, name: str) -> str:
-        """The path or URL of a file."""
-        return self._storage.local_path(name) if self._storage.is_local else f"{self._storage.url}/{name}"
-
-    def read(self, name: str) -> bytes:
-        """The content of a small file. Raises FileNotFoundError, also for a file that was not listed."""
-        if name not in self._files:
-            raise FileNotFoundError(self.path(name))
-        return self._storage.read(name)
-
-    def open_file(self, name: str) -> int:
-        """A descriptor of a local file, which the caller closes. Raises OSError, and StorageError for a link."""
-        return self._storage.open_file(name)
-
-    def log(self, name: str) -> SourceLog:
-        """The content of a large file."""
-        return open_log(self._storage, name, self.size(name))
-
-    def headers(self, name: str, offset_index: bytes) -> SourceLog:
-        """Open a log for reading only headers; `offset_index` may be bad."""
-        return open_headers(self._storage, name, self.size(name), offset_index)
-
-    def size(self, name: str) -> int:
-        """The size of a file."""
-        return self._files[name].size
-
-    def modified_ms(self, name: str) -> int:
-        """Return the time of the last write to a file in ms; 0 before 1970, the date of empty logs of exports."""
-        time_ms = self._files[name].modified_ms
-        if time_ms == MAX_LONG:
-            text = (
-                "the storage does not report when files were written, which retention may need: copy them to a disk"
-            )
-            raise StorageError(text, file=self.path(name))
-        return max(time_ms, 0)
-
-    def _next_offset(self, name: str) -> int:
-        """Return the offset after the last batch of a log; its base offset without a batch."""
-        walk = log_walk(self.log(name), checked=False, file=self.path(name))
-        end = int(name[:20])
-        for batches in walk:
-            end = int(batches.rows["base_offset"][-1] + batches.rows["last_offset_delta"][-1]) + 1
-        return end
-
-    def topic_id(self) -> uuid.UUID | None:
-        """The topic's id, if a `partition.metadata` has it."""
-        try:
-            return read_topic_id(self.read(PARTITION_METADATA), file=self.path(PARTITION_METADATA))
-        except FileNotFoundError:
-            return None
-
-    def leader_epochs(self, log_start_offset: int, log_end_offset: int) -> Epochs:
-        """The leader epochs between these offsets, by the checkpoint; none without the file."""
-        try:
-            epochs = read_epochs(self.read(LEADER_EPOCHS), file=self.path(LEADER_EPOCHS))
-        except FileNotFoundError:
-            return []
-        return joined_epochs([[entry for entry in epochs if entry[1] < log_end_offset]], log_start_offset)
-
-    def producers(self, end_offset: int = MAX_LONG) -> ProducerStates:
-        """Read the producers from the newest valid snapshot up to `end_offset`; empty without one."""
-        for offset, name in sorted(self.loaded.snapshots.items(), reverse=True):
-            if offset <= end_offset:
-                with suppress(CorruptionError):
-                    entries = read_producer_snapshot(self.read(name), file=self.path(name))
-                    return ProducerStates.of_snapshot(entries, offset)
-        return ProducerStates()

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.format.offset_and_time_index import OFFSET_ENTRY
-from distlog.core.format.record_batch import HEADER_SIZE
-from distlog.core.format.walk import BatchWalk, size_of_first
+from distlog.core.format.record_batch import HEADER_SIZE, BatchWalk, size_of_first
 from distlog.core.segments.chunks import LogFile
 from distlog.core.storage.backend import Part
 from distlog.core.storage.durable_files import failing_as

@@ -10,14 +10,8 @@ from enum import Enum
 from distlog.core.errors import CorruptRecordError
 from distlog.core.read.consumer_offsets import FieldReader, text_field
 
-#: The topic's name, in Kafka too.
-TRANSACTIONS_TOPIC = "__transaction_state"
-#: A topic and its partition.
-TopicPartition = tuple[str, int]
 #: Stands for a missing epoch or time.
 NONE = -1
-#: Above it, a producer gets a new id: the last epoch is left for the end marker that fences.
-LAST_EPOCH = (1 << 15) - 2
 
 
 class TransactionStatus(Enum):
@@ -33,19 +27,6 @@ class TransactionStatus(Enum):
     @property
     def kafka_name(self) -> str:
         return self.name.title().replace("_", "")
-
-
-_COMPLETE = {
-    TransactionStatus.PREPARE_COMMIT: TransactionStatus.COMPLETE_COMMIT,
-    TransactionStatus.PREPARE_ABORT: TransactionStatus.COMPLETE_ABORT,
-}
-_OVER = (TransactionStatus.EMPTY, *_COMPLETE.values())
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerId:
-    id: int
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +99,29 @@ class TransactionState:
 
     def completed(self, now_ms: int) -> TransactionState:
         return replace(self, status=_COMPLETE[self.status], partitions=frozenset(), updated_ms=now_ms)
+
+
+#: The topic's name, in Kafka too.
+TRANSACTIONS_TOPIC = "__transaction_state"
+#: A topic and its partition.
+TopicPartition = tuple[str, int]
+
+
+#: Above it, a producer gets a new id: the last epoch is left for the end marker that fences.
+LAST_EPOCH = (1 << 15) - 2
+
+
+_COMPLETE = {
+    TransactionStatus.PREPARE_COMMIT: TransactionStatus.COMPLETE_COMMIT,
+    TransactionStatus.PREPARE_ABORT: TransactionStatus.COMPLETE_ABORT,
+}
+_OVER = (TransactionStatus.EMPTY, *_COMPLETE.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerId:
+    id: int
+    epoch: int
 
 
 # Byte for byte Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Active, Add, Seal
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, StorageError, StorageFullError, TransactionTooOldError
@@ -40,219 +40,6 @@ from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, LockGuard
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.retry import Deadline
-
-
-class SealedSegment(NamedTuple):
-    """A segment whose seal lacks only its commit: its former state, and the segment to add, None if it is empty."""
-
-    partition: int
-    state_before: SegmentState
-    info: SegmentInfo | None
-
-    def actions(self) -> list[Action]:
-        seal = Seal(self.partition, self.state_before.stem)
-        return [seal] if self.info is None else [seal, Add(self.info)]
-
-
-def check_is_there(path: str, active: Active) -> None:
-    """Raise DamagedLogError if the `active` segment has no log: it was durable before the commit that names it."""
-    if not os.path.exists(path):
-        raise DamagedLogError(
-            "the log file of the active segment is missing: restore it, or run `distlog repair`",
-            file=path,
-            position=0,
-            offset=active.base_offset,
-        )
-
-
-class SegmentOpener:
-    """Opens the active segments of the partition in `folder`, with the settings of the newest of `snapshots`."""
-
-    def __init__(
-        self, handle: TopicHandle, partition: int, folder: str, snapshots: CurrentSnapshot, calls: FileCalls
-    ) -> None:
-        self._handle, self._partition, self._folder = handle, partition, folder
-        self._snapshots, self._calls = snapshots, calls
-
-    def create(self, stem: str) -> None:
-        config, clock = self._snapshots.snapshot.config, self._handle.clock
-        LogSegment.create(self._folder, stem, 0, config, clock=clock, calls=self._calls).close()
-
-    def segment_of(self, state: SegmentState) -> LogSegment:
-        config, clock = self._snapshots.snapshot.config, self._handle.clock
-        return LogSegment(self._folder, state, config, clock=clock, calls=self._calls)
-
-    def resumed(self, segment: LogSegment | None, state: SegmentState, status: PageStatus) -> LogSegment | None:
-        """The segment with this state and any batches that another process wrote before it died.
-
-        It is `segment` if that can take appends. None if a sync failed or may have failed, and records are
-        lost.
-        """
-        if status == PageStatus.FAILED:
-            return None
-        is_known = segment is not None and segment.stem == state.stem and status == PageStatus.ACTIVE
-        if segment is not None and is_known:
-            segment.resume(state)
-        else:
-            segment = self.segment_of(state)
-        with closed_on_error(segment):
-            try:
-                self._repair(segment, status, is_known=is_known)
-            except DamagedLogError:
-                # a device may lose unsynced records; without a failed sync, something else has cut a short log
-                is_cut = segment.unknown_bytes() < 0 and not was_not_synced(self._folder, segment.stem)
-                if is_cut or not segment.has_lost_its_end():
-                    raise
-                segment.close()
-                return None
-            # the process that began to seal it may have died when a sync had failed
-            if status == PageStatus.CHANGING:
-                is_whole = self.write_again(segment, FlushOutcome.STARTED)
-            else:
-                is_whole = self._is_trusted(segment) or self.write_again(segment, FlushOutcome.DOUBTED)
-            if not is_whole:
-                segment.close()
-                return None
-        return segment
-
-    def reopened(self, state: SegmentState) -> LogSegment:
-        """The segment cut to this state, since its seal was not committed."""
-        segment = self.segment_of(state)
-        with closed_on_error(segment):
-            self._rebuild_damaged_indexes(segment)
-            segment.drop_uncounted()
-        return segment
-
-    def _repair(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
-        """Make the files match the state, with any batches that another process wrote before it died."""
-        unknown = segment.unknown_bytes()
-        # a page of this boot counts what was written: no crash takes that away
-        is_other = not is_known and (unknown > 0 or segment.is_preallocated) and not segment.has_its_end()
-        if unknown < 0 or is_other:
-            # either raises, or it is another file with the same batches
-            segment.recover(self.transactions_before(), DurableEnd(segment.next_offset, segment.size))
-            segment.flush()
-            return
-        # a healthy segment's indexes are not opened: a seal finds out whether one was changed
-        if unknown > 0 or status != PageStatus.ACTIVE or not (is_known or segment.seems_to_have_entries()):
-            self._rebuild_damaged_indexes(segment)
-        if status == PageStatus.TORN:
-            segment.drop_uncounted()
-        elif unknown > 0 or status != PageStatus.ACTIVE:
-            segment.recover_tail(self.transactions_before())
-
-    def _rebuild_damaged_indexes(self, segment: LogSegment) -> None:
-        """Rebuild indexes that were deleted, cut or changed; a log that is also damaged does not change."""
-        if not segment.has_its_bytes():
-            segment.make_indexes(self.transactions_before())
-
-    def _is_trusted(self, segment: LogSegment) -> bool:
-        """True if the next sync will report lost records; False if that cannot be ensured.
-
-        If its writer was killed, no process had the file open: then the kernel forgets that it could not write
-        pages, and forgets the pages. So a process that opens the file then reads them before the next sync.
-        """
-        if segment.is_open or not segment.unflushed.size:
-            return True
-        segment.open()
-        return mark_doubted(self._folder, segment.stem)
-
-    def recovered(self, active: Active, value: bytes | None) -> LogSegment:
-        """The `active` segment, whose end is not known: walked from the recovery point in `value`, and synced."""
-        topic_id = self._snapshots.snapshot.topic_id
-        point, durable = recovery_point(value, topic_id, active), durable_end(value, topic_id, active)
-        segment = self.segment_of(point or SegmentState.new(active.stem, active.base_offset, self._handle.clock()))
-        with closed_on_error(segment):
-            check_is_there(segment.file, active)
-            if point is None or not segment.has_its_bytes():
-                segment.recover(self.transactions_before(), durable)
-            elif segment.unknown_bytes() or segment.size < durable.position or segment.trailing().end > segment.size:
-                segment.recover_tail(self.transactions_before(), durable)
-            else:
-                segment.drop_uncounted()
-            # the page does not record a failed sync, so everything is written again
-            if stored_mark(self._folder, segment.stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED):
-                self.write_again(segment, FlushOutcome.STARTED)
-            # the durable part of the log is unknown
-            segment.flush()
-        return segment
-
-    def sealed(self, segment: LogSegment, status: PageStatus) -> SegmentState:
-        """Seal the segment's files; with FAILED they hold only durable records."""
-        if status != PageStatus.FAILED:
-            # open it first, so that the kernel reports later write errors to this process too
-            segment.open()
-            sync = stored_mark(self._folder, segment.stem)
-            if sync == FlushOutcome.FAILED or (sync != FlushOutcome.ENDED and not self.write_again(segment, sync)):
-                raise segment.sync_error()
-            self._rebuild_damaged_indexes(segment)
-        return segment.seal()
-
-    def write_again(self, segment: LogSegment, sync: FlushOutcome) -> bool:
-        return segment.write_again(self.transactions_before(), only_read=sync == FlushOutcome.DOUBTED)
-
-    def transactions_before(self) -> OpenTransactions:
-        return transactions_before(self._handle, self._snapshots.refresh().partitions[self._partition])
-
-
-# The commit log says which segments there are. The page in the lock's file says where the active one ends, and is
-# written after the bytes that it counts. The page says CHANGING from before a seal's commit until after it. A
-# process that finds this, or a page that does not check, asks the commit log first. A process may end between any
-# two steps.
-#
-#     open    create the files, commit `active`, page ACTIVE      found: NONE and `active`: the segment is recovered
-#     append  write the log, the indexes, then the page           found: a log that is longer: its tail is walked
-#     seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
-#             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it stays active
-#             next segment when the same commit opened one
-#     torn    page TORN: an append failed, and cannot be cut off  found: TORN: it is cut off before anything else
-#     failed  page FAILED, cut the files to what was flushed,     found: FAILED: the same, by any process
-#     sync    trim and sync them, commit `seal`, page NONE
-#     repair  page FAILED, as if what is sound were flushed, and  found: the same
-#             the rest as above
-#
-# A sync that failed is never tried again in the same segment: the next one would succeed, without what was lost.
-
-_log = logging.getLogger("distlog")
-
-#: How long a commit is tried while its process holds a lock that others wait for.
-COMMIT_TIMEOUT_S = TIMEOUT_S / 2
-
-
-@dataclass(frozen=True, slots=True)
-class TruncatedTail:
-    """The bytes that a repair cuts off an active segment: `size` bytes of `file` from `position` on.
-
-    They, and what is not in the file any more, held the offsets from `start_offset` on, as far as is known up to
-    `end_offset`; they are given again.
-    """
-
-    partition: int
-    file: str
-    position: int
-    size: int
-    start_offset: int
-    end_offset: int
-    reason: DamagedLogError
-
-    def __str__(self) -> str:
-        range_text = f" to {self.end_offset}" if self.end_offset > self.start_offset else " on"
-        return (
-            f"{self.file}: a repair cuts off {self.size} bytes after position {self.position}; "
-            f"the records from offset {self.start_offset}{range_text} are lost"
-        )
-
-
-def active_folder(handle: TopicHandle, partition: int) -> str:
-    """The folder of a partition with an active segment. Raises StorageError if it is not on a disk."""
-    if not handle.storage.is_local:
-        raise StorageError(
-            "the topic was copied here with an active segment, which only a disk can have: on the disk seal it, "
-            "'distlog alter FOLDER --seal', and copy the folder again",
-            url=handle.storage.url,
-            partition=partition,
-        )
-    return handle.storage.local_path(paths.partition_dir(handle.name, partition))
 
 
 class ActivePartition:
@@ -503,6 +290,219 @@ class ActivePartition:
         segment, self._segment, self._page_value = self._segment, None, None
         if segment is not None:
             segment.close()
+
+
+class SealedSegment(NamedTuple):
+    """A segment whose seal lacks only its commit: its former state, and the segment to add, None if it is empty."""
+
+    partition: int
+    state_before: SegmentState
+    info: SegmentInfo | None
+
+    def actions(self) -> list[Action]:
+        seal = Seal(self.partition, self.state_before.stem)
+        return [seal] if self.info is None else [seal, Add(self.info)]
+
+
+def check_is_there(path: str, active: Active) -> None:
+    """Raise DamagedLogError if the `active` segment has no log: it was durable before the commit that names it."""
+    if not os.path.exists(path):
+        raise DamagedLogError(
+            "the log file of the active segment is missing: restore it, or run `distlog repair`",
+            file=path,
+            position=0,
+            offset=active.base_offset,
+        )
+
+
+class SegmentOpener:
+    """Opens the active segments of the partition in `folder`, with the settings of the newest of `snapshots`."""
+
+    def __init__(
+        self, handle: TopicHandle, partition: int, folder: str, snapshots: CurrentSnapshot, calls: FileCalls
+    ) -> None:
+        self._handle, self._partition, self._folder = handle, partition, folder
+        self._snapshots, self._calls = snapshots, calls
+
+    def create(self, stem: str) -> None:
+        config, clock = self._snapshots.snapshot.config, self._handle.clock
+        LogSegment.create(self._folder, stem, 0, config, clock=clock, calls=self._calls).close()
+
+    def segment_of(self, state: SegmentState) -> LogSegment:
+        config, clock = self._snapshots.snapshot.config, self._handle.clock
+        return LogSegment(self._folder, state, config, clock=clock, calls=self._calls)
+
+    def resumed(self, segment: LogSegment | None, state: SegmentState, status: PageStatus) -> LogSegment | None:
+        """The segment with this state and any batches that another process wrote before it died.
+
+        It is `segment` if that can take appends. None if a sync failed or may have failed, and records are
+        lost.
+        """
+        if status == PageStatus.FAILED:
+            return None
+        is_known = segment is not None and segment.stem == state.stem and status == PageStatus.ACTIVE
+        if segment is not None and is_known:
+            segment.resume(state)
+        else:
+            segment = self.segment_of(state)
+        with closed_on_error(segment):
+            try:
+                self._repair(segment, status, is_known=is_known)
+            except DamagedLogError:
+                # a device may lose unsynced records; without a failed sync, something else has cut a short log
+                is_cut = segment.unknown_bytes() < 0 and not was_not_synced(self._folder, segment.stem)
+                if is_cut or not segment.has_lost_its_end():
+                    raise
+                segment.close()
+                return None
+            # the process that began to seal it may have died when a sync had failed
+            if status == PageStatus.CHANGING:
+                is_whole = self.write_again(segment, FlushOutcome.STARTED)
+            else:
+                is_whole = self._is_trusted(segment) or self.write_again(segment, FlushOutcome.DOUBTED)
+            if not is_whole:
+                segment.close()
+                return None
+        return segment
+
+    def reopened(self, state: SegmentState) -> LogSegment:
+        """The segment cut to this state, since its seal was not committed."""
+        segment = self.segment_of(state)
+        with closed_on_error(segment):
+            self._rebuild_damaged_indexes(segment)
+            segment.drop_uncounted()
+        return segment
+
+    def _repair(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
+        """Make the files match the state, with any batches that another process wrote before it died."""
+        unknown = segment.unknown_bytes()
+        # a page of this boot counts what was written: no crash takes that away
+        is_other = not is_known and (unknown > 0 or segment.is_preallocated) and not segment.has_its_end()
+        if unknown < 0 or is_other:
+            # either raises, or it is another file with the same batches
+            segment.recover(self.transactions_before(), DurableEnd(segment.next_offset, segment.size))
+            segment.flush()
+            return
+        # a healthy segment's indexes are not opened: a seal finds out whether one was changed
+        if unknown > 0 or status != PageStatus.ACTIVE or not (is_known or segment.seems_to_have_entries()):
+            self._rebuild_damaged_indexes(segment)
+        if status == PageStatus.TORN:
+            segment.drop_uncounted()
+        elif unknown > 0 or status != PageStatus.ACTIVE:
+            segment.recover_tail(self.transactions_before())
+
+    def _rebuild_damaged_indexes(self, segment: LogSegment) -> None:
+        """Rebuild indexes that were deleted, cut or changed; a log that is also damaged does not change."""
+        if not segment.has_its_bytes():
+            segment.make_indexes(self.transactions_before())
+
+    def _is_trusted(self, segment: LogSegment) -> bool:
+        """True if the next sync will report lost records; False if that cannot be ensured.
+
+        If its writer was killed, no process had the file open: then the kernel forgets that it could not write
+        pages, and forgets the pages. So a process that opens the file then reads them before the next sync.
+        """
+        if segment.is_open or not segment.unflushed.size:
+            return True
+        segment.open()
+        return mark_doubted(self._folder, segment.stem)
+
+    def recovered(self, active: Active, value: bytes | None) -> LogSegment:
+        """The `active` segment, whose end is not known: walked from the recovery point in `value`, and synced."""
+        topic_id = self._snapshots.snapshot.topic_id
+        point, durable = recovery_point(value, topic_id, active), durable_end(value, topic_id, active)
+        segment = self.segment_of(point or SegmentState.new(active.stem, active.base_offset, self._handle.clock()))
+        with closed_on_error(segment):
+            check_is_there(segment.file, active)
+            if point is None or not segment.has_its_bytes():
+                segment.recover(self.transactions_before(), durable)
+            elif segment.unknown_bytes() or segment.size < durable.position or segment.trailing().end > segment.size:
+                segment.recover_tail(self.transactions_before(), durable)
+            else:
+                segment.drop_uncounted()
+            # the page does not record a failed sync, so everything is written again
+            if stored_mark(self._folder, segment.stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED):
+                self.write_again(segment, FlushOutcome.STARTED)
+            # the durable part of the log is unknown
+            segment.flush()
+        return segment
+
+    def sealed(self, segment: LogSegment, status: PageStatus) -> SegmentState:
+        """Seal the segment's files; with FAILED they hold only durable records."""
+        if status != PageStatus.FAILED:
+            # open it first, so that the kernel reports later write errors to this process too
+            segment.open()
+            sync = stored_mark(self._folder, segment.stem)
+            if sync == FlushOutcome.FAILED or (sync != FlushOutcome.ENDED and not self.write_again(segment, sync)):
+                raise segment.sync_error()
+            self._rebuild_damaged_indexes(segment)
+        return segment.seal()
+
+    def write_again(self, segment: LogSegment, sync: FlushOutcome) -> bool:
+        return segment.write_again(self.transactions_before(), only_read=sync == FlushOutcome.DOUBTED)
+
+    def transactions_before(self) -> OpenTransactions:
+        return transactions_before(self._handle, self._snapshots.refresh().partitions[self._partition])
+
+
+# The commit log says which segments there are. The page in the lock's file says where the active one ends, and is
+# written after the bytes that it counts. The page says CHANGING from before a seal's commit until after it. A
+# process that finds this, or a page that does not check, asks the commit log first. A process may end between any
+# two steps.
+#
+#     open    create the files, commit `active`, page ACTIVE      found: NONE and `active`: the segment is recovered
+#     append  write the log, the indexes, then the page           found: a log that is longer: its tail is walked
+#     seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
+#             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it stays active
+#             next segment when the same commit opened one
+#     torn    page TORN: an append failed, and cannot be cut off  found: TORN: it is cut off before anything else
+#     failed  page FAILED, cut the files to what was flushed,     found: FAILED: the same, by any process
+#     sync    trim and sync them, commit `seal`, page NONE
+#     repair  page FAILED, as if what is sound were flushed, and  found: the same
+#             the rest as above
+#
+# A sync that failed is never tried again in the same segment: the next one would succeed, without what was lost.
+
+_log = logging.getLogger("distlog")
+
+#: How long a commit is tried while its process holds a lock that others wait for.
+COMMIT_TIMEOUT_S = TIMEOUT_S / 2
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedTail:
+    """The bytes that a repair cuts off an active segment: `size` bytes of `file` from `position` on.
+
+    They, and what is not in the file any more, held the offsets from `start_offset` on, as far as is known up to
+    `end_offset`; they are given again.
+    """
+
+    partition: int
+    file: str
+    position: int
+    size: int
+    start_offset: int
+    end_offset: int
+    reason: DamagedLogError
+
+    def __str__(self) -> str:
+        range_text = f" to {self.end_offset}" if self.end_offset > self.start_offset else " on"
+        return (
+            f"{self.file}: a repair cuts off {self.size} bytes after position {self.position}; "
+            f"the records from offset {self.start_offset}{range_text} are lost"
+        )
+
+
+def active_folder(handle: TopicHandle, partition: int) -> str:
+    """The folder of a partition with an active segment. Raises StorageError if it is not on a disk."""
+    if not handle.storage.is_local:
+        raise StorageError(
+            "the topic was copied here with an active segment, which only a disk can have: on the disk seal it, "
+            "'distlog alter FOLDER --seal', and copy the folder again",
+            url=handle.storage.url,
+            partition=partition,
+        )
+    return handle.storage.local_path(paths.partition_dir(handle.name, partition))
 
 
 def open_segments(partitions: Sequence[ActivePartition]) -> None:

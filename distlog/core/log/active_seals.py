@@ -11,8 +11,8 @@ from types import TracebackType
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionDraft, PartitionState, Snapshot
 from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition, SealedSegment
 from distlog.core.log.segment_files import FileCalls

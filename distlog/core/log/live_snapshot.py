@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.actions import Active
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import SnapshotTooOldError
@@ -26,6 +26,47 @@ from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.durable_files import failing_as
 from distlog.core.storage.locks_and_pages import WatchedPage
+
+
+class LiveSnapshot:
+    """The snapshot that a topic object reads, without tails at a version or a time; safe between threads."""
+
+    def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
+        self._handle, self._current = handle, current
+        self._view: _View | None = None
+        # replaced by `invalidate`: a load that began earlier is stale
+        self._request = object()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot to read, never one to commit from; its tails are of the last `refresh`, or later."""
+        view, committed = self._view, self._current.snapshot
+        if view is None or view.committed is not committed or view.request is not self._request:
+            view = self._load_view(committed)
+        return view.live
+
+    def refresh(self) -> Snapshot:
+        """Move on to the newest version and the ends of its active segments; one GET if there is nothing new."""
+        self.invalidate()
+        try:
+            return self._load_view(self._current.refresh()).live
+        except SnapshotTooOldError:
+            # an active segment was sealed, removed and vacuumed after the version was read
+            return self._load_view(self._current.refresh()).live
+
+    def invalidate(self) -> None:
+        """Have the ends of the active segments read again when the snapshot is used next."""
+        self._request = object()
+
+    def _load_view(self, committed: Snapshot) -> _View:
+        request, view = self._request, self._view
+        if view is not None and view.committed is not committed:
+            # vacuum may have deleted what older versions had
+            self._handle.reader.forget_deleted()
+        live = committed if self._current.pinned else with_tails(self._handle, committed)
+        self._view = view = _View(committed, live, request)
+        return view
+
 
 # No lock is taken. The page in the lock's file says where the segment ends. If the page does not check, is from
 # before the machine was started, or is of another segment, the log is walked, from its recovery point if that is
@@ -241,46 +282,6 @@ class TailWatch:
             # without a lock file, as in a copied topic, only a refresh can detect new records
             is_newer = page is None or page.changed() or is_newer
         return is_newer
-
-
-class LiveSnapshot:
-    """The snapshot that a topic object reads, without tails at a version or a time; safe between threads."""
-
-    def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
-        self._handle, self._current = handle, current
-        self._view: _View | None = None
-        # replaced by `invalidate`: a load that began earlier is stale
-        self._request = object()
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The snapshot to read, never one to commit from; its tails are of the last `refresh`, or later."""
-        view, committed = self._view, self._current.snapshot
-        if view is None or view.committed is not committed or view.request is not self._request:
-            view = self._load_view(committed)
-        return view.live
-
-    def refresh(self) -> Snapshot:
-        """Move on to the newest version and the ends of its active segments; one GET if there is nothing new."""
-        self.invalidate()
-        try:
-            return self._load_view(self._current.refresh()).live
-        except SnapshotTooOldError:
-            # an active segment was sealed, removed and vacuumed after the version was read
-            return self._load_view(self._current.refresh()).live
-
-    def invalidate(self) -> None:
-        """Have the ends of the active segments read again when the snapshot is used next."""
-        self._request = object()
-
-    def _load_view(self, committed: Snapshot) -> _View:
-        request, view = self._request, self._view
-        if view is not None and view.committed is not committed:
-            # vacuum may have deleted what older versions had
-            self._handle.reader.forget_deleted()
-        live = committed if self._current.pinned else with_tails(self._handle, committed)
-        self._view = view = _View(committed, live, request)
-        return view
 
 
 class _View(NamedTuple):

@@ -29,10 +29,9 @@ from distlog.core.format.kernels.segment_fold import (
     TRANSACTIONS,
 )
 from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
-from distlog.core.format.record_batch import check_crcs
+from distlog.core.format.record_batch import Batches, check_crcs
 from distlog.core.format.record_decoder import decode
 from distlog.core.format.transaction_index import AbortedTransaction
-from distlog.core.format.walk import Batches
 from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.log import segment_recovery
 from distlog.core.log.segment_files import FileCalls, SegmentFiles
@@ -61,42 +60,6 @@ from distlog.core.segments.segment_state import (
     pack_state,
 )
 from distlog.core.segments.segment_writer import jittered, time_span
-
-_ends = itemgetter(*field_numbers(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
-
-
-class Unflushed(NamedTuple):
-    """The part of a log that may not be fsynced, and the time of the last sync, or of the segment's creation."""
-
-    messages: int
-    size: int
-    flushed_ms: int
-
-    @classmethod
-    def of(cls, numbers: Numbers) -> Unflushed:
-        end, position, flushed_end, flushed_position, flushed_ms = _ends(numbers.tolist())
-        return cls(end - flushed_end, position - flushed_position, flushed_ms)
-
-
-def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], int]) -> bool:
-    """True if `flush.messages` wait for a sync, or some wait and the last sync was `flush.ms` ago by the `clock`."""
-    if unflushed.messages <= 0 or unflushed.messages >= config.flush_messages:
-        return unflushed.messages > 0
-    # a clock that was set back counts as a long time, since the true time is unknown
-    return config.flush_ms < MAX_LONG and abs(clock() - unflushed.flushed_ms) >= config.flush_ms
-
-
-#: Bytes read to find a batch by its header, and to look for a time.
-_HEADER_STEP, _TIME_STEP = 16 << 10, 256 << 10
-
-
-class BatchLocation(NamedTuple):
-    """A batch's offsets, its position in the log file, and its size."""
-
-    base_offset: int
-    last_offset: int
-    position: int
-    size: int
 
 
 class ReadableSegment:
@@ -250,21 +213,6 @@ class ReadableSegment:
 
     def close(self) -> None:
         self._files.close()
-
-
-@contextmanager
-def closed_on_error(segment: ReadableSegment) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        segment.close()
-        raise
-
-
-_CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
-_FLUSHED = list(field_numbers(("flushed_offset", "flushed_position")))
-_TORN = "a torn write could not be cut off: recover it"
-_SYNC_FAILED = "a sync failed, so the durable end is unknown: recover it"
 
 
 class LogSegment(ReadableSegment):
@@ -481,3 +429,55 @@ class LogSegment(ReadableSegment):
         except StorageError:
             self._refusal = _SYNC_FAILED
             raise
+
+
+_ends = itemgetter(*field_numbers(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
+
+
+class Unflushed(NamedTuple):
+    """The part of a log that may not be fsynced, and the time of the last sync, or of the segment's creation."""
+
+    messages: int
+    size: int
+    flushed_ms: int
+
+    @classmethod
+    def of(cls, numbers: Numbers) -> Unflushed:
+        end, position, flushed_end, flushed_position, flushed_ms = _ends(numbers.tolist())
+        return cls(end - flushed_end, position - flushed_position, flushed_ms)
+
+
+def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], int]) -> bool:
+    """True if `flush.messages` wait for a sync, or some wait and the last sync was `flush.ms` ago by the `clock`."""
+    if unflushed.messages <= 0 or unflushed.messages >= config.flush_messages:
+        return unflushed.messages > 0
+    # a clock that was set back counts as a long time, since the true time is unknown
+    return config.flush_ms < MAX_LONG and abs(clock() - unflushed.flushed_ms) >= config.flush_ms
+
+
+#: Bytes read to find a batch by its header, and to look for a time.
+_HEADER_STEP, _TIME_STEP = 16 << 10, 256 << 10
+
+
+class BatchLocation(NamedTuple):
+    """A batch's offsets, its position in the log file, and its size."""
+
+    base_offset: int
+    last_offset: int
+    position: int
+    size: int
+
+
+@contextmanager
+def closed_on_error(segment: ReadableSegment) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        segment.close()
+        raise
+
+
+_CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
+_FLUSHED = list(field_numbers(("flushed_offset", "flushed_position")))
+_TORN = "a torn write could not be cut off: recover it"
+_SYNC_FAILED = "a sync failed, so the durable end is unknown: recover it"

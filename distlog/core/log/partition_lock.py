@@ -28,6 +28,64 @@ from distlog.core.storage.locks_and_pages import (
     read_newest,
 )
 
+
+class PartitionLock:
+    """The lock of the partition in `folder`, and its page; the recovery point, packed, is in every page."""
+
+    def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
+        self.folder = folder
+        self._topic_id, self._timeout_s = topic_id, timeout_s
+        self._file = FileLock(os.path.join(folder, paths.LOCK_FILE), makes_folder=True)
+        # packed once, since every append writes one
+        self._active_head = head(topic_id, PageStatus.ACTIVE)
+        self.recovery_point = NO_POINT
+
+    def held(self, timeout_s: float | None = None) -> LockGuard:
+        """Hold the lock. Raises LockHeldError, which names the process that has it, if it is not free in time."""
+        return self._file.held(self._timeout_s if timeout_s is None else timeout_s)
+
+    def is_free(self) -> bool:
+        return self._file.is_free()
+
+    def value(self) -> bytes | None:
+        return self._file.page.read()
+
+    def is_on_device(self, stem: str, end_offset: int) -> bool:
+        """True if the page has the active segment `stem` durable up to this offset. Needs no lock."""
+        value, size = self.value(), len(self._active_head)
+        if value is None or len(value) != RECORD_BYTES or not value.startswith(self._active_head):
+            return False
+        return packed_flushed(value[size:], stem) >= end_offset
+
+    def stored_record(self) -> StateRecord | None:
+        """The page's record; None if it does not check, or there is no file, which is not created then."""
+        return StateRecord.unpack(stored_value(self._file.path))
+
+    @property
+    def recovery_position(self) -> int:
+        return packed_position(self.recovery_point)
+
+    def publish(self, status: PageStatus, state: SegmentState | None) -> None:
+        self._file.page.write(StateRecord(self._topic_id, status, state, self.recovery_point).pack())
+
+    def publish_active(self, packed_state: bytes) -> bytes:
+        """Write the page of a segment that takes appends; returns the page's new value."""
+        value = self._active_head + packed_state + self.recovery_point
+        self._file.page.write(value)
+        return value
+
+    def count(self, *counts: int) -> None:
+        """Add to the PartitionCounters, in their order. Needs the lock."""
+        self._file.page.add(*counts)
+
+    def alone(self) -> AbstractContextManager[object]:
+        """No thread of this process holds the lock in the block; other processes may."""
+        return self._file.alone()
+
+    def close(self) -> None:
+        self._file.close()
+
+
 T = TypeVar("T")
 
 # The content of a partition's lock page: which segment is active, its state, and its recovery point.
@@ -201,63 +259,6 @@ def was_not_synced(folder: str, stem: str) -> bool:
             return marked(page.read(), stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED)
         # another one is under way, or it is given up now
         return stored_mark(folder, stem) == FlushOutcome.FAILED
-
-
-class PartitionLock:
-    """The lock of the partition in `folder`, and its page; the recovery point, packed, is in every page."""
-
-    def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
-        self.folder = folder
-        self._topic_id, self._timeout_s = topic_id, timeout_s
-        self._file = FileLock(os.path.join(folder, paths.LOCK_FILE), makes_folder=True)
-        # packed once, since every append writes one
-        self._active_head = head(topic_id, PageStatus.ACTIVE)
-        self.recovery_point = NO_POINT
-
-    def held(self, timeout_s: float | None = None) -> LockGuard:
-        """Hold the lock. Raises LockHeldError, which names the process that has it, if it is not free in time."""
-        return self._file.held(self._timeout_s if timeout_s is None else timeout_s)
-
-    def is_free(self) -> bool:
-        return self._file.is_free()
-
-    def value(self) -> bytes | None:
-        return self._file.page.read()
-
-    def is_on_device(self, stem: str, end_offset: int) -> bool:
-        """True if the page has the active segment `stem` durable up to this offset. Needs no lock."""
-        value, size = self.value(), len(self._active_head)
-        if value is None or len(value) != RECORD_BYTES or not value.startswith(self._active_head):
-            return False
-        return packed_flushed(value[size:], stem) >= end_offset
-
-    def stored_record(self) -> StateRecord | None:
-        """The page's record; None if it does not check, or there is no file, which is not created then."""
-        return StateRecord.unpack(stored_value(self._file.path))
-
-    @property
-    def recovery_position(self) -> int:
-        return packed_position(self.recovery_point)
-
-    def publish(self, status: PageStatus, state: SegmentState | None) -> None:
-        self._file.page.write(StateRecord(self._topic_id, status, state, self.recovery_point).pack())
-
-    def publish_active(self, packed_state: bytes) -> bytes:
-        """Write the page of a segment that takes appends; returns the page's new value."""
-        value = self._active_head + packed_state + self.recovery_point
-        self._file.page.write(value)
-        return value
-
-    def count(self, *counts: int) -> None:
-        """Add to the PartitionCounters, in their order. Needs the lock."""
-        self._file.page.add(*counts)
-
-    def alone(self) -> AbstractContextManager[object]:
-        """No thread of this process holds the lock in the block; other processes may."""
-        return self._file.alone()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 # Appends and seals count in the page of the partition's lock, flushes in the page of the flush lock, whose lock they

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import DistlogError, InvalidRecordError, StorageFullError
 from distlog.core.format.kernels.batch_scan import move_batches
@@ -32,29 +32,8 @@ from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.times import NO_TIMESTAMP
 
-
-def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
-    """The time in ms of an append to the active `segment`, now or later: LogAppendTime never goes back."""
-    earlier_times = [sealed.max_timestamp for sealed in state.segments[-1:]]
-    return max(now_ms, segment.max_timestamp, *earlier_times)
-
-
-def stamped(
-    data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
-) -> tuple[npt.NDArray[Any], Longs, Longs]:
-    """Write the time into the batches of `data`; returns their new rows, `newest_offsets` and `min_timestamps`."""
-    times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
-    give_append_times(rows, times)
-    write_append_times(data, rows)
-    return rows, rows["base_offset"].copy(), times
-
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-
-class WouldWaitError(Exception):
-    """An append that may not wait has to do more than to write its batch; nothing was appended."""
 
 
 class PartitionLog:
@@ -308,6 +287,26 @@ class PartitionLog:
         """
         self._flush.close(flushed=flushed, timeout_s=timeout_s)
         self._active.close()
+
+
+def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
+    """The time in ms of an append to the active `segment`, now or later: LogAppendTime never goes back."""
+    earlier_times = [sealed.max_timestamp for sealed in state.segments[-1:]]
+    return max(now_ms, segment.max_timestamp, *earlier_times)
+
+
+def stamped(
+    data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
+) -> tuple[npt.NDArray[Any], Longs, Longs]:
+    """Write the time into the batches of `data`; returns their new rows, `newest_offsets` and `min_timestamps`."""
+    times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
+    give_append_times(rows, times)
+    write_append_times(data, rows)
+    return rows, rows["base_offset"].copy(), times
+
+
+class WouldWaitError(Exception):
+    """An append that may not wait has to do more than to write its batch; nothing was appended."""
 
 
 def open_together(logs: Sequence[PartitionLog]) -> None:

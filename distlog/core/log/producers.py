@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.producer_table import KnownBatch
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot

@@ -25,6 +25,116 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+class SegmentFiles(NamedTuple):
+    """The log and the three indexes. A preallocated log has `log_bytes` from the start, else that is 0."""
+
+    stem: str
+    log: ActiveFile
+    offsets: ActiveIndex
+    times: ActiveIndex
+    transactions: ActiveIndex
+    log_bytes: int
+
+    @classmethod
+    def of(
+        cls, folder: str, stem: str, config: TopicConfig, calls: FileCalls = os, *, writable: bool = True
+    ) -> SegmentFiles:
+        path, size = os.path.join(folder, stem), config.segment_index_bytes
+        return cls(
+            stem,
+            ActiveFile(f"{path}.log", calls, writable=writable),
+            ActiveIndex(f"{path}.index", OFFSET_ENTRY, size, calls, writable=writable),
+            ActiveIndex(f"{path}.timeindex", TIME_ENTRY, size, calls, writable=writable),
+            ActiveIndex(f"{path}.txnindex", TXN_ENTRY, 0, calls, writable=writable),
+            config.segment_size if config.preallocate else 0,
+        )
+
+    @property
+    def indexes(self) -> tuple[tuple[int, ActiveIndex], ...]:
+        """(the place of its size in the numbers, the index) of each index, in the order of `Folded.entries`."""
+        return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
+
+    def create(self) -> None:
+        """Make the log and the preallocated indexes, and sync their names; others are made with their first entry."""
+        with failing_as("create", self.log.path):
+            make_folders(os.path.dirname(self.log.path))
+        self.log.create()
+        with removed_on_error(self.log.path):
+            if self.log_bytes:
+                self.log.allocate(self.log_bytes)
+            self.offsets.create()
+            self.times.create()
+        self.sync_names()
+
+    def check_size(self) -> None:
+        if self.log.size() > MAX_INT:
+            raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.log.path)
+
+    def write_entries(self, numbers_before: Numbers, entries: tuple[bytes, bytes, bytes]) -> None:
+        for (field, index), data in zip(self.indexes, entries, strict=True):
+            if data:
+                index.file.write(data, int(numbers_before[field]))
+
+    def has_entries(self, numbers: Numbers) -> bool:
+        self.close_deleted_indexes()
+        return all(index.has_entries(*numbers[[field, field + 1]].tolist()) for field, index in self.indexes)
+
+    def seems_to_have_entries(self, numbers: Numbers) -> bool:
+        """True if each index has its length in `numbers`; reads only the entries of transactions."""
+        is_long = all(index.file.size() >= numbers[field] for field, index in self.indexes)
+        return is_long and self.transactions.has_entries(*numbers[[TXN_INDEX, TXN_INDEX + 1]].tolist())
+
+    def close_deleted_indexes(self) -> None:
+        """Close indexes whose files somebody deleted, so that what is written next makes new ones."""
+        for _, index in self.indexes:
+            if index.file.is_open and not os.path.exists(index.file.path):
+                index.file.close()
+
+    def write_entries_again(self, numbers: Numbers) -> None:
+        for field, index in self.indexes:
+            if numbers[field]:
+                index.file.write(index.file.read(0, int(numbers[field])), 0)
+
+    def cut(self, numbers: Numbers) -> None:
+        """Cut every file to its size in `numbers`; preallocated space after that becomes zeros."""
+        self.log.cut(int(numbers[POSITION]))
+        self.log.cut(int(numbers[POSITION]), self.log_bytes)
+        self.clear_after_entries(numbers)
+
+    def clear_after_entries(self, numbers: Numbers) -> None:
+        """Cut every index to its size in `numbers`; preallocated space after that becomes zeros."""
+        for field, index in self.indexes:
+            index.clear(int(numbers[field]))
+
+    def trim(self, numbers: Numbers) -> None:
+        self.log.cut(int(numbers[POSITION]))
+        for field, index in self.indexes:
+            index.trim(int(numbers[field]))
+
+    def open(self) -> None:
+        self.log.open()
+        for _, index in self.indexes:
+            index.file.open()
+
+    def sync(self) -> None:
+        """Sync all files, the log first."""
+        self.log.sync()
+        self.sync_indexes()
+
+    def sync_indexes(self) -> None:
+        for _, index in self.indexes:
+            index.file.sync()
+
+    def sync_names(self) -> None:
+        with failing_as("sync", self.log.path):
+            sync_folder(os.path.dirname(self.log.path))
+
+    def close(self) -> None:
+        self.log.close()
+        for _, index in self.indexes:
+            index.file.close()
+
+
 class FileCalls(Protocol):
     """The system calls that change a file; the module `os` has them."""
 
@@ -217,113 +327,3 @@ class ActiveIndex:
             end = min(size, self.file.size())
             self.file.cut(end)
             self.file.cut(end, self.max_bytes)
-
-
-class SegmentFiles(NamedTuple):
-    """The log and the three indexes. A preallocated log has `log_bytes` from the start, else that is 0."""
-
-    stem: str
-    log: ActiveFile
-    offsets: ActiveIndex
-    times: ActiveIndex
-    transactions: ActiveIndex
-    log_bytes: int
-
-    @classmethod
-    def of(
-        cls, folder: str, stem: str, config: TopicConfig, calls: FileCalls = os, *, writable: bool = True
-    ) -> SegmentFiles:
-        path, size = os.path.join(folder, stem), config.segment_index_bytes
-        return cls(
-            stem,
-            ActiveFile(f"{path}.log", calls, writable=writable),
-            ActiveIndex(f"{path}.index", OFFSET_ENTRY, size, calls, writable=writable),
-            ActiveIndex(f"{path}.timeindex", TIME_ENTRY, size, calls, writable=writable),
-            ActiveIndex(f"{path}.txnindex", TXN_ENTRY, 0, calls, writable=writable),
-            config.segment_size if config.preallocate else 0,
-        )
-
-    @property
-    def indexes(self) -> tuple[tuple[int, ActiveIndex], ...]:
-        """(the place of its size in the numbers, the index) of each index, in the order of `Folded.entries`."""
-        return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
-
-    def create(self) -> None:
-        """Make the log and the preallocated indexes, and sync their names; others are made with their first entry."""
-        with failing_as("create", self.log.path):
-            make_folders(os.path.dirname(self.log.path))
-        self.log.create()
-        with removed_on_error(self.log.path):
-            if self.log_bytes:
-                self.log.allocate(self.log_bytes)
-            self.offsets.create()
-            self.times.create()
-        self.sync_names()
-
-    def check_size(self) -> None:
-        if self.log.size() > MAX_INT:
-            raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.log.path)
-
-    def write_entries(self, numbers_before: Numbers, entries: tuple[bytes, bytes, bytes]) -> None:
-        for (field, index), data in zip(self.indexes, entries, strict=True):
-            if data:
-                index.file.write(data, int(numbers_before[field]))
-
-    def has_entries(self, numbers: Numbers) -> bool:
-        self.close_deleted_indexes()
-        return all(index.has_entries(*numbers[[field, field + 1]].tolist()) for field, index in self.indexes)
-
-    def seems_to_have_entries(self, numbers: Numbers) -> bool:
-        """True if each index has its length in `numbers`; reads only the entries of transactions."""
-        is_long = all(index.file.size() >= numbers[field] for field, index in self.indexes)
-        return is_long and self.transactions.has_entries(*numbers[[TXN_INDEX, TXN_INDEX + 1]].tolist())
-
-    def close_deleted_indexes(self) -> None:
-        """Close indexes whose files somebody deleted, so that what is written next makes new ones."""
-        for _, index in self.indexes:
-            if index.file.is_open and not os.path.exists(index.file.path):
-                index.file.close()
-
-    def write_entries_again(self, numbers: Numbers) -> None:
-        for field, index in self.indexes:
-            if numbers[field]:
-                index.file.write(index.file.read(0, int(numbers[field])), 0)
-
-    def cut(self, numbers: Numbers) -> None:
-        """Cut every file to its size in `numbers`; preallocated space after that becomes zeros."""
-        self.log.cut(int(numbers[POSITION]))
-        self.log.cut(int(numbers[POSITION]), self.log_bytes)
-        self.clear_after_entries(numbers)
-
-    def clear_after_entries(self, numbers: Numbers) -> None:
-        """Cut every index to its size in `numbers`; preallocated space after that becomes zeros."""
-        for field, index in self.indexes:
-            index.clear(int(numbers[field]))
-
-    def trim(self, numbers: Numbers) -> None:
-        self.log.cut(int(numbers[POSITION]))
-        for field, index in self.indexes:
-            index.trim(int(numbers[field]))
-
-    def open(self) -> None:
-        self.log.open()
-        for _, index in self.indexes:
-            index.file.open()
-
-    def sync(self) -> None:
-        """Sync all files, the log first."""
-        self.log.sync()
-        self.sync_indexes()
-
-    def sync_indexes(self) -> None:
-        for _, index in self.indexes:
-            index.file.sync()
-
-    def sync_names(self) -> None:
-        with failing_as("sync", self.log.path):
-            sync_folder(os.path.dirname(self.log.path))
-
-    def close(self) -> None:
-        self.log.close()
-        for _, index in self.indexes:
-            index.file.close()

@@ -15,8 +15,15 @@ from crc32c import crc32c
 from distlog.core.arrays import new_array
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION
-from distlog.core.format.record_batch import CRC_AT, CRC_START, HEADER_SIZE, LOG_OVERHEAD
-from distlog.core.format.walk import Batches, BatchWalk, size_of_first
+from distlog.core.format.record_batch import (
+    CRC_AT,
+    CRC_START,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    Batches,
+    BatchWalk,
+    size_of_first,
+)
 from distlog.core.limits import MAX_INT
 from distlog.core.log.segment_files import ActiveFile, SegmentFiles
 from distlog.core.segments.open_transactions import OpenTransactions

@@ -13,6 +13,35 @@ from distlog.core.errors import InvalidConfigError
 from distlog.core.kafka.broker_setting import broker_setting, given_values, setting_number, settings_of
 from distlog.core.limits import MAX_INT, MAX_LONG
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """The schedule of the tasks (times in ms), and the defaults of topics, under their topic names."""
+
+    initial_task_delay_ms: int = broker_setting("log.initial.task.delay.ms", 30_000)
+    retention_check_interval_ms: int = broker_setting("log.retention.check.interval.ms", 300_000, least=1)
+    flush_scheduler_interval_ms: int = broker_setting("log.flush.scheduler.interval.ms", MAX_LONG, least=1)
+    flush_offset_checkpoint_interval_ms: int = broker_setting(
+        "log.flush.offset.checkpoint.interval.ms", 60_000, least=1
+    )
+    flush_start_offset_checkpoint_interval_ms: int = broker_setting(
+        "log.flush.start.offset.checkpoint.interval.ms", 60_000, least=1
+    )
+    cleaner_backoff_ms: int = broker_setting("log.cleaner.backoff.ms", 15_000, least=1)
+    cleaner_enable: bool = broker_setting("log.cleaner.enable", True)
+    producer_id_expiration_ms: int = broker_setting("producer.id.expiration.ms", EXPIRATION_MS, least=1, most=MAX_INT)
+    #: distlog's own: the interval between scans of the roots for new and deleted topics.
+    scan_interval_ms: int = broker_setting("log.dirs.scan.interval.ms", 60_000, least=1)
+    topic_defaults: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, object]) -> BrokerConfig:
+        """The config of Kafka-named `settings`; unknown names are refused only if they begin with `log.`."""
+        for name in settings:
+            _check_known(name)
+        return cls(**given_values(cls, settings), topic_defaults=_topic_defaults(settings))
+
+
 _SPACE = " \t\f"
 #: A key ends at the first space, colon or equals sign that has no backslash before it.
 _KEY = re.compile(r"((?:\\.|[^\\:= \t\f])*)[ \t\f]*[:=]?[ \t\f]*(.*)", re.DOTALL)
@@ -106,34 +135,6 @@ _IGNORED = frozenset(
         *("log.message.format.version", "log.message.timestamp.difference.max.ms"),
     }
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
-    """The schedule of the tasks (times in ms), and the defaults of topics, under their topic names."""
-
-    initial_task_delay_ms: int = broker_setting("log.initial.task.delay.ms", 30_000)
-    retention_check_interval_ms: int = broker_setting("log.retention.check.interval.ms", 300_000, least=1)
-    flush_scheduler_interval_ms: int = broker_setting("log.flush.scheduler.interval.ms", MAX_LONG, least=1)
-    flush_offset_checkpoint_interval_ms: int = broker_setting(
-        "log.flush.offset.checkpoint.interval.ms", 60_000, least=1
-    )
-    flush_start_offset_checkpoint_interval_ms: int = broker_setting(
-        "log.flush.start.offset.checkpoint.interval.ms", 60_000, least=1
-    )
-    cleaner_backoff_ms: int = broker_setting("log.cleaner.backoff.ms", 15_000, least=1)
-    cleaner_enable: bool = broker_setting("log.cleaner.enable", True)
-    producer_id_expiration_ms: int = broker_setting("producer.id.expiration.ms", EXPIRATION_MS, least=1, most=MAX_INT)
-    #: distlog's own: the interval between scans of the roots for new and deleted topics.
-    scan_interval_ms: int = broker_setting("log.dirs.scan.interval.ms", 60_000, least=1)
-    topic_defaults: Mapping[str, object] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, settings: Mapping[str, object]) -> BrokerConfig:
-        """The config of Kafka-named `settings`; unknown names are refused only if they begin with `log.`."""
-        for name in settings:
-            _check_known(name)
-        return cls(**given_values(cls, settings), topic_defaults=_topic_defaults(settings))
 
 
 _SCHEDULE = {setting.name for setting in settings_of(BrokerConfig).values()}

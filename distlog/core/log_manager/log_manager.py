@@ -14,135 +14,14 @@ from distlog.core.limits import MAX_LONG
 from distlog.core.locks import process_lock
 from distlog.core.log.partition_lock import PartitionCounters, counters_in
 from distlog.core.log_manager.broker_config import BrokerConfig
-from distlog.core.log_manager.log_tasks import LogCleaner, LogDirectory, LogTasks
-from distlog.core.log_manager.scheduler import Scheduler, TaskRun, monotonic_ms
+from distlog.core.log_manager.log_tasks import LogCleaner, LogDirectory, LogTasks, Scheduler, TaskRun, monotonic_ms
 from distlog.core.read.fetch import has_late_transaction
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topic import Topic
 
-#: The counters of each partition on a local disk, of all processes.
-_DONE = {
-    "appends": "direct appends",
-    "append_bytes": "bytes of direct appends",
-    "append_seconds": "how long direct appends took, with the wait for the lock",
-    "flushes": "syncs of active segments",
-    "flush_seconds": "how long syncs of active segments took",
-}
-
-_LATE = "1 if a transaction is open for longer than any coordinator allows"
-
-Labels = Mapping[str, str]
-Value = tuple[Labels, float]
-
-
-class Metric(NamedTuple):
-    name: str
-    kind: Literal["counter", "gauge"]
-    meaning: str
-    values: list[Value]
-
-
-class TaskMetrics:
-    def __init__(self) -> None:
-        self._lock = process_lock()
-        self._metrics: dict[str, Metric] = {}
-
-    def note(self, run: TaskRun, ended_ms: int) -> None:
-        labels = {"task": run.task, "root": run.root}
-        with self._lock:
-            self._add("task_runs", "runs of a task", labels, 1)
-            self._add("task_seconds", "how long the runs of a task took", labels, run.seconds)
-            self._add("task_errors", "topics and roots at which a run failed", labels, len(run.errors))
-            last = self._metric("task_last_run_timestamp_seconds", "gauge", "when the last run of a task ended")
-            _set(last, labels, ended_ms / 1000)
-            failing = self._metric("task_failing", "gauge", "topics and roots at which the last run failed")
-            _set(failing, labels, len(run.errors))
-            for name, count in run.done.items():
-                task = run.task.replace("-", "_")
-                self._add(f"{task}_{name}", f"{name.replace('_', ' ')} of {run.task}", {"root": run.root}, count)
-
-    def metrics(self) -> list[Metric]:
-        with self._lock:
-            return [metric._replace(values=list(metric.values)) for metric in self._metrics.values()]
-
-    def _add(self, name: str, meaning: str, labels: Labels, count: float) -> None:
-        metric = self._metric(name, "counter", meaning)
-        before = next((value for known, value in metric.values if known == labels), 0.0)
-        _set(metric, labels, before + count)
-
-    def _metric(self, name: str, kind: Literal["counter", "gauge"], meaning: str) -> Metric:
-        return self._metrics.setdefault(name, Metric(f"distlog_{name}", kind, meaning, []))
-
-
-def _set(metric: Metric, labels: Labels, value: float) -> None:
-    metric.values[:] = [one for one in metric.values if one[0] != labels]
-    metric.values.append((labels, value))
-
-
-def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
-    """The state of the roots and of each partition, as of the last scan; asks no object store."""
-    directories = list(directories)
-    offline: list[Value] = [({"root": directory.url}, float(directory.is_offline)) for directory in directories]
-    topics: list[Value] = [({"root": directory.url}, float(len(directory.topics))) for directory in directories]
-    metrics = [
-        Metric("distlog_root_offline", "gauge", "1 if the root did not answer at the last look", offline),
-        Metric("distlog_topics", "gauge", "loaded topics", topics),
-        Metric("distlog_log_start_offset", "gauge", "first readable offset", []),
-        Metric("distlog_log_end_offset", "gauge", "next offset to be assigned", []),
-        Metric("distlog_log_size_bytes", "gauge", "bytes of the log files", []),
-        Metric("distlog_log_segments", "gauge", "live segments", []),
-        Metric("distlog_log_late_transaction", "gauge", _LATE, []),
-    ]
-    done = [Metric(f"distlog_log_{name}", "counter", meaning, []) for name, meaning in _DONE.items()]
-    for directory in directories:
-        for name, topic in directory.topics.items():
-            # a topic that cannot be read is left out; the task that fails on it says why
-            with suppress(DistlogError, OSError):
-                for labels, numbers in list(_partitions({"root": directory.url, "topic": name}, topic)):
-                    for metric, number in zip(metrics[2:], numbers, strict=True):
-                        metric.values.append((labels, float(number)))
-                for labels, counters in _counted({"root": directory.url, "topic": name}, topic):
-                    for metric, total in zip(done, _numbers(counters), strict=True):
-                        metric.values.append((labels, total))
-    return [*metrics, *done]
-
-
-def _partitions(of: Labels, topic: Topic) -> Iterator[tuple[Labels, tuple[int, ...]]]:
-    now_ms = topic.clock()
-    for number, state in enumerate(topic.live_snapshot.partitions):
-        size, is_late = int(state.segments.log_bytes.sum()), False
-        # a batch that cannot be read is found by readers of the log, and hides no other metric
-        with suppress(DistlogError):
-            is_late = has_late_transaction(topic.reader, state, number, now_ms)
-        yield (
-            {**of, "partition": str(number)},
-            (state.log_start_offset, state.log_end_offset, size, len(state.segments), is_late),
-        )
-
-
-def _counted(of: Labels, topic: Topic) -> Iterator[tuple[Labels, PartitionCounters]]:
-    if not topic.storage.is_local:
-        return
-    for number in range(len(topic.snapshot.partitions)):
-        folder = topic.storage.local_path(paths.partition_dir(topic.snapshot.name, number))
-        counters = counters_in(folder)
-        if counters is not None:
-            yield {**of, "partition": str(number)}, counters
-
-
-def _numbers(done: PartitionCounters) -> tuple[float, ...]:
-    return done.appends, done.append_bytes, done.append_ns / 1e9, done.flushes, done.flush_ns / 1e9
-
-
 #: How long `stop` waits for tasks; a task that runs longer is abandoned, as in a killed process.
 STOP_TIMEOUT_S = 8.0
-LOAD_LOGS = "load-logs"
-
-#: The work of a task on a root, which counts what it does, and what fails.
-Work = Callable[[TaskRun], None]
-
-_log = logging.getLogger(__name__)
 
 
 class LogManager:
@@ -300,3 +179,125 @@ class LogManager:
         except Exception as error:
             # such as an output without a reader: the task goes on
             _log.warning("on_run failed after %s: %s: %s", run.task, type(error).__name__, error)
+
+
+#: The counters of each partition on a local disk, of all processes.
+_DONE = {
+    "appends": "direct appends",
+    "append_bytes": "bytes of direct appends",
+    "append_seconds": "how long direct appends took, with the wait for the lock",
+    "flushes": "syncs of active segments",
+    "flush_seconds": "how long syncs of active segments took",
+}
+
+_LATE = "1 if a transaction is open for longer than any coordinator allows"
+
+Labels = Mapping[str, str]
+Value = tuple[Labels, float]
+
+
+class Metric(NamedTuple):
+    name: str
+    kind: Literal["counter", "gauge"]
+    meaning: str
+    values: list[Value]
+
+
+class TaskMetrics:
+    def __init__(self) -> None:
+        self._lock = process_lock()
+        self._metrics: dict[str, Metric] = {}
+
+    def note(self, run: TaskRun, ended_ms: int) -> None:
+        labels = {"task": run.task, "root": run.root}
+        with self._lock:
+            self._add("task_runs", "runs of a task", labels, 1)
+            self._add("task_seconds", "how long the runs of a task took", labels, run.seconds)
+            self._add("task_errors", "topics and roots at which a run failed", labels, len(run.errors))
+            last = self._metric("task_last_run_timestamp_seconds", "gauge", "when the last run of a task ended")
+            _set(last, labels, ended_ms / 1000)
+            failing = self._metric("task_failing", "gauge", "topics and roots at which the last run failed")
+            _set(failing, labels, len(run.errors))
+            for name, count in run.done.items():
+                task = run.task.replace("-", "_")
+                self._add(f"{task}_{name}", f"{name.replace('_', ' ')} of {run.task}", {"root": run.root}, count)
+
+    def metrics(self) -> list[Metric]:
+        with self._lock:
+            return [metric._replace(values=list(metric.values)) for metric in self._metrics.values()]
+
+    def _add(self, name: str, meaning: str, labels: Labels, count: float) -> None:
+        metric = self._metric(name, "counter", meaning)
+        before = next((value for known, value in metric.values if known == labels), 0.0)
+        _set(metric, labels, before + count)
+
+    def _metric(self, name: str, kind: Literal["counter", "gauge"], meaning: str) -> Metric:
+        return self._metrics.setdefault(name, Metric(f"distlog_{name}", kind, meaning, []))
+
+
+def _set(metric: Metric, labels: Labels, value: float) -> None:
+    metric.values[:] = [one for one in metric.values if one[0] != labels]
+    metric.values.append((labels, value))
+
+
+def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
+    """The state of the roots and of each partition, as of the last scan; asks no object store."""
+    directories = list(directories)
+    offline: list[Value] = [({"root": directory.url}, float(directory.is_offline)) for directory in directories]
+    topics: list[Value] = [({"root": directory.url}, float(len(directory.topics))) for directory in directories]
+    metrics = [
+        Metric("distlog_root_offline", "gauge", "1 if the root did not answer at the last look", offline),
+        Metric("distlog_topics", "gauge", "loaded topics", topics),
+        Metric("distlog_log_start_offset", "gauge", "first readable offset", []),
+        Metric("distlog_log_end_offset", "gauge", "next offset to be assigned", []),
+        Metric("distlog_log_size_bytes", "gauge", "bytes of the log files", []),
+        Metric("distlog_log_segments", "gauge", "live segments", []),
+        Metric("distlog_log_late_transaction", "gauge", _LATE, []),
+    ]
+    done = [Metric(f"distlog_log_{name}", "counter", meaning, []) for name, meaning in _DONE.items()]
+    for directory in directories:
+        for name, topic in directory.topics.items():
+            # a topic that cannot be read is left out; the task that fails on it says why
+            with suppress(DistlogError, OSError):
+                for labels, numbers in list(_partitions({"root": directory.url, "topic": name}, topic)):
+                    for metric, number in zip(metrics[2:], numbers, strict=True):
+                        metric.values.append((labels, float(number)))
+                for labels, counters in _counted({"root": directory.url, "topic": name}, topic):
+                    for metric, total in zip(done, _numbers(counters), strict=True):
+                        metric.values.append((labels, total))
+    return [*metrics, *done]
+
+
+def _partitions(of: Labels, topic: Topic) -> Iterator[tuple[Labels, tuple[int, ...]]]:
+    now_ms = topic.clock()
+    for number, state in enumerate(topic.live_snapshot.partitions):
+        size, is_late = int(state.segments.log_bytes.sum()), False
+        # a batch that cannot be read is found by readers of the log, and hides no other metric
+        with suppress(DistlogError):
+            is_late = has_late_transaction(topic.reader, state, number, now_ms)
+        yield (
+            {**of, "partition": str(number)},
+            (state.log_start_offset, state.log_end_offset, size, len(state.segments), is_late),
+        )
+
+
+def _counted(of: Labels, topic: Topic) -> Iterator[tuple[Labels, PartitionCounters]]:
+    if not topic.storage.is_local:
+        return
+    for number in range(len(topic.snapshot.partitions)):
+        folder = topic.storage.local_path(paths.partition_dir(topic.snapshot.name, number))
+        counters = counters_in(folder)
+        if counters is not None:
+            yield {**of, "partition": str(number)}, counters
+
+
+def _numbers(done: PartitionCounters) -> tuple[float, ...]:
+    return done.appends, done.append_bytes, done.append_ns / 1e9, done.flushes, done.flush_ns / 1e9
+
+
+LOAD_LOGS = "load-logs"
+
+#: The work of a task on a root, which counts what it does, and what fails.
+Work = Callable[[TaskRun], None]
+
+_log = logging.getLogger(__name__)

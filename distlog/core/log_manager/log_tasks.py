@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import StorageError, TopicNotFoundError
+from distlog.core.errors import DistlogError, StorageError, TopicNotFoundError
 from distlog.core.kafka.partition_folder import (
     LOG_START_OFFSETS,
     META_PROPERTIES,
@@ -23,7 +26,6 @@ from distlog.core.kafka.partition_folder import (
 )
 from distlog.core.locks import process_lock
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.log_manager.scheduler import TaskRun, monotonic_ms
 from distlog.core.maintain.cleaning_plan import plan_compaction
 from distlog.core.maintain.compaction import CompactionReport, compact
 from distlog.core.maintain.merge import merge
@@ -34,6 +36,95 @@ from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
+
+
+class LogTasks:
+    """The other tasks of a root, by Kafka's names and rules. Several processes may run them on the same root."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self._directory, self._clock = directory, directory.clock
+        self._vacuumed_ms: dict[str, int] = {}
+
+    def clean_up_logs(self, run: TaskRun) -> None:
+        """`log-retention`: delete the segments that each topic no longer keeps."""
+
+        def retain(topic: Topic) -> None:
+            deleted = topic.retention().to_dict()
+            run.add(deleted_segments=deleted["segments"])
+            run.add(deleted_bytes=deleted["bytes"], deleted_records=deleted["records"])
+
+        self._directory.each_topic(run, retain)
+
+    def delete_logs(self, run: TaskRun) -> None:
+        """`delete-logs`: vacuum each topic when its `file.delete.delay.ms` has passed since the last time."""
+        self._directory.each_topic(run, lambda topic: self._vacuum(run, topic, topic.vacuum))
+        for dropped in self._directory.dropped.values():
+            if self._directory.is_stopping():
+                return
+            try:
+                self._vacuum(run, dropped, partial(vacuum, dropped.storage, dropped.log))
+            except Exception as error:
+                run.failed(dropped.storage.url, error)
+
+    def _vacuum(self, run: TaskRun, topic: Topic | FoundTopic, work: Callable[[], VacuumReport]) -> None:
+        url, delay_ms, now_ms = topic.storage.url, topic.snapshot.config.file_delete_delay_ms, self._clock()
+        # a clock that was ahead, and was set back, must not delay it
+        if 0 <= now_ms - self._vacuumed_ms.get(url, -delay_ms) < delay_ms:
+            return
+        report = work()
+        self._vacuumed_ms[url] = now_ms
+        run.add(vacuumed_topics=1, deleted_files=len(report.files), deleted_bytes=report.bytes)
+
+    def flush_dirty_logs(self, run: TaskRun) -> None:
+        """`log-flusher`: flush the active segments whose flush policy asks for it now, whichever process appends."""
+
+        def flush(topic: Topic) -> None:
+            for partition in _active(topic):
+                with _log(topic, partition) as log:
+                    started_ms = monotonic_ms()
+                    if log.flush_if_due():
+                        run.add(flushes=1, flush_seconds=(monotonic_ms() - started_ms) / 1000)
+
+        self._directory.each_topic(run, flush)
+
+    def checkpoint_recovery_points(self, run: TaskRun) -> None:
+        """`recovery-point-offset-checkpoint`: write up to where each partition is durable.
+
+        When the manager stops, all logs are flushed, so that no log is read after a restart of the machine: Kafka's
+        clean shutdown. Until then the flush policy decides.
+        """
+        self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
+        if self._directory.is_stopping():
+            # after the file, since this may take longer than the manager waits
+            for name, topic in self._directory.topics.items():
+                self._directory.attempt(run, name, topic, partial(_end_cleanly, run))
+            self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
+
+    def checkpoint_log_start_offsets(self, run: TaskRun) -> None:
+        """`log-start-offset-checkpoint`: write the log start offsets that the first segments do not show."""
+        self._checkpoint(run, LOG_START_OFFSETS, _log_start_offsets)
+
+    def _checkpoint(self, run: TaskRun, file: str, of_topic: Callable[[Topic], dict[int, int]]) -> None:
+        directory, offsets = self._directory, dict[PartitionName, int]()
+        root = directory.storage.local_path("")
+        if not os.path.isdir(root):
+            return  # the root is not there yet
+        others = set(os.listdir(root)) - directory.topics.keys() - directory.dropped.keys()
+        if META_PROPERTIES in others or any(map(parse_partition_folder, others)):
+            # the root is a broker's log directory, as after an import in place: its files are for its own logs
+            return
+
+        def note(name: str, topic: Topic) -> None:
+            facts = of_topic(topic.refresh())
+            offsets.update({PartitionName(name, partition): offset for partition, offset in facts.items()})
+
+        for name, topic in directory.topics.items():
+            directory.attempt(run, name, topic, partial(note, name))
+        try:
+            directory.storage.put(file, write_offsets(offsets))
+        except Exception as error:
+            run.failed(directory.url, error)
+
 
 #: How long to wait for the first load before a check whether the manager ends.
 _PATIENCE_S = 0.5
@@ -293,94 +384,6 @@ def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
     return bool(cleaned)
 
 
-class LogTasks:
-    """The other tasks of a root, by Kafka's names and rules. Several processes may run them on the same root."""
-
-    def __init__(self, directory: LogDirectory) -> None:
-        self._directory, self._clock = directory, directory.clock
-        self._vacuumed_ms: dict[str, int] = {}
-
-    def clean_up_logs(self, run: TaskRun) -> None:
-        """`log-retention`: delete the segments that each topic no longer keeps."""
-
-        def retain(topic: Topic) -> None:
-            deleted = topic.retention().to_dict()
-            run.add(deleted_segments=deleted["segments"])
-            run.add(deleted_bytes=deleted["bytes"], deleted_records=deleted["records"])
-
-        self._directory.each_topic(run, retain)
-
-    def delete_logs(self, run: TaskRun) -> None:
-        """`delete-logs`: vacuum each topic when its `file.delete.delay.ms` has passed since the last time."""
-        self._directory.each_topic(run, lambda topic: self._vacuum(run, topic, topic.vacuum))
-        for dropped in self._directory.dropped.values():
-            if self._directory.is_stopping():
-                return
-            try:
-                self._vacuum(run, dropped, partial(vacuum, dropped.storage, dropped.log))
-            except Exception as error:
-                run.failed(dropped.storage.url, error)
-
-    def _vacuum(self, run: TaskRun, topic: Topic | FoundTopic, work: Callable[[], VacuumReport]) -> None:
-        url, delay_ms, now_ms = topic.storage.url, topic.snapshot.config.file_delete_delay_ms, self._clock()
-        # a clock that was ahead, and was set back, must not delay it
-        if 0 <= now_ms - self._vacuumed_ms.get(url, -delay_ms) < delay_ms:
-            return
-        report = work()
-        self._vacuumed_ms[url] = now_ms
-        run.add(vacuumed_topics=1, deleted_files=len(report.files), deleted_bytes=report.bytes)
-
-    def flush_dirty_logs(self, run: TaskRun) -> None:
-        """`log-flusher`: flush the active segments whose flush policy asks for it now, whichever process appends."""
-
-        def flush(topic: Topic) -> None:
-            for partition in _active(topic):
-                with _log(topic, partition) as log:
-                    started_ms = monotonic_ms()
-                    if log.flush_if_due():
-                        run.add(flushes=1, flush_seconds=(monotonic_ms() - started_ms) / 1000)
-
-        self._directory.each_topic(run, flush)
-
-    def checkpoint_recovery_points(self, run: TaskRun) -> None:
-        """`recovery-point-offset-checkpoint`: write up to where each partition is durable.
-
-        When the manager stops, all logs are flushed, so that no log is read after a restart of the machine: Kafka's
-        clean shutdown. Until then the flush policy decides.
-        """
-        self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
-        if self._directory.is_stopping():
-            # after the file, since this may take longer than the manager waits
-            for name, topic in self._directory.topics.items():
-                self._directory.attempt(run, name, topic, partial(_end_cleanly, run))
-            self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
-
-    def checkpoint_log_start_offsets(self, run: TaskRun) -> None:
-        """`log-start-offset-checkpoint`: write the log start offsets that the first segments do not show."""
-        self._checkpoint(run, LOG_START_OFFSETS, _log_start_offsets)
-
-    def _checkpoint(self, run: TaskRun, file: str, of_topic: Callable[[Topic], dict[int, int]]) -> None:
-        directory, offsets = self._directory, dict[PartitionName, int]()
-        root = directory.storage.local_path("")
-        if not os.path.isdir(root):
-            return  # the root is not there yet
-        others = set(os.listdir(root)) - directory.topics.keys() - directory.dropped.keys()
-        if META_PROPERTIES in others or any(map(parse_partition_folder, others)):
-            # the root is a broker's log directory, as after an import in place: its files are for its own logs
-            return
-
-        def note(name: str, topic: Topic) -> None:
-            facts = of_topic(topic.refresh())
-            offsets.update({PartitionName(name, partition): offset for partition, offset in facts.items()})
-
-        for name, topic in directory.topics.items():
-            directory.attempt(run, name, topic, partial(note, name))
-        try:
-            directory.storage.put(file, write_offsets(offsets))
-        except Exception as error:
-            run.failed(directory.url, error)
-
-
 def _active(topic: Topic) -> list[int]:
     return [number for number, state in enumerate(topic.refresh().snapshot.partitions) if state.active]
 
@@ -416,3 +419,124 @@ def _log_start_offsets(topic: Topic) -> dict[int, int]:
         if state.log_start_offset > first:
             offsets[number] = state.log_start_offset
     return offsets
+
+
+#: The longest wait of a thread, so that no time is too long for the system's call.
+_LONGEST_WAIT_S = 3600.0
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class _Task:
+    def __init__(self, name: str, work: Callable[[], None], due_ms: int, period_ms: int, at_stop: bool) -> None:
+        self.name, self.work = name, work
+        self.due_ms, self._period_ms, self.at_stop = due_ms, period_ms, at_stop
+
+    def run(self, clock: Callable[[], int]) -> None:
+        """Run it, and set when it is due again: a period after this start, or at once if it took longer."""
+        started_ms = clock()
+        try:
+            self.work()
+        finally:
+            self.due_ms = max(started_ms + self._period_ms, clock())
+
+
+class Scheduler:
+    """Tasks with their periods, each in a thread of its own; a task must not raise.
+
+    `clock` returns ms that never go back. The threads are daemons: a process that ends does not wait for a task that
+    `stop` gave up on. Without threads, `run_due` runs what is due by the clock.
+    """
+
+    def __init__(self, clock: Callable[[], int] = monotonic_ms) -> None:
+        self._clock = clock
+        self._tasks: list[_Task] = []
+        self._threads: list[threading.Thread] = []
+        self._stopping = threading.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def schedule(
+        self, name: str, work: Callable[[], None], *, delay_ms: int, period_ms: int, at_stop: bool = False
+    ) -> None:
+        self._tasks.append(_Task(name, work, self._clock() + delay_ms, period_ms, at_stop))
+
+    def run_due(self) -> None:
+        now_ms = self._clock()
+        for task in [task for task in self._tasks if task.due_ms <= now_ms]:
+            task.run(self._clock)
+
+    def run(self, name: str) -> None:
+        """Run the tasks of that name now, in parallel; they are due again a period later."""
+        in_parallel(lambda task: task.run(self._clock), [task for task in self._tasks if task.name == name])
+
+    def run_all(self) -> None:
+        for task in self._tasks:
+            task.run(self._clock)
+
+    def start(self) -> None:
+        for task in self._tasks:
+            thread = threading.Thread(target=self._serve, args=(task,), name=f"distlog-{task.name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        self._stopping.set()
+        end = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _serve(self, task: _Task) -> None:
+        while not self._stopping.is_set():
+            wait_s = (task.due_ms - self._clock()) / 1000
+            if wait_s <= 0:
+                task.run(self._clock)
+            else:
+                self._stopping.wait(min(wait_s, _LONGEST_WAIT_S))
+        if task.at_stop:
+            task.run(self._clock)
+
+
+@dataclass(slots=True)
+class TaskRun:
+    """A run of `task` over the topics of `root`: `done` are counts by name, `errors` by a topic's or root's URL."""
+
+    task: str
+    root: str
+    started_ms: int
+    seconds: float = 0.0
+    done: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def add(self, **counts: float) -> None:
+        for name, count in counts.items():
+            self.done[name] += count  # type: ignore[assignment]
+
+    def failed(self, url: str, error: Exception | str) -> None:
+        """Note why the work failed at `url`, on one line."""
+        self.errors[url] = error if isinstance(error, str) else _reason(error)
+
+    def __str__(self) -> str:
+        done = ", ".join(f"{name} {count:,.6g}" for name, count in self.done.items() if count)
+        return f"{self.task} {self.root}: {done or 'nothing to do'}"
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "task": self.task,
+            "root": self.root,
+            "started_ms": self.started_ms,
+            "seconds": round(self.seconds, 6),
+            "ok": not self.errors,
+            "done": dict(self.done),
+            "errors": dict(self.errors),
+        }
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DistlogError) and text else f"{type(error).__name__}: {text}"

@@ -16,24 +16,6 @@ from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 
-#: Items of a remote topic in work at the same time. Each holds a few MiB, and 30 MiB more to upload.
-PARALLEL = 8
-
-
-class WorkItem(Protocol):
-    """An item with its size, by which tasks get equal shares."""
-
-    @property
-    def log_bytes(self) -> int:
-        """Bytes of log to read."""
-
-
-Item = TypeVar("Item", bound=WorkItem)
-Result = TypeVar("Result")
-
-#: Called with the records and the log bytes of each segment when it is done.
-OnProgress = Callable[[int, int], None]
-
 
 class Executor(Protocol):
     """Runs the work of maintenance."""
@@ -56,6 +38,25 @@ class Executor(Protocol):
         self, handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int, /
     ) -> Sequence[RewrittenPartition | RewriteFailure]:
         """Run one round of compaction over at least one of the partitions that are due."""
+
+
+#: Items of a remote topic in work at the same time. Each holds a few MiB, and 30 MiB more to upload.
+PARALLEL = 8
+
+
+class WorkItem(Protocol):
+    """An item with its size, by which tasks get equal shares."""
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of log to read."""
+
+
+Item = TypeVar("Item", bound=WorkItem)
+Result = TypeVar("Result")
+
+#: Called with the records and the log bytes of each segment when it is done.
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

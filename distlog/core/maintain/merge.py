@@ -30,6 +30,40 @@ from distlog.core.maintain.merge_plan import LARGEST_BYTES, plan_merge, plan_tai
 from distlog.core.maintain.reports import sums_of
 from distlog.core.segments.topic_handle import TopicHandle
 
+
+def merge(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    executor: Executor | None = None,
+    *,
+    dry_run: bool = False,
+    job_bytes: int = JOB_BYTES,
+) -> tuple[MergeReport, Snapshot]:
+    """Merge the groups worth merging, in one commit; returns the report and the new state.
+
+    A job reads `job_bytes` at once, and holds as much to write: the more it is, the fewer requests read the parts of
+    many partitions. Groups of more than MOST_SEGMENTS in all are left to the next run.
+
+    If a segment of a group was removed concurrently, the group is left out, and its copy stays unreferenced until
+    vacuum. The report names the groups that cannot be read; the other ones are merged.
+    """
+    snapshot = handle.log.refresh(snapshot)
+    planned = plan_merge(snapshot)
+    counts = np.cumsum([len(group.segments) for group in planned])
+    groups = planned[: int(counts.searchsorted(MOST_SEGMENTS, side="right"))]
+    if planned and not groups:
+        # one group alone is more than a commit takes
+        groups = [SegmentGroup(planned[0].segments.part(0, MOST_SEGMENTS))]
+    if dry_run or not groups:
+        report, after = MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
+    else:
+        report, after = merge_groups(handle, snapshot, groups, executor, job_bytes=job_bytes)
+        planned = plan_merge(after)
+    backlog = sum(len(group.segments) for group in planned)
+    most = int(after.table.segment_counts().max(initial=0))
+    return dataclasses.replace(report, backlog=backlog, most_segments=most), after
+
+
 _MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
 
 
@@ -92,39 +126,6 @@ class MergeReport(Shown):
             }
             for partition, partition_groups in sorted(groups.items())
         ]
-
-
-def merge(
-    handle: TopicHandle,
-    snapshot: Snapshot,
-    executor: Executor | None = None,
-    *,
-    dry_run: bool = False,
-    job_bytes: int = JOB_BYTES,
-) -> tuple[MergeReport, Snapshot]:
-    """Merge the groups worth merging, in one commit; returns the report and the new state.
-
-    A job reads `job_bytes` at once, and holds as much to write: the more it is, the fewer requests read the parts of
-    many partitions. Groups of more than MOST_SEGMENTS in all are left to the next run.
-
-    If a segment of a group was removed concurrently, the group is left out, and its copy stays unreferenced until
-    vacuum. The report names the groups that cannot be read; the other ones are merged.
-    """
-    snapshot = handle.log.refresh(snapshot)
-    planned = plan_merge(snapshot)
-    counts = np.cumsum([len(group.segments) for group in planned])
-    groups = planned[: int(counts.searchsorted(MOST_SEGMENTS, side="right"))]
-    if planned and not groups:
-        # one group alone is more than a commit takes
-        groups = [SegmentGroup(planned[0].segments.part(0, MOST_SEGMENTS))]
-    if dry_run or not groups:
-        report, after = MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
-    else:
-        report, after = merge_groups(handle, snapshot, groups, executor, job_bytes=job_bytes)
-        planned = plan_merge(after)
-    backlog = sum(len(group.segments) for group in planned)
-    most = int(after.table.segment_counts().max(initial=0))
-    return dataclasses.replace(report, backlog=backlog, most_segments=most), after
 
 
 def merge_groups(

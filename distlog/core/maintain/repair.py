@@ -12,11 +12,32 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.arrays import table_of_rows
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.log.active_partition import ActivePartition, TruncatedTail
 from distlog.core.segments.topic_handle import TopicHandle
+
+
+def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:
+    """Cut and seal each active segment that refuses appends; returns the report and the new state.
+
+    A log that is as a crash leaves it is recovered, as by an append. Raises StorageError if a lock is not free.
+    """
+    snapshots, truncated_tails = CurrentSnapshot(handle.log, handle.log.refresh(snapshot)), list[TruncatedTail]()
+    for number, state in enumerate(snapshots.snapshot.partitions):
+        if state.active is None:
+            continue
+        partition = ActivePartition(handle, number, snapshots)
+        try:
+            with partition.held():
+                tail = partition.repair(dry_run=dry_run)
+        finally:
+            partition.close()
+        if tail is not None:
+            truncated_tails.append(tail)
+    return RepairReport(snapshots.snapshot.version, tuple(truncated_tails), dry_run), snapshots.snapshot
+
 
 _NUMBERS = ("partition", "start_offset", "end_offset", "position", "bytes")
 _TABLE = pa.schema([*((name, pa.int64()) for name in _NUMBERS), ("file", pa.string()), ("reason", pa.string())])
@@ -52,23 +73,3 @@ class RepairReport(Shown):
 def _row(tail: TruncatedTail) -> dict[str, Any]:
     numbers = {name: getattr(tail, "size" if name == "bytes" else name) for name in _NUMBERS}
     return {**numbers, "file": tail.file, "reason": tail.reason.message}
-
-
-def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:
-    """Cut and seal each active segment that refuses appends; returns the report and the new state.
-
-    A log that is as a crash leaves it is recovered, as by an append. Raises StorageError if a lock is not free.
-    """
-    snapshots, truncated_tails = CurrentSnapshot(handle.log, handle.log.refresh(snapshot)), list[TruncatedTail]()
-    for number, state in enumerate(snapshots.snapshot.partitions):
-        if state.active is None:
-            continue
-        partition = ActivePartition(handle, number, snapshots)
-        try:
-            with partition.held():
-                tail = partition.repair(dry_run=dry_run)
-        finally:
-            partition.close()
-        if tail is not None:
-            truncated_tails.append(tail)
-    return RepairReport(snapshots.snapshot.version, tuple(truncated_tails), dry_run), snapshots.snapshot

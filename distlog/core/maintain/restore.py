@@ -35,6 +35,51 @@ from distlog.core.segments.segment_parts import part_of
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.parallel import in_order
 
+
+def restore(
+    handle: TopicHandle, snapshot: Snapshot, version: int, *, dry_run: bool = False
+) -> tuple[list[PartitionRestore], Snapshot]:
+    """Bring back what was live at `version`; returns what came back, and the new state.
+
+    Makes one commit, or several of whole partitions if there are more than MOST_SEGMENTS segments. With `dry_run`
+    nothing is committed. Raises OffsetOutOfRangeError if the topic does not have the version, TopicNotFoundError if
+    the version belongs to a dropped topic, and CommitConflictError if one partition gets more than MOST_SEGMENTS.
+    """
+    snapshot = handle.log.refresh(snapshot)
+    if not snapshot.log_floor <= version <= snapshot.version:
+        text = f"the log has the versions {snapshot.log_floor} to {snapshot.version}"
+        raise OffsetOutOfRangeError(text, version=version, log_floor=snapshot.log_floor, head=snapshot.version)
+    old_state = handle.log.load(version, include_dropped=True)
+    if old_state.topic_id not in (snapshot.topic_id, *snapshot.former_ids):
+        raise TopicNotFoundError("the version is of a topic that was dropped, and cannot come back", version=version)
+    removed, restored = RemovedSegments(version), dict[int, PartitionRestore]()
+    removed.read(handle.log, snapshot.version)
+    if dry_run:
+        plans = plan_restore(handle, snapshot, old_state, removed)
+        _in_one_commit(plans)
+        return plans, snapshot
+    is_complete = False
+    with removed_files_held(handle.storage):
+        while not is_complete:
+            with CommitRace(handle.log, snapshot, "restore") as race:
+                for head in race:
+                    removed.read(handle.log, head.version)
+                    plans = plan_restore(handle, head, old_state, removed)
+                    commit_plans = _in_one_commit(plans)
+                    changes = [
+                        plan
+                        for plan in commit_plans
+                        if plan.segments or plan.log_start_offset < _start(head, plan.partition)
+                    ]
+                    if not changes:
+                        break
+                    race.put([*_actions(changes, max(version, head.gc_floor))])
+            # a partition that lost segments is planned again
+            restored = {plan.partition: plan for plan in commit_plans} | restored
+            snapshot, is_complete = race.after, len(commit_plans) == len(plans)
+    return [restored[number] for number in sorted(restored)], snapshot
+
+
 #: How many files are looked for at the same time.
 _LOOKUPS = 32
 #: Segments that one commit adds and removes: it takes no more rows.
@@ -83,50 +128,6 @@ class _Missing:
     filling: list[SegmentInfo]
     cleaned: int
     settled: int
-
-
-def restore(
-    handle: TopicHandle, snapshot: Snapshot, version: int, *, dry_run: bool = False
-) -> tuple[list[PartitionRestore], Snapshot]:
-    """Bring back what was live at `version`; returns what came back, and the new state.
-
-    Makes one commit, or several of whole partitions if there are more than MOST_SEGMENTS segments. With `dry_run`
-    nothing is committed. Raises OffsetOutOfRangeError if the topic does not have the version, TopicNotFoundError if
-    the version belongs to a dropped topic, and CommitConflictError if one partition gets more than MOST_SEGMENTS.
-    """
-    snapshot = handle.log.refresh(snapshot)
-    if not snapshot.log_floor <= version <= snapshot.version:
-        text = f"the log has the versions {snapshot.log_floor} to {snapshot.version}"
-        raise OffsetOutOfRangeError(text, version=version, log_floor=snapshot.log_floor, head=snapshot.version)
-    old_state = handle.log.load(version, include_dropped=True)
-    if old_state.topic_id not in (snapshot.topic_id, *snapshot.former_ids):
-        raise TopicNotFoundError("the version is of a topic that was dropped, and cannot come back", version=version)
-    removed, restored = RemovedSegments(version), dict[int, PartitionRestore]()
-    removed.read(handle.log, snapshot.version)
-    if dry_run:
-        plans = plan_restore(handle, snapshot, old_state, removed)
-        _in_one_commit(plans)
-        return plans, snapshot
-    is_complete = False
-    with removed_files_held(handle.storage):
-        while not is_complete:
-            with CommitRace(handle.log, snapshot, "restore") as race:
-                for head in race:
-                    removed.read(handle.log, head.version)
-                    plans = plan_restore(handle, head, old_state, removed)
-                    commit_plans = _in_one_commit(plans)
-                    changes = [
-                        plan
-                        for plan in commit_plans
-                        if plan.segments or plan.log_start_offset < _start(head, plan.partition)
-                    ]
-                    if not changes:
-                        break
-                    race.put([*_actions(changes, max(version, head.gc_floor))])
-            # a partition that lost segments is planned again
-            restored = {plan.partition: plan for plan in commit_plans} | restored
-            snapshot, is_complete = race.after, len(commit_plans) == len(plans)
-    return [restored[number] for number in sorted(restored)], snapshot
 
 
 def _in_one_commit(plans: Sequence[PartitionRestore]) -> Sequence[PartitionRestore]:

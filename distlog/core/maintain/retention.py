@@ -23,6 +23,33 @@ from distlog.core.log.producers import ProducerSnapshots
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.times import NO_TIMESTAMP
 
+
+def retention(
+    handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
+) -> tuple[list[PartitionRetention], Snapshot]:
+    """Delete the segments that the topic's config no longer keeps, in one commit; returns them and the new state.
+
+    If they are more than MOST_SEGMENTS, the others stay for the next call. With `dry_run` nothing is committed. Files
+    stay until vacuum. If this process's clock is far ahead of the storage's, the storage's clock counts. Raises
+    CommitConflictError when the topic was dropped, StorageError if the lock of an expired active segment is not free
+    in time, and CommitStateUnknownError.
+    """
+    snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
+    if dry_run:
+        return plan_retention(with_tails(handle, snapshot), now_ms, most_segments=MOST_SEGMENTS), snapshot
+    snapshot, producers = _seal_expired(handle, snapshot, now_ms), ProducerSnapshots(handle)
+    with CommitRace(handle.log, snapshot, "retention") as race:
+        for head in race:
+            tailed = with_tails(handle, head)
+            plans = plan_retention(tailed, now_ms, keep_tails=True, most_segments=MOST_SEGMENTS)
+            if not plans:
+                break
+            # before the commit, after which these logs start later
+            producers.store(head, {plan.partition: len(plan.segments) for plan in plans})
+            race.put([*_actions(plans)])
+    return plans, race.after
+
+
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -155,32 +182,6 @@ def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) ->
 def _times(newest: Longs, written: Longs, now_ms: int) -> Longs:
     """The time from which each segment's age is counted: its largest timestamp."""
     return np.where((newest >= 0) & (newest <= now_ms), newest, written)
-
-
-def retention(
-    handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
-) -> tuple[list[PartitionRetention], Snapshot]:
-    """Delete the segments that the topic's config no longer keeps, in one commit; returns them and the new state.
-
-    If they are more than MOST_SEGMENTS, the others stay for the next call. With `dry_run` nothing is committed. Files
-    stay until vacuum. If this process's clock is far ahead of the storage's, the storage's clock counts. Raises
-    CommitConflictError when the topic was dropped, StorageError if the lock of an expired active segment is not free
-    in time, and CommitStateUnknownError.
-    """
-    snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
-    if dry_run:
-        return plan_retention(with_tails(handle, snapshot), now_ms, most_segments=MOST_SEGMENTS), snapshot
-    snapshot, producers = _seal_expired(handle, snapshot, now_ms), ProducerSnapshots(handle)
-    with CommitRace(handle.log, snapshot, "retention") as race:
-        for head in race:
-            tailed = with_tails(handle, head)
-            plans = plan_retention(tailed, now_ms, keep_tails=True, most_segments=MOST_SEGMENTS)
-            if not plans:
-                break
-            # before the commit, after which these logs start later
-            producers.store(head, {plan.partition: len(plan.segments) for plan in plans})
-            race.put([*_actions(plans)])
-    return plans, race.after
 
 
 def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snapshot:

@@ -39,16 +39,32 @@ from distlog.core.errors import (
 from distlog.core.limits import MAX_LONG
 from distlog.core.maintain.log_floor import (
     CommitsFolder,
+    FoundStem,
+    StemSet,
     delete_below,
     ensure_checkpoint,
     highest_log_floor,
     next_log_floor,
     obsolete_checkpoints,
+    removals,
+    removed_exactly,
 )
-from distlog.core.maintain.removals import FoundStem, StemSet, removals, removed_exactly
 from distlog.core.read.group_admin import group_files, group_folders
 from distlog.core.storage.locks_and_pages import FileLock, copy_of, flocked
 from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
+
+
+def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
+    """Delete the files that no reader or writer can need; works for a dropped topic too."""
+    try:
+        return _vacuum(storage, log, dry_run=dry_run)
+    except (CorruptMetadataError, OffsetOutOfRangeError) as error:
+        if isinstance(error, CorruptMetadataError) and log.floor_above(error) is None:
+            raise
+        raise CommitConflictError(
+            "another run of vacuum has deleted old commits concurrently: run it again"
+        ) from None
+
 
 #: (partition, stem): together they name a segment's files.
 Stem = tuple[int, str]
@@ -329,18 +345,6 @@ class VacuumReport(Shown):
         """The totals, without the list of files."""
         summary: dict[str, Any] = {"gc_floor": self.gc_floor, "dry_run": self.dry_run}
         return {**summary, "files": len(self.files), "bytes": self.bytes, "uploads": len(self.uploads)}
-
-
-def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
-    """Delete the files that no reader or writer can need; works for a dropped topic too."""
-    try:
-        return _vacuum(storage, log, dry_run=dry_run)
-    except (CorruptMetadataError, OffsetOutOfRangeError) as error:
-        if isinstance(error, CorruptMetadataError) and log.floor_above(error) is None:
-            raise
-        raise CommitConflictError(
-            "another run of vacuum has deleted old commits concurrently: run it again"
-        ) from None
 
 
 def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:

@@ -39,6 +39,40 @@ from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
 
+
+def verify(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    executor: Executor | None = None,
+    *,
+    on_progress: OnProgress = ignore_progress,
+) -> VerifyReport:
+    """Check the whole topic at `snapshot`, concurrently with appends and maintenance.
+
+    Active segments that `snapshot` has are checked up to their ends in it; their offset and time indexes by checksums
+    alone, since these lack the last entries. Raises StorageError when the storage does not answer, and
+    TopicNotFoundError when the topic was dropped.
+    """
+    committed = without_tails(snapshot)
+    topic = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
+    # active segments that refuse appends
+    for partition in range(len(committed.partitions)):
+        error = damage_of_tail(handle, committed, partition)
+        if error is not None:
+            topic.append(dataclasses.replace(Anomaly.of("lost_records", error), partition=partition))
+    work = partial(verify_segment, handle.reader)
+    executor = executor or LocalExecutor(handle.storage)
+    verdicts = list(map_segments(executor, work, snapshot, on_progress))
+    verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
+    if not all(verdict.ok for verdict in verdicts):
+        # a segment that was removed and vacuumed since is not missing; indexes rebuilt since are checked again
+        head = with_sound_tails(handle, handle.log.refresh(committed))
+        settled = (_recheck(handle.reader, head, verdict) for verdict in verdicts)
+        verdicts = [_without_old_indexes(handle, head, verdict) for verdict in settled if verdict is not None]
+    verdicts = list(_with_gaps(snapshot, verdicts))
+    return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic), tuple(_overtaken(handle, snapshot)))
+
+
 _log = logging.getLogger("distlog")
 #: How many commits are read at the same time.
 _GROUP = 64
@@ -205,39 +239,6 @@ def _row(verdict: SegmentVerdict) -> dict[str, Any]:
         **{name: getattr(verdict, name) for name in ("batches", "records", "ok")},
         "anomalies": [str(anomaly) for anomaly in verdict.anomalies],
     }
-
-
-def verify(
-    handle: TopicHandle,
-    snapshot: Snapshot,
-    executor: Executor | None = None,
-    *,
-    on_progress: OnProgress = ignore_progress,
-) -> VerifyReport:
-    """Check the whole topic at `snapshot`, concurrently with appends and maintenance.
-
-    Active segments that `snapshot` has are checked up to their ends in it; their offset and time indexes by checksums
-    alone, since these lack the last entries. Raises StorageError when the storage does not answer, and
-    TopicNotFoundError when the topic was dropped.
-    """
-    committed = without_tails(snapshot)
-    topic = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
-    # active segments that refuse appends
-    for partition in range(len(committed.partitions)):
-        error = damage_of_tail(handle, committed, partition)
-        if error is not None:
-            topic.append(dataclasses.replace(Anomaly.of("lost_records", error), partition=partition))
-    work = partial(verify_segment, handle.reader)
-    executor = executor or LocalExecutor(handle.storage)
-    verdicts = list(map_segments(executor, work, snapshot, on_progress))
-    verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
-    if not all(verdict.ok for verdict in verdicts):
-        # a segment that was removed and vacuumed since is not missing; indexes rebuilt since are checked again
-        head = with_sound_tails(handle, handle.log.refresh(committed))
-        settled = (_recheck(handle.reader, head, verdict) for verdict in verdicts)
-        verdicts = [_without_old_indexes(handle, head, verdict) for verdict in settled if verdict is not None]
-    verdicts = list(_with_gaps(snapshot, verdicts))
-    return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic), tuple(_overtaken(handle, snapshot)))
 
 
 def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterator[SegmentVerdict]:

@@ -19,9 +19,8 @@ from distlog.core.arrays import byte_array, numbers_of
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError, DistlogError
 from distlog.core.format import offset_and_time_index, transaction_index
-from distlog.core.format.record_batch import CONTROL, Source, check_crcs, give_append_times
+from distlog.core.format.record_batch import CONTROL, BatchWalk, Source, check_crcs, give_append_times
 from distlog.core.format.record_decoder import OFFSETS_OUT_OF_ORDER, BatchSelection, decode_parts
-from distlog.core.format.walk import BatchWalk
 from distlog.core.limits import MAX_LONG
 from distlog.core.segments.chunks import OUTPUT_BYTES, LogFile
 from distlog.core.segments.segment_parts import checksum_error, index_size, remedy
@@ -29,6 +28,12 @@ from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader
 from distlog.core.segments.segment_state import LogDescription, RecordStats, SegmentState, UnfitBatchError
 from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
+
+
+def verify_segment(reader: SegmentReader, segment: SegmentInfo) -> SegmentVerdict:
+    """Check one segment. Memory is a few chunks of its log, and its indexes. Raises only StorageError."""
+    return _Verifier(reader, segment).verdict()
+
 
 Word = Literal[
     # the metadata names a file that is not there
@@ -439,11 +444,6 @@ class SegmentVerdict:
     def ok(self) -> bool:
         """True if nothing is wrong."""
         return not self.anomalies
-
-
-def verify_segment(reader: SegmentReader, segment: SegmentInfo) -> SegmentVerdict:
-    """Check one segment. Memory is a few chunks of its log, and its indexes. Raises only StorageError."""
-    return _Verifier(reader, segment).verdict()
 
 
 class _TooManyAnomaliesError(Exception):

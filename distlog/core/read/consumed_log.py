@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.arrays import numbers_of
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import DistlogError, InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.integers import whole_number
@@ -27,46 +27,6 @@ from distlog.core.segments.slices import OutOfRange, bounded_start
 from distlog.core.segments.stable_offset import last_stable_offset, transactional_segments
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.times import Time, to_ms
-
-#: An offset from 0 on, by partition or for all; a datetime or ISO 8601 text; EARLIEST, LATEST or MAX_TIMESTAMP.
-Start = Time | Mapping[int, Time]
-
-
-def start_offsets(
-    reader: SegmentReader,
-    snapshot: Snapshot,
-    partitions: Collection[int],
-    start: Start | None,
-    out_of_range: OutOfRange = "fail",
-) -> dict[int, int]:
-    """The offsets in some partitions that `start` means: the log start where it does not name the partition.
-
-    A time means the first record at or after it; if there is none yet, the log end.
-    """
-    offsets: dict[int, int] = {}
-    times: dict[int, int] = {}
-    for number in partitions:
-        own, state = start.get(number) if isinstance(start, Mapping) else start, snapshot.partitions[number]
-        if isinstance(own, str | date):
-            times[number] = to_ms(own, up=True)
-            continue
-        offset = EARLIEST if own is None else whole_number("start", own)
-        if offset in (EARLIEST, LATEST):
-            offsets[number] = state.log_start_offset if offset == EARLIEST else state.log_end_offset
-        elif offset < 0:
-            times[number] = offset
-        else:
-            offsets[number] = bounded_start(number, offset, state, out_of_range)
-    for number, place in offsets_for_times(reader, snapshot.partitions, times).items():
-        offsets[number] = snapshot.partitions[number].log_end_offset if place is None else place[0]
-    return {number: offsets[number] for number in partitions}
-
-
-#: About how much log of each partition is read before other partitions, and newer metadata, are read.
-WINDOW_BYTES = 64 << 20
-
-#: Records, and the next offset after them in each of their partitions.
-Handed = tuple[pa.RecordBatch, Mapping[int, int]]
 
 
 class ConsumedLog:
@@ -134,6 +94,47 @@ class ConsumedLog:
         columns = (*self._columns, *(name for name in ("partition", "offset") if name not in self._columns))
         batches = pipeline.read(reader, slices, columns, visible, self._max_workers)
         return Window(batches, self._columns, {number: end for number, (_, end) in bounds.items()})
+
+
+#: An offset from 0 on, by partition or for all; a datetime or ISO 8601 text; EARLIEST, LATEST or MAX_TIMESTAMP.
+Start = Time | Mapping[int, Time]
+
+
+def start_offsets(
+    reader: SegmentReader,
+    snapshot: Snapshot,
+    partitions: Collection[int],
+    start: Start | None,
+    out_of_range: OutOfRange = "fail",
+) -> dict[int, int]:
+    """The offsets in some partitions that `start` means: the log start where it does not name the partition.
+
+    A time means the first record at or after it; if there is none yet, the log end.
+    """
+    offsets: dict[int, int] = {}
+    times: dict[int, int] = {}
+    for number in partitions:
+        own, state = start.get(number) if isinstance(start, Mapping) else start, snapshot.partitions[number]
+        if isinstance(own, str | date):
+            times[number] = to_ms(own, up=True)
+            continue
+        offset = EARLIEST if own is None else whole_number("start", own)
+        if offset in (EARLIEST, LATEST):
+            offsets[number] = state.log_start_offset if offset == EARLIEST else state.log_end_offset
+        elif offset < 0:
+            times[number] = offset
+        else:
+            offsets[number] = bounded_start(number, offset, state, out_of_range)
+    for number, place in offsets_for_times(reader, snapshot.partitions, times).items():
+        offsets[number] = snapshot.partitions[number].log_end_offset if place is None else place[0]
+    return {number: offsets[number] for number in partitions}
+
+
+#: About how much log of each partition is read before other partitions, and newer metadata, are read.
+WINDOW_BYTES = 64 << 20
+
+#: Records, and the next offset after them in each of their partitions.
+Handed = tuple[pa.RecordBatch, Mapping[int, int]]
 
 
 class Window:

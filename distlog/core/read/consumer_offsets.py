@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from distlog.core import paths
 from distlog.core.arrays import numbers_of, scalar_of
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
 from distlog.core.format.record_batch import COMMIT, CONTROL, TRANSACTIONAL

@@ -25,6 +25,29 @@ from distlog.core.segments.slices import SegmentSlice, bounded_start
 from distlog.core.segments.stable_offset import aborted_between, last_stable_offset, transactional_segments
 
 
+def fetch(
+    reader: SegmentReader, state: PartitionState, partition: int, offset: int, max_bytes: int, *, check: bool = True
+) -> FetchedBatches:
+    """Whole batches of one segment, from the batch that holds `offset`, or the next one, on; none at the log end.
+
+    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none if that is 0. With
+    `check` every CRC is checked. Without, only headers are read: the receiver must check, as Kafka consumers do.
+    Batches that get an append time are checked in any case, since that changes their CRC. They end before a damaged
+    one; CorruptRecordError if that is the first.
+    """
+    bounded_start(partition, whole_number("offset", offset), state, "fail")
+    if whole_number("max_bytes", max_bytes) < 0:
+        raise InvalidConfigError("max_bytes must not be negative", value=max_bytes)
+    if max_bytes == 0:
+        return _nothing(offset)
+    for index in range(state.segments.find(offset), len(state.segments)):
+        segment = state.segments[index]
+        part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
+        if chunks := _take(reader, part, max_bytes, check or segment.append_time_ms >= 0):
+            return _fetched(reader, segment, chunks)
+    return _nothing(state.log_end_offset)
+
+
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
     """Whole record batches, back to back; `bytes(batches)` is what a Kafka broker would answer.
@@ -89,29 +112,6 @@ class FetchedBatches:
         ends = [*self.positions[1:].tolist(), len(self.data)]
         for start, end, base in zip(self.positions.tolist(), ends, self.base_offsets.tolist(), strict=True):
             yield SentPart(base.to_bytes(8, "big"), start + 8, end)
-
-
-def fetch(
-    reader: SegmentReader, state: PartitionState, partition: int, offset: int, max_bytes: int, *, check: bool = True
-) -> FetchedBatches:
-    """Whole batches of one segment, from the batch that holds `offset`, or the next one, on; none at the log end.
-
-    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none if that is 0. With
-    `check` every CRC is checked. Without, only headers are read: the receiver must check, as Kafka consumers do.
-    Batches that get an append time are checked in any case, since that changes their CRC. They end before a damaged
-    one; CorruptRecordError if that is the first.
-    """
-    bounded_start(partition, whole_number("offset", offset), state, "fail")
-    if whole_number("max_bytes", max_bytes) < 0:
-        raise InvalidConfigError("max_bytes must not be negative", value=max_bytes)
-    if max_bytes == 0:
-        return _nothing(offset)
-    for index in range(state.segments.find(offset), len(state.segments)):
-        segment = state.segments[index]
-        part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
-        if chunks := _take(reader, part, max_bytes, check or segment.append_time_ms >= 0):
-            return _fetched(reader, segment, chunks)
-    return _nothing(state.log_end_offset)
 
 
 def fetch_committed(

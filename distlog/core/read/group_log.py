@@ -25,6 +25,109 @@ from distlog.core.errors import (
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.times import elapsed_s
 
+
+class GroupLog:
+    """The versions of one group of the topic with `topic_id` in `storage`; times are in seconds."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic_id: str,
+        group: str,
+        *,
+        random: Random | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = elapsed_s,
+    ) -> None:
+        self._storage, self._topic_id, self.group = storage, topic_id, group
+        self._folder = paths.group_folder(topic_id, group)
+        self._random, self._sleep, self.clock = random or SystemRandom(), sleep, clock
+
+    def load(self) -> GroupState:
+        """The newest state: one LIST and one GET."""
+        return self._listed(None)[0]
+
+    def watch(self, state: GroupState | None) -> tuple[GroupState, dict[str, Heartbeat]]:
+        """The newest state, and the last heartbeats by member id: one LIST, and one GET if `state` is older."""
+        newest, files = self._listed(state)
+        by_member = ((paths.parse_heartbeat_file(file.name), file) for file in files)
+        return newest, {member: (file.size, file.modified_ms) for member, file in by_member if member is not None}
+
+    def _listed(self, state: GroupState | None) -> tuple[GroupState, list[FileInfo]]:
+        while True:
+            files = self._storage.list(self._folder)
+            newest = max(_versions(files), default=-1)
+            if state is None or state.version < newest:
+                state = self._read(newest) if newest >= 0 else GroupState.empty(self._topic_id, self.group)
+            if state is not None:
+                return state, files
+
+    def newer(self, state: GroupState) -> GroupState:
+        """The newest state, from `state` on: one GET of each version that follows, and one more of the next one.
+
+        If there is nothing new, a second GET shows whether the next version was deleted, as in a busy group.
+        """
+        following = self._read(state.version + 1)
+        if following is None and state.version >= 0 and self._read(state.version) is None:
+            return self.load()
+        while following is not None:
+            state, following = following, self._read(following.version + 1)
+        return state
+
+    def put(self, state: GroupState) -> bool:
+        """Put the next version; False if another member was first: one PUT, one LIST."""
+        data = state.encode()
+        existing = self._storage.put_if_absent(self._file(state.version), data, timeout_s=TIMEOUT_S)
+        return existing == data and self._counts(state.version)
+
+    def pause(self, longest_s: float) -> None:
+        self._sleep(self._random.uniform(0, longest_s))
+
+    def beat(self, member: str, count: int) -> None:
+        """Put heartbeat number `count` of a member, over the last one: one PUT."""
+        self._storage.put(f"{self._folder}/{paths.heartbeat_file(member)}", b"." * (1 + count % _SIZES))
+
+    def forget(self, members: Collection[str]) -> None:
+        """Delete the heartbeats of former members; a failed delete is left to other members."""
+        self._delete([f"{self._folder}/{paths.heartbeat_file(member)}" for member in sorted(members)])
+
+    def _counts(self, version: int) -> bool:
+        """True if a put of `version` that succeeded counts; deletes versions that are too old."""
+        versions = _versions(self._storage.list(self._folder))
+        newest = max(versions, default=version)
+        old = [each for each in versions if each <= newest - KEPT]
+        if len(old) >= KEPT:
+            self._delete([self._file(each) for each in old])
+        return newest < version + KEPT - 1
+
+    def _delete(self, files: Sequence[str]) -> None:
+        if not files:
+            return
+        try:
+            self._storage.delete(files)
+        except StorageError as error:
+            _log.warning("old files of the group %s stay for now: %s", self.group, error)
+
+    def _read(self, version: int) -> GroupState | None:
+        file = self._file(version)
+        try:
+            data = self._storage.read(file, 0, _MAX_BYTES)
+        except FileNotFoundError:
+            return None
+        state = GroupState.decode(data, file)
+        if state.group != self.group and state.group.casefold() == self.group.casefold():
+            text = "this storage takes it for another group, whose name differs in case alone: choose another name"
+            raise InvalidConfigError(text, group=self.group, existing=state.group)
+        if (state.version, state.topic_id, state.group) != (version, self._topic_id, self.group):
+            raise CorruptMetadataError(
+                "the file is of another group or version: delete it to go back to the one before", file=file
+            )
+        return state
+
+    def _file(self, version: int) -> str:
+        return f"{self._folder}/{version:020d}.json"
+
+
 FORMAT = 1
 #: The longest lease, in ms: the wait for a dead member's lease must end.
 LONGEST_LEASE_MS = 86_400_000
@@ -194,108 +297,6 @@ _SIZES = 64
 Heartbeat = tuple[int, int]
 
 _log = logging.getLogger(__name__)
-
-
-class GroupLog:
-    """The versions of one group of the topic with `topic_id` in `storage`; times are in seconds."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        topic_id: str,
-        group: str,
-        *,
-        random: Random | None = None,
-        sleep: Callable[[float], object] = time.sleep,
-        clock: Callable[[], float] = elapsed_s,
-    ) -> None:
-        self._storage, self._topic_id, self.group = storage, topic_id, group
-        self._folder = paths.group_folder(topic_id, group)
-        self._random, self._sleep, self.clock = random or SystemRandom(), sleep, clock
-
-    def load(self) -> GroupState:
-        """The newest state: one LIST and one GET."""
-        return self._listed(None)[0]
-
-    def watch(self, state: GroupState | None) -> tuple[GroupState, dict[str, Heartbeat]]:
-        """The newest state, and the last heartbeats by member id: one LIST, and one GET if `state` is older."""
-        newest, files = self._listed(state)
-        by_member = ((paths.parse_heartbeat_file(file.name), file) for file in files)
-        return newest, {member: (file.size, file.modified_ms) for member, file in by_member if member is not None}
-
-    def _listed(self, state: GroupState | None) -> tuple[GroupState, list[FileInfo]]:
-        while True:
-            files = self._storage.list(self._folder)
-            newest = max(_versions(files), default=-1)
-            if state is None or state.version < newest:
-                state = self._read(newest) if newest >= 0 else GroupState.empty(self._topic_id, self.group)
-            if state is not None:
-                return state, files
-
-    def newer(self, state: GroupState) -> GroupState:
-        """The newest state, from `state` on: one GET of each version that follows, and one more of the next one.
-
-        If there is nothing new, a second GET shows whether the next version was deleted, as in a busy group.
-        """
-        following = self._read(state.version + 1)
-        if following is None and state.version >= 0 and self._read(state.version) is None:
-            return self.load()
-        while following is not None:
-            state, following = following, self._read(following.version + 1)
-        return state
-
-    def put(self, state: GroupState) -> bool:
-        """Put the next version; False if another member was first: one PUT, one LIST."""
-        data = state.encode()
-        existing = self._storage.put_if_absent(self._file(state.version), data, timeout_s=TIMEOUT_S)
-        return existing == data and self._counts(state.version)
-
-    def pause(self, longest_s: float) -> None:
-        self._sleep(self._random.uniform(0, longest_s))
-
-    def beat(self, member: str, count: int) -> None:
-        """Put heartbeat number `count` of a member, over the last one: one PUT."""
-        self._storage.put(f"{self._folder}/{paths.heartbeat_file(member)}", b"." * (1 + count % _SIZES))
-
-    def forget(self, members: Collection[str]) -> None:
-        """Delete the heartbeats of former members; a failed delete is left to other members."""
-        self._delete([f"{self._folder}/{paths.heartbeat_file(member)}" for member in sorted(members)])
-
-    def _counts(self, version: int) -> bool:
-        """True if a put of `version` that succeeded counts; deletes versions that are too old."""
-        versions = _versions(self._storage.list(self._folder))
-        newest = max(versions, default=version)
-        old = [each for each in versions if each <= newest - KEPT]
-        if len(old) >= KEPT:
-            self._delete([self._file(each) for each in old])
-        return newest < version + KEPT - 1
-
-    def _delete(self, files: Sequence[str]) -> None:
-        if not files:
-            return
-        try:
-            self._storage.delete(files)
-        except StorageError as error:
-            _log.warning("old files of the group %s stay for now: %s", self.group, error)
-
-    def _read(self, version: int) -> GroupState | None:
-        file = self._file(version)
-        try:
-            data = self._storage.read(file, 0, _MAX_BYTES)
-        except FileNotFoundError:
-            return None
-        state = GroupState.decode(data, file)
-        if state.group != self.group and state.group.casefold() == self.group.casefold():
-            text = "this storage takes it for another group, whose name differs in case alone: choose another name"
-            raise InvalidConfigError(text, group=self.group, existing=state.group)
-        if (state.version, state.topic_id, state.group) != (version, self._topic_id, self.group):
-            raise CorruptMetadataError(
-                "the file is of another group or version: delete it to go back to the one before", file=file
-            )
-        return state
-
-    def _file(self, version: int) -> str:
-        return f"{self._folder}/{version:020d}.json"
 
 
 class GroupRace:

@@ -10,46 +10,6 @@ from dataclasses import dataclass, field
 from distlog.core.errors import FencedMemberError
 from distlog.core.read.group_log import GroupLog, GroupRace, GroupState, Heartbeat, Member, assignment
 
-# A member lives as long as it shows signs of life: heartbeats in a file of its own, and versions that it puts. Other
-# members see heartbeats only in a listing of the group's folder, so an idle member costs the same in any group.
-#
-# The lease that a member counts itself ends before other members can take its partitions. It begins before the put of
-# a sign of life. The others wait a little longer than a lease, from when they have seen that sign, and then list once
-# more. So a heartbeat counts only if its put returned within the lease before: then that list shows it. A member that
-# was later, or was paused, renews its lease by a version of the group's log, as it joins: of this version and another
-# member's, which takes it for dead, the log refuses one.
-
-#: How much longer than a lease other members wait, since two clocks do not run at exactly the same speed.
-_GRACE = 1 / 10
-
-#: A member's beat in the group's log, and its file of heartbeats in a listing.
-_Sign = tuple[int, Heartbeat | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """The intervals of a member's heartbeats, looks at the state, and lists of heartbeats, in parts of the lease.
-
-    The looks between two lists are two GETs each. While it waits for other members' partitions, it looks at least at
-    the pace FREQUENT.
-    """
-
-    heartbeat: float
-    look: float
-    list: float
-
-
-#: For a local disk, where a look costs microseconds, and for servers, whose clients wait for partitions that change
-#: hands.
-FREQUENT = Pace(1 / 3, 1 / 20, 1 / 4)
-#: For an object store: four requests a lease.
-RARE = Pace(1 / 2, 1 / 2, 1 / 2)
-
-#: Returns the offsets at which the group begins in partitions; the second argument: whether they were added later.
-StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
-#: Returns a member's name for people, given the group's other members.
-NameBeside = Callable[[Sequence[Member]], str]
-
 
 @dataclass(slots=True)
 class Membership:
@@ -289,6 +249,47 @@ class Membership:
             "read on, from the group's positions, and process each batch within the lease",
             group=self.log.group,
         )
+
+
+# A member lives as long as it shows signs of life: heartbeats in a file of its own, and versions that it puts. Other
+# members see heartbeats only in a listing of the group's folder, so an idle member costs the same in any group.
+#
+# The lease that a member counts itself ends before other members can take its partitions. It begins before the put of
+# a sign of life. The others wait a little longer than a lease, from when they have seen that sign, and then list once
+# more. So a heartbeat counts only if its put returned within the lease before: then that list shows it. A member that
+# was later, or was paused, renews its lease by a version of the group's log, as it joins: of this version and another
+# member's, which takes it for dead, the log refuses one.
+
+#: How much longer than a lease other members wait, since two clocks do not run at exactly the same speed.
+_GRACE = 1 / 10
+
+#: A member's beat in the group's log, and its file of heartbeats in a listing.
+_Sign = tuple[int, Heartbeat | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The intervals of a member's heartbeats, looks at the state, and lists of heartbeats, in parts of the lease.
+
+    The looks between two lists are two GETs each. While it waits for other members' partitions, it looks at least at
+    the pace FREQUENT.
+    """
+
+    heartbeat: float
+    look: float
+    list: float
+
+
+#: For a local disk, where a look costs microseconds, and for servers, whose clients wait for partitions that change
+#: hands.
+FREQUENT = Pace(1 / 3, 1 / 20, 1 / 4)
+#: For an object store: four requests a lease.
+RARE = Pace(1 / 2, 1 / 2, 1 / 2)
+
+#: Returns the offsets at which the group begins in partitions; the second argument: whether they were added later.
+StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
+#: Returns a member's name for people, given the group's other members.
+NameBeside = Callable[[Sequence[Member]], str]
 
 
 def _ids(state: GroupState) -> set[str]:

@@ -40,7 +40,7 @@ from distlog.core.format.record_batch import (
     LOG_APPEND_TIME,
 )
 from distlog.core.limits import MIN_LONG
-from distlog.core.segments.open_files import OpenLog
+from distlog.core.segments.chunks import OpenLog
 from distlog.core.segments.segment_reader import SegmentReader
 
 #: How many records, and batches, are looked at one by one; for more of them a scan is faster.

@@ -34,6 +34,216 @@ from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReade
 from distlog.core.segments.slices import SegmentSlice, bounded_start, windows, windows_from_end
 from distlog.core.storage.parallel import cores
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Scan:
+    """A read of one snapshot, run when its result is asked for, and again each time.
+
+    `max_workers` threads decode local files, the caller among them: by default as many as there are cores.
+    """
+
+    def __init__(
+        self,
+        reader: SegmentReader,
+        slices: list[SegmentSlice],
+        columns: Sequence[str],
+        isolation: Isolation,
+        max_workers: int | None = None,
+    ) -> None:
+        self.reader, self.slices, self.columns, self.isolation = reader, slices, tuple(columns), isolation
+        self.max_workers = checked_workers(max_workers)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the columns asked for."""
+        return pa.schema([SCHEMA.field(name) for name in self.columns])
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return read(self.reader, self.slices, self.columns, self.isolation, self.max_workers)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The records as an Arrow stream, which DuckDB, Polars and others read without a copy."""
+        batches = pa.RecordBatchReader.from_batches(self.schema, self)
+        return batches.__arrow_c_stream__(requested_schema)
+
+    def to_table(self, *, progress: bool | None = None) -> pa.Table:
+        """All records as one Arrow table.
+
+        By default a notebook or an interactive terminal shows the `progress` of reads longer than a second; true
+        shows it to every terminal, false to none.
+        """
+        return pa.Table.from_batches(self._watched(self, progress), self.schema)
+
+    def to_pandas(self, *, text: bool = False, progress: bool | None = None) -> pd.DataFrame:
+        """All records as a pandas DataFrame; pandas must be installed. `text` makes keys and values texts of UTF-8.
+
+        Raises InvalidRecordError if some key or value is not UTF-8. `progress` as in `to_table`.
+        """
+        optional("pandas", "to_pandas()", "pandas")
+        table = self.to_table(progress=progress)
+        return (as_text(table) if text else table).to_pandas()
+
+    def to_polars(self, *, progress: bool | None = None) -> Any:
+        """All records as a Polars DataFrame; Polars must be installed. `progress` as in `to_table`."""
+        return optional("polars", "to_polars()", "polars").DataFrame(self.to_table(progress=progress))
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """The records as a DuckDB relation, which reads them each time it is used; DuckDB must be installed."""
+        return (connection or optional("duckdb", "to_duckdb()", extra("duckdb"))).from_arrow(self)
+
+    def json(
+        self,
+        *paths: str,
+        framed: bool = False,
+        on_error: OnError = "fail",
+        progress: bool | None = None,
+        **named: str,
+    ) -> pa.Table:
+        """All records as one Arrow table, with fields of the value, which is JSON, in place of `value`.
+
+        A path is `$.user.name`, `$.tags[0]` or `$."odd.name"`; `json("$.user", city="$.address.city")` makes the
+        columns `user` and `city`. A column is int64, double or bool if all its values are, and no whole number
+        changes; else it is text, an object or an array as JSON. A missing field is null, and so is each one of a null
+        value. With `framed`, values begin with the header of a registry's JSON Schema, which is passed over. DuckDB
+        must be installed.
+
+        Raises InvalidRecordError, with partition and offset, for a value that is no JSON, unless `on_error` is null:
+        then its fields are null. Raises InvalidConfigError for a wrong path, or for two columns of one name.
+        `progress` as in `to_table`.
+        """
+        others = [name for name in self.columns if name != "value"]
+        chosen = named_paths(paths, named, others)
+        check_on_error(on_error)
+        batches: Iterable[pa.RecordBatch] = self._needed(progress)
+        if framed:
+            batches = without_headers(batches, on_error)
+        return json_fields(batches, self.columns, chosen, on_error)
+
+    def avro(
+        self,
+        schema: str | Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
+        flatten: bool = True,
+        on_error: OnError = "fail",
+        progress: bool | None = None,
+    ) -> pa.Table:
+        """All records as one Arrow table, with the fields of the value, which is Avro, in place of `value`.
+
+        With a `registry` (what `SchemaRegistry` takes) each value begins with the id of the schema that wrote it. The
+        columns are those of `schema`, to which Avro resolves the others, or of the highest id in the scan; then the
+        scan is held in memory meanwhile. A `schema` alone wrote the values, which have no header. Without `flatten`
+        the fields are the parts of one column `value`. A null value has null fields. fastavro must be installed.
+
+        Raises InvalidRecordError, with partition and offset, for a value that cannot be decoded, unless `on_error` is
+        null: then its fields are null. Raises InvalidConfigError for a schema that Arrow has no columns for, and for
+        two columns of one name, and StorageError if the registry cannot be asked. `progress` as in `to_table`.
+        """
+        check_on_error(on_error)
+        source = None if registry is None else registry_of(registry)
+        return avro_table(self._needed(progress), self.schema, schema, source, on_error, flatten)
+
+    def protobuf(
+        self,
+        schema: Any = None,
+        *,
+        message: str | None = None,
+        registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
+        flatten: bool = True,
+        on_error: OnError = "fail",
+        progress: bool | None = None,
+    ) -> pa.Table:
+        """All records as one Arrow table, with the fields of the value, a message of Protobuf, in place of `value`.
+
+        A `schema` is a generated class, its descriptor, or the text of a .proto file, with the full name of its
+        `message` if that is not the first. Without one the columns are those of the last message with the highest
+        id. All else is as in `avro`. protobuf and ptars must be installed, for texts and a registry grpcio-tools.
+        """
+        check_on_error(on_error)
+        source = None if registry is None else registry_of(registry)
+        return protobuf_table(self._needed(progress), self.schema, schema, message, source, on_error, flatten)
+
+    def head(self, limit: int = 10) -> pa.Table:
+        """The first records; a small limit reads little. Raises InvalidConfigError for a negative limit."""
+        batches = first(self.reader, self.slices, self.columns, count_of("limit", limit), self.isolation)
+        return pa.Table.from_batches(batches, self.schema)
+
+    def tail(self, limit: int = 10) -> pa.Table:
+        """The last records, in their order; a small limit reads little. Raises as `head` does."""
+        missing, parts = count_of("limit", limit), list[pa.RecordBatch]()
+        for window in windows_from_end(self.slices, min(missing, FIRST_OFFSETS)) if missing else ():
+            batches = list(read(self.reader, window, self.columns, self.isolation, max_workers=1))
+            parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
+            if missing <= 0:
+                break
+        return pa.Table.from_batches(parts, self.schema).slice(max(-missing, 0))
+
+    def sample(self, limit: int = 10, seed: int | None = None) -> pa.Table:
+        """Different records by chance, each with the same chance, in their order; the same ones for the same `seed`.
+
+        Reads what it chooses, and segments whose metadata does not say how many records they have. Raises as `head`.
+        """
+        most, workers = count_of("limit", limit), self.max_workers
+        sizes = np.array([count(self.reader, [piece], self.isolation, workers) for piece in self.slices], np.int64)
+        total = int(sizes.sum())
+        chosen = np.sort(np.random.default_rng(seed).choice(total, min(most, total), replace=False))
+        pieces, rows = _to_read(self.slices, sizes, chosen)
+        begin, parts = 0, list[pa.RecordBatch]()
+        for batch in read(self.reader, pieces, self.columns, self.isolation, workers):
+            low, high = np.searchsorted(rows, [begin, begin + batch.num_rows])
+            parts.append(batch.take(integers(rows[low:high] - begin)))
+            begin += batch.num_rows
+        return pa.Table.from_batches(parts, self.schema)
+
+    def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
+        """A matplotlib figure: the records over time, and bytes by partition; matplotlib must be installed.
+
+        It is drawn from metadata. Records over time are estimates from the times of segments; `exact` reads the times
+        of all records. `progress` as in `to_table`.
+        """
+        facts, times = slice_facts(self.slices), self.times(progress) if exact else None
+        records, segments = counted(int(facts.records.sum()), "record"), counted(len(self.slices), "segment")
+        size = size_text(int(facts.bytes.sum()))
+        return scan_figure(
+            f"Scan of {self.reader.topic}: at most {records}, about {size} in {segments}", facts, times
+        )
+
+    def times(self, progress: bool | None = None) -> Iterator[pa.RecordBatch]:
+        """Batches with the column `timestamp` alone. `progress` as in `to_table`."""
+        batches = read(self.reader, self.slices, ("timestamp",), self.isolation, self.max_workers)
+        return self._watched(batches, progress)
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def count(self) -> int:
+        """The number of records; a segment is only read if its metadata does not say how many of them it has."""
+        return count(self.reader, self.slices, self.isolation, self.max_workers)
+
+    def _needed(self, progress: bool | None) -> Iterator[pa.RecordBatch]:
+        columns = list(dict.fromkeys((*self.columns, *NEEDED)))
+        batches = read(self.reader, self.slices, columns, self.isolation, self.max_workers)
+        return self._watched(batches, progress)
+
+    def _watched(self, batches: Iterable[pa.RecordBatch], progress: bool | None) -> Iterator[pa.RecordBatch]:
+        return Progress("reading", total_rows=most_records(self.slices), shown=progress).of(batches)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
+
+    def __repr__(self) -> str:
+        size = sum(piece.estimated_bytes for piece in self.slices)
+        return f"Scan(segments={len(self.slices)}, bytes={size}, columns={list(self.columns)})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>Scan of {', '.join(self.columns)}</p>{display.html(by_partition(self.slices))}"
+
+
 _INTEGERS = {"BIGINT", "UBIGINT"}
 #: The type of a column whose values are all of these kinds; else it is text.
 _TYPES = ((_INTEGERS, pa.int64()), ({*_INTEGERS, "DOUBLE"}, pa.float64()), ({"BOOLEAN"}, pa.bool_()))
@@ -244,9 +454,6 @@ def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentFacts:
     return SegmentFacts(np.unique(columns[0]), *columns)
 
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 #: The attributes that plots and Spark use. Completion does not offer them.
 _INTERNAL = {"isolation", "max_workers", "reader", "slices", "times"}
 
@@ -282,212 +489,6 @@ def checked_workers(max_workers: int | None) -> int:
     if workers < 1:
         raise InvalidConfigError("max_workers must be at least 1", value=workers)
     return workers
-
-
-class Scan:
-    """A read of one snapshot, run when its result is asked for, and again each time.
-
-    `max_workers` threads decode local files, the caller among them: by default as many as there are cores.
-    """
-
-    def __init__(
-        self,
-        reader: SegmentReader,
-        slices: list[SegmentSlice],
-        columns: Sequence[str],
-        isolation: Isolation,
-        max_workers: int | None = None,
-    ) -> None:
-        self.reader, self.slices, self.columns, self.isolation = reader, slices, tuple(columns), isolation
-        self.max_workers = checked_workers(max_workers)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of the columns asked for."""
-        return pa.schema([SCHEMA.field(name) for name in self.columns])
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return read(self.reader, self.slices, self.columns, self.isolation, self.max_workers)
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """The records as an Arrow stream, which DuckDB, Polars and others read without a copy."""
-        batches = pa.RecordBatchReader.from_batches(self.schema, self)
-        return batches.__arrow_c_stream__(requested_schema)
-
-    def to_table(self, *, progress: bool | None = None) -> pa.Table:
-        """All records as one Arrow table.
-
-        By default a notebook or an interactive terminal shows the `progress` of reads longer than a second; true
-        shows it to every terminal, false to none.
-        """
-        return pa.Table.from_batches(self._watched(self, progress), self.schema)
-
-    def to_pandas(self, *, text: bool = False, progress: bool | None = None) -> pd.DataFrame:
-        """All records as a pandas DataFrame; pandas must be installed. `text` makes keys and values texts of UTF-8.
-
-        Raises InvalidRecordError if some key or value is not UTF-8. `progress` as in `to_table`.
-        """
-        optional("pandas", "to_pandas()", "pandas")
-        table = self.to_table(progress=progress)
-        return (as_text(table) if text else table).to_pandas()
-
-    def to_polars(self, *, progress: bool | None = None) -> Any:
-        """All records as a Polars DataFrame; Polars must be installed. `progress` as in `to_table`."""
-        return optional("polars", "to_polars()", "polars").DataFrame(self.to_table(progress=progress))
-
-    def to_duckdb(self, connection: Any = None) -> Any:
-        """The records as a DuckDB relation, which reads them each time it is used; DuckDB must be installed."""
-        return (connection or optional("duckdb", "to_duckdb()", extra("duckdb"))).from_arrow(self)
-
-    def json(
-        self,
-        *paths: str,
-        framed: bool = False,
-        on_error: OnError = "fail",
-        progress: bool | None = None,
-        **named: str,
-    ) -> pa.Table:
-        """All records as one Arrow table, with fields of the value, which is JSON, in place of `value`.
-
-        A path is `$.user.name`, `$.tags[0]` or `$."odd.name"`; `json("$.user", city="$.address.city")` makes the
-        columns `user` and `city`. A column is int64, double or bool if all its values are, and no whole number
-        changes; else it is text, an object or an array as JSON. A missing field is null, and so is each one of a null
-        value. With `framed`, values begin with the header of a registry's JSON Schema, which is passed over. DuckDB
-        must be installed.
-
-        Raises InvalidRecordError, with partition and offset, for a value that is no JSON, unless `on_error` is null:
-        then its fields are null. Raises InvalidConfigError for a wrong path, or for two columns of one name.
-        `progress` as in `to_table`.
-        """
-        others = [name for name in self.columns if name != "value"]
-        chosen = named_paths(paths, named, others)
-        check_on_error(on_error)
-        batches: Iterable[pa.RecordBatch] = self._needed(progress)
-        if framed:
-            batches = without_headers(batches, on_error)
-        return json_fields(batches, self.columns, chosen, on_error)
-
-    def avro(
-        self,
-        schema: str | Mapping[str, Any] | Sequence[Any] | None = None,
-        *,
-        registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
-        flatten: bool = True,
-        on_error: OnError = "fail",
-        progress: bool | None = None,
-    ) -> pa.Table:
-        """All records as one Arrow table, with the fields of the value, which is Avro, in place of `value`.
-
-        With a `registry` (what `SchemaRegistry` takes) each value begins with the id of the schema that wrote it. The
-        columns are those of `schema`, to which Avro resolves the others, or of the highest id in the scan; then the
-        scan is held in memory meanwhile. A `schema` alone wrote the values, which have no header. Without `flatten`
-        the fields are the parts of one column `value`. A null value has null fields. fastavro must be installed.
-
-        Raises InvalidRecordError, with partition and offset, for a value that cannot be decoded, unless `on_error` is
-        null: then its fields are null. Raises InvalidConfigError for a schema that Arrow has no columns for, and for
-        two columns of one name, and StorageError if the registry cannot be asked. `progress` as in `to_table`.
-        """
-        check_on_error(on_error)
-        source = None if registry is None else registry_of(registry)
-        return avro_table(self._needed(progress), self.schema, schema, source, on_error, flatten)
-
-    def protobuf(
-        self,
-        schema: Any = None,
-        *,
-        message: str | None = None,
-        registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
-        flatten: bool = True,
-        on_error: OnError = "fail",
-        progress: bool | None = None,
-    ) -> pa.Table:
-        """All records as one Arrow table, with the fields of the value, a message of Protobuf, in place of `value`.
-
-        A `schema` is a generated class, its descriptor, or the text of a .proto file, with the full name of its
-        `message` if that is not the first. Without one the columns are those of the last message with the highest
-        id. All else is as in `avro`. protobuf and ptars must be installed, for texts and a registry grpcio-tools.
-        """
-        check_on_error(on_error)
-        source = None if registry is None else registry_of(registry)
-        return protobuf_table(self._needed(progress), self.schema, schema, message, source, on_error, flatten)
-
-    def head(self, limit: int = 10) -> pa.Table:
-        """The first records; a small limit reads little. Raises InvalidConfigError for a negative limit."""
-        batches = first(self.reader, self.slices, self.columns, count_of("limit", limit), self.isolation)
-        return pa.Table.from_batches(batches, self.schema)
-
-    def tail(self, limit: int = 10) -> pa.Table:
-        """The last records, in their order; a small limit reads little. Raises as `head` does."""
-        missing, parts = count_of("limit", limit), list[pa.RecordBatch]()
-        for window in windows_from_end(self.slices, min(missing, FIRST_OFFSETS)) if missing else ():
-            batches = list(read(self.reader, window, self.columns, self.isolation, max_workers=1))
-            parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
-            if missing <= 0:
-                break
-        return pa.Table.from_batches(parts, self.schema).slice(max(-missing, 0))
-
-    def sample(self, limit: int = 10, seed: int | None = None) -> pa.Table:
-        """Different records by chance, each with the same chance, in their order; the same ones for the same `seed`.
-
-        Reads what it chooses, and segments whose metadata does not say how many records they have. Raises as `head`.
-        """
-        most, workers = count_of("limit", limit), self.max_workers
-        sizes = np.array([count(self.reader, [piece], self.isolation, workers) for piece in self.slices], np.int64)
-        total = int(sizes.sum())
-        chosen = np.sort(np.random.default_rng(seed).choice(total, min(most, total), replace=False))
-        pieces, rows = _to_read(self.slices, sizes, chosen)
-        begin, parts = 0, list[pa.RecordBatch]()
-        for batch in read(self.reader, pieces, self.columns, self.isolation, workers):
-            low, high = np.searchsorted(rows, [begin, begin + batch.num_rows])
-            parts.append(batch.take(integers(rows[low:high] - begin)))
-            begin += batch.num_rows
-        return pa.Table.from_batches(parts, self.schema)
-
-    def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
-        """A matplotlib figure: the records over time, and bytes by partition; matplotlib must be installed.
-
-        It is drawn from metadata. Records over time are estimates from the times of segments; `exact` reads the times
-        of all records. `progress` as in `to_table`.
-        """
-        facts, times = slice_facts(self.slices), self.times(progress) if exact else None
-        records, segments = counted(int(facts.records.sum()), "record"), counted(len(self.slices), "segment")
-        size = size_text(int(facts.bytes.sum()))
-        return scan_figure(
-            f"Scan of {self.reader.topic}: at most {records}, about {size} in {segments}", facts, times
-        )
-
-    def times(self, progress: bool | None = None) -> Iterator[pa.RecordBatch]:
-        """Batches with the column `timestamp` alone. `progress` as in `to_table`."""
-        batches = read(self.reader, self.slices, ("timestamp",), self.isolation, self.max_workers)
-        return self._watched(batches, progress)
-
-    def __len__(self) -> int:
-        return self.count()
-
-    def __bool__(self) -> bool:
-        return True
-
-    def count(self) -> int:
-        """The number of records; a segment is only read if its metadata does not say how many of them it has."""
-        return count(self.reader, self.slices, self.isolation, self.max_workers)
-
-    def _needed(self, progress: bool | None) -> Iterator[pa.RecordBatch]:
-        columns = list(dict.fromkeys((*self.columns, *NEEDED)))
-        batches = read(self.reader, self.slices, columns, self.isolation, self.max_workers)
-        return self._watched(batches, progress)
-
-    def _watched(self, batches: Iterable[pa.RecordBatch], progress: bool | None) -> Iterator[pa.RecordBatch]:
-        return Progress("reading", total_rows=most_records(self.slices), shown=progress).of(batches)
-
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in _INTERNAL]
-
-    def __repr__(self) -> str:
-        size = sum(piece.estimated_bytes for piece in self.slices)
-        return f"Scan(segments={len(self.slices)}, bytes={size}, columns={list(self.columns)})"
-
-    def _repr_html_(self) -> str:
-        return f"<p>Scan of {', '.join(self.columns)}</p>{display.html(by_partition(self.slices))}"
 
 
 class Record(NamedTuple):

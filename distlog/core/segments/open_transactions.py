@@ -13,6 +13,38 @@ from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.format.transaction_index import AbortedTransaction
 
+
+class OpenTransactions:
+    """The first offset of each open transaction, by producer id, after the batches seen so far, in their order."""
+
+    def __init__(self, first_offsets: Mapping[int, int] | None = None) -> None:
+        self._first_offsets = dict(first_offsets or {})
+
+    @property
+    def first_offsets(self) -> dict[int, int]:
+        return dict(self._first_offsets)
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset of the earliest open transaction: the first unstable offset; NO_OFFSET if none is open."""
+        return min(self._first_offsets.values(), default=NO_OFFSET)
+
+    def observe(self, data: Any, batches: npt.NDArray[Any], shift: int = 0) -> list[AbortedTransaction]:
+        """Take the next batches (BATCH rows) of `data`; returns the transactions that their markers abort."""
+        aborted = []
+        for batch in batches[(batches["attributes"] & TRANSACTIONAL) != 0]:
+            producer, offset = int(batch["producer_id"]), int(batch["base_offset"]) + shift
+            if not batch["attributes"] & CONTROL:
+                self._first_offsets.setdefault(producer, offset)
+            elif (kind := control_type(data, batch)) in _MARKERS and producer in self._first_offsets:
+                first = self._first_offsets.pop(producer)
+                if kind == ABORT:
+                    # the earliest of the other transactions, as if this one had never been
+                    stable = min(self._first_offsets.values(), default=offset + 1)
+                    aborted.append(AbortedTransaction(producer, first, offset, stable))
+        return aborted
+
+
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 #: One value for all batches, or one value for each batch.
 PerBatch = int | npt.NDArray[np.int64]
@@ -60,37 +92,6 @@ def _rows(transactions: Iterable[AbortedTransaction]) -> npt.NDArray[np.int64]:
 
 
 _MARKERS = (ABORT, COMMIT)
-
-
-class OpenTransactions:
-    """The first offset of each open transaction, by producer id, after the batches seen so far, in their order."""
-
-    def __init__(self, first_offsets: Mapping[int, int] | None = None) -> None:
-        self._first_offsets = dict(first_offsets or {})
-
-    @property
-    def first_offsets(self) -> dict[int, int]:
-        return dict(self._first_offsets)
-
-    @property
-    def first_offset(self) -> int:
-        """The first offset of the earliest open transaction: the first unstable offset; NO_OFFSET if none is open."""
-        return min(self._first_offsets.values(), default=NO_OFFSET)
-
-    def observe(self, data: Any, batches: npt.NDArray[Any], shift: int = 0) -> list[AbortedTransaction]:
-        """Take the next batches (BATCH rows) of `data`; returns the transactions that their markers abort."""
-        aborted = []
-        for batch in batches[(batches["attributes"] & TRANSACTIONAL) != 0]:
-            producer, offset = int(batch["producer_id"]), int(batch["base_offset"]) + shift
-            if not batch["attributes"] & CONTROL:
-                self._first_offsets.setdefault(producer, offset)
-            elif (kind := control_type(data, batch)) in _MARKERS and producer in self._first_offsets:
-                first = self._first_offsets.pop(producer)
-                if kind == ABORT:
-                    # the earliest of the other transactions, as if this one had never been
-                    stable = min(self._first_offsets.values(), default=offset + 1)
-                    aborted.append(AbortedTransaction(producer, first, offset, stable))
-        return aborted
 
 
 def control_type(data: Any, batch: Any) -> int:

@@ -36,6 +36,123 @@ from distlog.core.format.record_batch import (
 from distlog.core.segments.open_transactions import control_type, coordinator_epoch
 from distlog.core.times import NO_TIMESTAMP
 
+
+def any_first(batch: BatchFields) -> None:
+    """Let a producer that the log does not know begin with any batch, as Kafka does."""
+
+
+class ProducerStates:
+    """The states of a partition's producers, by producer id, at one offset of its log.
+
+    A log that was cleaned, or cut at its beginning, does not have batches of all producers. So a walk may begin
+    with a snapshot before `offset`: batches below that are passed over. A walk that is not `whole` begins
+    without a snapshot.
+    """
+
+    def __init__(
+        self, states: Mapping[int, ProducerState] | None = None, offset: int = 0, *, is_complete: bool = True
+    ) -> None:
+        self._states, self.offset, self._is_complete = dict(states or {}), offset, is_complete
+        self._first_offsets = {
+            producer: state.transaction_first_offset
+            for producer, state in self._states.items()
+            if state.transaction_first_offset != NONE
+        }
+
+    @classmethod
+    def of_snapshot(cls, entries: npt.NDArray[np.void], offset: int = 0) -> ProducerStates:
+        return cls({int(entry["producer_id"]): state_of(entry) for entry in entries}, offset)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        return self._states.get(producer_id)
+
+    def add_if_missing(self, producer_id: int, state: ProducerState | None) -> None:
+        if state is not None:
+            self._states.setdefault(producer_id, state)
+
+    @property
+    def open_transactions(self) -> Mapping[int, int]:
+        return self._first_offsets
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """True if a transaction of the producer in this epoch, or one before (its end marker fences it), is open."""
+        return producer_id in self._first_offsets and self._states[producer_id].epoch <= epoch
+
+    def snapshot(self) -> bytes:
+        """The content of the producer snapshot after the last batch."""
+        return write_producer_snapshot(self.entries())
+
+    def entries(self) -> npt.NDArray[np.void]:
+        return np.array([_entry(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
+
+    def expire(self, now_ms: int, producers: Iterable[int] | None = None, *, after_ms: int = EXPIRATION_MS) -> None:
+        """Forget producers silent for `after_ms` at `now_ms`, unless their transaction is open; by default all."""
+        for producer in list(self._states if producers is None else producers):
+            state = self._states.get(producer)
+            if state is not None and state.has_expired(now_ms, after_ms):
+                del self._states[producer]
+
+    def observe(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
+        """Take batches (BATCH rows) of `data`, with offsets `shift` higher; `heard_ms`: they were just appended."""
+        if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
+            rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
+        for batch in producer_batches(data, _sufficient_rows(rows), shift):
+            producer = batch.producer_id
+            if not self._is_complete and batch.is_marker and producer not in self._states:
+                # a marker has no sequence number of its producer
+                continue
+            state = self._states.get(producer, ProducerState()).after(batch, heard_ms)
+            self._states[producer] = state
+            if state.transaction_first_offset != NONE:
+                self._first_offsets[producer] = state.transaction_first_offset
+            else:
+                self._first_offsets.pop(producer, None)
+
+    def recall(self, earlier: ProducerStates) -> None:
+        """Add the batches that only `earlier` has, the states after an earlier part of the log."""
+        for producer, state in self._states.items():
+            former = earlier.get(producer)
+            if former is not None:
+                self._states[producer] = state.with_earlier(former)
+
+    def update_heard_times(self, earlier: ProducerStates) -> None:
+        """Take the times of `earlier`: logs and snapshots have only the times of records."""
+        for producer, state in self._states.items():
+            former = earlier.get(producer)
+            if former is not None and former.heard_ms > state.heard_ms:
+                self._states[producer] = replace(state, heard_ms=former.heard_ms)
+
+    def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
+        """Check batches that are to be appended together; returns the last if the log already has all batches."""
+        last = batches[-1]
+        state = self._states.get(last.producer_id)
+        last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
+        if state and (duplicate := state.find_batch(last.producer_epoch, last.base_sequence, last_sequence)):
+            return duplicate
+        scratch: dict[int, ProducerState] = {}
+        for batch in batches:
+            producer = batch.producer_id
+            if producer < 0:
+                continue
+            state = scratch.get(producer) or self._states.get(producer) or ProducerState()
+            if batch.producer_epoch < state.epoch:
+                raise ProducerFencedError(
+                    "a newer producer with this id has written: end this one",
+                    producer_id=producer,
+                    producer_epoch=batch.producer_epoch,
+                    current_epoch=state.epoch,
+                )
+            if not batch.attributes & CONTROL:
+                _check_next(state, batch, first)
+                if batch is not last:
+                    # for the next batches
+                    scratch[producer] = state.after(_producer_batch(batch, *_data_of(batch), NONE))
+        return None
+
+
 _MARKERS = {ABORT: ABORT_MARKER, COMMIT: COMMIT_MARKER}
 
 
@@ -178,122 +295,6 @@ def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
 EXPIRATION_CHECK_MS = 600_000
 #: Raises an error for a batch that must not be the first one of a producer that the log does not know.
 FirstBatch = Callable[[BatchFields], None]
-
-
-def any_first(batch: BatchFields) -> None:
-    """Let a producer that the log does not know begin with any batch, as Kafka does."""
-
-
-class ProducerStates:
-    """The states of a partition's producers, by producer id, at one offset of its log.
-
-    A log that was cleaned, or cut at its beginning, does not have batches of all producers. So a walk may begin
-    with a snapshot before `offset`: batches below that are passed over. A walk that is not `whole` begins
-    without a snapshot.
-    """
-
-    def __init__(
-        self, states: Mapping[int, ProducerState] | None = None, offset: int = 0, *, is_complete: bool = True
-    ) -> None:
-        self._states, self.offset, self._is_complete = dict(states or {}), offset, is_complete
-        self._first_offsets = {
-            producer: state.transaction_first_offset
-            for producer, state in self._states.items()
-            if state.transaction_first_offset != NONE
-        }
-
-    @classmethod
-    def of_snapshot(cls, entries: npt.NDArray[np.void], offset: int = 0) -> ProducerStates:
-        return cls({int(entry["producer_id"]): state_of(entry) for entry in entries}, offset)
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def get(self, producer_id: int) -> ProducerState | None:
-        return self._states.get(producer_id)
-
-    def add_if_missing(self, producer_id: int, state: ProducerState | None) -> None:
-        if state is not None:
-            self._states.setdefault(producer_id, state)
-
-    @property
-    def open_transactions(self) -> Mapping[int, int]:
-        return self._first_offsets
-
-    def has_open(self, producer_id: int, epoch: int) -> bool:
-        """True if a transaction of the producer in this epoch, or one before (its end marker fences it), is open."""
-        return producer_id in self._first_offsets and self._states[producer_id].epoch <= epoch
-
-    def snapshot(self) -> bytes:
-        """The content of the producer snapshot after the last batch."""
-        return write_producer_snapshot(self.entries())
-
-    def entries(self) -> npt.NDArray[np.void]:
-        return np.array([_entry(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
-
-    def expire(self, now_ms: int, producers: Iterable[int] | None = None, *, after_ms: int = EXPIRATION_MS) -> None:
-        """Forget producers silent for `after_ms` at `now_ms`, unless their transaction is open; by default all."""
-        for producer in list(self._states if producers is None else producers):
-            state = self._states.get(producer)
-            if state is not None and state.has_expired(now_ms, after_ms):
-                del self._states[producer]
-
-    def observe(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
-        """Take batches (BATCH rows) of `data`, with offsets `shift` higher; `heard_ms`: they were just appended."""
-        if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
-            rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
-        for batch in producer_batches(data, _sufficient_rows(rows), shift):
-            producer = batch.producer_id
-            if not self._is_complete and batch.is_marker and producer not in self._states:
-                # a marker has no sequence number of its producer
-                continue
-            state = self._states.get(producer, ProducerState()).after(batch, heard_ms)
-            self._states[producer] = state
-            if state.transaction_first_offset != NONE:
-                self._first_offsets[producer] = state.transaction_first_offset
-            else:
-                self._first_offsets.pop(producer, None)
-
-    def recall(self, earlier: ProducerStates) -> None:
-        """Add the batches that only `earlier` has, the states after an earlier part of the log."""
-        for producer, state in self._states.items():
-            former = earlier.get(producer)
-            if former is not None:
-                self._states[producer] = state.with_earlier(former)
-
-    def update_heard_times(self, earlier: ProducerStates) -> None:
-        """Take the times of `earlier`: logs and snapshots have only the times of records."""
-        for producer, state in self._states.items():
-            former = earlier.get(producer)
-            if former is not None and former.heard_ms > state.heard_ms:
-                self._states[producer] = replace(state, heard_ms=former.heard_ms)
-
-    def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
-        """Check batches that are to be appended together; returns the last if the log already has all batches."""
-        last = batches[-1]
-        state = self._states.get(last.producer_id)
-        last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
-        if state and (duplicate := state.find_batch(last.producer_epoch, last.base_sequence, last_sequence)):
-            return duplicate
-        scratch: dict[int, ProducerState] = {}
-        for batch in batches:
-            producer = batch.producer_id
-            if producer < 0:
-                continue
-            state = scratch.get(producer) or self._states.get(producer) or ProducerState()
-            if batch.producer_epoch < state.epoch:
-                raise ProducerFencedError(
-                    "a newer producer with this id has written: end this one",
-                    producer_id=producer,
-                    producer_epoch=batch.producer_epoch,
-                    current_epoch=state.epoch,
-                )
-            if not batch.attributes & CONTROL:
-                _check_next(state, batch, first)
-                if batch is not last:
-                    # for the next batches
-                    scratch[producer] = state.after(_producer_batch(batch, *_data_of(batch), NONE))
-        return None
 
 
 def _check_next(state: ProducerState, batch: BatchFields, first: FirstBatch) -> None:

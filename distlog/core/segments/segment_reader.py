@@ -34,21 +34,22 @@ from distlog.core.format.offset_and_time_index import (
     TimeIndex,
     TimestampOffset,
 )
+from distlog.core.format.record_batch import BatchWalk, Headers, headers_before_damage
 from distlog.core.format.transaction_index import (
     AbortedTransaction,
     decode_transactions,
 )
-from distlog.core.format.walk import BatchWalk, Headers, headers_before_damage
 from distlog.core.segments.chunks import (
     Chunk,
     LogFile,
     LogRange,
+    OpenFiles,
+    OpenLogs,
     StoredBatches,
     chunk_of_batches,
     chunk_of_files,
     cut_short,
 )
-from distlog.core.segments.open_files import OpenFiles, OpenLogs
 from distlog.core.segments.segment_parts import (
     HEAD_BYTES,
     IdentifiedLogs,
@@ -61,211 +62,8 @@ from distlog.core.segments.slices import SegmentSlice, bounds_by
 from distlog.core.storage.backend import Part
 from distlog.core.storage.storage import Storage
 
-
-def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
-    """Raise SnapshotTooOldError if `log` is missing, CorruptRecordError if a sealed segment's log is cut short."""
-    try:
-        size = storage.size(log.name)
-    except FileNotFoundError:
-        raise missing_log(segment, log) from None
-    is_short = size < log.begin + log.size
-    if is_short and segment.is_active:
-        raise SnapshotTooOldError(
-            "the end of an active segment was cut off: refresh the topic, since a recovery cuts records that were "
-            "not durable; if that does not help, it was cut otherwise: verify",
-            file=log.name,
-            partition=segment.partition,
-        )
-    if is_short:
-        raise CorruptRecordError(
-            "the file is shorter than its segment: verify, then restore it from a copy",
-            file=log.name,
-            position=size,
-            partition=segment.partition,
-        )
-
-
-def missing_log(segment: SegmentInfo, part: Part) -> SnapshotTooOldError:
-    return missing_file_error(part.name, segment.partition)
-
-
-def missing_file_error(name: str, partition: int) -> SnapshotTooOldError:
-    return SnapshotTooOldError(
-        "a file of this version is missing: refresh the topic and read again: vacuum deletes what newer versions "
-        "do not have; if that does not help, it was deleted otherwise: verify, then restore it from a copy",
-        file=name,
-        partition=partition,
-    )
-
-
-#: How many indexes stay open; each costs a mapping of its file.
-OPEN_INDEXES = 64
-
-_SUFFIXES = (".index", ".timeindex", ".txnindex")
-
-_log = logging.getLogger("distlog")
-
-T = TypeVar("T")
-IndexT = TypeVar("IndexT", bound=MappedIndex)
-
-
-class SegmentIndexes:
-    """The indexes of one topic's segments, the last few open, remote ones cached. Thread-safe, and picklable."""
-
-    def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
-        self._storage, self._topic, self._cache = storage, topic, cache
-        self._open: OpenFiles[Any] = OpenFiles(OPEN_INDEXES, timed=storage.is_local)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SegmentIndexes, (self._storage, self._topic, self._cache)
-
-    def offsets(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
-        """The segment's offset index, or None without a usable one; a bad one gives a warning."""
-        if segment.is_active:
-            return GrowingOffsetIndex(*self._growing(segment, ".index"))
-
-        return self._usable(segment, ".index", OffsetIndex, lambda index: index.sanity_check(segment.log_bytes))
-
-    def times(self, segment: SegmentInfo) -> TimeIndex | GrowingTimeIndex | None:
-        if segment.is_active:
-            return GrowingTimeIndex(*self._growing(segment, ".timeindex"))
-
-        end = segment.next_offset - segment.shift
-        return self._usable(segment, ".timeindex", TimeIndex, lambda index: index.sanity_check(end))
-
-    def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
-        """The aborted transactions that end in the segment, at stored offsets; FileNotFoundError without the file."""
-
-        def read(path: str, _: int) -> list[AbortedTransaction]:
-            with open(path, "rb") as file:
-                return self._decoded(segment, part, file.read())
-
-        if not segment.txn_index_bytes:
-            return []
-        part = self._part(segment, ".txnindex")
-        if segment.is_active:
-            return self._decoded(segment, part, self._read(part.name, 0, part.size))
-        try:
-            return self._fetched(segment, ".txnindex", read)
-        except (FileNotFoundError, StorageError):
-            raise
-        except OSError as error:
-            if self._storage.is_local:
-                raise StorageError(f"cannot read: {error.strerror}", file=part.name) from error
-            # there is no place for a copy, as on a full disk
-            _log.warning("%s: the transaction index is read from the store each time", error)
-        return self._decoded(segment, part, self._storage.read(*part.full_range))
-
-    def _decoded(self, segment: SegmentInfo, part: Part, data: bytes) -> list[AbortedTransaction]:
-        error = checksum_error(segment, ".txnindex", part, crc32c(data))
-        if error is not None:
-            raise error
-        return decode_transactions(data, part.name, segment.stored_base_offset)
-
-    def forget(self, segment: SegmentInfo) -> None:
-        for suffix in _SUFFIXES:
-            self._drop(segment, suffix)
-
-    def forget_deleted(self) -> None:
-        self._open.forget_deleted()
-
-    def _usable(
-        self, segment: SegmentInfo, suffix: str, kind: type[IndexT], check: Callable[[IndexT], None]
-    ) -> IndexT | None:
-        if not index_size(segment, suffix):
-            return None
-        # not for a remote index: asking the cache for its copy marks that as used
-        cached: IndexT | None = self._open.cached(_key(segment, suffix)) if self._storage.is_local else None
-        if cached is not None:
-            return cached
-        try:
-            return self._fetched(segment, suffix, partial(self._open_index, segment, suffix, kind, check))
-        except (CorruptIndexError, OSError) as error:
-            _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
-            return None
-
-    def _growing(self, segment: SegmentInfo, suffix: str) -> tuple[ReadBytes, int, int]:
-        part = self._part(segment, suffix)
-        return partial(self._read, part.name), part.size, segment.stored_base_offset
-
-    def _read(self, name: str, start: int, end: int) -> bytes:
-        # without an index the log is read from its start, which reports a missing log
-        try:
-            return self._storage.read(name, start, end)
-        except FileNotFoundError:
-            return b""
-
-    def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str, int], T]) -> T:
-        """The result of `use` for the index in a local file; a bad or lost copy is fetched again."""
-        try:
-            return use(*self._location(segment, suffix))
-        except (CorruptIndexError, UnsupportedVersionError, FileNotFoundError):
-            self._drop(segment, suffix)
-            if self._storage.is_local:
-                raise
-        return use(*self._location(segment, suffix))
-
-    def _location(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
-        part = self._part(segment, suffix)
-        if not part.is_file and not self._storage.is_local:
-            # a lookup of a time needs both
-            self.fetch([segment])
-        return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
-
-    def fetch(self, segments: Sequence[SegmentInfo]) -> None:
-        parts = [(self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in _SUFFIXES]
-        in_bundles = [(part, tag) for part, tag in parts if part.size and not part.is_file]
-        if in_bundles and not self._storage.is_local:
-            self._cache.fetch(self._storage, in_bundles)
-
-    def _open_index(
-        self,
-        segment: SegmentInfo,
-        suffix: str,
-        kind: type[IndexT],
-        check: Callable[[IndexT], None],
-        path: str,
-        begin: int,
-    ) -> IndexT:
-        def open_index() -> IndexT:
-            index = kind(path, segment.stored_base_offset, begin, index_size(segment, suffix))
-            self._check_checksum(segment, suffix, index)
-            check(index)
-            return index
-
-        index: IndexT = self._open.get(_key(segment, suffix), path, open_index)
-        return index
-
-    def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex) -> None:
-        error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
-        if error is not None:
-            raise error
-
-    def _drop(self, segment: SegmentInfo, suffix: str) -> None:
-        self._cache.discard(self._storage, self._part(segment, suffix), tag=_tag(segment, suffix))
-        self._open.forget(_key(segment, suffix))
-
-    def _part(self, segment: SegmentInfo, suffix: str) -> Part:
-        return part_of(self._topic, segment, suffix)
-
-
-def _key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
-    """The key of an index: no other index of the topic has it, in any version."""
-    size, checksum = index_size(segment, suffix), index_checksum(segment, suffix)
-    return segment.partition, segment.stem, segment.crc32c, suffix, size, checksum
-
-
-def _tag(segment: SegmentInfo, suffix: str) -> str:
-    """The key of a copy: an index of the same name and size has another if its log differs, or if it was rebuilt."""
-    return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"
-
-
 #: Log bytes read and decoded at once.
 CHUNK_BYTES = 8 << 20
-#: The least extra bytes that are read, since an index leads to a position before the first batch.
-_SPARE_BYTES = 64 << 10
-#: A range of fewer bytes is read whole, without asking an index.
-INDEX_WORTH_BYTES = 256 << 10
 
 
 class SegmentReader:
@@ -478,6 +276,210 @@ class SegmentReader:
             for segment in segments:
                 check_log(self.storage, segment, self.part(segment))
             raise
+
+
+def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
+    """Raise SnapshotTooOldError if `log` is missing, CorruptRecordError if a sealed segment's log is cut short."""
+    try:
+        size = storage.size(log.name)
+    except FileNotFoundError:
+        raise missing_log(segment, log) from None
+    is_short = size < log.begin + log.size
+    if is_short and segment.is_active:
+        raise SnapshotTooOldError(
+            "the end of an active segment was cut off: refresh the topic, since a recovery cuts records that were "
+            "not durable; if that does not help, it was cut otherwise: verify",
+            file=log.name,
+            partition=segment.partition,
+        )
+    if is_short:
+        raise CorruptRecordError(
+            "the file is shorter than its segment: verify, then restore it from a copy",
+            file=log.name,
+            position=size,
+            partition=segment.partition,
+        )
+
+
+def missing_log(segment: SegmentInfo, part: Part) -> SnapshotTooOldError:
+    return missing_file_error(part.name, segment.partition)
+
+
+def missing_file_error(name: str, partition: int) -> SnapshotTooOldError:
+    return SnapshotTooOldError(
+        "a file of this version is missing: refresh the topic and read again: vacuum deletes what newer versions "
+        "do not have; if that does not help, it was deleted otherwise: verify, then restore it from a copy",
+        file=name,
+        partition=partition,
+    )
+
+
+#: How many indexes stay open; each costs a mapping of its file.
+OPEN_INDEXES = 64
+
+_SUFFIXES = (".index", ".timeindex", ".txnindex")
+
+_log = logging.getLogger("distlog")
+
+T = TypeVar("T")
+IndexT = TypeVar("IndexT", bound=MappedIndex)
+
+
+class SegmentIndexes:
+    """The indexes of one topic's segments, the last few open, remote ones cached. Thread-safe, and picklable."""
+
+    def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
+        self._storage, self._topic, self._cache = storage, topic, cache
+        self._open: OpenFiles[Any] = OpenFiles(OPEN_INDEXES, timed=storage.is_local)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SegmentIndexes, (self._storage, self._topic, self._cache)
+
+    def offsets(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
+        """The segment's offset index, or None without a usable one; a bad one gives a warning."""
+        if segment.is_active:
+            return GrowingOffsetIndex(*self._growing(segment, ".index"))
+
+        return self._usable(segment, ".index", OffsetIndex, lambda index: index.sanity_check(segment.log_bytes))
+
+    def times(self, segment: SegmentInfo) -> TimeIndex | GrowingTimeIndex | None:
+        if segment.is_active:
+            return GrowingTimeIndex(*self._growing(segment, ".timeindex"))
+
+        end = segment.next_offset - segment.shift
+        return self._usable(segment, ".timeindex", TimeIndex, lambda index: index.sanity_check(end))
+
+    def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
+        """The aborted transactions that end in the segment, at stored offsets; FileNotFoundError without the file."""
+
+        def read(path: str, _: int) -> list[AbortedTransaction]:
+            with open(path, "rb") as file:
+                return self._decoded(segment, part, file.read())
+
+        if not segment.txn_index_bytes:
+            return []
+        part = self._part(segment, ".txnindex")
+        if segment.is_active:
+            return self._decoded(segment, part, self._read(part.name, 0, part.size))
+        try:
+            return self._fetched(segment, ".txnindex", read)
+        except (FileNotFoundError, StorageError):
+            raise
+        except OSError as error:
+            if self._storage.is_local:
+                raise StorageError(f"cannot read: {error.strerror}", file=part.name) from error
+            # there is no place for a copy, as on a full disk
+            _log.warning("%s: the transaction index is read from the store each time", error)
+        return self._decoded(segment, part, self._storage.read(*part.full_range))
+
+    def _decoded(self, segment: SegmentInfo, part: Part, data: bytes) -> list[AbortedTransaction]:
+        error = checksum_error(segment, ".txnindex", part, crc32c(data))
+        if error is not None:
+            raise error
+        return decode_transactions(data, part.name, segment.stored_base_offset)
+
+    def forget(self, segment: SegmentInfo) -> None:
+        for suffix in _SUFFIXES:
+            self._drop(segment, suffix)
+
+    def forget_deleted(self) -> None:
+        self._open.forget_deleted()
+
+    def _usable(
+        self, segment: SegmentInfo, suffix: str, kind: type[IndexT], check: Callable[[IndexT], None]
+    ) -> IndexT | None:
+        if not index_size(segment, suffix):
+            return None
+        # not for a remote index: asking the cache for its copy marks that as used
+        cached: IndexT | None = self._open.cached(_key(segment, suffix)) if self._storage.is_local else None
+        if cached is not None:
+            return cached
+        try:
+            return self._fetched(segment, suffix, partial(self._open_index, segment, suffix, kind, check))
+        except (CorruptIndexError, OSError) as error:
+            _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
+            return None
+
+    def _growing(self, segment: SegmentInfo, suffix: str) -> tuple[ReadBytes, int, int]:
+        part = self._part(segment, suffix)
+        return partial(self._read, part.name), part.size, segment.stored_base_offset
+
+    def _read(self, name: str, start: int, end: int) -> bytes:
+        # without an index the log is read from its start, which reports a missing log
+        try:
+            return self._storage.read(name, start, end)
+        except FileNotFoundError:
+            return b""
+
+    def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str, int], T]) -> T:
+        """The result of `use` for the index in a local file; a bad or lost copy is fetched again."""
+        try:
+            return use(*self._location(segment, suffix))
+        except (CorruptIndexError, UnsupportedVersionError, FileNotFoundError):
+            self._drop(segment, suffix)
+            if self._storage.is_local:
+                raise
+        return use(*self._location(segment, suffix))
+
+    def _location(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
+        part = self._part(segment, suffix)
+        if not part.is_file and not self._storage.is_local:
+            # a lookup of a time needs both
+            self.fetch([segment])
+        return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
+
+    def fetch(self, segments: Sequence[SegmentInfo]) -> None:
+        parts = [(self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in _SUFFIXES]
+        in_bundles = [(part, tag) for part, tag in parts if part.size and not part.is_file]
+        if in_bundles and not self._storage.is_local:
+            self._cache.fetch(self._storage, in_bundles)
+
+    def _open_index(
+        self,
+        segment: SegmentInfo,
+        suffix: str,
+        kind: type[IndexT],
+        check: Callable[[IndexT], None],
+        path: str,
+        begin: int,
+    ) -> IndexT:
+        def open_index() -> IndexT:
+            index = kind(path, segment.stored_base_offset, begin, index_size(segment, suffix))
+            self._check_checksum(segment, suffix, index)
+            check(index)
+            return index
+
+        index: IndexT = self._open.get(_key(segment, suffix), path, open_index)
+        return index
+
+    def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex) -> None:
+        error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
+        if error is not None:
+            raise error
+
+    def _drop(self, segment: SegmentInfo, suffix: str) -> None:
+        self._cache.discard(self._storage, self._part(segment, suffix), tag=_tag(segment, suffix))
+        self._open.forget(_key(segment, suffix))
+
+    def _part(self, segment: SegmentInfo, suffix: str) -> Part:
+        return part_of(self._topic, segment, suffix)
+
+
+def _key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
+    """The key of an index: no other index of the topic has it, in any version."""
+    size, checksum = index_size(segment, suffix), index_checksum(segment, suffix)
+    return segment.partition, segment.stem, segment.crc32c, suffix, size, checksum
+
+
+def _tag(segment: SegmentInfo, suffix: str) -> str:
+    """The key of a copy: an index of the same name and size has another if its log differs, or if it was rebuilt."""
+    return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"
+
+
+#: The least extra bytes that are read, since an index leads to a position before the first batch.
+_SPARE_BYTES = 64 << 10
+#: A range of fewer bytes is read whole, without asking an index.
+INDEX_WORTH_BYTES = 256 << 10
 
 
 def spare_bytes(segment: SegmentInfo) -> int:

@@ -48,18 +48,7 @@ from distlog.core.format.transaction_index import AbortedTransaction, encode_tra
 from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
-# A state is the fold over the headers of the batches (`fold`). Writers of a segment and walks over its log fold
-# alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild and a check come to the
-# state of the writer, and to the same indexes byte for byte. Folds work on the numbers as one int64 array.
-
-#: A segment's numbers: the fields of SegmentState after `stem`, in their order.
-Numbers = npt.NDArray[np.int64]
-
-#: The longest stem; a shorter one is followed by zero bytes.
-_STEM_BYTES = 56
 _MAX_CRC = 2**32 - 1
-#: Stands for any codec that Kafka does not have.
-UNKNOWN_CODEC = "?"
 
 
 def _between(low: int, high: int, default: int = 0) -> int:
@@ -207,6 +196,21 @@ class SegmentState:
     def written_by_ms(self, now_ms: int) -> int:
         """Return a time by which all batches were appended: of the sync that covered them, or now if none has."""
         return self.flushed_ms if self.flushed_offset == self.next_offset else now_ms
+
+
+# A state is the fold over the headers of the batches (`fold`). Writers of a segment and walks over its log fold
+# alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild and a check come to the
+# state of the writer, and to the same indexes byte for byte. Folds work on the numbers as one int64 array.
+
+#: A segment's numbers: the fields of SegmentState after `stem`, in their order.
+Numbers = npt.NDArray[np.int64]
+
+#: The longest stem; a shorter one is followed by zero bytes.
+_STEM_BYTES = 56
+
+
+#: Stands for any codec that Kafka does not have.
+UNKNOWN_CODEC = "?"
 
 
 NAMES = tuple(spec.name for spec in dataclasses.fields(SegmentState))[1:]

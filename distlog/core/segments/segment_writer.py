@@ -40,6 +40,119 @@ from distlog.core.times import NO_TIMESTAMP
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+
+class SegmentWriter:
+    """Writes the records of one partition as segments that begin at offset 0 (`SegmentInfo.at`), in about 6 MiB of
+    memory.
+
+    A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a part of `segment.jitter.ms` that
+    `random` chooses once. The same records give the same bytes, however they are cut into appends. After an
+    InvalidRecordError what was written so far stays unreferenced, for vacuum to delete.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        partition: int,
+        read_version: int,
+        config: TopicConfig,
+        *,
+        codec: str,
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+        random: Random,
+        bundles: Bundles | None = None,
+        gather_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self._storage, self._topic, self._partition, self._read_version = storage, topic, partition, read_version
+        self._config, self._clock, self._new_id, self._bundles = config, clock, new_id, bundles
+        form = batch_format(config, codec, clock, random)
+        self._encoder, self._time = RecordEncoder(form, gather_bytes=gather_bytes), RollTime(form.window_ms)
+        self._segment: SegmentFile | None = None
+        self._sealed: list[SegmentInfo] = []
+        self._is_aborted = False
+
+    def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> None:
+        try:
+            for encoded in self._encoder.append(source, rows):
+                self._write(encoded)
+        except InvalidRecordError as error:
+            raise self._in_partition(error) from None
+
+    @property
+    def is_uploading(self) -> bool:
+        """True if the open segment is too large to be held, so that to close it takes requests."""
+        return self._segment is not None and self._segment.is_uploading
+
+    def close(self) -> list[SegmentInfo]:
+        """Make all durable; returns the segments, each from offset 0 on; LogAppendTime comes by their commit."""
+        if self._is_aborted:
+            raise StorageError("cannot close: the segment was aborted", partition=self._partition)
+        try:
+            self._write(self._encoder.finish())
+        except InvalidRecordError as error:
+            raise self._in_partition(error) from None
+        self._seal()
+        return self._sealed
+
+    def abort(self) -> None:
+        """Abort; the files already written stay unreferenced, for vacuum to delete."""
+        self._is_aborted = True
+        if self._segment is not None:
+            self._segment.abort()
+
+    def _in_partition(self, error: InvalidRecordError) -> InvalidRecordError:
+        row = error.details.pop("row")
+        return InvalidRecordError(error.message, partition=self._partition, row_of_partition=row, **error.details)
+
+    def _write(self, encoded: EncodedBatches) -> None:
+        batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
+        spans = batches["last_offset_delta"].astype(np.int64) + 1
+        bases = np.cumsum(spans) - spans
+        # relative to their batches, since every segment counts its own offsets
+        newest, oldest = encoded.offsets_of_max_timestamp - batches["base_offset"], encoded.min_timestamps
+        first = 0
+        while first < len(batches):
+            segment = self._segment = self._segment or self._open()
+            moved = bases[first:] - bases[first] + segment.next_offset
+            end = first + self._room(segment, batches[first:], moved, oldest[first:])
+            if end > first:
+                rows = batches[first:end].copy()
+                start = int(rows["position"][0])
+                rows["position"] -= start
+                part = data[start : start + int(rows["size"].sum())]
+                moved = moved[: end - first]
+                segment.write(part, rows, moved, newest[first:end] + moved, oldest[first:end])
+                first = end
+                self._encoder.file_position = segment.size
+            else:
+                self._seal()
+
+    def _room(
+        self,
+        segment: SegmentFile,
+        batches: npt.NDArray[Any],
+        base_offsets: npt.NDArray[np.int64],
+        smallest: npt.NDArray[np.int64],
+    ) -> int:
+        now_ms = self._clock()
+        if segment.size == 0:
+            self._time.open(batches[0], int(smallest[0]), now_ms)
+        return min(segment.room(batches, base_offsets), self._time.room(batches, now_ms))
+
+    def _open(self) -> SegmentFile:
+        stem = paths.new_stem(self._read_version, self._new_id())
+        return SegmentFile(self._storage, self._topic, self._partition, stem, self._config, self._bundles)
+
+    def _seal(self) -> None:
+        if self._segment is not None:
+            sealed = self._segment.seal(self._clock())
+            waits = self._config.message_timestamp_type == "LogAppendTime"
+            self._sealed.append(dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if waits else sealed)
+            self._segment = None
+
+
 Longs = npt.NDArray[np.int64]
 #: A larger log gets files of its own: it is worth its requests, and need not be held in memory.
 LARGEST_PART = 8 << 20
@@ -358,118 +471,6 @@ class SegmentFile:
 BATCH_OVERHEAD = 61 + 21
 #: The name of the codec `none` in a topic's settings.
 _UNCOMPRESSED = "uncompressed"
-
-
-class SegmentWriter:
-    """Writes the records of one partition as segments that begin at offset 0 (`SegmentInfo.at`), in about 6 MiB of
-    memory.
-
-    A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a part of `segment.jitter.ms` that
-    `random` chooses once. The same records give the same bytes, however they are cut into appends. After an
-    InvalidRecordError what was written so far stays unreferenced, for vacuum to delete.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        topic: str,
-        partition: int,
-        read_version: int,
-        config: TopicConfig,
-        *,
-        codec: str,
-        clock: Callable[[], int],
-        new_id: Callable[[], str],
-        random: Random,
-        bundles: Bundles | None = None,
-        gather_bytes: int = BLOCK_BYTES,
-    ) -> None:
-        self._storage, self._topic, self._partition, self._read_version = storage, topic, partition, read_version
-        self._config, self._clock, self._new_id, self._bundles = config, clock, new_id, bundles
-        form = batch_format(config, codec, clock, random)
-        self._encoder, self._time = RecordEncoder(form, gather_bytes=gather_bytes), RollTime(form.window_ms)
-        self._segment: SegmentFile | None = None
-        self._sealed: list[SegmentInfo] = []
-        self._is_aborted = False
-
-    def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> None:
-        try:
-            for encoded in self._encoder.append(source, rows):
-                self._write(encoded)
-        except InvalidRecordError as error:
-            raise self._in_partition(error) from None
-
-    @property
-    def is_uploading(self) -> bool:
-        """True if the open segment is too large to be held, so that to close it takes requests."""
-        return self._segment is not None and self._segment.is_uploading
-
-    def close(self) -> list[SegmentInfo]:
-        """Make all durable; returns the segments, each from offset 0 on; LogAppendTime comes by their commit."""
-        if self._is_aborted:
-            raise StorageError("cannot close: the segment was aborted", partition=self._partition)
-        try:
-            self._write(self._encoder.finish())
-        except InvalidRecordError as error:
-            raise self._in_partition(error) from None
-        self._seal()
-        return self._sealed
-
-    def abort(self) -> None:
-        """Abort; the files already written stay unreferenced, for vacuum to delete."""
-        self._is_aborted = True
-        if self._segment is not None:
-            self._segment.abort()
-
-    def _in_partition(self, error: InvalidRecordError) -> InvalidRecordError:
-        row = error.details.pop("row")
-        return InvalidRecordError(error.message, partition=self._partition, row_of_partition=row, **error.details)
-
-    def _write(self, encoded: EncodedBatches) -> None:
-        batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
-        spans = batches["last_offset_delta"].astype(np.int64) + 1
-        bases = np.cumsum(spans) - spans
-        # relative to their batches, since every segment counts its own offsets
-        newest, oldest = encoded.offsets_of_max_timestamp - batches["base_offset"], encoded.min_timestamps
-        first = 0
-        while first < len(batches):
-            segment = self._segment = self._segment or self._open()
-            moved = bases[first:] - bases[first] + segment.next_offset
-            end = first + self._room(segment, batches[first:], moved, oldest[first:])
-            if end > first:
-                rows = batches[first:end].copy()
-                start = int(rows["position"][0])
-                rows["position"] -= start
-                part = data[start : start + int(rows["size"].sum())]
-                moved = moved[: end - first]
-                segment.write(part, rows, moved, newest[first:end] + moved, oldest[first:end])
-                first = end
-                self._encoder.file_position = segment.size
-            else:
-                self._seal()
-
-    def _room(
-        self,
-        segment: SegmentFile,
-        batches: npt.NDArray[Any],
-        base_offsets: npt.NDArray[np.int64],
-        smallest: npt.NDArray[np.int64],
-    ) -> int:
-        now_ms = self._clock()
-        if segment.size == 0:
-            self._time.open(batches[0], int(smallest[0]), now_ms)
-        return min(segment.room(batches, base_offsets), self._time.room(batches, now_ms))
-
-    def _open(self) -> SegmentFile:
-        stem = paths.new_stem(self._read_version, self._new_id())
-        return SegmentFile(self._storage, self._topic, self._partition, stem, self._config, self._bundles)
-
-    def _seal(self) -> None:
-        if self._segment is not None:
-            sealed = self._segment.seal(self._clock())
-            waits = self._config.message_timestamp_type == "LogAppendTime"
-            self._sealed.append(dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if waits else sealed)
-            self._segment = None
 
 
 def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], random: Random) -> BatchFormat:

@@ -20,19 +20,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 
 
-def topic_log(
-    storage: Storage,
-    clock: Callable[[], int] = now_ms,
-    *,
-    engine: str | None = None,
-    defaults: Mapping[str, object] = NO_DEFAULTS,
-) -> CommitLog:
-    """The commit log of the topic in `storage`, which may be dropped; `defaults` are for settings that it lacks."""
-    names = ("distlog", VERSION, engine, platform.node())
-    writer = " ".join(filter(None, names))
-    return CommitLog(storage, clock=clock, random=SystemRandom(), writer=writer, defaults=defaults)
-
-
 def new_id() -> str:
     return uuid.uuid4().hex
 
@@ -81,3 +68,16 @@ class TopicHandle:
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self.storage, self.name, None, self.clock, self.new_id, self.producer_expiration_ms
         return TopicHandle.of, (*arguments, dict(self.log.defaults))
+
+
+def topic_log(
+    storage: Storage,
+    clock: Callable[[], int] = now_ms,
+    *,
+    engine: str | None = None,
+    defaults: Mapping[str, object] = NO_DEFAULTS,
+) -> CommitLog:
+    """The commit log of the topic in `storage`, which may be dropped; `defaults` are for settings that it lacks."""
+    names = ("distlog", VERSION, engine, platform.node())
+    writer = " ".join(filter(None, names))
+    return CommitLog(storage, clock=clock, random=SystemRandom(), writer=writer, defaults=defaults)

@@ -15,6 +15,55 @@ from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.retry import ErrorClassifier, ErrorKind
 
 
+class ClientErrors(ErrorClassifier):
+    """The errors of the fsspec client of a protocol: by the tables, others by their Python type."""
+
+    def __init__(self, options: StorageOptions, protocol: str) -> None:
+        self._options = options
+        self._where = _WHERE.get(protocol, "the address, the storage options, and the network")
+
+    def kind(self, error: Exception) -> ErrorKind:
+        if answer := _reply(error):
+            table, reply = answer
+            return table.kind(reply)
+        if isinstance(error, FileNotFoundError):
+            return ErrorKind.MISSING
+        kinds = _kinds(error)
+        if "RefreshError" in kinds:
+            return ErrorKind.LAPSED
+        is_refused = (
+            isinstance(error, _WRONG_CALL)
+            or bool(kinds & _NO_CREDENTIALS)
+            or ("BotoCoreError" in kinds and not kinds & _LOST_CONNECTION)
+        )
+        return ErrorKind.REFUSED if is_refused else ErrorKind.UNCLEAR
+
+    def is_answer(self, error: Exception) -> bool:
+        return _reply(error) is not None or isinstance(error, (FileNotFoundError, FileExistsError))
+
+    def failure(self, action: str, path: str, error: Exception) -> DistlogError:
+        """As every classifier; 401 and 403 are StorageDeniedError."""
+        failure = super().failure(action, path, error)
+        answer = _reply(error)
+        if answer and answer[1].status in (401, 403) and not isinstance(failure, StorageDeniedError):
+            return StorageDeniedError(failure.message, **failure.details)
+        return failure
+
+    def describe(self, error: Exception) -> str:
+        """The server's code, status and words, what to set to reach it, or the error's type; no option's value."""
+        if answer := _reply(error):
+            table, reply = answer
+            cause = table.cause(reply)
+            hint = f"; {cause}" if cause else ""
+            return f"{reply.code} (HTTP {reply.status}): {self._options.masked(reply.words[:300])}{hint}"
+        if isinstance(error, FileNotFoundError):
+            return _NO_BUCKET
+        if advice := _advice(error, self._where):
+            return advice
+        words = f": {self._options.masked(str(error))}" if isinstance(error, _WRONG_CALL) else ""
+        return type(error).__name__ + words
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A server's reply: the HTTP status, its own code for it, and words, which may hold a secret."""
@@ -200,55 +249,6 @@ _REASONS = (
 
 #: Frequent errors of clients, which have no reply; at most their cause has a reply.
 _NO_REPLIES = (FileNotFoundError, FileExistsError, TimeoutError)
-
-
-class ClientErrors(ErrorClassifier):
-    """The errors of the fsspec client of a protocol: by the tables, others by their Python type."""
-
-    def __init__(self, options: StorageOptions, protocol: str) -> None:
-        self._options = options
-        self._where = _WHERE.get(protocol, "the address, the storage options, and the network")
-
-    def kind(self, error: Exception) -> ErrorKind:
-        if answer := _reply(error):
-            table, reply = answer
-            return table.kind(reply)
-        if isinstance(error, FileNotFoundError):
-            return ErrorKind.MISSING
-        kinds = _kinds(error)
-        if "RefreshError" in kinds:
-            return ErrorKind.LAPSED
-        is_refused = (
-            isinstance(error, _WRONG_CALL)
-            or bool(kinds & _NO_CREDENTIALS)
-            or ("BotoCoreError" in kinds and not kinds & _LOST_CONNECTION)
-        )
-        return ErrorKind.REFUSED if is_refused else ErrorKind.UNCLEAR
-
-    def is_answer(self, error: Exception) -> bool:
-        return _reply(error) is not None or isinstance(error, (FileNotFoundError, FileExistsError))
-
-    def failure(self, action: str, path: str, error: Exception) -> DistlogError:
-        """As every classifier; 401 and 403 are StorageDeniedError."""
-        failure = super().failure(action, path, error)
-        answer = _reply(error)
-        if answer and answer[1].status in (401, 403) and not isinstance(failure, StorageDeniedError):
-            return StorageDeniedError(failure.message, **failure.details)
-        return failure
-
-    def describe(self, error: Exception) -> str:
-        """The server's code, status and words, what to set to reach it, or the error's type; no option's value."""
-        if answer := _reply(error):
-            table, reply = answer
-            cause = table.cause(reply)
-            hint = f"; {cause}" if cause else ""
-            return f"{reply.code} (HTTP {reply.status}): {self._options.masked(reply.words[:300])}{hint}"
-        if isinstance(error, FileNotFoundError):
-            return _NO_BUCKET
-        if advice := _advice(error, self._where):
-            return advice
-        words = f": {self._options.masked(str(error))}" if isinstance(error, _WRONG_CALL) else ""
-        return type(error).__name__ + words
 
 
 def _kinds(error: BaseException) -> set[str]:

@@ -51,163 +51,9 @@ from distlog.core.times import now_ms
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: How much is gathered before it is written, and the least size that is written directly from the caller's memory.
-_GATHERED, _LARGE = BLOCK_BYTES // 2, 1 << 18
-_DIRECT: int = getattr(os, "O_DIRECT", 0)
 
-
-class LocalWriter(ObjectWriter):
-    """Writes directly to the final name, which must be new; full parts are written in the background."""
-
-    def __init__(self, path: str, counters: StorageCounters) -> None:
-        self._path, self._counters = path, counters
-        self._block, self._start, self._filled = new_pages(BLOCK_BYTES), 0, 0
-        with failing_as("create", path):
-            self._file: int | None = create_file(path)
-        self._writing: Task[None] | None = None
-        self._is_broken = False
-        self._process = os.getpid()
-        _pass_cache(self._file, True)
-
-    def write(self, data: Buffer) -> None:
-        self._wait()
-        self._gather(byte_view(data))
-
-    def write_behind(self, data: Buffer) -> None:
-        """See `ObjectWriter.write_behind`; copies nothing if `data` is aligned to pages as in the file."""
-        self._wait()
-        view = byte_view(data)
-        head = -self.written % PAGE_BYTES
-        if view.nbytes >= _LARGE and lies_in_pages(np.frombuffer(view, np.uint8), self.written):
-            end = view.nbytes - (view.nbytes - head) % PAGE_BYTES
-            self._fill(view[:head])
-            self._start_write(view[head:end])
-            self.written += end - head
-            view = view[end:]
-        self._gather(view)
-
-    def _gather(self, view: memoryview) -> None:
-        while view.nbytes:
-            count = min(view.nbytes, _GATHERED - self._filled)
-            self._fill(view[:count])
-            view = view[count:]
-            if self._filled == _GATHERED:
-                self._wait()
-                self._start_write()
-
-    def _fill(self, view: memoryview) -> None:
-        position = self._start + self._filled
-        self._block.data[position : position + view.nbytes] = view
-        self._filled += view.nbytes
-        self.written += view.nbytes
-
-    def _held(self) -> memoryview:
-        return self._block.data[self._start : self._start + self._filled]
-
-    def _start_write(self, *more: memoryview) -> None:
-        """Start to write the buffered bytes, and then `more`; no other write may be running."""
-        file = self._descriptor()
-        # after a failure, the file must not continue with a missing or repeated part
-        self._is_broken = True
-        # a duplicate, since another file may get the old number after an abort
-        with failing_as("write", self._path):
-            duplicate = os.dup(file)
-        views = self._held(), *more
-
-        def write_and_close() -> None:
-            try:
-                self._write_out(duplicate, *views)
-            finally:
-                with failing_as("write", self._path):
-                    os.close(duplicate)
-
-        self._writing = begin(write_and_close)
-        self._start, self._filled = _GATHERED - self._start, 0
-        self._is_broken = False
-
-    def _wait(self) -> None:
-        """Wait for the running write. Raises StorageError if a part of the file was lost."""
-        self._descriptor()
-        if self._writing is not None:
-            self._is_broken = True
-            self._writing.wait()
-            self._writing, self._is_broken = None, False
-
-    def _descriptor(self) -> int:
-        check_process(self._process, self._path)
-        if self._file is None:
-            raise StorageError("cannot write: the file is closed", file=self._path)
-        if self._is_broken:
-            raise StorageError(
-                "cannot write: an earlier write of this file failed; rewrite the file from its start", file=self._path
-            )
-        return self._file
-
-    def _write_out(self, file: int, *views: memoryview) -> None:
-        with failing_as("write", self._path):
-            try:
-                written = os.writev(file, views)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                written = 0
-            for view in views:
-                if written < view.nbytes:
-                    # the file system refuses direct writes after all, or wrote a part of a disk's block
-                    _pass_cache(file, False)
-                    write_all(file, view[written:])
-                written = max(written - view.nbytes, 0)
-
-    def close(self) -> None:
-        if self._file is None:
-            return
-        self._wait()
-        file, held = self._descriptor(), self._held()
-        page_bytes = self._filled // PAGE_BYTES * PAGE_BYTES
-        # broken until closed: after a failed sync, a second sync would succeed without the lost data
-        self._is_broken = True
-        if page_bytes:
-            self._write_out(file, held[:page_bytes])
-        _pass_cache(file, False)
-        self._write_out(file, held[page_bytes:])
-        with failing_as("write", self._path):
-            os.fsync(file)
-            self._file = None
-            os.close(file)
-            sync_folder(os.path.dirname(self._path))
-        self._counters.puts += 1
-        self._counters.bytes_written += self.written
-
-    def abort(self) -> None:
-        if self._file is None:
-            return
-        # a running write continues into a file without a name
-        file, self._file = self._file, None
-        with suppress(OSError):
-            os.close(file)
-        if self._process == os.getpid():
-            with suppress(OSError):
-                os.unlink(self._path)
-
-
-def _pass_cache(file: int, is_direct: bool) -> None:
-    """Turn writes past the page cache on or off, if the file system supports them."""
-    flags = fcntl.fcntl(file, fcntl.F_GETFL)
-    with suppress(OSError):
-        fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if is_direct else flags & ~_DIRECT)
-
-
-_READ = os.O_RDONLY | os.O_CLOEXEC
-_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
 #: The flag to open a folder that need not be readable, for a path or a delete, where the system has it.
 _PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY)
-LINK = "refusing to follow a link, which may lead to other users' files: remove it"
-#: A buffer up to this size is allocated without checking the size of the files.
-_PLAIN_BYTES = 8 << 20
-_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
-
-T = TypeVar("T")
 
 
 class LocalFiles:
@@ -440,6 +286,165 @@ class LocalFiles:
     def _count(self, data: Buffer) -> None:
         self._counters.puts += 1
         self._counters.bytes_written += byte_view(data).nbytes
+
+
+#: How much is gathered before it is written, and the least size that is written directly from the caller's memory.
+_GATHERED, _LARGE = BLOCK_BYTES // 2, 1 << 18
+_DIRECT: int = getattr(os, "O_DIRECT", 0)
+
+
+class LocalWriter(ObjectWriter):
+    """Writes directly to the final name, which must be new; full parts are written in the background."""
+
+    def __init__(self, path: str, counters: StorageCounters) -> None:
+        self._path, self._counters = path, counters
+        self._block, self._start, self._filled = new_pages(BLOCK_BYTES), 0, 0
+        with failing_as("create", path):
+            self._file: int | None = create_file(path)
+        self._writing: Task[None] | None = None
+        self._is_broken = False
+        self._process = os.getpid()
+        _pass_cache(self._file, True)
+
+    def write(self, data: Buffer) -> None:
+        self._wait()
+        self._gather(byte_view(data))
+
+    def write_behind(self, data: Buffer) -> None:
+        """See `ObjectWriter.write_behind`; copies nothing if `data` is aligned to pages as in the file."""
+        self._wait()
+        view = byte_view(data)
+        head = -self.written % PAGE_BYTES
+        if view.nbytes >= _LARGE and lies_in_pages(np.frombuffer(view, np.uint8), self.written):
+            end = view.nbytes - (view.nbytes - head) % PAGE_BYTES
+            self._fill(view[:head])
+            self._start_write(view[head:end])
+            self.written += end - head
+            view = view[end:]
+        self._gather(view)
+
+    def _gather(self, view: memoryview) -> None:
+        while view.nbytes:
+            count = min(view.nbytes, _GATHERED - self._filled)
+            self._fill(view[:count])
+            view = view[count:]
+            if self._filled == _GATHERED:
+                self._wait()
+                self._start_write()
+
+    def _fill(self, view: memoryview) -> None:
+        position = self._start + self._filled
+        self._block.data[position : position + view.nbytes] = view
+        self._filled += view.nbytes
+        self.written += view.nbytes
+
+    def _held(self) -> memoryview:
+        return self._block.data[self._start : self._start + self._filled]
+
+    def _start_write(self, *more: memoryview) -> None:
+        """Start to write the buffered bytes, and then `more`; no other write may be running."""
+        file = self._descriptor()
+        # after a failure, the file must not continue with a missing or repeated part
+        self._is_broken = True
+        # a duplicate, since another file may get the old number after an abort
+        with failing_as("write", self._path):
+            duplicate = os.dup(file)
+        views = self._held(), *more
+
+        def write_and_close() -> None:
+            try:
+                self._write_out(duplicate, *views)
+            finally:
+                with failing_as("write", self._path):
+                    os.close(duplicate)
+
+        self._writing = begin(write_and_close)
+        self._start, self._filled = _GATHERED - self._start, 0
+        self._is_broken = False
+
+    def _wait(self) -> None:
+        """Wait for the running write. Raises StorageError if a part of the file was lost."""
+        self._descriptor()
+        if self._writing is not None:
+            self._is_broken = True
+            self._writing.wait()
+            self._writing, self._is_broken = None, False
+
+    def _descriptor(self) -> int:
+        check_process(self._process, self._path)
+        if self._file is None:
+            raise StorageError("cannot write: the file is closed", file=self._path)
+        if self._is_broken:
+            raise StorageError(
+                "cannot write: an earlier write of this file failed; rewrite the file from its start", file=self._path
+            )
+        return self._file
+
+    def _write_out(self, file: int, *views: memoryview) -> None:
+        with failing_as("write", self._path):
+            try:
+                written = os.writev(file, views)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                written = 0
+            for view in views:
+                if written < view.nbytes:
+                    # the file system refuses direct writes after all, or wrote a part of a disk's block
+                    _pass_cache(file, False)
+                    write_all(file, view[written:])
+                written = max(written - view.nbytes, 0)
+
+    def close(self) -> None:
+        if self._file is None:
+            return
+        self._wait()
+        file, held = self._descriptor(), self._held()
+        page_bytes = self._filled // PAGE_BYTES * PAGE_BYTES
+        # broken until closed: after a failed sync, a second sync would succeed without the lost data
+        self._is_broken = True
+        if page_bytes:
+            self._write_out(file, held[:page_bytes])
+        _pass_cache(file, False)
+        self._write_out(file, held[page_bytes:])
+        with failing_as("write", self._path):
+            os.fsync(file)
+            self._file = None
+            os.close(file)
+            sync_folder(os.path.dirname(self._path))
+        self._counters.puts += 1
+        self._counters.bytes_written += self.written
+
+    def abort(self) -> None:
+        if self._file is None:
+            return
+        # a running write continues into a file without a name
+        file, self._file = self._file, None
+        with suppress(OSError):
+            os.close(file)
+        if self._process == os.getpid():
+            with suppress(OSError):
+                os.unlink(self._path)
+
+
+def _pass_cache(file: int, is_direct: bool) -> None:
+    """Turn writes past the page cache on or off, if the file system supports them."""
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    with suppress(OSError):
+        fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if is_direct else flags & ~_DIRECT)
+
+
+_READ = os.O_RDONLY | os.O_CLOEXEC
+_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
+
+
+LINK = "refusing to follow a link, which may lead to other users' files: remove it"
+#: A buffer up to this size is allocated without checking the size of the files.
+_PLAIN_BYTES = 8 << 20
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+
+T = TypeVar("T")
 
 
 def _refuse_link(name: str, folder: int, path: str) -> None:

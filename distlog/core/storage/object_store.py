@@ -35,10 +35,6 @@ from distlog.core.storage.parallel import Task, WorkerThreads, in_parallel
 from distlog.core.storage.retry import Deadline, ErrorKind, check_one_wins, resolve_put, retried
 from distlog.core.times import to_ms
 
-_MEMORY = process_lock()
-
-T = TypeVar("T")
-
 
 class ObjectRequests:
     """Sends requests and retries unclear answers; gets the client for every request, since the process may fork."""
@@ -187,171 +183,10 @@ class ObjectRequests:
         return data
 
 
-#: The time at which an object was written, in the clients of S3, Google, Azure and memory.
-_MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
-
-
-def modified_ms(entry: Mapping[str, Any]) -> int:
-    """Return the time of a listed object in ms since 1970; MAX_LONG if unknown."""
-    modified = next((entry[name] for name in _MODIFIED if entry.get(name)), MAX_LONG)
-    if isinstance(modified, datetime | str):
-        return to_ms(modified)
-    return int(modified * 1000) if isinstance(modified, float) else MAX_LONG
-
-
 # An object below 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB, or of more where there is memory for
 # it, two at a time, while the next part fills. All parts but the last have the same size, as some stores demand.
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-PART_BYTES = 8 * 1024 * 1024
-SINGLE_PUT_BYTES = 2 * PART_BYTES
-PARTS_IN_FLIGHT = 2
-
-
-class BufferedWriter(ObjectWriter):
-    def __init__(self, requests: ObjectRequests, path: str, part_bytes: int | None = None) -> None:
-        self._requests, self._path, self._part_bytes = requests, path, part_bytes or PART_BYTES
-        self._full: list[bytearray] = []
-        self._filling = bytearray()
-        self._upload: MultipartUpload | StreamUpload | None = None
-        self._open, self._process = True, os.getpid()
-
-    def write(self, data: Buffer) -> None:
-        check_process(self._process, self._path)
-        if not self._open:
-            raise StorageError("cannot write: the object is closed", file=self._path)
-        view = byte_view(data)
-        self.written += view.nbytes
-        while view.nbytes:
-            room = self._part_bytes - len(self._filling)
-            self._filling += view[:room]
-            view = view[room:]
-            if len(self._filling) == self._part_bytes:
-                self._full.append(self._filling)
-                self._filling = bytearray()
-                self._send_full()
-
-    def close(self) -> None:
-        if not self._open:
-            return
-        check_process(self._process, self._path)
-        if self._upload is None:
-            self._requests.put(self._path, b"".join([*self._full, self._filling]))
-        else:
-            if self._filling:
-                self._upload.send(self._filling)
-            self._upload.finish()
-        self._forget()
-
-    def abort(self) -> None:
-        if self._open and self._upload is not None and self._process == os.getpid():
-            with suppress(Exception):
-                self._upload.discard()
-        self._forget()
-
-    def _send_full(self) -> None:
-        # the memory store holds the object in memory anyway: parts would be a second copy
-        if self.written < SINGLE_PUT_BYTES or self._requests.protocol == "memory":
-            return
-        if self._upload is None:
-            kind = MultipartUpload if self._requests.protocol == "s3" else StreamUpload
-            self._upload = kind(self._requests, self._path)
-        for part in self._full:
-            self._upload.send(part)
-        self._full.clear()
-
-    def _forget(self) -> None:
-        self._open, self._upload = False, None
-        self._full, self._filling = [], bytearray()
-
-
-_ABORTED = "the upload expired, or another process aborted it: write the object again"
-
-
-class MultipartUpload:
-    """S3's multipart upload; every request is retried separately."""
-
-    def __init__(self, requests: ObjectRequests, path: str) -> None:
-        self._requests, self._path = requests, path
-        self._bucket, self._key, _ = requests.fs.split_path(path)
-        self._crew = WorkerThreads(PARTS_IN_FLIGHT, "distlog-upload")
-        self._tags: list[Task[str]] = []
-        self._sent = 0
-        self._id = self._call("create_multipart_upload")["UploadId"]
-
-    def send(self, part: bytearray) -> None:
-        """Start to upload `part` when fewer than PARTS_IN_FLIGHT are running. Raises the error of an earlier part."""
-        if len(self._tags) >= PARTS_IN_FLIGHT:
-            self._tags[-PARTS_IN_FLIGHT].wait()
-        self._tags.append(Task(partial(self._upload, len(self._tags) + 1, part)))
-        self._crew.put(self._tags[-1].run)
-        self._sent += len(part)
-
-    def finish(self) -> None:
-        parts = [{"PartNumber": number, "ETag": tag.wait()} for number, tag in enumerate(self._tags, start=1)]
-        self._crew.end(joined=True)
-        try:
-            self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
-        except FileNotFoundError:
-            # the object exists if the upload was completed and the response was lost
-            try:
-                size = self._requests.size(self._path)
-            except FileNotFoundError:
-                size = None
-            if size != self._sent:
-                raise StorageError(_ABORTED, file=self._path, sent=self._sent, size=size) from None
-
-    def discard(self) -> None:
-        self._crew.end(joined=True)
-        self._call("abort_multipart_upload", UploadId=self._id)
-
-    def _upload(self, number: int, part: bytearray) -> str:
-        try:
-            reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
-        except FileNotFoundError:
-            # not FileNotFoundError, which callers that read files would misinterpret
-            raise StorageError(_ABORTED, file=self._path, part=number) from None
-        self._requests.counters.bytes_written += len(part)
-        return str(reply["ETag"])
-
-    def _call(self, method: str, **arguments: Any) -> Any:
-        def call() -> Any:
-            self._requests.counters.puts += 1
-            return self._requests.fs.call_s3(method, Bucket=self._bucket, Key=self._key, **arguments)
-
-        return self._requests.retried("upload", self._path, call)
-
-
-class StreamUpload:
-    """The chunked upload of an fsspec file, which retries by itself; for stores other than S3."""
-
-    def __init__(self, requests: ObjectRequests, path: str) -> None:
-        self._requests, self._path = requests, path
-        self._file = self._called(lambda: requests.fs.open(path, "wb", block_size=PART_BYTES))
-
-    def send(self, part: bytearray) -> None:
-        self._called(lambda: self._file.write(part))
-        self._requests.counters.bytes_written += len(part)
-
-    def finish(self) -> None:
-        self._called(self._file.close)
-        self._requests.counters.puts += 1
-
-    def discard(self) -> None:
-        self._file.discard()
-
-    def _called(self, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except Exception as error:
-            raise self._requests.failure("upload", self._path, error) from None
-
-
-_WRITABLE = ("s3", "gs", "abfs", "abfss", "az", "memory")
-_KEYS_PER_DELETE = 1000
-#: How often the object for the store's time is put, if another process deletes it.
-_PROBES_TRIED = 3
 
 
 class ObjectStore(ObjectRequests):
@@ -520,3 +355,170 @@ class ObjectStore(ObjectRequests):
                 "cannot write here: distlog writes to local paths, s3://, gs://, abfs:// and memory://",
                 protocol=protocol,
             )
+
+
+_MEMORY = process_lock()
+
+T = TypeVar("T")
+
+
+#: The time at which an object was written, in the clients of S3, Google, Azure and memory.
+_MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
+
+
+def modified_ms(entry: Mapping[str, Any]) -> int:
+    """Return the time of a listed object in ms since 1970; MAX_LONG if unknown."""
+    modified = next((entry[name] for name in _MODIFIED if entry.get(name)), MAX_LONG)
+    if isinstance(modified, datetime | str):
+        return to_ms(modified)
+    return int(modified * 1000) if isinstance(modified, float) else MAX_LONG
+
+
+PART_BYTES = 8 * 1024 * 1024
+SINGLE_PUT_BYTES = 2 * PART_BYTES
+PARTS_IN_FLIGHT = 2
+
+
+class BufferedWriter(ObjectWriter):
+    def __init__(self, requests: ObjectRequests, path: str, part_bytes: int | None = None) -> None:
+        self._requests, self._path, self._part_bytes = requests, path, part_bytes or PART_BYTES
+        self._full: list[bytearray] = []
+        self._filling = bytearray()
+        self._upload: MultipartUpload | StreamUpload | None = None
+        self._open, self._process = True, os.getpid()
+
+    def write(self, data: Buffer) -> None:
+        check_process(self._process, self._path)
+        if not self._open:
+            raise StorageError("cannot write: the object is closed", file=self._path)
+        view = byte_view(data)
+        self.written += view.nbytes
+        while view.nbytes:
+            room = self._part_bytes - len(self._filling)
+            self._filling += view[:room]
+            view = view[room:]
+            if len(self._filling) == self._part_bytes:
+                self._full.append(self._filling)
+                self._filling = bytearray()
+                self._send_full()
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        check_process(self._process, self._path)
+        if self._upload is None:
+            self._requests.put(self._path, b"".join([*self._full, self._filling]))
+        else:
+            if self._filling:
+                self._upload.send(self._filling)
+            self._upload.finish()
+        self._forget()
+
+    def abort(self) -> None:
+        if self._open and self._upload is not None and self._process == os.getpid():
+            with suppress(Exception):
+                self._upload.discard()
+        self._forget()
+
+    def _send_full(self) -> None:
+        # the memory store holds the object in memory anyway: parts would be a second copy
+        if self.written < SINGLE_PUT_BYTES or self._requests.protocol == "memory":
+            return
+        if self._upload is None:
+            kind = MultipartUpload if self._requests.protocol == "s3" else StreamUpload
+            self._upload = kind(self._requests, self._path)
+        for part in self._full:
+            self._upload.send(part)
+        self._full.clear()
+
+    def _forget(self) -> None:
+        self._open, self._upload = False, None
+        self._full, self._filling = [], bytearray()
+
+
+_ABORTED = "the upload expired, or another process aborted it: write the object again"
+
+
+class MultipartUpload:
+    """S3's multipart upload; every request is retried separately."""
+
+    def __init__(self, requests: ObjectRequests, path: str) -> None:
+        self._requests, self._path = requests, path
+        self._bucket, self._key, _ = requests.fs.split_path(path)
+        self._crew = WorkerThreads(PARTS_IN_FLIGHT, "distlog-upload")
+        self._tags: list[Task[str]] = []
+        self._sent = 0
+        self._id = self._call("create_multipart_upload")["UploadId"]
+
+    def send(self, part: bytearray) -> None:
+        """Start to upload `part` when fewer than PARTS_IN_FLIGHT are running. Raises the error of an earlier part."""
+        if len(self._tags) >= PARTS_IN_FLIGHT:
+            self._tags[-PARTS_IN_FLIGHT].wait()
+        self._tags.append(Task(partial(self._upload, len(self._tags) + 1, part)))
+        self._crew.put(self._tags[-1].run)
+        self._sent += len(part)
+
+    def finish(self) -> None:
+        parts = [{"PartNumber": number, "ETag": tag.wait()} for number, tag in enumerate(self._tags, start=1)]
+        self._crew.end(joined=True)
+        try:
+            self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
+        except FileNotFoundError:
+            # the object exists if the upload was completed and the response was lost
+            try:
+                size = self._requests.size(self._path)
+            except FileNotFoundError:
+                size = None
+            if size != self._sent:
+                raise StorageError(_ABORTED, file=self._path, sent=self._sent, size=size) from None
+
+    def discard(self) -> None:
+        self._crew.end(joined=True)
+        self._call("abort_multipart_upload", UploadId=self._id)
+
+    def _upload(self, number: int, part: bytearray) -> str:
+        try:
+            reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
+        except FileNotFoundError:
+            # not FileNotFoundError, which callers that read files would misinterpret
+            raise StorageError(_ABORTED, file=self._path, part=number) from None
+        self._requests.counters.bytes_written += len(part)
+        return str(reply["ETag"])
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        def call() -> Any:
+            self._requests.counters.puts += 1
+            return self._requests.fs.call_s3(method, Bucket=self._bucket, Key=self._key, **arguments)
+
+        return self._requests.retried("upload", self._path, call)
+
+
+class StreamUpload:
+    """The chunked upload of an fsspec file, which retries by itself; for stores other than S3."""
+
+    def __init__(self, requests: ObjectRequests, path: str) -> None:
+        self._requests, self._path = requests, path
+        self._file = self._called(lambda: requests.fs.open(path, "wb", block_size=PART_BYTES))
+
+    def send(self, part: bytearray) -> None:
+        self._called(lambda: self._file.write(part))
+        self._requests.counters.bytes_written += len(part)
+
+    def finish(self) -> None:
+        self._called(self._file.close)
+        self._requests.counters.puts += 1
+
+    def discard(self) -> None:
+        self._file.discard()
+
+    def _called(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            raise self._requests.failure("upload", self._path, error) from None
+
+
+_WRITABLE = ("s3", "gs", "abfs", "abfss", "az", "memory")
+_KEYS_PER_DELETE = 1000
+#: How often the object for the store's time is put, if another process deletes it.
+_PROBES_TRIED = 3

@@ -26,102 +26,9 @@ from distlog.core.storage.local_files import LINK, LocalFiles
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.object_store import ObjectStore
 
-_REMOTE = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+)://(?P<location>.*)", re.DOTALL)
-_LOCAL = re.compile(r"(?:file|local):(?://(?P<server>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
-_LOOKS_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:/")
-_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
-#: Addresses that cannot hold a topic, and what to use instead; the address is not repeated.
-_REFUSED = {
-    "hdfs": "hdfs:// cannot hold a topic: it has no put-if-absent; use s3://bucket/folder, gs://, abfs:// or a path",
-    **dict.fromkeys(
-        ("http", "https"),
-        "a web address cannot hold a topic: use the bucket, as in s3://bucket/folder, gs:// or abfs://, and set the "
-        "server as the storage option endpoint_url",
-    ),
-    "dbfs": "dbfs:/ cannot hold a topic: use the address of the bucket, as in s3://bucket/folder or abfss://",
-    "adl": "adl:// (Azure Data Lake Storage Gen1) has ended: write abfs://container@account.dfs.core.windows.net/folder",
-    **dict.fromkeys(
-        ("wasb", "wasbs"),
-        "wasb:// and wasbs:// are old names: write abfs://container@account.dfs.core.windows.net/folder",
-    ),
-}
-_ACCOUNT = re.compile(
-    r"(?:abfss?|az)://[^/@]+@(?P<account>[a-z0-9]+)\.(?:dfs|blob)\.core\.windows\.net(?:/.*)?", re.DOTALL
-)
-_CONTAINER_AT_ACCOUNT = ("abfs", "abfss", "wasb", "wasbs")
-
-
-@dataclass(frozen=True, slots=True)
-class StorageUrl:
-    protocol: str
-    url: str
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The options of the client in the address: the account of `abfs://container@account...`."""
-        match = _ACCOUNT.fullmatch(self.url)
-        return {"account_name": match["account"]} if match else {}
-
-
-def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
-    """Normalise a path (made absolute) or a URL; errors do not repeat the address, which may hold a secret."""
-    text = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if not isinstance(text, str):
-        raise StorageError("an address must be text or a path, as in /data/logs/clicks", got=type(text).__name__)
-    if local := _LOCAL.fullmatch(text):
-        if local["server"] not in (None, "", "localhost"):
-            # RFC 8089: two slashes are followed by a server, so `file://tmp/x` would not mean /tmp/x
-            meant = f"file:///{local['server']}{local['path']}"
-            raise StorageError(f"the address of a local folder has three slashes, as in {meant}; or use its path")
-        return _local(local["path"])
-    if remote := _REMOTE.fullmatch(text):
-        return _remote(remote["protocol"].lower(), remote["location"])
-    if _LOOKS_REMOTE.match(text):
-        _refuse_protocol(text.partition(":")[0].lower())
-        raise StorageError("not an address: use a path, or a protocol and two slashes, as in s3://bucket/folder")
-    return _local(text)
-
-
-def _local(path: str) -> StorageUrl:
-    if not path or "\0" in path:
-        raise StorageError("the address is empty, or not a path")
-    return StorageUrl("file", os.path.abspath(os.path.expanduser(path)))
-
-
-def _remote(protocol: str, location: str) -> StorageUrl:
-    protocol = _ALIASES.get(protocol, protocol)
-    _refuse_credentials(protocol, location.strip("/"))
-    _refuse_protocol(protocol)
-    if location.startswith("/") and protocol != "memory":
-        # the name of a folder must not be used as a bucket
-        raise StorageError(f"the address has no bucket: use two slashes, as in {protocol}://bucket/folder")
-    location = location.strip("/")
-    if not location:
-        raise StorageError("the address has no bucket or folder", protocol=protocol)
-    return StorageUrl(protocol, f"{protocol}://{location}")
-
-
-def _refuse_protocol(protocol: str) -> None:
-    if protocol in _REFUSED:
-        raise StorageError(f"not an address of a topic: {_REFUSED[protocol]}")
-
-
-def _refuse_credentials(protocol: str, location: str) -> None:
-    """Addresses are logged, stored and shown, so secrets belong in the storage options or the environment."""
-    login, separator, _ = location.partition("/")[0].rpartition("@")
-    names_container = protocol in _CONTAINER_AT_ACCOUNT and ":" not in login
-    if (separator and not names_container) or "?" in location:
-        raise StorageError(
-            "the address has credentials or a query: remove them, and set credentials as storage options (key, "
-            "secret, token, ...) or in the environment",
-            protocol=protocol,
-        )
-
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "PutTime", "StorageCounters", "UnfinishedUpload"]
 
 COMMIT_TIMEOUT_S = 600.0
 
@@ -361,3 +268,98 @@ class Storage:
         if not isinstance(self._backend, LocalFiles):
             raise StorageError("this needs a local disk", url=self.url)
         return self._backend
+
+
+_REMOTE = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+)://(?P<location>.*)", re.DOTALL)
+_LOCAL = re.compile(r"(?:file|local):(?://(?P<server>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
+_LOOKS_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:/")
+_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+#: Addresses that cannot hold a topic, and what to use instead; the address is not repeated.
+_REFUSED = {
+    "hdfs": "hdfs:// cannot hold a topic: it has no put-if-absent; use s3://bucket/folder, gs://, abfs:// or a path",
+    **dict.fromkeys(
+        ("http", "https"),
+        "a web address cannot hold a topic: use the bucket, as in s3://bucket/folder, gs:// or abfs://, and set the "
+        "server as the storage option endpoint_url",
+    ),
+    "dbfs": "dbfs:/ cannot hold a topic: use the address of the bucket, as in s3://bucket/folder or abfss://",
+    "adl": "adl:// (Azure Data Lake Storage Gen1) has ended: write abfs://container@account.dfs.core.windows.net/folder",
+    **dict.fromkeys(
+        ("wasb", "wasbs"),
+        "wasb:// and wasbs:// are old names: write abfs://container@account.dfs.core.windows.net/folder",
+    ),
+}
+_ACCOUNT = re.compile(
+    r"(?:abfss?|az)://[^/@]+@(?P<account>[a-z0-9]+)\.(?:dfs|blob)\.core\.windows\.net(?:/.*)?", re.DOTALL
+)
+_CONTAINER_AT_ACCOUNT = ("abfs", "abfss", "wasb", "wasbs")
+
+
+@dataclass(frozen=True, slots=True)
+class StorageUrl:
+    protocol: str
+    url: str
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The options of the client in the address: the account of `abfs://container@account...`."""
+        match = _ACCOUNT.fullmatch(self.url)
+        return {"account_name": match["account"]} if match else {}
+
+
+def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
+    """Normalise a path (made absolute) or a URL; errors do not repeat the address, which may hold a secret."""
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str):
+        raise StorageError("an address must be text or a path, as in /data/logs/clicks", got=type(text).__name__)
+    if local := _LOCAL.fullmatch(text):
+        if local["server"] not in (None, "", "localhost"):
+            # RFC 8089: two slashes are followed by a server, so `file://tmp/x` would not mean /tmp/x
+            meant = f"file:///{local['server']}{local['path']}"
+            raise StorageError(f"the address of a local folder has three slashes, as in {meant}; or use its path")
+        return _local(local["path"])
+    if remote := _REMOTE.fullmatch(text):
+        return _remote(remote["protocol"].lower(), remote["location"])
+    if _LOOKS_REMOTE.match(text):
+        _refuse_protocol(text.partition(":")[0].lower())
+        raise StorageError("not an address: use a path, or a protocol and two slashes, as in s3://bucket/folder")
+    return _local(text)
+
+
+def _local(path: str) -> StorageUrl:
+    if not path or "\0" in path:
+        raise StorageError("the address is empty, or not a path")
+    return StorageUrl("file", os.path.abspath(os.path.expanduser(path)))
+
+
+def _remote(protocol: str, location: str) -> StorageUrl:
+    protocol = _ALIASES.get(protocol, protocol)
+    _refuse_credentials(protocol, location.strip("/"))
+    _refuse_protocol(protocol)
+    if location.startswith("/") and protocol != "memory":
+        # the name of a folder must not be used as a bucket
+        raise StorageError(f"the address has no bucket: use two slashes, as in {protocol}://bucket/folder")
+    location = location.strip("/")
+    if not location:
+        raise StorageError("the address has no bucket or folder", protocol=protocol)
+    return StorageUrl(protocol, f"{protocol}://{location}")
+
+
+def _refuse_protocol(protocol: str) -> None:
+    if protocol in _REFUSED:
+        raise StorageError(f"not an address of a topic: {_REFUSED[protocol]}")
+
+
+def _refuse_credentials(protocol: str, location: str) -> None:
+    """Addresses are logged, stored and shown, so secrets belong in the storage options or the environment."""
+    login, separator, _ = location.partition("/")[0].rpartition("@")
+    names_container = protocol in _CONTAINER_AT_ACCOUNT and ":" not in login
+    if (separator and not names_container) or "?" in location:
+        raise StorageError(
+            "the address has credentials or a query: remove them, and set credentials as storage options (key, "
+            "secret, token, ...) or in the environment",
+            protocol=protocol,
+        )
+
+
+__all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "PutTime", "StorageCounters", "UnfinishedUpload"]

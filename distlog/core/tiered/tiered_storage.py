@@ -32,6 +32,25 @@ from distlog.core.storage.backend import Entries, FileInfo, UnfinishedUpload
 from distlog.core.storage.parallel import Task
 from distlog.core.storage.storage import Storage
 
+
+class TieredStorage(Storage):
+    """A remote topic as a folder of segment files. A copy in another process reads the manifests that it needs."""
+
+    def __init__(self, topic: RemoteTopic) -> None:
+        self.topic = topic
+        self.__dict__.update(topic.bucket.child(topic.folder).__dict__)
+        self.files = TieredFiles(topic, self.url)
+        self._backend = self.files
+
+    @property
+    def name(self) -> str:
+        """The name of the topic, whose folder has its id too."""
+        return self.topic.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TieredStorage, (self.topic,)
+
+
 #: The most chunks that a segment may have.
 MAX_CHUNKS = 1 << 22
 
@@ -425,21 +444,3 @@ class TieredFiles:
 
     put_many = put_if_absent = probe_put_if_absent = sync = open_write = delete = abort_uploads = _refuse
     now_ms = modified_ms = _refuse
-
-
-class TieredStorage(Storage):
-    """A remote topic as a folder of segment files. A copy in another process reads the manifests that it needs."""
-
-    def __init__(self, topic: RemoteTopic) -> None:
-        self.topic = topic
-        self.__dict__.update(topic.bucket.child(topic.folder).__dict__)
-        self.files = TieredFiles(topic, self.url)
-        self._backend = self.files
-
-    @property
-    def name(self) -> str:
-        """The name of the topic, whose folder has its id too."""
-        return self.topic.name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TieredStorage, (self.topic,)

@@ -29,6 +29,42 @@ from distlog.core.tiered.tiered_storage import RemoteSegment, RemoteTopic, Tiere
 from distlog.core.topic import Topic
 
 
+class TieredTopic(Topic):
+    """A topic in a bucket, as of its last `refresh`. Unsupported methods raise ReadOnlyTopicError."""
+
+    def __init__(self, topic: RemoteTopic) -> None:
+        storage = TieredStorage(topic)
+        super().__init__(TopicHandle.of(storage, topic.name), load(storage), pinned=True, why=READ_ONLY)
+
+    @property
+    def _bucket(self) -> TieredStorage:
+        assert isinstance(self.storage, TieredStorage)
+        return self.storage
+
+    def refresh(self) -> TieredTopic:
+        """Read the segments that were uploaded or deleted since; reads only new manifests."""
+        self.advance(load(self._bucket, self.version + 1))
+        return self
+
+    def history(self, limit: int | None = None) -> Listing:
+        """Raise ReadOnlyTopicError: a bucket has no commits."""
+        self._refuse("history")
+
+    def groups(self) -> Listing:
+        """Raise ReadOnlyTopicError: Kafka's groups are in its brokers."""
+        self._refuse("groups")
+
+    def verify(self, *, executor: Executor | None = None) -> VerifyReport:
+        """Raise ReadOnlyTopicError: the checksums to compare are in commits. A scan checks every batch."""
+        self._refuse("verify")
+
+    def _refuse(self, feature: str) -> NoReturn:
+        raise ReadOnlyTopicError(f"a topic in Kafka's tiered storage has no {feature}", url=self.url)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TieredTopic, (self._bucket.topic,)
+
+
 def load(storage: TieredStorage, version: int = 0) -> Snapshot:
     """Load the topic in the bucket as `version`; manifests that `storage` has are not read again."""
     listed, cached = list_segments(storage.topic), storage.files.segments
@@ -81,39 +117,3 @@ def open_tiered(
         CorruptMetadataError: A manifest is damaged, or offsets are missing.
     """
     return TieredTopic(find_topic(url, topic, topic_id, storage_options))
-
-
-class TieredTopic(Topic):
-    """A topic in a bucket, as of its last `refresh`. Unsupported methods raise ReadOnlyTopicError."""
-
-    def __init__(self, topic: RemoteTopic) -> None:
-        storage = TieredStorage(topic)
-        super().__init__(TopicHandle.of(storage, topic.name), load(storage), pinned=True, why=READ_ONLY)
-
-    @property
-    def _bucket(self) -> TieredStorage:
-        assert isinstance(self.storage, TieredStorage)
-        return self.storage
-
-    def refresh(self) -> TieredTopic:
-        """Read the segments that were uploaded or deleted since; reads only new manifests."""
-        self.advance(load(self._bucket, self.version + 1))
-        return self
-
-    def history(self, limit: int | None = None) -> Listing:
-        """Raise ReadOnlyTopicError: a bucket has no commits."""
-        self._refuse("history")
-
-    def groups(self) -> Listing:
-        """Raise ReadOnlyTopicError: Kafka's groups are in its brokers."""
-        self._refuse("groups")
-
-    def verify(self, *, executor: Executor | None = None) -> VerifyReport:
-        """Raise ReadOnlyTopicError: the checksums to compare are in commits. A scan checks every batch."""
-        self._refuse("verify")
-
-    def _refuse(self, feature: str) -> NoReturn:
-        raise ReadOnlyTopicError(f"a topic in Kafka's tiered storage has no {feature}", url=self.url)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TieredTopic, (self._bucket.topic,)

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.config import DAY_MS
 from distlog.core.errors import (
     CommitStateUnknownError,

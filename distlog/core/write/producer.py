@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from distlog.core.commits.actions import PRODUCER_APP, SetTransaction
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import (
@@ -31,11 +31,108 @@ from distlog.core.log.active_seals import wait_for_appends
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.retry import Deadline
 from distlog.core.write.append import AppendResult, commit_append, open_appender
-from distlog.core.write.delivery import deliver, successes
 from distlog.core.write.engine import DELIVERY_TIMEOUT_S, Engine
-from distlog.core.write.record_sender import RecordSender, SendResult
+from distlog.core.write.record_sender import RecordSender, SendResult, deliver, successes
 from distlog.core.write.segments_writer import Appender
 from distlog.core.write.writer import Writer
+
+
+class Producer(Writer):
+    """A Writer whose records are there once. With a transactional id, it has transactions.
+
+    Records appended between `begin` and `commit` become visible to all readers by one commit, in all partitions at
+    once, or never.
+    """
+
+    def begin_empty(self) -> None:
+        """Become empty, as after a fork."""
+        self._is_open = False
+        super().begin_empty()
+
+    def begin(self) -> ProducerTransaction:
+        """Begin a transaction. It may be used in a `with` block: commits it, or aborts it if the block raises.
+
+        Raises InvalidConfigError without a transactional id, InvalidRecordError if one is open.
+        """
+        sender = self._transactions()
+        if self._is_open:
+            raise InvalidRecordError("a transaction is open: commit or abort it first")
+        self.flush()
+        sender.begin()
+        self._is_open = True
+        return ProducerTransaction(self)
+
+    def commit(self) -> AppendResult:
+        """Commit the transaction; returns the offsets of its records, by partition, also kept as `result`.
+
+        Raises ProducerFencedError when a newer producer with its id has begun; CommitStateUnknownError, after which
+        it may be called again. After other errors the transaction can only be aborted.
+        """
+        sender = self._transactions()
+        self._check_is_open()
+        self._check_can_wait()
+        self._check_open()
+        self._settle()
+        self._raise_error()
+        try:
+            outcome = sender.commit()
+        except CommitStateUnknownError:
+            raise
+        except BaseException as error:
+            # a second try could leave out lost records
+            self._fail(error)
+            raise
+        self._is_open, self.result = False, outcome.result
+        if self._on_delivery is not None:
+            deliver(outcome.deliveries, self._on_delivery)
+        return self.result
+
+    def abort(self) -> None:
+        """Abort the transaction: its records are forgotten, and the producer may begin the next one.
+
+        Raises ProducerFencedError if another producer has taken over and it is unknown whether the transaction was
+        committed before, CommitConflictError if it is committed, although `commit` raised.
+        """
+        sender = self._transactions()
+        self._check_is_open()
+        self._check_can_wait()
+        if self._error is None:
+            # records not sent yet are not sent any more
+            self._fail(_AbortedError("the transaction was aborted"))
+        self._settle()
+        # until it has ended, it must not be committed: it lacks records
+        try:
+            sender.abort()
+        except CommittedError:
+            self._is_open, self._error = False, None
+            raise
+        self._is_open, self._error = False, None
+
+    def close(self) -> None:
+        """Flush, and take no more records; a transaction that is open is aborted."""
+        try:
+            if self._is_open and not self.is_closed:
+                self.abort()
+        finally:
+            super().close()
+
+    @property
+    def in_transaction(self) -> bool:
+        """True if a transaction is open."""
+        return self._is_open
+
+    def _check_is_open(self) -> None:
+        if not self._is_open:
+            raise InvalidRecordError("no transaction is open: begin one")
+
+    def _transactions(self) -> TransactionSender:
+        if not isinstance(self._sender, TransactionSender):
+            raise InvalidConfigError("transactions need a transactional_id: give one to topic.producer")
+        return self._sender
+
+    def __enter__(self) -> Producer:
+        return self
+
 
 # Without a transactional id a producer is new each time, with a random id. With one, the commit log counts its
 # generations, each with a commit, as the application `producer:<transactional id>`. Batch numbers are generation *
@@ -254,103 +351,6 @@ _log = logging.getLogger("distlog")
 
 class _AbortedError(CommitConflictError):
     """The error of records that an abort kept from being sent."""
-
-
-class Producer(Writer):
-    """A Writer whose records are there once. With a transactional id, it has transactions.
-
-    Records appended between `begin` and `commit` become visible to all readers by one commit, in all partitions at
-    once, or never.
-    """
-
-    def begin_empty(self) -> None:
-        """Become empty, as after a fork."""
-        self._is_open = False
-        super().begin_empty()
-
-    def begin(self) -> ProducerTransaction:
-        """Begin a transaction. It may be used in a `with` block: commits it, or aborts it if the block raises.
-
-        Raises InvalidConfigError without a transactional id, InvalidRecordError if one is open.
-        """
-        sender = self._transactions()
-        if self._is_open:
-            raise InvalidRecordError("a transaction is open: commit or abort it first")
-        self.flush()
-        sender.begin()
-        self._is_open = True
-        return ProducerTransaction(self)
-
-    def commit(self) -> AppendResult:
-        """Commit the transaction; returns the offsets of its records, by partition, also kept as `result`.
-
-        Raises ProducerFencedError when a newer producer with its id has begun; CommitStateUnknownError, after which
-        it may be called again. After other errors the transaction can only be aborted.
-        """
-        sender = self._transactions()
-        self._check_is_open()
-        self._check_can_wait()
-        self._check_open()
-        self._settle()
-        self._raise_error()
-        try:
-            outcome = sender.commit()
-        except CommitStateUnknownError:
-            raise
-        except BaseException as error:
-            # a second try could leave out lost records
-            self._fail(error)
-            raise
-        self._is_open, self.result = False, outcome.result
-        if self._on_delivery is not None:
-            deliver(outcome.deliveries, self._on_delivery)
-        return self.result
-
-    def abort(self) -> None:
-        """Abort the transaction: its records are forgotten, and the producer may begin the next one.
-
-        Raises ProducerFencedError if another producer has taken over and it is unknown whether the transaction was
-        committed before, CommitConflictError if it is committed, although `commit` raised.
-        """
-        sender = self._transactions()
-        self._check_is_open()
-        self._check_can_wait()
-        if self._error is None:
-            # records not sent yet are not sent any more
-            self._fail(_AbortedError("the transaction was aborted"))
-        self._settle()
-        # until it has ended, it must not be committed: it lacks records
-        try:
-            sender.abort()
-        except CommittedError:
-            self._is_open, self._error = False, None
-            raise
-        self._is_open, self._error = False, None
-
-    def close(self) -> None:
-        """Flush, and take no more records; a transaction that is open is aborted."""
-        try:
-            if self._is_open and not self.is_closed:
-                self.abort()
-        finally:
-            super().close()
-
-    @property
-    def in_transaction(self) -> bool:
-        """True if a transaction is open."""
-        return self._is_open
-
-    def _check_is_open(self) -> None:
-        if not self._is_open:
-            raise InvalidRecordError("no transaction is open: begin one")
-
-    def _transactions(self) -> TransactionSender:
-        if not isinstance(self._sender, TransactionSender):
-            raise InvalidConfigError("transactions need a transactional_id: give one to topic.producer")
-        return self._sender
-
-    def __enter__(self) -> Producer:
-        return self
 
 
 class ProducerTransaction:

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.format.record_batch import BatchFormat
 from distlog.core.format.record_encoder import RecordInput
 from distlog.core.segments.segment_writer import batch_format, codec_of
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.write.append import AppendResult
 from distlog.core.write.commit_engine import CommitEngine
-from distlog.core.write.delivery import Delivery, successes
 from distlog.core.write.direct_engine import DirectEngine
 from distlog.core.write.engine import Engine, Failure, Fence, PartitionBatches
 from distlog.core.write.rows import normalize
 from distlog.core.write.segments_writer import Partitioner
-
-
-class ProducerNumbers(Protocol):
-    """The numbers of a producer's batches."""
-
-    @property
-    def fence(self) -> Fence: ...
-
-    def form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
-        """`form` with the producer, and the next sequence number of the partition."""
-
-    def count(self, partition: int, records: int) -> None:
-        """Advance the sequence number of a partition past records that are in the log."""
-
-
-class SendResult(NamedTuple):
-    """What became of a buffer."""
-
-    result: AppendResult
-    deliveries: list[Delivery]
-    failures: tuple[Failure, ...] = ()
 
 
 class RecordSender:
@@ -104,6 +84,27 @@ class RecordSender:
         self._engine.begin_child()
 
 
+class ProducerNumbers(Protocol):
+    """The numbers of a producer's batches."""
+
+    @property
+    def fence(self) -> Fence: ...
+
+    def form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
+        """`form` with the producer, and the next sequence number of the partition."""
+
+    def count(self, partition: int, records: int) -> None:
+        """Advance the sequence number of a partition past records that are in the log."""
+
+
+class SendResult(NamedTuple):
+    """What became of a buffer."""
+
+    result: AppendResult
+    deliveries: list[Delivery]
+    failures: tuple[Failure, ...] = ()
+
+
 def engine_of(
     handle: TopicHandle,
     current: CurrentSnapshot,
@@ -114,3 +115,42 @@ def engine_of(
     if handle.storage.is_local_disk:
         return DirectEngine(handle, current, on_append, lock_timeout_s)
     return CommitEngine(handle, current)
+
+
+_log = logging.getLogger("distlog")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The records of one partition in one buffer: at `first_offset` (in) to `end_offset` (out), or an `error`.
+
+    With an error there are no offsets, and records without a key have no partition, since none was chosen for them.
+    """
+
+    partition: int | None
+    first_offset: int | None
+    end_offset: int | None
+    record_count: int
+    error: BaseException | None
+
+
+OnDelivery = Callable[[Delivery], object]
+
+
+def successes(result: AppendResult) -> list[Delivery]:
+    """The deliveries of what was appended."""
+    return [Delivery(number, first, end, end - first, None) for number, (first, end) in result.offsets.items()]
+
+
+def errors(counts: Mapping[int | None, int], error: BaseException | None) -> list[Delivery]:
+    """The deliveries of records that were not appended, by partition."""
+    return [Delivery(number, None, None, count, error) for number, count in counts.items()]
+
+
+def deliver(deliveries: Iterable[Delivery], on_delivery: OnDelivery) -> None:
+    """Call `on_delivery` for each delivery; its errors are logged."""
+    for delivery in deliveries:
+        try:
+            on_delivery(delivery)
+        except BaseException:  # noqa: PERF203 - none must end the thread that sends, or keep the next from its call
+            _log.exception("the on_delivery of a writer failed with %r", delivery)

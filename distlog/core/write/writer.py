@@ -15,16 +15,15 @@ from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidConfigError, InvalidRecordError
 from distlog.core.integers import whole_number
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.times import check_unit, fastest
-from distlog.core.write.append import AppendResult
-from distlog.core.write.delivery import Delivery, OnDelivery, deliver, errors
-from distlog.core.write.record_sender import SendResult
+from distlog.core.write.append import AppendResult, is_early, warn_of_early
+from distlog.core.write.record_sender import Delivery, OnDelivery, SendResult, deliver, errors
 from distlog.core.write.rows import (
     FIELDS,
     ROW_OVERHEAD,
@@ -37,255 +36,10 @@ from distlog.core.write.rows import (
     row_of,
 )
 from distlog.core.write.segments_writer import Partitioner
-from distlog.core.write.time_warnings import is_early, warn_of_early
-
-#: Records by partition; None counts records without a key, whose partition is not chosen yet.
-Counts = Counter[int | None]
-
-
-def _counted(fields: Sequence[Any], partitions: int) -> Counts:
-    columns = columns_of(fields)
-    chosen = columns.get("partition", [None] * len(columns["value"]))
-    counts: Counts = Counter(partition for partition in chosen if partition is not None)
-    keyed = zip(chosen, columns["key"], strict=True)
-    keys = [key for partition, key in keyed if partition is None and key is not None]
-    column = pa.array(keys, pa.large_binary())
-    batch = pa.record_batch({"key": column, "value": pa.nulls(len(keys), pa.binary())})
-    counts.update({number: len(rows) for number, rows in Partitioner(partitions, 0).split(batch)})
-    without_key = len(chosen) - sum(counts.values())
-    if without_key:
-        counts[0 if partitions == 1 else None] += without_key
-    return counts
-
-
-class Accumulator:
-    """A buffer that one thread sends, in order: when it is full, when it has lingered, or when it is drained.
-
-    `send` gets all fields of a buffer's records and raises nothing; `idle` is called whenever nothing is left. There
-    are at most two buffers, each of about `buffer_bytes`: the one that fills, and the one that is being sent. The
-    thread lives while there are records. No other thread takes them out, since a thread that puts records in or
-    waits for them may be interrupted anywhere. If no thread can be started, the caller sends.
-
-    Records are put in without a lock, since a lock would cost half as much as all else. The writer calls `put` with
-    the FIELDS of one, which no other thread can interrupt, then does `bytes += size`, then `advance` if `bytes` is
-    not below `limit`. The limit is 0 while the buffer is empty, so its first record calls `advance` too. Threads that
-    race for `bytes` can only make one buffer a little larger or smaller.
-    """
-
-    def __init__(
-        self, send: Callable[[list[Any]], None], idle: Callable[[], None], *, linger_s: float, buffer_bytes: int
-    ) -> None:
-        self._send, self._idle, self._linger_s, self._buffer_bytes = send, idle, linger_s, buffer_bytes
-        self.fields: list[Any] = []
-        self.put: Callable[[tuple[Any, ...]], None] = self.fields.extend
-        self.begin_empty()
-
-    def begin_empty(self) -> None:
-        """Become empty, as after a fork: the parent has the records and their thread."""
-        # the same list stays, since an append that the fork interrupted already refers to it
-        self.fields.clear()
-        self.bytes = self.limit = 0
-        # unlike its condition, it is entered and left in one step, so an interrupt cannot leave it locked
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._sending: list[Any] | None = None
-        self._handed = self._wanted = 0
-        self._deadline = 0.0
-        self._thread: threading.Thread | None = None
-
-    def __len__(self) -> int:
-        return (len(self.fields) + len(self._sending or ())) // FIELDS
-
-    @property
-    def is_sender(self) -> bool:
-        return self._thread is threading.current_thread()
-
-    def advance(self, begin: Callable[[], None]) -> None:
-        """Let the buffer be sent: now if it is full, else when it has lingered. Calls `begin` if it was empty.
-
-        Waits while it is full and the buffer before it is being sent; the thread that sends does not wait.
-        """
-        with self._lock:
-            if self.fields and self.limit == 0:
-                begin()
-                self._deadline = time.monotonic() + self._linger_s
-                if self._has_thread():  # else the next record must come here, too
-                    self.limit = self._buffer_bytes
-        self._wait_while(self._is_full)
-
-    def drain(self) -> None:
-        """Send all records put in so far, and wait until that is done; the thread that sends must not call it."""
-        with self._lock:
-            last = self._handed + bool(self.fields)
-            self._wanted = max(self._wanted, last)
-        self._wait_while(lambda: self._sent < last)
-
-    def idle_if_empty(self) -> None:
-        with self._lock:
-            if not self.fields and self._sending is None:
-                self._idle()
-
-    def take(self) -> list[Any]:
-        """Empty the buffer, and return its fields; for the thread that sends."""
-        with self._lock:
-            # the limit first: a record that comes too late to be taken finds it, and calls `advance`
-            self.limit = self.bytes = 0
-            count = len(self.fields)
-            fields = self.fields[:count]
-            del self.fields[:count]
-            return fields
-
-    @property
-    def _sent(self) -> int:
-        return self._handed - (self._sending is not None)
-
-    def _is_full(self) -> bool:
-        return bool(self.fields) and self.bytes >= self._buffer_bytes
-
-    def _wait_while(self, is_waited: Callable[[], bool]) -> None:
-        """Have the records sent, and wait while `is_waited`; without a thread, send them here."""
-        while self._lacks_thread(is_waited):
-            self._send_here()
-
-    def _lacks_thread(self, is_waited: Callable[[], bool]) -> bool:
-        with self._lock:
-            # only once, or waiting threads would wake each other for ever
-            self._changed.notify_all()
-            while self.fields or self._sending is not None:
-                if not self._has_thread():
-                    return True
-                if self.is_sender or not is_waited():
-                    return False
-                # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
-                self._changed.wait(threading.TIMEOUT_MAX)
-        return False
-
-    def _has_thread(self) -> bool:
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="distlog-writer", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # there can be no more threads, or the interpreter is ending
-                return False
-            self._thread = thread
-        return True
-
-    def _send_here(self) -> None:
-        with self._lock:
-            if self._thread is not None:
-                return
-            self._thread = threading.current_thread()
-        self._run(lingers=False)
-
-    def _run(self, *, lingers: bool = True) -> None:
-        try:
-            while (sending := self._next(lingers)) is not None:
-                try:
-                    self._send(sending)
-                finally:
-                    del sending
-                    with self._lock:
-                        if self.is_sender:
-                            self._sending = None
-                            if not self.fields:
-                                self._idle()
-                            self._changed.notify_all()
-        finally:
-            with self._lock:
-                if self.is_sender:  # only after an interrupt: the next thread sends the rest
-                    self._thread = None
-
-    def _next(self, lingers: bool) -> list[Any] | None:
-        """Wait until a buffer is due, and return it; None when nothing is left.
-
-        Also None in a child that the sending thread forked: the buffer that is being sent belongs to the parent.
-        """
-        with self._lock:
-            while self.is_sender and self._sending is None:
-                if not self.fields:
-                    self._thread = None
-                    return None
-                wait_s = self._deadline - time.monotonic() if lingers and self._wanted <= self._handed else 0
-                if wait_s > 0 and not self._is_full():
-                    self._changed.wait(min(wait_s, threading.TIMEOUT_MAX))
-                else:
-                    self._sending = self.take()
-                    self._handed += 1
-                    self._changed.notify_all()
-            return self._sending if self.is_sender else None
-
-
-_log = logging.getLogger("distlog")
-
-
-class UnclosedWriters:
-    """The writers of this process that have records to commit or an error to raise; they are kept alive here."""
-
-    def __init__(self) -> None:
-        self._all: weakref.WeakSet[Writer] = weakref.WeakSet()
-        self._writers: set[Writer] = set()
-        self._committed: set[Writer] = set()
-
-    def empty_in_children(self, writer: Writer) -> None:
-        """Empty `writer` in forked children, as long as it lives."""
-        self._all.add(writer)
-
-    def add(self, writer: Writer) -> None:
-        self._writers.add(writer)
-
-    def discard(self, writer: Writer) -> None:
-        self._writers.discard(writer)
-
-    def commit(self) -> None:
-        """Commit the records of all writers; errors are logged, since no caller is left to raise them to."""
-        for writer in list(self._writers):
-            self._committed.add(writer)
-            if (error := writer.commit_at_exit()) is not None:
-                _log.error("%r was not closed, and its last commit failed: %s", writer, error, exc_info=error)
-
-    def warn(self) -> None:
-        self.commit()
-        for writer in self._committed:
-            if not writer.is_closed:
-                text = f"{writer!r} was not closed before exit; close it, or use a with block"
-                warnings.warn(text, ResourceWarning, source=writer, stacklevel=2)
-
-    def forget_parents(self) -> None:
-        for writer in self._all:
-            writer.begin_empty()
-        self._writers.clear()
-        self._committed.clear()
-
 
 #: Bytes of records, at their largest size in a batch, that are committed without waiting longer. A writer holds up
 #: to twice as many: Kafka's `buffer.memory`.
 BUFFER_BYTES = 16 << 20
-
-_unclosed = UnclosedWriters()
-os.register_at_fork(after_in_child=_unclosed.forget_parents)
-# Twice: while there can still be threads, which clients of object stores need, and when the last one has ended.
-# A child of multiprocessing runs only the first call, for which Python has no public name.
-getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
-atexit.register(_unclosed.warn)
-
-
-class Sender(Protocol):
-    """Sends the buffers of one writer, one at a time."""
-
-    handle: TopicHandle
-    current: CurrentSnapshot
-    compression: str | None
-
-    def send(self, records: pa.RecordBatch) -> SendResult: ...
-
-    @property
-    def is_flushed(self) -> bool: ...
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def begin_child(self) -> None: ...
 
 
 class Writer:
@@ -531,3 +285,248 @@ class Writer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+#: Records by partition; None counts records without a key, whose partition is not chosen yet.
+Counts = Counter[int | None]
+
+
+def _counted(fields: Sequence[Any], partitions: int) -> Counts:
+    columns = columns_of(fields)
+    chosen = columns.get("partition", [None] * len(columns["value"]))
+    counts: Counts = Counter(partition for partition in chosen if partition is not None)
+    keyed = zip(chosen, columns["key"], strict=True)
+    keys = [key for partition, key in keyed if partition is None and key is not None]
+    column = pa.array(keys, pa.large_binary())
+    batch = pa.record_batch({"key": column, "value": pa.nulls(len(keys), pa.binary())})
+    counts.update({number: len(rows) for number, rows in Partitioner(partitions, 0).split(batch)})
+    without_key = len(chosen) - sum(counts.values())
+    if without_key:
+        counts[0 if partitions == 1 else None] += without_key
+    return counts
+
+
+class Accumulator:
+    """A buffer that one thread sends, in order: when it is full, when it has lingered, or when it is drained.
+
+    `send` gets all fields of a buffer's records and raises nothing; `idle` is called whenever nothing is left. There
+    are at most two buffers, each of about `buffer_bytes`: the one that fills, and the one that is being sent. The
+    thread lives while there are records. No other thread takes them out, since a thread that puts records in or
+    waits for them may be interrupted anywhere. If no thread can be started, the caller sends.
+
+    Records are put in without a lock, since a lock would cost half as much as all else. The writer calls `put` with
+    the FIELDS of one, which no other thread can interrupt, then does `bytes += size`, then `advance` if `bytes` is
+    not below `limit`. The limit is 0 while the buffer is empty, so its first record calls `advance` too. Threads that
+    race for `bytes` can only make one buffer a little larger or smaller.
+    """
+
+    def __init__(
+        self, send: Callable[[list[Any]], None], idle: Callable[[], None], *, linger_s: float, buffer_bytes: int
+    ) -> None:
+        self._send, self._idle, self._linger_s, self._buffer_bytes = send, idle, linger_s, buffer_bytes
+        self.fields: list[Any] = []
+        self.put: Callable[[tuple[Any, ...]], None] = self.fields.extend
+        self.begin_empty()
+
+    def begin_empty(self) -> None:
+        """Become empty, as after a fork: the parent has the records and their thread."""
+        # the same list stays, since an append that the fork interrupted already refers to it
+        self.fields.clear()
+        self.bytes = self.limit = 0
+        # unlike its condition, it is entered and left in one step, so an interrupt cannot leave it locked
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._sending: list[Any] | None = None
+        self._handed = self._wanted = 0
+        self._deadline = 0.0
+        self._thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        return (len(self.fields) + len(self._sending or ())) // FIELDS
+
+    @property
+    def is_sender(self) -> bool:
+        return self._thread is threading.current_thread()
+
+    def advance(self, begin: Callable[[], None]) -> None:
+        """Let the buffer be sent: now if it is full, else when it has lingered. Calls `begin` if it was empty.
+
+        Waits while it is full and the buffer before it is being sent; the thread that sends does not wait.
+        """
+        with self._lock:
+            if self.fields and self.limit == 0:
+                begin()
+                self._deadline = time.monotonic() + self._linger_s
+                if self._has_thread():  # else the next record must come here, too
+                    self.limit = self._buffer_bytes
+        self._wait_while(self._is_full)
+
+    def drain(self) -> None:
+        """Send all records put in so far, and wait until that is done; the thread that sends must not call it."""
+        with self._lock:
+            last = self._handed + bool(self.fields)
+            self._wanted = max(self._wanted, last)
+        self._wait_while(lambda: self._sent < last)
+
+    def idle_if_empty(self) -> None:
+        with self._lock:
+            if not self.fields and self._sending is None:
+                self._idle()
+
+    def take(self) -> list[Any]:
+        """Empty the buffer, and return its fields; for the thread that sends."""
+        with self._lock:
+            # the limit first: a record that comes too late to be taken finds it, and calls `advance`
+            self.limit = self.bytes = 0
+            count = len(self.fields)
+            fields = self.fields[:count]
+            del self.fields[:count]
+            return fields
+
+    @property
+    def _sent(self) -> int:
+        return self._handed - (self._sending is not None)
+
+    def _is_full(self) -> bool:
+        return bool(self.fields) and self.bytes >= self._buffer_bytes
+
+    def _wait_while(self, is_waited: Callable[[], bool]) -> None:
+        """Have the records sent, and wait while `is_waited`; without a thread, send them here."""
+        while self._lacks_thread(is_waited):
+            self._send_here()
+
+    def _lacks_thread(self, is_waited: Callable[[], bool]) -> bool:
+        with self._lock:
+            # only once, or waiting threads would wake each other for ever
+            self._changed.notify_all()
+            while self.fields or self._sending is not None:
+                if not self._has_thread():
+                    return True
+                if self.is_sender or not is_waited():
+                    return False
+                # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
+                self._changed.wait(threading.TIMEOUT_MAX)
+        return False
+
+    def _has_thread(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="distlog-writer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there can be no more threads, or the interpreter is ending
+                return False
+            self._thread = thread
+        return True
+
+    def _send_here(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.current_thread()
+        self._run(lingers=False)
+
+    def _run(self, *, lingers: bool = True) -> None:
+        try:
+            while (sending := self._next(lingers)) is not None:
+                try:
+                    self._send(sending)
+                finally:
+                    del sending
+                    with self._lock:
+                        if self.is_sender:
+                            self._sending = None
+                            if not self.fields:
+                                self._idle()
+                            self._changed.notify_all()
+        finally:
+            with self._lock:
+                if self.is_sender:  # only after an interrupt: the next thread sends the rest
+                    self._thread = None
+
+    def _next(self, lingers: bool) -> list[Any] | None:
+        """Wait until a buffer is due, and return it; None when nothing is left.
+
+        Also None in a child that the sending thread forked: the buffer that is being sent belongs to the parent.
+        """
+        with self._lock:
+            while self.is_sender and self._sending is None:
+                if not self.fields:
+                    self._thread = None
+                    return None
+                wait_s = self._deadline - time.monotonic() if lingers and self._wanted <= self._handed else 0
+                if wait_s > 0 and not self._is_full():
+                    self._changed.wait(min(wait_s, threading.TIMEOUT_MAX))
+                else:
+                    self._sending = self.take()
+                    self._handed += 1
+                    self._changed.notify_all()
+            return self._sending if self.is_sender else None
+
+
+_log = logging.getLogger("distlog")
+
+
+class UnclosedWriters:
+    """The writers of this process that have records to commit or an error to raise; they are kept alive here."""
+
+    def __init__(self) -> None:
+        self._all: weakref.WeakSet[Writer] = weakref.WeakSet()
+        self._writers: set[Writer] = set()
+        self._committed: set[Writer] = set()
+
+    def empty_in_children(self, writer: Writer) -> None:
+        """Empty `writer` in forked children, as long as it lives."""
+        self._all.add(writer)
+
+    def add(self, writer: Writer) -> None:
+        self._writers.add(writer)
+
+    def discard(self, writer: Writer) -> None:
+        self._writers.discard(writer)
+
+    def commit(self) -> None:
+        """Commit the records of all writers; errors are logged, since no caller is left to raise them to."""
+        for writer in list(self._writers):
+            self._committed.add(writer)
+            if (error := writer.commit_at_exit()) is not None:
+                _log.error("%r was not closed, and its last commit failed: %s", writer, error, exc_info=error)
+
+    def warn(self) -> None:
+        self.commit()
+        for writer in self._committed:
+            if not writer.is_closed:
+                text = f"{writer!r} was not closed before exit; close it, or use a with block"
+                warnings.warn(text, ResourceWarning, source=writer, stacklevel=2)
+
+    def forget_parents(self) -> None:
+        for writer in self._all:
+            writer.begin_empty()
+        self._writers.clear()
+        self._committed.clear()
+
+
+_unclosed = UnclosedWriters()
+os.register_at_fork(after_in_child=_unclosed.forget_parents)
+# Twice: while there can still be threads, which clients of object stores need, and when the last one has ended.
+# A child of multiprocessing runs only the first call, for which Python has no public name.
+getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
+atexit.register(_unclosed.warn)
+
+
+class Sender(Protocol):
+    """Sends the buffers of one writer, one at a time."""
+
+    handle: TopicHandle
+    current: CurrentSnapshot
+    compression: str | None
+
+    def send(self, records: pa.RecordBatch) -> SendResult: ...
+
+    @property
+    def is_flushed(self) -> bool: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def begin_child(self) -> None: ...

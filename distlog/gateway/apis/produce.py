@@ -22,7 +22,7 @@ from distlog.core.log.partition_log import WouldWaitError
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
-from distlog.core.write.time_warnings import is_early, warn_of_early
+from distlog.core.write.append import is_early, warn_of_early
 from distlog.gateway.apis.cluster import by_topic, check_topic, grouped, topic_error_code, topic_key
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import Fields, client_text, error_code
@@ -35,6 +35,14 @@ from distlog.gateway.topics.gathered_appends import Fence
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError
+
+
+def produce(request: Request, broker: Broker) -> None:
+    """Append the batch of each partition; the request is answered when all are durable, or have failed."""
+    if request.delayed is None:
+        request.delayed = ProduceRequest(request, broker)
+    request.delayed.step(may_wait=True)
+
 
 _log = logging.getLogger("distlog.gateway")
 _NO_OFFSET = -1
@@ -297,13 +305,6 @@ class ProduceRequest(DelayedAppend):
             results.append((part.topic, _part_fields(part, errors_left)))
             errors_left -= len(results[-1][1].get("record_errors", ()))
         request.respond({"responses": by_topic(results, "partition_responses"), "throttle_time": 0})
-
-
-def produce(request: Request, broker: Broker) -> None:
-    """Append the batch of each partition; the request is answered when all are durable, or have failed."""
-    if request.delayed is None:
-        request.delayed = ProduceRequest(request, broker)
-    request.delayed.step(may_wait=True)
 
 
 def produce_without_waiting(request: Request, broker: Broker) -> bool:

@@ -12,6 +12,184 @@ from typing import Any
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.protocol.messages import ErrorCode
 
+
+class ClassicGroup:
+    """The group `id`. `clock` gives ms that never go back, `wall_clock` ms since 1970 (for stored times)."""
+
+    def __init__(
+        self,
+        id: str,
+        settings: GroupSettings,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], int],
+        new_id: Callable[[], str],
+        save: SaveGroup,
+    ) -> None:
+        self.id, self.settings, self.clock, self.new_id = id, settings, clock, new_id
+        self._wall_clock, self._save = wall_clock, save
+        self.members, self.phase, self.generation = Members(), GroupPhase.EMPTY, 0
+        self.protocol: str | None = None
+        self.since_ms = wall_clock()
+        #: Ids of members that have not joined with them yet, and the deadlines for that.
+        self.promised: dict[str, float] = {}
+        self.rebalance: Rebalance | None = None
+        self._late_syncs, self._sync_deadline = set[str](), inf
+
+    def prepare(self) -> None:
+        """Have all members join again, unless that is under way."""
+        if self.phase in {GroupPhase.PREPARING, GroupPhase.DEAD}:
+            return
+        if self.phase is GroupPhase.COMPLETING:
+            self.refuse_syncs(ErrorCode.rebalance_in_progress)
+        self._late_syncs, self._sync_deadline = set(), inf
+        now, timeout_ms = self.clock(), self.members.rebalance_timeout_ms
+        if self.phase is GroupPhase.EMPTY:
+            self.rebalance = Rebalance.first(now, self.settings.initial_rebalance_delay_ms, timeout_ms)
+        else:
+            self.rebalance = Rebalance.again(now, timeout_ms)
+        self._enter(GroupPhase.PREPARING)
+
+    def complete_if_all_joined(self) -> None:
+        """Begin the next generation if no member is missing."""
+        if self.rebalance is None or self.rebalance.is_first or self.promised:
+            return
+        if all(member.join is not None for member in self.members):
+            self._complete()
+
+    def _complete(self) -> None:
+        """Begin a generation of the members that joined. Static members may be absent; others are removed."""
+        for member in self.members:
+            if member.join is None and member.instance_id is None:
+                self.members.remove(member)
+        if self.members and not self.members.elect_joined_leader():
+            self.rebalance = Rebalance.again(self.clock(), self.members.rebalance_timeout_ms)
+            return
+        self.rebalance = None
+        self.generation += 1
+        if self.members:
+            self.protocol = self.members.chosen_protocol()
+            self._enter(GroupPhase.COMPLETING)
+            self._late_syncs = {member.id for member in self.members}
+            self._sync_deadline = self.clock() + self.members.rebalance_timeout_ms
+            for member in self.members:
+                member.is_new = False
+                self.renew(member)
+                member.answer_join(self.join_reply(member))
+        else:
+            self.protocol = None
+            self._enter(GroupPhase.EMPTY)
+            self.save(lambda code: None)
+
+    def be_stable(self, assignments: Mapping[str, bytes]) -> None:
+        """Send the members their assignments."""
+        self._enter(GroupPhase.STABLE)
+        for member in self.members:
+            member.assignment = assignments.get(member.id, b"")
+            if member.sync is not None:
+                self.renew(member)
+                member.answer_sync(self.sync_reply(member))
+
+    def refuse_syncs(self, code: ErrorCode) -> None:
+        """Nothing was assigned: answer the waiting members with the error."""
+        for member in self.members:
+            member.assignment = b""
+            member.answer_sync(SyncReply(error=code))
+
+    def remove(self, member: ClassicMember) -> None:
+        """Remove a member, and have the others share its partitions."""
+        self.members.remove(member)
+        self.note_synced(member)
+        self.prepare()
+        self.complete_if_all_joined()
+
+    def _enter(self, phase: GroupPhase) -> None:
+        self.phase, self.since_ms = phase, self._wall_clock()
+
+    def join_reply(self, member: ClassicMember, **changes: Any) -> JoinReply:
+        """The reply to a member of this generation, with `changes`; the leader's has all members."""
+        is_leader = member.id == self.members.leader
+        reply = JoinReply(
+            member_id=member.id,
+            generation=self.generation,
+            protocol_type=self.members.protocol_type,
+            protocol=self.protocol,
+            leader=self.members.leader or "",
+            members=self.members.joined(self.protocol) if is_leader else (),
+        )
+        return replace(reply, **changes)
+
+    def sync_reply(self, member: ClassicMember) -> SyncReply:
+        """The reply with a member's assignment."""
+        kind = self.members.protocol_type
+        return SyncReply(protocol_type=kind, protocol=self.protocol, assignment=member.assignment)
+
+    def save(self, on_stored: Stored, assignments: Mapping[str, bytes] | None = None) -> None:
+        """Store the group, or with `assignments`; `on_stored` is called when it is durable, or on failure."""
+        members = (member.record(self.protocol) for member in self.members)
+        if assignments is not None:
+            members = (replace(member, assignment=assignments.get(member.id, b"")) for member in members)
+        record = GroupRecord(
+            group=self.id,
+            protocol_type=self.members.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.members.leader,
+            since_ms=self.since_ms,
+            members=tuple(members),
+        )
+        self._save(record, on_stored)
+
+    def member_of(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
+        """The member with these ids, if it is of this generation; raises GroupRefusedError if not."""
+        member = self.members.check(member_id, instance_id)
+        if generation != self.generation:
+            raise GroupRefusedError(ErrorCode.illegal_generation)
+        return member
+
+    def renew(self, member: ClassicMember) -> None:
+        """Restart a member's session."""
+        if not member.is_new:
+            member.expires_at = self.clock() + member.session_timeout_ms
+
+    def replace(self, member: ClassicMember, new_id: str) -> None:
+        """The instance of a static member restarted, under another id; its sync is awaited as before."""
+        if member.id in self._late_syncs:
+            self._late_syncs.remove(member.id)
+            self._late_syncs.add(new_id)
+        self.members.replace(member, new_id)
+
+    def note_synced(self, member: ClassicMember) -> None:
+        """A member asked for its assignment, or left: its sync is not awaited any more."""
+        self._late_syncs.discard(member.id)
+        if not self._late_syncs:
+            self._sync_deadline = inf
+
+    @property
+    def next_deadline(self) -> float:
+        """The time of the next `expire`, by the clock; `inf` if there is none."""
+        return min(self._deadlines())
+
+    def _deadlines(self) -> Iterator[float]:
+        yield self._sync_deadline
+        yield from self.promised.values()
+        yield from (member.expires_at for member in self.members if not member.is_waiting)
+        if self.rebalance is not None:
+            yield self.rebalance.deadline
+
+    def expire(self) -> None:
+        """End sessions, forget promised ids, and continue without late members, by their deadlines."""
+        now = self.clock()
+        self.promised = {id: until for id, until in self.promised.items() if until > now}
+        late_ids = set(self._late_syncs) if self._sync_deadline <= now else set()
+        for member in self.members:
+            if member.id in late_ids or (member.expires_at <= now and not member.is_waiting):
+                self.remove(member)
+        self.complete_if_all_joined()
+        if self.rebalance is not None and self.rebalance.is_due(now):
+            self._complete()
+
+
 #: The names of a member's protocols, the preferred one first, with its subscription under each.
 Protocols = tuple[tuple[str, bytes], ...]
 
@@ -346,183 +524,6 @@ NEW_MEMBER_TIMEOUT_MS = 300_000
 Stored = Callable[[ErrorCode], None]
 #: Stores a group, and calls back, at once or later; raises nothing.
 SaveGroup = Callable[[GroupRecord, Stored], None]
-
-
-class ClassicGroup:
-    """The group `id`. `clock` gives ms that never go back, `wall_clock` ms since 1970 (for stored times)."""
-
-    def __init__(
-        self,
-        id: str,
-        settings: GroupSettings,
-        *,
-        clock: Callable[[], float],
-        wall_clock: Callable[[], int],
-        new_id: Callable[[], str],
-        save: SaveGroup,
-    ) -> None:
-        self.id, self.settings, self.clock, self.new_id = id, settings, clock, new_id
-        self._wall_clock, self._save = wall_clock, save
-        self.members, self.phase, self.generation = Members(), GroupPhase.EMPTY, 0
-        self.protocol: str | None = None
-        self.since_ms = wall_clock()
-        #: Ids of members that have not joined with them yet, and the deadlines for that.
-        self.promised: dict[str, float] = {}
-        self.rebalance: Rebalance | None = None
-        self._late_syncs, self._sync_deadline = set[str](), inf
-
-    def prepare(self) -> None:
-        """Have all members join again, unless that is under way."""
-        if self.phase in {GroupPhase.PREPARING, GroupPhase.DEAD}:
-            return
-        if self.phase is GroupPhase.COMPLETING:
-            self.refuse_syncs(ErrorCode.rebalance_in_progress)
-        self._late_syncs, self._sync_deadline = set(), inf
-        now, timeout_ms = self.clock(), self.members.rebalance_timeout_ms
-        if self.phase is GroupPhase.EMPTY:
-            self.rebalance = Rebalance.first(now, self.settings.initial_rebalance_delay_ms, timeout_ms)
-        else:
-            self.rebalance = Rebalance.again(now, timeout_ms)
-        self._enter(GroupPhase.PREPARING)
-
-    def complete_if_all_joined(self) -> None:
-        """Begin the next generation if no member is missing."""
-        if self.rebalance is None or self.rebalance.is_first or self.promised:
-            return
-        if all(member.join is not None for member in self.members):
-            self._complete()
-
-    def _complete(self) -> None:
-        """Begin a generation of the members that joined. Static members may be absent; others are removed."""
-        for member in self.members:
-            if member.join is None and member.instance_id is None:
-                self.members.remove(member)
-        if self.members and not self.members.elect_joined_leader():
-            self.rebalance = Rebalance.again(self.clock(), self.members.rebalance_timeout_ms)
-            return
-        self.rebalance = None
-        self.generation += 1
-        if self.members:
-            self.protocol = self.members.chosen_protocol()
-            self._enter(GroupPhase.COMPLETING)
-            self._late_syncs = {member.id for member in self.members}
-            self._sync_deadline = self.clock() + self.members.rebalance_timeout_ms
-            for member in self.members:
-                member.is_new = False
-                self.renew(member)
-                member.answer_join(self.join_reply(member))
-        else:
-            self.protocol = None
-            self._enter(GroupPhase.EMPTY)
-            self.save(lambda code: None)
-
-    def be_stable(self, assignments: Mapping[str, bytes]) -> None:
-        """Send the members their assignments."""
-        self._enter(GroupPhase.STABLE)
-        for member in self.members:
-            member.assignment = assignments.get(member.id, b"")
-            if member.sync is not None:
-                self.renew(member)
-                member.answer_sync(self.sync_reply(member))
-
-    def refuse_syncs(self, code: ErrorCode) -> None:
-        """Nothing was assigned: answer the waiting members with the error."""
-        for member in self.members:
-            member.assignment = b""
-            member.answer_sync(SyncReply(error=code))
-
-    def remove(self, member: ClassicMember) -> None:
-        """Remove a member, and have the others share its partitions."""
-        self.members.remove(member)
-        self.note_synced(member)
-        self.prepare()
-        self.complete_if_all_joined()
-
-    def _enter(self, phase: GroupPhase) -> None:
-        self.phase, self.since_ms = phase, self._wall_clock()
-
-    def join_reply(self, member: ClassicMember, **changes: Any) -> JoinReply:
-        """The reply to a member of this generation, with `changes`; the leader's has all members."""
-        is_leader = member.id == self.members.leader
-        reply = JoinReply(
-            member_id=member.id,
-            generation=self.generation,
-            protocol_type=self.members.protocol_type,
-            protocol=self.protocol,
-            leader=self.members.leader or "",
-            members=self.members.joined(self.protocol) if is_leader else (),
-        )
-        return replace(reply, **changes)
-
-    def sync_reply(self, member: ClassicMember) -> SyncReply:
-        """The reply with a member's assignment."""
-        kind = self.members.protocol_type
-        return SyncReply(protocol_type=kind, protocol=self.protocol, assignment=member.assignment)
-
-    def save(self, on_stored: Stored, assignments: Mapping[str, bytes] | None = None) -> None:
-        """Store the group, or with `assignments`; `on_stored` is called when it is durable, or on failure."""
-        members = (member.record(self.protocol) for member in self.members)
-        if assignments is not None:
-            members = (replace(member, assignment=assignments.get(member.id, b"")) for member in members)
-        record = GroupRecord(
-            group=self.id,
-            protocol_type=self.members.protocol_type or "",
-            generation=self.generation,
-            protocol=self.protocol,
-            leader=self.members.leader,
-            since_ms=self.since_ms,
-            members=tuple(members),
-        )
-        self._save(record, on_stored)
-
-    def member_of(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
-        """The member with these ids, if it is of this generation; raises GroupRefusedError if not."""
-        member = self.members.check(member_id, instance_id)
-        if generation != self.generation:
-            raise GroupRefusedError(ErrorCode.illegal_generation)
-        return member
-
-    def renew(self, member: ClassicMember) -> None:
-        """Restart a member's session."""
-        if not member.is_new:
-            member.expires_at = self.clock() + member.session_timeout_ms
-
-    def replace(self, member: ClassicMember, new_id: str) -> None:
-        """The instance of a static member restarted, under another id; its sync is awaited as before."""
-        if member.id in self._late_syncs:
-            self._late_syncs.remove(member.id)
-            self._late_syncs.add(new_id)
-        self.members.replace(member, new_id)
-
-    def note_synced(self, member: ClassicMember) -> None:
-        """A member asked for its assignment, or left: its sync is not awaited any more."""
-        self._late_syncs.discard(member.id)
-        if not self._late_syncs:
-            self._sync_deadline = inf
-
-    @property
-    def next_deadline(self) -> float:
-        """The time of the next `expire`, by the clock; `inf` if there is none."""
-        return min(self._deadlines())
-
-    def _deadlines(self) -> Iterator[float]:
-        yield self._sync_deadline
-        yield from self.promised.values()
-        yield from (member.expires_at for member in self.members if not member.is_waiting)
-        if self.rebalance is not None:
-            yield self.rebalance.deadline
-
-    def expire(self) -> None:
-        """End sessions, forget promised ids, and continue without late members, by their deadlines."""
-        now = self.clock()
-        self.promised = {id: until for id, until in self.promised.items() if until > now}
-        late_ids = set(self._late_syncs) if self._sync_deadline <= now else set()
-        for member in self.members:
-            if member.id in late_ids or (member.expires_at <= now and not member.is_waiting):
-                self.remove(member)
-        self.complete_if_all_joined()
-        if self.rebalance is not None and self.rebalance.is_due(now):
-            self._complete()
 
 
 def join(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:

@@ -22,41 +22,6 @@ from distlog.gateway.groups.registry import Group, GroupRegistry
 from distlog.gateway.protocol.frames import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
 
-# The coordinator of a transaction may be another gateway, and puts end markers into the partition of the group. So
-# the group's coordinator reads the new markers there.
-
-
-class EndedPositions:
-    """Shows or forgets the positions of transactions when these have ended; for many threads."""
-
-    def __init__(self, groups: GroupRegistry, markers: OffsetsTopic) -> None:
-        self._groups, self._markers = groups, markers
-        self._locks = defaultdict[int, threading.Lock](threading.Lock)
-
-    def learn(self, group: str) -> None:
-        """Apply the transactions that ended before this call, for all groups of the partition."""
-        number = self._markers.partition_of(group)
-        with self._locks[number]:
-            try:
-                for ended in self._markers.ended(number):
-                    # groups that are not loaded yet would miss the end
-                    self._groups.check(group)
-                    for name in self._groups.names_with_pending():
-                        if self._markers.partition_of(name) == number:
-                            with suppress(GroupRefusedError), self._groups.locked(name) as entry:
-                                entry.positions.end_transaction(ended.producer_id, is_committed=ended.is_committed)
-            except DistlogError as error:
-                FAILURES.note("to read ends of transactions", error)
-                # at other codes librdkafka reads the partitions no more
-                raise GroupRefusedError(ErrorCode.coordinator_load_in_progress) from error
-
-
-#: Kafka's `offset.metadata.max.bytes`.
-MAX_METADATA_BYTES = 4096
-
-#: Positions by their keys, as they are stored.
-GroupChanges = Sequence[tuple[OffsetKey, Position | None]]
-
 
 class CommittedOffsets:
     """The positions of the groups in a registry. A position is visible when it is durable, not before."""
@@ -246,6 +211,42 @@ class CommittedOffsets:
             self._groups.store.store(group.membership.id, group.positions.keys(changes), stored)
         else:
             on_stored(ErrorCode.none)
+
+
+# The coordinator of a transaction may be another gateway, and puts end markers into the partition of the group. So
+# the group's coordinator reads the new markers there.
+
+
+class EndedPositions:
+    """Shows or forgets the positions of transactions when these have ended; for many threads."""
+
+    def __init__(self, groups: GroupRegistry, markers: OffsetsTopic) -> None:
+        self._groups, self._markers = groups, markers
+        self._locks = defaultdict[int, threading.Lock](threading.Lock)
+
+    def learn(self, group: str) -> None:
+        """Apply the transactions that ended before this call, for all groups of the partition."""
+        number = self._markers.partition_of(group)
+        with self._locks[number]:
+            try:
+                for ended in self._markers.ended(number):
+                    # groups that are not loaded yet would miss the end
+                    self._groups.check(group)
+                    for name in self._groups.names_with_pending():
+                        if self._markers.partition_of(name) == number:
+                            with suppress(GroupRefusedError), self._groups.locked(name) as entry:
+                                entry.positions.end_transaction(ended.producer_id, is_committed=ended.is_committed)
+            except DistlogError as error:
+                FAILURES.note("to read ends of transactions", error)
+                # at other codes librdkafka reads the partitions no more
+                raise GroupRefusedError(ErrorCode.coordinator_load_in_progress) from error
+
+
+#: Kafka's `offset.metadata.max.bytes`.
+MAX_METADATA_BYTES = 4096
+
+#: Positions by their keys, as they are stored.
+GroupChanges = Sequence[tuple[OffsetKey, Position | None]]
 
 
 def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:

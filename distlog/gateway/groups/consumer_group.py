@@ -26,93 +26,6 @@ from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.topic_index import TopicSummary
 
-#: The epochs of a member that joins, that leaves, and of a static one that leaves and will be back.
-JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerHeartbeat:
-    """A heartbeat; None, or a time of -1, is unchanged since the last one. A `pattern` is a regular expression."""
-
-    member_id: str
-    epoch: int
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    rebalance_timeout_ms: int = -1
-    topics: tuple[str, ...] | None = None
-    pattern: str | None = None
-    assignor: str | None = None
-    owned: frozenset[TopicIdPartition] | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """True if it has all fields, which also asks for the assignment."""
-        return self.epoch == JOINS or (None not in (self.topics, self.owned) and self.rebalance_timeout_ms != -1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatReply:
-    """A member's epoch, and its partitions if they have changed; or an error."""
-
-    error: ErrorCode = ErrorCode.none
-    message: str | None = None
-    member_id: str | None = None
-    epoch: int = 0
-    assigned: frozenset[TopicIdPartition] | None = None
-
-
-AnswerHeartbeat = Callable[[HeartbeatReply], None]
-
-
-@dataclass(slots=True)
-class ConsumerMember:
-    """A member; deadlines are by the coordinator's clock, in ms."""
-
-    id: str
-    metadata: MemberMetadata
-    current: CurrentAssignment
-    expires_at: float = inf
-    revoke_by: float = inf
-
-    @property
-    def order(self) -> str:
-        """The name that assignors order it by: a static member keeps its place."""
-        return self.metadata.instance_id or self.id
-
-    def names(self, topics: SubscribedTopics) -> set[str]:
-        """The topics that it subscribes to."""
-        return {*self.metadata.topics, *(topics.matching(self.metadata.pattern) if self.metadata.pattern else ())}
-
-
-@dataclass(frozen=True, slots=True)
-class Subscriptions:
-    """The names and the regular expressions that members of a group subscribe to."""
-
-    names: frozenset[str] = frozenset()
-    patterns: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, members: Iterable[ConsumerMember]) -> Subscriptions:
-        """Return the members' subscriptions."""
-        metadata = [member.metadata for member in members]
-        names = frozenset(name for subscribed in metadata for name in subscribed.topics)
-        return cls(names, frozenset(subscribed.pattern for subscribed in metadata if subscribed.pattern))
-
-    def topics(self, topics: SubscribedTopics) -> set[str]:
-        """The names of all of its topics."""
-        return {*self.names, *(name for pattern in self.patterns for name in topics.matching(pattern))}
-
-
-_NOTHING = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
-
-#: Changed records of a group; None deletes.
-ConsumerChanges = Sequence[tuple[ConsumerKey, ConsumerValue | None]]
-#: Stores records of a group, and calls back, at once or later; raises nothing.
-SaveConsumers = Callable[[str, ConsumerChanges, Stored], None]
-
-
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when a
 # member comes, goes or changes its subscription, or when a subscribed topic changes. Then an assignor gives each
 # member a target. A member that must give partitions back does that first, in its own time; then it gets the next
@@ -462,6 +375,93 @@ class ConsumerGroup:
             if min(member.expires_at, member.revoke_by) <= now:
                 self._remove(member)
         self._store()
+
+
+#: The epochs of a member that joins, that leaves, and of a static one that leaves and will be back.
+JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeat:
+    """A heartbeat; None, or a time of -1, is unchanged since the last one. A `pattern` is a regular expression."""
+
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: frozenset[TopicIdPartition] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """True if it has all fields, which also asks for the assignment."""
+        return self.epoch == JOINS or (None not in (self.topics, self.owned) and self.rebalance_timeout_ms != -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReply:
+    """A member's epoch, and its partitions if they have changed; or an error."""
+
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    member_id: str | None = None
+    epoch: int = 0
+    assigned: frozenset[TopicIdPartition] | None = None
+
+
+AnswerHeartbeat = Callable[[HeartbeatReply], None]
+
+
+@dataclass(slots=True)
+class ConsumerMember:
+    """A member; deadlines are by the coordinator's clock, in ms."""
+
+    id: str
+    metadata: MemberMetadata
+    current: CurrentAssignment
+    expires_at: float = inf
+    revoke_by: float = inf
+
+    @property
+    def order(self) -> str:
+        """The name that assignors order it by: a static member keeps its place."""
+        return self.metadata.instance_id or self.id
+
+    def names(self, topics: SubscribedTopics) -> set[str]:
+        """The topics that it subscribes to."""
+        return {*self.metadata.topics, *(topics.matching(self.metadata.pattern) if self.metadata.pattern else ())}
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriptions:
+    """The names and the regular expressions that members of a group subscribe to."""
+
+    names: frozenset[str] = frozenset()
+    patterns: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, members: Iterable[ConsumerMember]) -> Subscriptions:
+        """Return the members' subscriptions."""
+        metadata = [member.metadata for member in members]
+        names = frozenset(name for subscribed in metadata for name in subscribed.topics)
+        return cls(names, frozenset(subscribed.pattern for subscribed in metadata if subscribed.pattern))
+
+    def topics(self, topics: SubscribedTopics) -> set[str]:
+        """The names of all of its topics."""
+        return {*self.names, *(name for pattern in self.patterns for name in topics.matching(pattern))}
+
+
+_NOTHING = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
+
+#: Changed records of a group; None deletes.
+ConsumerChanges = Sequence[tuple[ConsumerKey, ConsumerValue | None]]
+#: Stores records of a group, and calls back, at once or later; raises nothing.
+SaveConsumers = Callable[[str, ConsumerChanges, Stored], None]
 
 
 def topic_uuid(summary: TopicSummary) -> uuid.UUID:

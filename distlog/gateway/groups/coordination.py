@@ -16,55 +16,7 @@ from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.protocol.messages import ErrorCode
 
-_UNLOADING = -1
-Loaded_co = TypeVar("Loaded_co", covariant=True)
-Loaded_contra = TypeVar("Loaded_contra", contravariant=True)
 Loaded = TypeVar("Loaded")
-
-
-class LeaderStore(Protocol[Loaded_co]):
-    """Partitions that one gateway at a time writes to; see OffsetsTopic and TransactionLog."""
-
-    @property
-    def partitions(self) -> int:
-        """Their number; the lease may share more, since all stores have its partitions."""
-        ...
-
-    def partition_of(self, key: str, /) -> int:
-        """The partition that has a group, or a transactional id."""
-        ...
-
-    def begin(self, partitions: Collection[int], may_lead: Callable[[], None]) -> None:
-        """Lead partitions."""
-        ...
-
-    def end(self, partitions: Collection[int]) -> None:
-        """Stop leading them."""
-        ...
-
-    def lost_partitions(self) -> Collection[int]:
-        """After a failure, the partitions to load again."""
-        ...
-
-    def drain(self) -> None:
-        """Return when no change is in flight."""
-        ...
-
-    def load(self, partitions: Collection[int]) -> Iterable[Loaded_co]:
-        """Their stored contents."""
-        ...
-
-
-class Registry(Protocol[Loaded_contra]):
-    """The groups or transactions that this gateway coordinates; see GroupRegistry and TransactionCoordinator."""
-
-    def load(self, stored: Iterable[Loaded_contra], /) -> None:
-        """Take the stored contents."""
-        ...
-
-    def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget the groups or transactions whose names `is_of` matches."""
-        ...
 
 
 class Coordination(Generic[Loaded]):
@@ -144,3 +96,53 @@ class Coordination(Generic[Loaded]):
         self._store.begin(partitions, may_lead)
         registry.load(self._store.load(partitions))
         self._loaded = {**self._loaded, **dict.fromkeys(partitions, term)}
+
+
+_UNLOADING = -1
+Loaded_co = TypeVar("Loaded_co", covariant=True)
+Loaded_contra = TypeVar("Loaded_contra", contravariant=True)
+
+
+class LeaderStore(Protocol[Loaded_co]):
+    """Partitions that one gateway at a time writes to; see OffsetsTopic and TransactionLog."""
+
+    @property
+    def partitions(self) -> int:
+        """Their number; the lease may share more, since all stores have its partitions."""
+        ...
+
+    def partition_of(self, key: str, /) -> int:
+        """The partition that has a group, or a transactional id."""
+        ...
+
+    def begin(self, partitions: Collection[int], may_lead: Callable[[], None]) -> None:
+        """Lead partitions."""
+        ...
+
+    def end(self, partitions: Collection[int]) -> None:
+        """Stop leading them."""
+        ...
+
+    def lost_partitions(self) -> Collection[int]:
+        """After a failure, the partitions to load again."""
+        ...
+
+    def drain(self) -> None:
+        """Return when no change is in flight."""
+        ...
+
+    def load(self, partitions: Collection[int]) -> Iterable[Loaded_co]:
+        """Their stored contents."""
+        ...
+
+
+class Registry(Protocol[Loaded_contra]):
+    """The groups or transactions that this gateway coordinates; see GroupRegistry and TransactionCoordinator."""
+
+    def load(self, stored: Iterable[Loaded_contra], /) -> None:
+        """Take the stored contents."""
+        ...
+
+    def unload(self, is_of: Callable[[str], bool]) -> None:
+        """Forget the groups or transactions whose names `is_of` matches."""
+        ...

@@ -12,26 +12,6 @@ from distlog.core.kafka.broker_setting import settings_of
 from distlog.core.limits import MAX_INT
 from distlog.gateway.config import GroupSettings
 
-#: The settings of a group by Kafka's names: the field with its default, and those with its bounds.
-_FIELDS = {
-    f"consumer.{name}": tuple(f"consumer_{bound}{name.replace('.', '_')}" for bound in ("", "min_", "max_"))
-    for name in ("session.timeout.ms", "heartbeat.interval.ms")
-}
-SESSION_TIMEOUT, HEARTBEAT_INTERVAL = _FIELDS
-_BROKER = settings_of(GroupSettings)
-#: The settings of kinds of groups that there are not.
-_OTHER_KINDS = ("share.", "streams.")
-
-
-class GroupSetting(NamedTuple):
-    """A setting of a group with its current value."""
-
-    name: str
-    value: int
-    is_override: bool
-    is_default: bool
-    meaning: str
-
 
 class GroupConfigs:
     """The settings of groups: the broker's, and the ones that were set for a group; for many threads."""
@@ -88,6 +68,27 @@ class GroupConfigs:
 
     def _with(self, overrides: Mapping[str, int]) -> GroupSettings:
         return dataclasses.replace(self.settings, **{_FIELDS[name][0]: value for name, value in overrides.items()})
+
+
+#: The settings of a group by Kafka's names: the field with its default, and those with its bounds.
+_FIELDS = {
+    f"consumer.{name}": tuple(f"consumer_{bound}{name.replace('.', '_')}" for bound in ("", "min_", "max_"))
+    for name in ("session.timeout.ms", "heartbeat.interval.ms")
+}
+SESSION_TIMEOUT, HEARTBEAT_INTERVAL = _FIELDS
+_BROKER = settings_of(GroupSettings)
+#: The settings of kinds of groups that there are not.
+_OTHER_KINDS = ("share.", "streams.")
+
+
+class GroupSetting(NamedTuple):
+    """A setting of a group with its current value."""
+
+    name: str
+    value: int
+    is_override: bool
+    is_default: bool
+    meaning: str
 
 
 def _number(name: str, value: str) -> int:

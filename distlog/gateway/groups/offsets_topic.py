@@ -35,8 +35,7 @@ from distlog.core.read.fetch import FetchedBatches
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write.delivery import Delivery
-from distlog.core.write.record_sender import RecordSender, engine_of
+from distlog.core.write.record_sender import Delivery, RecordSender, engine_of
 from distlog.core.write.writer import Writer
 from distlog.gateway.groups.classic_group import GroupRecord, Stored
 from distlog.gateway.groups.consumer_records import (
@@ -61,133 +60,8 @@ from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.leadership import Leadership, OwnCompaction
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 
-_RECORD_OVERHEAD = 100
-#: Bytes that may be on their way: so few that a writer always has room for them, and `append` never waits.
-_MAX_WAITING_BYTES = 8 << 20
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """Records of one group that are stored together, and their callback; `left` records are still on their way."""
-
-    on_stored: Stored
-    remaining: int
-    size: int
-    code: ErrorCode = ErrorCode.none
-
-
-class OffsetsBatching:
-    """A writer, and the calls whose records it has, by partition, in order.
-
-    `answer` gets the calls that are over. It must not wait: its caller may hold the lock of a group, and wait for a
-    writer that failed.
-    """
-
-    def __init__(self, sender: RecordSender, linger_ms: int, answer: Callable[[Sequence[Call]], None]) -> None:
-        # the first keeps calls and records in the same order; the writer's thread takes only the second
-        self._order, self._lock = threading.RLock(), threading.Lock()
-        self._calls, self._answer = dict[int, deque[Call]](), answer
-        self._waiting_bytes = 0
-        self.has_failed = False
-        self._writer = Writer(sender, linger_ms=linger_ms, on_delivery=self._delivered)
-
-    def append(
-        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], on_stored: Stored, too_large: ErrorCode
-    ) -> None:
-        """Put records on their way; never waits, since the writer has room for all that may be on its way.
-
-        `too_large` is the answer if they would never fit, so that a retry is of no use.
-        """
-        size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
-        call = Call(on_stored, len(records), size)
-        with self._order:
-            if not self._has_queued(partition, call, too_large):
-                self._answer([call])
-                return
-            try:
-                for key, value in records:
-                    self._writer.append(value, key=key, partition=partition)
-            except InvalidRecordError as error:
-                if not self._has_refused(partition, call, records, too_large):
-                    self._fail(error)
-            except DistlogError as error:
-                self._fail(error)
-
-    def _has_refused(
-        self, partition: int, call: Call, records: Sequence[tuple[bytes, bytes | None]], too_large: ErrorCode
-    ) -> bool:
-        """Refuse a call whose only record does not fit; returns False if the call has more."""
-        with self._lock:
-            if len(records) != 1 or self.has_failed:
-                return False
-            self._calls[partition].remove(call)
-            self._waiting_bytes -= call.size
-            call.code = too_large
-        self._answer([call])
-        return True
-
-    def _has_queued(self, partition: int, call: Call, too_large: ErrorCode) -> bool:
-        with self._lock:
-            if call.size > _MAX_WAITING_BYTES:
-                call.code = too_large
-                return False
-            if self.has_failed or self._waiting_bytes + call.size > _MAX_WAITING_BYTES:
-                call.code = ErrorCode.coordinator_load_in_progress
-                return False
-            # the call is queued first: where no thread can be started, the writer's `append` delivers
-            self._calls.setdefault(partition, deque()).append(call)
-            self._waiting_bytes += call.size
-            return True
-
-    def _delivered(self, delivery: Delivery) -> None:
-        if delivery.error is not None:
-            self._fail(delivery.error)
-            return
-        with self._lock:
-            calls = self._calls.get(delivery.partition or 0, deque())
-            remaining = delivery.record_count
-            over = []
-            while remaining and calls:
-                count = min(remaining, calls[0].remaining)
-                calls[0].remaining -= count
-                remaining -= count
-                if calls[0].remaining == 0:
-                    self._waiting_bytes -= calls[0].size
-                    over.append(calls.popleft())
-        self._answer(over)
-
-    def _fail(self, error: BaseException) -> None:
-        """Fail all calls, since a writer that failed keeps nothing more; some may be durable all the same."""
-        with self._lock:
-            if not self.has_failed:
-                FAILURES.note("to store groups", error)
-            self.has_failed = True
-            over = [call for calls in self._calls.values() for call in calls]
-            self._calls.clear()
-            is_fenced = isinstance(error, LeaderFencedError)
-            for call in over:
-                call.code = ErrorCode.not_coordinator if is_fenced else ErrorCode.coordinator_not_available
-        self._answer(over)
-
-    def drain(self) -> None:
-        """Wait until all records on their way are delivered, or failed."""
-        with suppress(DistlogError):
-            self._writer.flush()
-
-    def close(self) -> None:
-        """Wait until all records are delivered; a writer that failed has failed all its calls already."""
-        with suppress(DistlogError):
-            self._writer.close()
-
-
-_log = logging.getLogger(__name__)
-
 #: Kafka's `offsets.topic.num.partitions`, so that a broker finds each group where it looks for it.
 PARTITIONS = 50
-_CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": 16 << 20}
-#: How long a change waits for a lock of its partition; then its client retries. Kafka's
-#: `offsets.commit.timeout.ms`.
-_LOCK_WAIT_S = 5.0
 
 
 class OffsetsTopic:
@@ -363,6 +237,134 @@ class OffsetsTopic:
         if answerer is not None:
             self._over.put(None)
             answerer.join()
+
+
+_RECORD_OVERHEAD = 100
+#: Bytes that may be on their way: so few that a writer always has room for them, and `append` never waits.
+_MAX_WAITING_BYTES = 8 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """Records of one group that are stored together, and their callback; `left` records are still on their way."""
+
+    on_stored: Stored
+    remaining: int
+    size: int
+    code: ErrorCode = ErrorCode.none
+
+
+class OffsetsBatching:
+    """A writer, and the calls whose records it has, by partition, in order.
+
+    `answer` gets the calls that are over. It must not wait: its caller may hold the lock of a group, and wait for a
+    writer that failed.
+    """
+
+    def __init__(self, sender: RecordSender, linger_ms: int, answer: Callable[[Sequence[Call]], None]) -> None:
+        # the first keeps calls and records in the same order; the writer's thread takes only the second
+        self._order, self._lock = threading.RLock(), threading.Lock()
+        self._calls, self._answer = dict[int, deque[Call]](), answer
+        self._waiting_bytes = 0
+        self.has_failed = False
+        self._writer = Writer(sender, linger_ms=linger_ms, on_delivery=self._delivered)
+
+    def append(
+        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], on_stored: Stored, too_large: ErrorCode
+    ) -> None:
+        """Put records on their way; never waits, since the writer has room for all that may be on its way.
+
+        `too_large` is the answer if they would never fit, so that a retry is of no use.
+        """
+        size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
+        call = Call(on_stored, len(records), size)
+        with self._order:
+            if not self._has_queued(partition, call, too_large):
+                self._answer([call])
+                return
+            try:
+                for key, value in records:
+                    self._writer.append(value, key=key, partition=partition)
+            except InvalidRecordError as error:
+                if not self._has_refused(partition, call, records, too_large):
+                    self._fail(error)
+            except DistlogError as error:
+                self._fail(error)
+
+    def _has_refused(
+        self, partition: int, call: Call, records: Sequence[tuple[bytes, bytes | None]], too_large: ErrorCode
+    ) -> bool:
+        """Refuse a call whose only record does not fit; returns False if the call has more."""
+        with self._lock:
+            if len(records) != 1 or self.has_failed:
+                return False
+            self._calls[partition].remove(call)
+            self._waiting_bytes -= call.size
+            call.code = too_large
+        self._answer([call])
+        return True
+
+    def _has_queued(self, partition: int, call: Call, too_large: ErrorCode) -> bool:
+        with self._lock:
+            if call.size > _MAX_WAITING_BYTES:
+                call.code = too_large
+                return False
+            if self.has_failed or self._waiting_bytes + call.size > _MAX_WAITING_BYTES:
+                call.code = ErrorCode.coordinator_load_in_progress
+                return False
+            # the call is queued first: where no thread can be started, the writer's `append` delivers
+            self._calls.setdefault(partition, deque()).append(call)
+            self._waiting_bytes += call.size
+            return True
+
+    def _delivered(self, delivery: Delivery) -> None:
+        if delivery.error is not None:
+            self._fail(delivery.error)
+            return
+        with self._lock:
+            calls = self._calls.get(delivery.partition or 0, deque())
+            remaining = delivery.record_count
+            over = []
+            while remaining and calls:
+                count = min(remaining, calls[0].remaining)
+                calls[0].remaining -= count
+                remaining -= count
+                if calls[0].remaining == 0:
+                    self._waiting_bytes -= calls[0].size
+                    over.append(calls.popleft())
+        self._answer(over)
+
+    def _fail(self, error: BaseException) -> None:
+        """Fail all calls, since a writer that failed keeps nothing more; some may be durable all the same."""
+        with self._lock:
+            if not self.has_failed:
+                FAILURES.note("to store groups", error)
+            self.has_failed = True
+            over = [call for calls in self._calls.values() for call in calls]
+            self._calls.clear()
+            is_fenced = isinstance(error, LeaderFencedError)
+            for call in over:
+                call.code = ErrorCode.not_coordinator if is_fenced else ErrorCode.coordinator_not_available
+        self._answer(over)
+
+    def drain(self) -> None:
+        """Wait until all records on their way are delivered, or failed."""
+        with suppress(DistlogError):
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Wait until all records are delivered; a writer that failed has failed all its calls already."""
+        with suppress(DistlogError):
+            self._writer.close()
+
+
+_log = logging.getLogger(__name__)
+
+
+_CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": 16 << 20}
+#: How long a change waits for a lock of its partition; then its client retries. Kafka's
+#: `offsets.commit.timeout.ms`.
+_LOCK_WAIT_S = 5.0
 
 
 def _open_or_create(url: str, partitions: int, options: Mapping[str, Any] | None) -> Topic:

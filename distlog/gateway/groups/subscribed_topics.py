@@ -14,19 +14,6 @@ from distlog.core.errors import InvalidTopicError, TopicNotFoundError
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.topics.topic_index import TopicSummary
 
-_log = logging.getLogger("distlog.gateway")
-
-
-def matches(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that a regular expression of RE2 matches as a whole; ValueError if it is none.
-
-    RE2 takes linear time for any expression of a client, and is Kafka's choice, too.
-    """
-    # without any value the expression would not be looked at
-    listed = pa.array(["", *names], pa.string())
-    matching = listed.filter(pc.match_substring_regex(listed, pattern=f"^(?:{pattern})$"))
-    return frozenset(matching.to_pylist()) - {""}
-
 
 class SubscribedTopics:
     """Topics by name, as of the last look. `find` gives a topic or raises TopicNotFoundError, `names` all names."""
@@ -128,3 +115,17 @@ class SubscribedTopics:
                 work()
             except Exception:  # noqa: PERF203 - the next read runs, too
                 _log.exception("reading the topics of groups failed")
+
+
+_log = logging.getLogger("distlog.gateway")
+
+
+def matches(pattern: str, names: Iterable[str]) -> frozenset[str]:
+    """The names that a regular expression of RE2 matches as a whole; ValueError if it is none.
+
+    RE2 takes linear time for any expression of a client, and is Kafka's choice, too.
+    """
+    # without any value the expression would not be looked at
+    listed = pa.array(["", *names], pa.string())
+    matching = listed.filter(pc.match_substring_regex(listed, pattern=f"^(?:{pattern})$"))
+    return frozenset(matching.to_pylist()) - {""}

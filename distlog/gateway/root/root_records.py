@@ -17,21 +17,8 @@ from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 from distlog.gateway.transactions.transaction_log import own_batch
 
-_log = logging.getLogger("distlog.gateway")
-_CONFIG = TopicConfig.parse({"cleanup.policy": "compact"})
-_COLUMNS = ("offset", "key", "value")
-_MOST_TEXT = 300
-
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
-
-
-class UnknownValueError(ValueError):
-    """The value of a record's `key` is not understood."""
-
-    def __init__(self, key: Hashable, reason: str) -> None:
-        super().__init__(reason)
-        self.key = key
 
 
 class RootRecords(Generic[Key, Value]):
@@ -111,3 +98,17 @@ class RootRecords(Generic[Key, Value]):
                     self._values.pop(key, None)
                 else:
                     self._values[key] = value
+
+
+_log = logging.getLogger("distlog.gateway")
+_CONFIG = TopicConfig.parse({"cleanup.policy": "compact"})
+_COLUMNS = ("offset", "key", "value")
+_MOST_TEXT = 300
+
+
+class UnknownValueError(ValueError):
+    """The value of a record's `key` is not understood."""
+
+    def __init__(self, key: Hashable, reason: str) -> None:
+        super().__init__(reason)
+        self.key = key

@@ -11,6 +11,28 @@ from distlog.gateway.root.root_records import RootRecords, UnknownValueError
 from distlog.gateway.security.users_file import HASHES, ScramSecret, check_name, parsed_secret, written_secret
 from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC, MetadataCache
 
+
+class RootUsers:
+    """The credentials in a root, for many threads; `clock` returns ms."""
+
+    def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
+        #: The secrets of each user by their mechanisms, as of the last refresh; another object after a change.
+        self.secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
+        self._records = RootRecords(metadata, CREDENTIALS_TOPIC, clock, decode_credential, self._set)
+        #: Reads what was changed, by any gateway. Raises DistlogError.
+        self.refresh = self._records.refresh
+
+    def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
+        """Set credentials, None removes one; they are durable, and count here, when this returns."""
+        self._records.append([encode_credential(name, secret) for name, secret in changes])
+
+    def _set(self, secrets: Mapping[Credential, ScramSecret]) -> None:
+        users: dict[str, dict[str, ScramSecret]] = {}
+        for name, secret in secrets.items():
+            users.setdefault(name.user, {})[name.mechanism] = secret
+        self.secrets = users
+
+
 # A credential as a record: the user and the mechanism in the key, and in the value a secret as the file of users has
 # it, without a password. A record without a value removes it.
 
@@ -48,24 +70,3 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
         return name, None if value is None else parsed_secret(name.mechanism, json.loads(value))
     except _MALFORMED:
         raise UnknownValueError(name, "this is not a credential") from None
-
-
-class RootUsers:
-    """The credentials in a root, for many threads; `clock` returns ms."""
-
-    def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
-        #: The secrets of each user by their mechanisms, as of the last refresh; another object after a change.
-        self.secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
-        self._records = RootRecords(metadata, CREDENTIALS_TOPIC, clock, decode_credential, self._set)
-        #: Reads what was changed, by any gateway. Raises DistlogError.
-        self.refresh = self._records.refresh
-
-    def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
-        """Set credentials, None removes one; they are durable, and count here, when this returns."""
-        self._records.append([encode_credential(name, secret) for name, secret in changes])
-
-    def _set(self, secrets: Mapping[Credential, ScramSecret]) -> None:
-        users: dict[str, dict[str, ScramSecret]] = {}
-        for name, secret in secrets.items():
-            users.setdefault(name.user, {})[name.mechanism] = secret
-        self.secrets = users

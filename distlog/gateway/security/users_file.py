@@ -19,6 +19,32 @@ from distlog.core.errors import DistlogError, InvalidConfigError, StorageError, 
 from distlog.core.storage.durable_files import sync_folder
 from distlog.core.storage.locks_and_pages import flocked
 
+
+class UsersFile:
+    """The users of a file as they are now, for many threads. If the file cannot be read they stay as they were."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._users, self._stamp = _read(path)
+
+    def __repr__(self) -> str:
+        return f"UsersFile({self._path!r})"
+
+    def current(self) -> Users:
+        """The users. The file is read again if it is another one now."""
+        with self._lock:
+            stamp = stamp_of(self._path)
+            if stamp != self._stamp:
+                self._stamp = stamp
+                try:
+                    self._users, self._stamp = _read(self._path)
+                except DistlogError as error:
+                    _log.warning("users stay as they were: %s", error)
+                else:
+                    _log.info("users were read again from %s", self._path)
+            return self._users
+
+
 # As in Kafka and its clients, a name and a password are their UTF-8 bytes, without SASLprep.
 
 #: The hash function of each mechanism.
@@ -208,31 +234,6 @@ def write_users(
             if isinstance(error, DistlogError):
                 raise
             raise StorageError(f"cannot write the file of users: {error.strerror or error}", path=path) from None
-
-
-class UsersFile:
-    """The users of a file as they are now, for many threads. If the file cannot be read they stay as they were."""
-
-    def __init__(self, path: str) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self._users, self._stamp = _read(path)
-
-    def __repr__(self) -> str:
-        return f"UsersFile({self._path!r})"
-
-    def current(self) -> Users:
-        """The users. The file is read again if it is another one now."""
-        with self._lock:
-            stamp = stamp_of(self._path)
-            if stamp != self._stamp:
-                self._stamp = stamp
-                try:
-                    self._users, self._stamp = _read(self._path)
-                except DistlogError as error:
-                    _log.warning("users stay as they were: %s", error)
-                else:
-                    _log.info("users were read again from %s", self._path)
-            return self._users
 
 
 def _read(path: str) -> tuple[Users, _Stamp]:

@@ -13,48 +13,6 @@ from distlog.gateway.security.tls import TlsContext
 from distlog.gateway.server.connection import Connection, Processor
 from distlog.gateway.server.request import ClientSession
 
-_log = logging.getLogger("distlog.gateway")
-
-_BACKLOG = 512
-_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-
-
-def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError.
-
-    Addresses that this machine does not have are left out if it has another one: where IPv6 is turned off,
-    `localhost` often still is ::1, too.
-    """
-    sockets: list[socket.socket] = []
-    not_here: OSError | None = None
-    try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, *_, address in dict.fromkeys(addresses):
-            number = sockets[0].getsockname()[1] if sockets else port
-            try:
-                bind_address = address[0], number, *address[2:]
-                # an IPv6 socket of create_server takes no IPv4 by default
-                sockets.append(socket.create_server(bind_address, family=family, backlog=_BACKLOG))
-            except OSError as error:
-                if error.errno not in _NOT_HERE:
-                    raise
-                not_here = error
-        if not_here is not None and not sockets:
-            raise not_here
-        for listening in sockets:
-            listening.setblocking(False)
-    except OSError as error:
-        for listening in sockets:
-            listening.close()
-        raise StorageError(f"cannot listen: {error.strerror or error}", host=host, port=port) from None
-    return sockets
-
-
-_CHECK_S = 1.0
-#: The pause in accepting when the system has no more sockets.
-_NO_SOCKETS_S = 0.5
-_NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
 
 class Acceptor:
     """One listener, with TLS if there are files for it; its connections are the `processor`'s."""
@@ -161,6 +119,49 @@ class Acceptor:
         users = authentication.current() if authentication else None
         for connection in list(self._processor.connections):
             connection.check_client(users)
+
+
+_log = logging.getLogger("distlog.gateway")
+
+_BACKLOG = 512
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError.
+
+    Addresses that this machine does not have are left out if it has another one: where IPv6 is turned off,
+    `localhost` often still is ::1, too.
+    """
+    sockets: list[socket.socket] = []
+    not_here: OSError | None = None
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, *_, address in dict.fromkeys(addresses):
+            number = sockets[0].getsockname()[1] if sockets else port
+            try:
+                bind_address = address[0], number, *address[2:]
+                # an IPv6 socket of create_server takes no IPv4 by default
+                sockets.append(socket.create_server(bind_address, family=family, backlog=_BACKLOG))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                not_here = error
+        if not_here is not None and not sockets:
+            raise not_here
+        for listening in sockets:
+            listening.setblocking(False)
+    except OSError as error:
+        for listening in sockets:
+            listening.close()
+        raise StorageError(f"cannot listen: {error.strerror or error}", host=host, port=port) from None
+    return sockets
+
+
+_CHECK_S = 1.0
+#: The pause in accepting when the system has no more sockets.
+_NO_SOCKETS_S = 0.5
+_NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def _address(name: Any) -> tuple[str, int]:

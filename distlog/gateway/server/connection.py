@@ -16,8 +16,7 @@ from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.frames import FrameReader, RequestHead, ResponseChunk, read_client_id, read_head
 from distlog.gateway.protocol.messages import InvalidRequestError
-from distlog.gateway.security.authentication import Authentication, SaslExchange
-from distlog.gateway.security.event_log import EventLog
+from distlog.gateway.security.authentication import Authentication, EventLog, SaslExchange
 from distlog.gateway.security.tls import PrincipalMapper, subject_name
 from distlog.gateway.security.users_file import Users
 from distlog.gateway.server.fairness import CpuUses, owner_of
@@ -32,188 +31,6 @@ from distlog.gateway.server.request import (
     parsed_size,
 )
 from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
-
-#: A large request or response has one more second for each BYTES_PER_S.
-BYTES_PER_S = 1 << 20
-_IDLE = "the client was idle for connections.max.idle.ms"
-
-
-class ConnectionTimeouts:
-    """The times of one connection, by the event loop's clock, which gives seconds."""
-
-    def __init__(self, clock_s: Callable[[], float], config: GatewayConfig) -> None:
-        self._clock_s, self._config = clock_s, config
-        self._created_s = self._touched_s = clock_s()
-        # when the rest of a request must have come, and when a response must have been taken
-        self._received_s: float | None = None
-        self._taken_s: float | None = None
-
-    def touched(self) -> None:
-        """The client has sent or taken something."""
-        self._touched_s = self._clock_s()
-
-    def receives(self, size: int) -> None:
-        """Start the timeout for receiving a request of `size` bytes; 0 if it has started."""
-        if size or self._received_s is None:
-            self._received_s = self._end_s(size)
-
-    def has_received(self) -> None:
-        """A request has come, or waits for memory."""
-        self._received_s = None
-        self.touched()
-
-    def sends(self, size: int) -> None:
-        """Start the timeout for sending a response of `size` bytes, unless it has started."""
-        if self._taken_s is None:
-            self._taken_s = self._end_s(size)
-
-    def has_sent(self) -> None:
-        """A response was taken."""
-        self._taken_s = None
-        self.touched()
-
-    def _end_s(self, size: int) -> float:
-        return self._clock_s() + self._config.request_timeout_ms / 1000 + size / BYTES_PER_S
-
-    def expiry(self, *, is_idle: bool, is_known: bool) -> str | None:
-        """The reason to end the connection now; None if there is none."""
-        now_s, config = self._clock_s(), self._config
-        silent_ms = 1000 * (now_s - self._touched_s)
-        due_s = [timeout_s for timeout_s in (self._received_s, self._taken_s) if timeout_s is not None]
-        if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
-            return "the client stopped, or is too slow, in the middle of a request or a response"
-        waits = is_idle or bool(due_s)
-        if waits and not is_known and 1000 * (now_s - self._created_s) > config.authentication_timeout_ms:
-            return "the client did not authenticate in time"
-        if is_idle and silent_ms > config.connections_max_idle_ms:
-            return _IDLE
-        return None
-
-
-#: The principal of all clients where none has to authenticate.
-ANONYMOUS = "ANONYMOUS"
-#: The bytes received in one step, except of a larger request.
-_SHARED_BYTES = 64 << 10
-#: How long a turn of the event loop, which serves all connections, may handle requests by itself.
-_TURN_S = 0.005
-
-
-class Processor:
-    """The event loop `loop`, its connections, and `offer`, which gets their requests: True if it has handled one.
-
-    `supports` returns whether a request's body can be read: False for a version that is answered without it, and an
-    InvalidRequestError for a request that this client may not send now. With `authentication`, clients must
-    authenticate.
-    """
-
-    def __init__(
-        self,
-        config: GatewayConfig,
-        loop: asyncio.AbstractEventLoop,
-        shares: CpuUses,
-        quotas: Quotas,
-        offer: Callable[[Request], bool],
-        supports: Callable[[RequestHead, ClientSession], bool],
-        clock: Callable[[], int],
-        authentication: Authentication | None,
-    ) -> None:
-        self.principals = PrincipalMapper(config.principal_mapping_rules)
-        self.config, self.loop, self.offer, self.supports, self.clock = config, loop, offer, supports, clock
-        self.authentication, self.shares, self.quotas = authentication, shares, quotas
-        self.memory = RequestMemory(config.request_memory_limit)
-        self.shared_buffer = memoryview(bytearray(_SHARED_BYTES))
-        self.connections = set[Any]()
-        self.is_open = False
-        self._sessions, self._of = set[ClientSession](), Counter[str]()
-        self._thread = 0
-        self._turn_end_s: float | None = None
-        self._due, self._is_woken = deque[Callable[[], None]](), False
-        #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
-        self.accepted = self.refused = self.tls_failed = self.hung_up = 0
-        #: The words of the log for connections that did not end well.
-        self.failures = EventLog("connections that failed")
-        self.unreadable = EventLog("responses that end in a file that cannot be read", level=logging.ERROR)
-
-    def open(self) -> None:
-        """Take connections from now on; the event loop calls it."""
-        self.is_open, self._thread = True, threading.get_ident()
-
-    def has_time(self) -> bool:
-        """True while this turn of the event loop may handle another request itself: other connections wait for it."""
-        now_s = self.loop.time()
-        if self._turn_end_s is None:
-            self._turn_end_s = now_s + _TURN_S
-            self.loop.call_soon(self._end_turn)
-        return now_s < self._turn_end_s
-
-    def _end_turn(self) -> None:
-        self._turn_end_s = None
-
-    def later(self, work: Callable[[], None]) -> None:
-        """Have the event loop do it, from any thread; nothing if the loop has ended."""
-        self._due.append(work)
-        if not self._is_woken and not self.loop.is_closed():
-            self._is_woken = True
-            is_own = threading.get_ident() == self._thread
-            (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_due)
-
-    def in_turn(self, work: Callable[[], None]) -> None:
-        """Do the work of a connection, and what that has done later, in this turn of the event loop."""
-        self._is_woken = True
-        try:
-            work()
-        finally:
-            self._do_due()
-
-    def _do_due(self) -> None:
-        # first noted, then done: work that comes from now on wakes the loop again
-        self._is_woken = False
-        for _ in range(len(self._due)):
-            try:
-                self._due.popleft()()
-            except Exception:  # noqa: PERF203 - other connections have work, too
-                _log.exception("the work of a connection failed")
-
-    def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
-        """Take a new connection, unless there are too many, in all or from its host: then None."""
-        host, config = owner_of(None, address[0]), self.config
-        if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
-            self.refused += 1
-            self.failures.note(f"a client at {address[0]}", "there are max.connections, or max.connections.per.ip")
-            return None
-        self.accepted += 1
-        sasl = SaslExchange(self.authentication) if self.authentication else None
-        session = ClientSession(address, local, None if sasl else ANONYMOUS, sasl)
-        self._sessions.add(session)
-        self._of[host] += 1
-        return session
-
-    def disconnected(self, session: ClientSession) -> None:
-        """Forget a connection that has ended."""
-        if session in self._sessions:
-            self._sessions.remove(session)
-            host = owner_of(None, session.address[0])
-            self._of[host] -= 1
-            if not self._of[host]:
-                del self._of[host]
-
-
-# One client's connection. A request is handled when the one before it was answered, as in Kafka. But Produce requests
-# may follow each other while they wait for a sync or a commit that they share. Responses keep the requests' order.
-
-_log = logging.getLogger("distlog.gateway")
-#: The most unsent bytes before the rest of a response waits.
-_WRITE_BUFFER_BYTES = 64 << 10
-_WRITTEN_BYTES = 256 << 10
-#: The most responses that go out together. A response wakes its client, which costs both sides more than a request.
-_MOST_TOGETHER = 4
-#: The most bytes that a client may send while no further request of the client is read.
-_UNFRAMED_BYTES = 64 << 10
-#: How long a client may take to receive the last bytes, and to say goodbye as TLS has it.
-_GOODBYE_S = 3.0
-#: The most requests of a connection that wait for commits, and what each takes besides its bytes.
-_MOST_UNDER_WAY = 256
-_WAITING_BYTES = 4 << 10
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -635,3 +452,186 @@ class Connection(asyncio.BufferedProtocol):
     def _largest(self) -> int:
         config, largest = self._processor.config, self._processor.config.socket_request_max_bytes
         return min(largest, config.sasl_server_max_receive_size) if self.session.principal is None else largest
+
+
+#: A large request or response has one more second for each BYTES_PER_S.
+BYTES_PER_S = 1 << 20
+_IDLE = "the client was idle for connections.max.idle.ms"
+
+
+class ConnectionTimeouts:
+    """The times of one connection, by the event loop's clock, which gives seconds."""
+
+    def __init__(self, clock_s: Callable[[], float], config: GatewayConfig) -> None:
+        self._clock_s, self._config = clock_s, config
+        self._created_s = self._touched_s = clock_s()
+        # when the rest of a request must have come, and when a response must have been taken
+        self._received_s: float | None = None
+        self._taken_s: float | None = None
+
+    def touched(self) -> None:
+        """The client has sent or taken something."""
+        self._touched_s = self._clock_s()
+
+    def receives(self, size: int) -> None:
+        """Start the timeout for receiving a request of `size` bytes; 0 if it has started."""
+        if size or self._received_s is None:
+            self._received_s = self._end_s(size)
+
+    def has_received(self) -> None:
+        """A request has come, or waits for memory."""
+        self._received_s = None
+        self.touched()
+
+    def sends(self, size: int) -> None:
+        """Start the timeout for sending a response of `size` bytes, unless it has started."""
+        if self._taken_s is None:
+            self._taken_s = self._end_s(size)
+
+    def has_sent(self) -> None:
+        """A response was taken."""
+        self._taken_s = None
+        self.touched()
+
+    def _end_s(self, size: int) -> float:
+        return self._clock_s() + self._config.request_timeout_ms / 1000 + size / BYTES_PER_S
+
+    def expiry(self, *, is_idle: bool, is_known: bool) -> str | None:
+        """The reason to end the connection now; None if there is none."""
+        now_s, config = self._clock_s(), self._config
+        silent_ms = 1000 * (now_s - self._touched_s)
+        due_s = [timeout_s for timeout_s in (self._received_s, self._taken_s) if timeout_s is not None]
+        if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
+            return "the client stopped, or is too slow, in the middle of a request or a response"
+        waits = is_idle or bool(due_s)
+        if waits and not is_known and 1000 * (now_s - self._created_s) > config.authentication_timeout_ms:
+            return "the client did not authenticate in time"
+        if is_idle and silent_ms > config.connections_max_idle_ms:
+            return _IDLE
+        return None
+
+
+#: The principal of all clients where none has to authenticate.
+ANONYMOUS = "ANONYMOUS"
+#: The bytes received in one step, except of a larger request.
+_SHARED_BYTES = 64 << 10
+#: How long a turn of the event loop, which serves all connections, may handle requests by itself.
+_TURN_S = 0.005
+
+
+class Processor:
+    """The event loop `loop`, its connections, and `offer`, which gets their requests: True if it has handled one.
+
+    `supports` returns whether a request's body can be read: False for a version that is answered without it, and an
+    InvalidRequestError for a request that this client may not send now. With `authentication`, clients must
+    authenticate.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        loop: asyncio.AbstractEventLoop,
+        shares: CpuUses,
+        quotas: Quotas,
+        offer: Callable[[Request], bool],
+        supports: Callable[[RequestHead, ClientSession], bool],
+        clock: Callable[[], int],
+        authentication: Authentication | None,
+    ) -> None:
+        self.principals = PrincipalMapper(config.principal_mapping_rules)
+        self.config, self.loop, self.offer, self.supports, self.clock = config, loop, offer, supports, clock
+        self.authentication, self.shares, self.quotas = authentication, shares, quotas
+        self.memory = RequestMemory(config.request_memory_limit)
+        self.shared_buffer = memoryview(bytearray(_SHARED_BYTES))
+        self.connections = set[Any]()
+        self.is_open = False
+        self._sessions, self._of = set[ClientSession](), Counter[str]()
+        self._thread = 0
+        self._turn_end_s: float | None = None
+        self._due, self._is_woken = deque[Callable[[], None]](), False
+        #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
+        self.accepted = self.refused = self.tls_failed = self.hung_up = 0
+        #: The words of the log for connections that did not end well.
+        self.failures = EventLog("connections that failed")
+        self.unreadable = EventLog("responses that end in a file that cannot be read", level=logging.ERROR)
+
+    def open(self) -> None:
+        """Take connections from now on; the event loop calls it."""
+        self.is_open, self._thread = True, threading.get_ident()
+
+    def has_time(self) -> bool:
+        """True while this turn of the event loop may handle another request itself: other connections wait for it."""
+        now_s = self.loop.time()
+        if self._turn_end_s is None:
+            self._turn_end_s = now_s + _TURN_S
+            self.loop.call_soon(self._end_turn)
+        return now_s < self._turn_end_s
+
+    def _end_turn(self) -> None:
+        self._turn_end_s = None
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Have the event loop do it, from any thread; nothing if the loop has ended."""
+        self._due.append(work)
+        if not self._is_woken and not self.loop.is_closed():
+            self._is_woken = True
+            is_own = threading.get_ident() == self._thread
+            (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_due)
+
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Do the work of a connection, and what that has done later, in this turn of the event loop."""
+        self._is_woken = True
+        try:
+            work()
+        finally:
+            self._do_due()
+
+    def _do_due(self) -> None:
+        # first noted, then done: work that comes from now on wakes the loop again
+        self._is_woken = False
+        for _ in range(len(self._due)):
+            try:
+                self._due.popleft()()
+            except Exception:  # noqa: PERF203 - other connections have work, too
+                _log.exception("the work of a connection failed")
+
+    def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
+        """Take a new connection, unless there are too many, in all or from its host: then None."""
+        host, config = owner_of(None, address[0]), self.config
+        if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
+            self.refused += 1
+            self.failures.note(f"a client at {address[0]}", "there are max.connections, or max.connections.per.ip")
+            return None
+        self.accepted += 1
+        sasl = SaslExchange(self.authentication) if self.authentication else None
+        session = ClientSession(address, local, None if sasl else ANONYMOUS, sasl)
+        self._sessions.add(session)
+        self._of[host] += 1
+        return session
+
+    def disconnected(self, session: ClientSession) -> None:
+        """Forget a connection that has ended."""
+        if session in self._sessions:
+            self._sessions.remove(session)
+            host = owner_of(None, session.address[0])
+            self._of[host] -= 1
+            if not self._of[host]:
+                del self._of[host]
+
+
+# One client's connection. A request is handled when the one before it was answered, as in Kafka. But Produce requests
+# may follow each other while they wait for a sync or a commit that they share. Responses keep the requests' order.
+
+_log = logging.getLogger("distlog.gateway")
+#: The most unsent bytes before the rest of a response waits.
+_WRITE_BUFFER_BYTES = 64 << 10
+_WRITTEN_BYTES = 256 << 10
+#: The most responses that go out together. A response wakes its client, which costs both sides more than a request.
+_MOST_TOGETHER = 4
+#: The most bytes that a client may send while no further request of the client is read.
+_UNFRAMED_BYTES = 64 << 10
+#: How long a client may take to receive the last bytes, and to say goodbye as TLS has it.
+_GOODBYE_S = 3.0
+#: The most requests of a connection that wait for commits, and what each takes besides its bytes.
+_MOST_UNDER_WAY = 256
+_WAITING_BYTES = 4 << 10

@@ -13,41 +13,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from distlog.gateway.protocol.frames import Fields, RequestHead, ResponseChunk, read_request, write_response
 from distlog.gateway.protocol.messages import MAX_ITEMS
+from distlog.gateway.security.acls import Rights
 from distlog.gateway.security.authentication import SaslExchange
-from distlog.gateway.security.rights import Rights
 from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue
 from distlog.gateway.server.quotas import REQUEST_PERCENTAGE, Quotas
-
-_log = logging.getLogger("distlog.gateway")
-
-
-@dataclass(slots=True, eq=False)
-class ClientSession:
-    """The client of a connection: its `address`, and the `local` address that it connected to.
-
-    `principal` is the user's name once it has authenticated; None while it must do that first, by `sasl`.
-    """
-
-    address: tuple[str, int]
-    local: tuple[str, int]
-    principal: str | None
-    sasl: SaslExchange | None
-
-
-class ClientConnection(Protocol):
-    """The connection of a request's client; its methods may be called from any thread."""
-
-    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
-        """Send the response, none for no response; it is sent after the responses to earlier requests."""
-
-    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
-        """Send the response after some seconds, and then end the connection."""
-
-    def fail(self, request: Request, reason: str) -> None:
-        """End the connection at once, without a response."""
-
-    def let_next(self, request: Request) -> None:
-        """Have the next request handled before this one is answered, if it is one that may follow it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -159,6 +128,38 @@ class Request:
         """End the request without a response, as for acks=0."""
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
         self._send(())
+
+
+_log = logging.getLogger("distlog.gateway")
+
+
+@dataclass(slots=True, eq=False)
+class ClientSession:
+    """The client of a connection: its `address`, and the `local` address that it connected to.
+
+    `principal` is the user's name once it has authenticated; None while it must do that first, by `sasl`.
+    """
+
+    address: tuple[str, int]
+    local: tuple[str, int]
+    principal: str | None
+    sasl: SaslExchange | None
+
+
+class ClientConnection(Protocol):
+    """The connection of a request's client; its methods may be called from any thread."""
+
+    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
+        """Send the response, none for no response; it is sent after the responses to earlier requests."""
+
+    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
+        """Send the response after some seconds, and then end the connection."""
+
+    def fail(self, request: Request, reason: str) -> None:
+        """End the connection at once, without a response."""
+
+    def let_next(self, request: Request) -> None:
+        """Have the next request handled before this one is answered, if it is one that may follow it."""
 
 
 #: The fields of a request as objects: this factor times the bytes, up to a limit for the most items of a request.

@@ -23,187 +23,8 @@ from distlog.core.log.flush import SEALED, Appended, AppendInfo
 from distlog.core.log.log_validator import BatchRun, ValidBatch, validate
 from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.times import NO_TIMESTAMP
-from distlog.core.write.commit_engine import commit_batches
-from distlog.core.write.producer_check import ConcurrentAppendError, ProducerCheck
+from distlog.core.write.commit_engine import ConcurrentAppendError, ProducerCheck, commit_batches
 from distlog.gateway.topics.refreshing_topic import RefreshingTopic
-
-#: Raises an error if nothing may be appended after a snapshot.
-Fence = Callable[[Snapshot], None]
-
-
-@dataclass(slots=True, eq=False)
-class GatheredBatch:
-    """A batch that waits for its commit; it was validated with `config`, and `fence` may refuse it."""
-
-    partition: int
-    valid: ValidBatch
-    config: TopicConfig
-    fence: Fence | None = None
-    #: How it ended; `result` gets it when all batches of its commit have ended.
-    outcome: AppendInfo | BaseException | None = None
-    result: Future[AppendInfo] = field(default_factory=Future)
-
-    @property
-    def sequence(self) -> tuple[int, ...] | None:
-        """The key of a producer's batch among its others; None if it is not numbered."""
-        row = self.valid.rows[0]
-        names = ("producer_id", "producer_epoch", "base_sequence", "last_offset_delta")
-        return (self.partition, *(int(row[name]) for name in names)) if row["base_sequence"] >= 0 else None
-
-
-#: Batches that are committed together, by partition.
-Accepted = Mapping[int, Sequence[GatheredBatch]]
-
-
-def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
-    """Fail the batches that their fences refuse; then raise ConcurrentAppendError, to start again without them."""
-    errors = dict[Fence, Exception | None]()
-    has_refused = False
-    for batch in [batch for batches in accepted.values() for batch in batches]:
-        fence = batch.fence
-        if fence is None:
-            continue
-        if fence not in errors:
-            errors[fence] = None
-            try:
-                fence(current)
-            except Exception as error:
-                errors[fence] = error
-        if (refusal := errors[fence]) is not None:
-            batch.outcome = refusal
-            has_refused = True
-    if has_refused:
-        raise ConcurrentAppendError
-
-
-def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInfo:
-    """The result of a batch at these offsets."""
-    state, time_ms = snapshot.partitions[partition], NO_TIMESTAMP
-    if snapshot.config.message_timestamp_type == "LogAppendTime":
-        row = state.segments.find(first)
-        time_ms = state.segments[row].append_time_ms if row < len(state.segments) else NO_TIMESTAMP
-    return AppendInfo(Appended(first, end, SEALED, snapshot.version, False, time_ms), state.log_start_offset)
-
-
-# Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot has the
-# last batches of each producer, so no log is read (see `producer_check`).
-
-#: The results of batches, by partition.
-Results = dict[int, Future[AppendInfo]]
-#: A request's batches by partition, each with the fence that may refuse it.
-RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
-#: The most batches in a commit, so that the number of producers in it is bounded.
-MOST_BATCHES = 10_000
-#: Due at any time, and never.
-_AT_ONCE, _NEVER = -math.inf, math.inf
-#: Requests that clients send together come within this time. They are one commit also after a pause.
-_TOGETHER_S = 0.01
-#: A client with a backlog sends again in this part of a linger after it was answered.
-_SOON = 0.25
-#: A commit of more bytes is worth its price before the end of the linger.
-_WORTH_BYTES = 64 << 10
-#: A thread without batches ends after this time: a root may have more topics than a process may have threads.
-_IDLE_S = 60.0
-
-
-class Completeness(Enum):
-    """Whether a sender sends more before it is answered."""
-
-    UNKNOWN = auto()
-    #: It is in the middle of its window. If it pauses, it has nothing to send.
-    SENDING = auto()
-    #: It waits, as it did the last time.
-    WAITING = auto()
-    #: It is an idempotent producer, and has as many requests in flight as these may have.
-    FULL = auto()
-
-
-@dataclass(slots=True, eq=False)
-class Sender:
-    """A connection of a client, and its window: the requests after which it waits for an answer.
-
-    The window is learned where the client pauses until it is answered, and forgotten where it sends more.
-    """
-
-    in_flight: int = 0
-    window: int | None = None
-    sent_s: float = _AT_ONCE
-    answered_s: float = _AT_ONCE
-    #: Whether its first request in flight came soon after an answer, so that it has a backlog.
-    has_backlog: bool = False
-
-    def send(self, now_s: float, soon_s: float) -> None:
-        if not self.in_flight:
-            self.has_backlog = now_s - self.answered_s <= soon_s
-        self.in_flight += 1
-        self.sent_s = now_s
-        if self.window is not None and self.in_flight > self.window:
-            self.window = None
-
-    def answer(self, requests: int, now_s: float) -> None:
-        self.in_flight -= requests
-        self.answered_s = now_s
-        if not self.in_flight and now_s - self.sent_s >= _TOGETHER_S:
-            self.window = requests
-
-    def completeness(self, requests: int, *, is_idempotent: bool) -> Completeness:
-        if is_idempotent and requests >= KEPT_BATCHES:
-            return Completeness.FULL
-        if self.window is None or not self.has_backlog:
-            return Completeness.UNKNOWN
-        return Completeness.SENDING if requests < self.window else Completeness.WAITING
-
-
-class _Gathering:
-    """Requests that wait for their commit: the batches and the sender of each, None for the gateway's own."""
-
-    def __init__(self, requests: Sequence[tuple[Sequence[GatheredBatch], Sender | None]] = ()) -> None:
-        self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _AT_ONCE
-        self.requests = Counter[Sender | None]()
-        self._in_order = list[tuple[Sequence[GatheredBatch], Sender | None]]()
-        self._completeness = dict[Sender | None, Completeness]()
-        self._senders = Counter[Completeness]()
-        for batches, sender in requests:
-            self.add(batches, sender)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def add(self, batches: Sequence[GatheredBatch], sender: Sender | None) -> None:
-        """Have the batches of a request wait."""
-        self._in_order.append((batches, sender))
-        self.batches += batches
-        self.size += sum(batch.valid.data.nbytes for batch in batches)
-        self.requests[sender] += 1
-        completeness = Completeness.UNKNOWN
-        if sender is not None:
-            is_idempotent = any(batch.sequence for batch in batches)
-            completeness = sender.completeness(self.requests[sender], is_idempotent=is_idempotent)
-            self.sent_s = sender.sent_s
-        if sender in self._completeness:
-            self._senders[self._completeness[sender]] -= 1
-        self._completeness[sender] = completeness
-        self._senders[completeness] += 1
-
-    @property
-    def complete_s(self) -> float:
-        """The time from which on no sender sends more before it is answered, so that a linger gains nothing."""
-        senders = self._senders
-        if senders[Completeness.UNKNOWN]:
-            return _NEVER
-        if self.size < _WORTH_BYTES and (senders[Completeness.SENDING] or senders[Completeness.WAITING]):
-            return _NEVER
-        return self.sent_s + _TOGETHER_S if senders[Completeness.SENDING] else _AT_ONCE
-
-    def split(self) -> tuple[_Gathering, _Gathering]:
-        """The oldest requests, with no more than MOST_BATCHES but for one request, and the newer ones."""
-        size = count = 0
-        while count < len(self._in_order) and size < MOST_BATCHES:
-            size += len(self._in_order[count][0])
-            count += 1
-        if count == len(self._in_order):
-            return self, _Gathering()
-        return _Gathering(self._in_order[:count]), _Gathering(self._in_order[count:])
 
 
 class GatheredAppends:
@@ -395,3 +216,182 @@ class GatheredAppends:
         if earlier is not None:
             batch.outcome = _info(check.snapshot, batch.partition, earlier.first_offset, earlier.last_offset + 1)
         return earlier is None
+
+
+#: Raises an error if nothing may be appended after a snapshot.
+Fence = Callable[[Snapshot], None]
+
+
+@dataclass(slots=True, eq=False)
+class GatheredBatch:
+    """A batch that waits for its commit; it was validated with `config`, and `fence` may refuse it."""
+
+    partition: int
+    valid: ValidBatch
+    config: TopicConfig
+    fence: Fence | None = None
+    #: How it ended; `result` gets it when all batches of its commit have ended.
+    outcome: AppendInfo | BaseException | None = None
+    result: Future[AppendInfo] = field(default_factory=Future)
+
+    @property
+    def sequence(self) -> tuple[int, ...] | None:
+        """The key of a producer's batch among its others; None if it is not numbered."""
+        row = self.valid.rows[0]
+        names = ("producer_id", "producer_epoch", "base_sequence", "last_offset_delta")
+        return (self.partition, *(int(row[name]) for name in names)) if row["base_sequence"] >= 0 else None
+
+
+#: Batches that are committed together, by partition.
+Accepted = Mapping[int, Sequence[GatheredBatch]]
+
+
+def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
+    """Fail the batches that their fences refuse; then raise ConcurrentAppendError, to start again without them."""
+    errors = dict[Fence, Exception | None]()
+    has_refused = False
+    for batch in [batch for batches in accepted.values() for batch in batches]:
+        fence = batch.fence
+        if fence is None:
+            continue
+        if fence not in errors:
+            errors[fence] = None
+            try:
+                fence(current)
+            except Exception as error:
+                errors[fence] = error
+        if (refusal := errors[fence]) is not None:
+            batch.outcome = refusal
+            has_refused = True
+    if has_refused:
+        raise ConcurrentAppendError
+
+
+def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInfo:
+    """The result of a batch at these offsets."""
+    state, time_ms = snapshot.partitions[partition], NO_TIMESTAMP
+    if snapshot.config.message_timestamp_type == "LogAppendTime":
+        row = state.segments.find(first)
+        time_ms = state.segments[row].append_time_ms if row < len(state.segments) else NO_TIMESTAMP
+    return AppendInfo(Appended(first, end, SEALED, snapshot.version, False, time_ms), state.log_start_offset)
+
+
+# Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot has the
+# last batches of each producer, so no log is read (see `producer_check`).
+
+#: The results of batches, by partition.
+Results = dict[int, Future[AppendInfo]]
+#: A request's batches by partition, each with the fence that may refuse it.
+RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
+#: The most batches in a commit, so that the number of producers in it is bounded.
+MOST_BATCHES = 10_000
+#: Due at any time, and never.
+_AT_ONCE, _NEVER = -math.inf, math.inf
+#: Requests that clients send together come within this time. They are one commit also after a pause.
+_TOGETHER_S = 0.01
+#: A client with a backlog sends again in this part of a linger after it was answered.
+_SOON = 0.25
+#: A commit of more bytes is worth its price before the end of the linger.
+_WORTH_BYTES = 64 << 10
+#: A thread without batches ends after this time: a root may have more topics than a process may have threads.
+_IDLE_S = 60.0
+
+
+class Completeness(Enum):
+    """Whether a sender sends more before it is answered."""
+
+    UNKNOWN = auto()
+    #: It is in the middle of its window. If it pauses, it has nothing to send.
+    SENDING = auto()
+    #: It waits, as it did the last time.
+    WAITING = auto()
+    #: It is an idempotent producer, and has as many requests in flight as these may have.
+    FULL = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sender:
+    """A connection of a client, and its window: the requests after which it waits for an answer.
+
+    The window is learned where the client pauses until it is answered, and forgotten where it sends more.
+    """
+
+    in_flight: int = 0
+    window: int | None = None
+    sent_s: float = _AT_ONCE
+    answered_s: float = _AT_ONCE
+    #: Whether its first request in flight came soon after an answer, so that it has a backlog.
+    has_backlog: bool = False
+
+    def send(self, now_s: float, soon_s: float) -> None:
+        if not self.in_flight:
+            self.has_backlog = now_s - self.answered_s <= soon_s
+        self.in_flight += 1
+        self.sent_s = now_s
+        if self.window is not None and self.in_flight > self.window:
+            self.window = None
+
+    def answer(self, requests: int, now_s: float) -> None:
+        self.in_flight -= requests
+        self.answered_s = now_s
+        if not self.in_flight and now_s - self.sent_s >= _TOGETHER_S:
+            self.window = requests
+
+    def completeness(self, requests: int, *, is_idempotent: bool) -> Completeness:
+        if is_idempotent and requests >= KEPT_BATCHES:
+            return Completeness.FULL
+        if self.window is None or not self.has_backlog:
+            return Completeness.UNKNOWN
+        return Completeness.SENDING if requests < self.window else Completeness.WAITING
+
+
+class _Gathering:
+    """Requests that wait for their commit: the batches and the sender of each, None for the gateway's own."""
+
+    def __init__(self, requests: Sequence[tuple[Sequence[GatheredBatch], Sender | None]] = ()) -> None:
+        self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _AT_ONCE
+        self.requests = Counter[Sender | None]()
+        self._in_order = list[tuple[Sequence[GatheredBatch], Sender | None]]()
+        self._completeness = dict[Sender | None, Completeness]()
+        self._senders = Counter[Completeness]()
+        for batches, sender in requests:
+            self.add(batches, sender)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def add(self, batches: Sequence[GatheredBatch], sender: Sender | None) -> None:
+        """Have the batches of a request wait."""
+        self._in_order.append((batches, sender))
+        self.batches += batches
+        self.size += sum(batch.valid.data.nbytes for batch in batches)
+        self.requests[sender] += 1
+        completeness = Completeness.UNKNOWN
+        if sender is not None:
+            is_idempotent = any(batch.sequence for batch in batches)
+            completeness = sender.completeness(self.requests[sender], is_idempotent=is_idempotent)
+            self.sent_s = sender.sent_s
+        if sender in self._completeness:
+            self._senders[self._completeness[sender]] -= 1
+        self._completeness[sender] = completeness
+        self._senders[completeness] += 1
+
+    @property
+    def complete_s(self) -> float:
+        """The time from which on no sender sends more before it is answered, so that a linger gains nothing."""
+        senders = self._senders
+        if senders[Completeness.UNKNOWN]:
+            return _NEVER
+        if self.size < _WORTH_BYTES and (senders[Completeness.SENDING] or senders[Completeness.WAITING]):
+            return _NEVER
+        return self.sent_s + _TOGETHER_S if senders[Completeness.SENDING] else _AT_ONCE
+
+    def split(self) -> tuple[_Gathering, _Gathering]:
+        """The oldest requests, with no more than MOST_BATCHES but for one request, and the newer ones."""
+        size = count = 0
+        while count < len(self._in_order) and size < MOST_BATCHES:
+            size += len(self._in_order[count][0])
+            count += 1
+        if count == len(self._in_order):
+            return self, _Gathering()
+        return _Gathering(self._in_order[:count]), _Gathering(self._in_order[count:])

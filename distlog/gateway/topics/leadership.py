@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from distlog.core.commits.actions import LEADER_APP, SetTransaction
+from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.log.active_seals import wait_for_appends

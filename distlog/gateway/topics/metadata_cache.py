@@ -44,219 +44,6 @@ from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPa
 from distlog.gateway.topics.refreshing_topic import RefreshingTopic, monotonic_ms
 from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary, client_id
 
-T = TypeVar("T")
-_log = logging.getLogger("distlog.gateway")
-
-
-class SharedLoads(Generic[T]):
-    """The loads that are under way, by name; for many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._under_way: dict[str, Future[T]] = {}
-
-    def get(self, name: str, load: Callable[[], T]) -> T:
-        """The result of `load`, called here or in the thread that loads the same name now. Raises its errors.
-
-        A load that started before this call may have failed for a reason that no longer holds, so its error is not
-        raised: then all waiting threads share another load.
-        """
-        result, is_own = self._join(name)
-        if not is_own:
-            try:
-                return result.result()
-            except DistlogError:
-                result, is_own = self._join(name)
-        return self._run(name, result, load) if is_own else result.result()
-
-    def _join(self, name: str) -> tuple[Future[T], bool]:
-        """The load under way, or a new one that is the caller's to run."""
-        with self._lock:
-            result = self._under_way.get(name)
-            if result is not None:
-                return result, False
-            result = self._under_way[name] = Future()
-            return result, True
-
-    def _run(self, name: str, result: Future[T], load: Callable[[], T]) -> T:
-        try:
-            loaded = load()
-        except BaseException as error:
-            self._end(name)
-            result.set_exception(error)
-            raise
-        self._end(name)
-        result.set_result(loaded)
-        return loaded
-
-    def _end(self, name: str) -> None:
-        # before the result is set: a later call must not get an old one
-        with self._lock:
-            del self._under_way[name]
-
-
-class HostedTopic(RefreshingTopic):
-    """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open."""
-
-    def __init__(
-        self,
-        name: str,
-        topic: Topic,
-        logs: OpenPartitionLogs,
-        linger_ms: int,
-        linger_bytes: int,
-        failed: FailedBatches,
-    ) -> None:
-        super().__init__(name, topic)
-        #: Its id for clients, which a topic that is created again does not have.
-        self.id = uuid.UUID(client_id(name, topic.snapshot))
-        self._failed = failed
-        self._gathered = GatheredAppends(self, linger_ms, linger_bytes, self._first)
-        self._logs, self._partitions_lock = logs, threading.Lock()
-        self._partitions: dict[int, Partition] = {}
-        #: Lets no append wait for others: the gateway is stopping.
-        self.commit_now = self._gathered.commit_now
-
-    @property
-    def summary(self) -> TopicSummary:
-        """The topic's summary for clients."""
-        return TopicSummary(self.name, str(self.id), len(self.snapshot.partitions))
-
-    def partition(self, number: int) -> Partition:
-        """The partition with this number. Raises TopicNotFoundError."""
-        partition = self._partitions.get(number)
-        if partition is None:
-            if not 0 <= number < len(self.snapshot.partitions):
-                raise TopicNotFoundError("the partition does not exist", topic=self.name, partition=number)
-            with self._partitions_lock:
-                new = Partition(self, number, self._logs, self._first(number))
-                partition = self._partitions.setdefault(number, new)
-        return partition
-
-    def _first(self, number: int) -> FirstBatch:
-        def check(batch: BatchFields) -> None:
-            # as clients know it
-            for topic in (self.name, self.id):
-                self._failed.check(topic, number, batch)
-
-        return check
-
-    def append_later(self, requested: RequestedBatches, connection: object | None = None) -> Results:
-        """On an object store, append the batches of a request with the next commit; see `GatheredAppends.append`."""
-        return self._gathered.append(requested, connection)
-
-    def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
-        """Append a batch of the gateway itself, unless `fence` refuses; fsynced if it `is_durable`."""
-        partition = self.partition(number)
-        if not self.is_local:
-            return self._gathered.append_runs({number: run}, fence)[number].result().appended
-        appended = partition.append_run(run, fence)
-        if is_durable:
-            partition.sync(appended)
-        return appended
-
-    def append_run_later(self, number: int, run: BatchRun, fence: Fence) -> Future[AppendInfo]:
-        """On an object store, append a batch of the gateway itself with the next commit; see `append_run`."""
-        return self._gathered.append_runs({number: run}, fence, at_once=False)[number]
-
-    def end_transaction(
-        self, markers: Mapping[int, BatchRun], fence: Fence, *, timeout_s: float | None = None
-    ) -> dict[int, Future[Any]]:
-        """Write and sync end markers of a producer's transaction in these partitions, unless `fence` refuses.
-
-        A direct append writes no marker if the producer has no open transaction. A commit always has one: a batch
-        that was checked before it, and comes later, meets a conflict and is checked again. One commit has all
-        markers. Each future has the error of its partition, as for `append_run`; a direct append raises LockHeldError
-        if a lock was not free in `timeout_s`, and then the call may be repeated. Raises StorageError.
-        """
-        if not self.is_local:
-            return dict(self._gathered.append_runs(markers, fence))
-
-        def end(number: int) -> Future[None]:
-            result: Future[None] = Future()
-            try:
-                partition = self.partition(number)
-                appended = partition.end_transaction(markers[number], fence, timeout_s=timeout_s)
-                # an existing marker may not be durable: then all is flushed
-                partition.sync(appended, timeout_s=timeout_s)
-                result.set_result(None)
-            except Exception as error:
-                result.set_exception(error)
-            return result
-
-        return dict(zip(markers, in_parallel(end, markers), strict=True))
-
-    def close(self, timeout_s: float | None = None) -> None:
-        """Sync everything that was appended, and close the files; wait for each lock for `timeout_s`."""
-        self._gathered.close()
-        with self._partitions_lock:
-            partitions = list(self._partitions.values())
-        for partition in partitions:
-            # a topic that was dropped has nothing to close
-            with suppress(DistlogError):
-                partition.close(timeout_s)
-
-
-#: After this many names without a topic, the next ones are looked up by a listing.
-_MANY_MISSES = 10
-
-
-class MissingNames:
-    """The names that no folder of a root has; for many threads. `list_folders` gives those that there are."""
-
-    def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
-        self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
-        self._folders, self._listed_ms, self._misses = frozenset[str](), float("-inf"), 0
-
-    def __contains__(self, name: str) -> bool:
-        with self._lock:
-            if self._misses >= _MANY_MISSES:
-                self._misses, listed_ms = 0, monotonic_ms()
-                # else names are looked for one by one
-                with suppress(DistlogError):
-                    self._folders, self._listed_ms = frozenset(self._list_folders()), listed_ms
-            return monotonic_ms() - self._listed_ms < self._max_age_ms and name not in self._folders
-
-    def note(self) -> None:
-        """Count a name without a topic."""
-        with self._lock:
-            self._misses += 1
-
-
-class CollidingNames:
-    """The folders of a root by their names with `_` for each period; for many threads."""
-
-    def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
-        self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
-        self._names, self._listed_ms = defaultdict[str, set[str]](set), float("-inf")
-
-    def collisions(self, name: str) -> list[str]:
-        """The other folders whose names collide with this one. Raises StorageError."""
-        if not {".", "_"} & {*name}:
-            return []
-        with self._lock:
-            listed_ms = monotonic_ms()
-            if listed_ms - self._listed_ms >= self._max_age_ms:
-                self._names.clear()
-                for folder in filter(paths.may_be_topic_folder, self._list_folders()):
-                    self._names[folder.replace(".", "_")].add(folder)
-                self._listed_ms = listed_ms
-            return sorted(self._names.get(name.replace(".", "_"), set()) - {name})
-
-    def add(self, name: str) -> None:
-        """Count a topic that was created since the listing."""
-        with self._lock:
-            self._names[name.replace(".", "_")].add(name)
-
-
-#: The age of a topic on an object store that no client uses, at which it is looked whether it was dropped.
-IDLE_MS = 3_600_000
-#: The topics with the quotas of clients and the settings of groups, with ACLs, and with the credentials of users.
-CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__dynamic_configs", "__acls", "__user_credentials"
-#: The topics that only gateways write, and the ones that no client may read.
-OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
-_SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
-
 
 class MetadataCache:
     """The topics below `root`, for many threads. `defaults` are settings that topics do not set themselves.
@@ -529,6 +316,220 @@ class MetadataCache:
             cached = self._topics.setdefault(name, hosted)
             self._by_id[cached.id] = cached
             return cached
+
+
+T = TypeVar("T")
+_log = logging.getLogger("distlog.gateway")
+
+
+class SharedLoads(Generic[T]):
+    """The loads that are under way, by name; for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: dict[str, Future[T]] = {}
+
+    def get(self, name: str, load: Callable[[], T]) -> T:
+        """The result of `load`, called here or in the thread that loads the same name now. Raises its errors.
+
+        A load that started before this call may have failed for a reason that no longer holds, so its error is not
+        raised: then all waiting threads share another load.
+        """
+        result, is_own = self._join(name)
+        if not is_own:
+            try:
+                return result.result()
+            except DistlogError:
+                result, is_own = self._join(name)
+        return self._run(name, result, load) if is_own else result.result()
+
+    def _join(self, name: str) -> tuple[Future[T], bool]:
+        """The load under way, or a new one that is the caller's to run."""
+        with self._lock:
+            result = self._under_way.get(name)
+            if result is not None:
+                return result, False
+            result = self._under_way[name] = Future()
+            return result, True
+
+    def _run(self, name: str, result: Future[T], load: Callable[[], T]) -> T:
+        try:
+            loaded = load()
+        except BaseException as error:
+            self._end(name)
+            result.set_exception(error)
+            raise
+        self._end(name)
+        result.set_result(loaded)
+        return loaded
+
+    def _end(self, name: str) -> None:
+        # before the result is set: a later call must not get an old one
+        with self._lock:
+            del self._under_way[name]
+
+
+class HostedTopic(RefreshingTopic):
+    """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open."""
+
+    def __init__(
+        self,
+        name: str,
+        topic: Topic,
+        logs: OpenPartitionLogs,
+        linger_ms: int,
+        linger_bytes: int,
+        failed: FailedBatches,
+    ) -> None:
+        super().__init__(name, topic)
+        #: Its id for clients, which a topic that is created again does not have.
+        self.id = uuid.UUID(client_id(name, topic.snapshot))
+        self._failed = failed
+        self._gathered = GatheredAppends(self, linger_ms, linger_bytes, self._first)
+        self._logs, self._partitions_lock = logs, threading.Lock()
+        self._partitions: dict[int, Partition] = {}
+        #: Lets no append wait for others: the gateway is stopping.
+        self.commit_now = self._gathered.commit_now
+
+    @property
+    def summary(self) -> TopicSummary:
+        """The topic's summary for clients."""
+        return TopicSummary(self.name, str(self.id), len(self.snapshot.partitions))
+
+    def partition(self, number: int) -> Partition:
+        """The partition with this number. Raises TopicNotFoundError."""
+        partition = self._partitions.get(number)
+        if partition is None:
+            if not 0 <= number < len(self.snapshot.partitions):
+                raise TopicNotFoundError("the partition does not exist", topic=self.name, partition=number)
+            with self._partitions_lock:
+                new = Partition(self, number, self._logs, self._first(number))
+                partition = self._partitions.setdefault(number, new)
+        return partition
+
+    def _first(self, number: int) -> FirstBatch:
+        def check(batch: BatchFields) -> None:
+            # as clients know it
+            for topic in (self.name, self.id):
+                self._failed.check(topic, number, batch)
+
+        return check
+
+    def append_later(self, requested: RequestedBatches, connection: object | None = None) -> Results:
+        """On an object store, append the batches of a request with the next commit; see `GatheredAppends.append`."""
+        return self._gathered.append(requested, connection)
+
+    def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
+        """Append a batch of the gateway itself, unless `fence` refuses; fsynced if it `is_durable`."""
+        partition = self.partition(number)
+        if not self.is_local:
+            return self._gathered.append_runs({number: run}, fence)[number].result().appended
+        appended = partition.append_run(run, fence)
+        if is_durable:
+            partition.sync(appended)
+        return appended
+
+    def append_run_later(self, number: int, run: BatchRun, fence: Fence) -> Future[AppendInfo]:
+        """On an object store, append a batch of the gateway itself with the next commit; see `append_run`."""
+        return self._gathered.append_runs({number: run}, fence, at_once=False)[number]
+
+    def end_transaction(
+        self, markers: Mapping[int, BatchRun], fence: Fence, *, timeout_s: float | None = None
+    ) -> dict[int, Future[Any]]:
+        """Write and sync end markers of a producer's transaction in these partitions, unless `fence` refuses.
+
+        A direct append writes no marker if the producer has no open transaction. A commit always has one: a batch
+        that was checked before it, and comes later, meets a conflict and is checked again. One commit has all
+        markers. Each future has the error of its partition, as for `append_run`; a direct append raises LockHeldError
+        if a lock was not free in `timeout_s`, and then the call may be repeated. Raises StorageError.
+        """
+        if not self.is_local:
+            return dict(self._gathered.append_runs(markers, fence))
+
+        def end(number: int) -> Future[None]:
+            result: Future[None] = Future()
+            try:
+                partition = self.partition(number)
+                appended = partition.end_transaction(markers[number], fence, timeout_s=timeout_s)
+                # an existing marker may not be durable: then all is flushed
+                partition.sync(appended, timeout_s=timeout_s)
+                result.set_result(None)
+            except Exception as error:
+                result.set_exception(error)
+            return result
+
+        return dict(zip(markers, in_parallel(end, markers), strict=True))
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Sync everything that was appended, and close the files; wait for each lock for `timeout_s`."""
+        self._gathered.close()
+        with self._partitions_lock:
+            partitions = list(self._partitions.values())
+        for partition in partitions:
+            # a topic that was dropped has nothing to close
+            with suppress(DistlogError):
+                partition.close(timeout_s)
+
+
+#: After this many names without a topic, the next ones are looked up by a listing.
+_MANY_MISSES = 10
+
+
+class MissingNames:
+    """The names that no folder of a root has; for many threads. `list_folders` gives those that there are."""
+
+    def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
+        self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
+        self._folders, self._listed_ms, self._misses = frozenset[str](), float("-inf"), 0
+
+    def __contains__(self, name: str) -> bool:
+        with self._lock:
+            if self._misses >= _MANY_MISSES:
+                self._misses, listed_ms = 0, monotonic_ms()
+                # else names are looked for one by one
+                with suppress(DistlogError):
+                    self._folders, self._listed_ms = frozenset(self._list_folders()), listed_ms
+            return monotonic_ms() - self._listed_ms < self._max_age_ms and name not in self._folders
+
+    def note(self) -> None:
+        """Count a name without a topic."""
+        with self._lock:
+            self._misses += 1
+
+
+class CollidingNames:
+    """The folders of a root by their names with `_` for each period; for many threads."""
+
+    def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
+        self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
+        self._names, self._listed_ms = defaultdict[str, set[str]](set), float("-inf")
+
+    def collisions(self, name: str) -> list[str]:
+        """The other folders whose names collide with this one. Raises StorageError."""
+        if not {".", "_"} & {*name}:
+            return []
+        with self._lock:
+            listed_ms = monotonic_ms()
+            if listed_ms - self._listed_ms >= self._max_age_ms:
+                self._names.clear()
+                for folder in filter(paths.may_be_topic_folder, self._list_folders()):
+                    self._names[folder.replace(".", "_")].add(folder)
+                self._listed_ms = listed_ms
+            return sorted(self._names.get(name.replace(".", "_"), set()) - {name})
+
+    def add(self, name: str) -> None:
+        """Count a topic that was created since the listing."""
+        with self._lock:
+            self._names[name.replace(".", "_")].add(name)
+
+
+#: The age of a topic on an object store that no client uses, at which it is looked whether it was dropped.
+IDLE_MS = 3_600_000
+#: The topics with the quotas of clients and the settings of groups, with ACLs, and with the credentials of users.
+CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__dynamic_configs", "__acls", "__user_credentials"
+#: The topics that only gateways write, and the ones that no client may read.
+OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
+_SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
 
 
 def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:

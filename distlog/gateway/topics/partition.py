@@ -38,9 +38,144 @@ from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.segments.stable_offset import aborted_between, last_stable_offset
 from distlog.core.storage.locks_and_pages import WatchedPage
 from distlog.core.storage.storage import Storage
-from distlog.core.write.producer_check import producer_entries
+from distlog.core.write.commit_engine import producer_entries
 from distlog.gateway.topics.gathered_appends import Fence
 from distlog.gateway.topics.refreshing_topic import RefreshingTopic
+
+
+class Partition:
+    """Partition `number` of a topic; for many threads. `first` may refuse the first batch of an unknown producer."""
+
+    def __init__(self, fresh: RefreshingTopic, number: int, logs: OpenPartitionLogs, first: FirstBatch) -> None:
+        self.fresh, self.number, self._logs, self._first = fresh, number, logs, first
+        self._lock = threading.Lock()
+        self._page: WatchedPage | None = None
+        self._state_of: tuple[Snapshot, PartitionState] | None = None
+        self._stable: tuple[PartitionState, int] | None = None
+        self._epochs = LeaderEpochs()
+
+    def append(
+        self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None, may_wait: bool = True
+    ) -> AppendInfo:
+        """Append a producer's batch directly: see `PartitionLog.append_batches`. A log that is not open takes a wait.
+
+        The caller flushes the batch, if that is due, as it always is for one of a transaction.
+        """
+        with self._log() if may_wait else self._logs.use(self, _not_open) as log:
+            info = log.append_batches(records, fence, timeout_s=timeout_s, may_wait=may_wait)
+        return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
+
+    def is_free(self, *, flush: bool) -> bool:
+        """True if a direct append, or a flush, would not have waited for a lock a moment ago."""
+        with self._log() as log:
+            return log.is_free(flush=flush)
+
+    def append_run(self, run: BatchRun, fence: Fence) -> Appended:
+        """Append batches of the gateway directly, unless `fence` refuses. Raises as `PartitionLog.append`."""
+        with self._log() as log:
+            (appended,) = log.append_runs([run], fence, timeout_s=OWN_WAIT_S)
+            return appended
+
+    def end_transaction(self, marker: BatchRun, fence: Fence, *, timeout_s: float | None = None) -> Appended | None:
+        """Append the end marker of a producer's transaction directly, if it is open here. Raises as `append_run`."""
+        with self._log() as log:
+            return log.end_transaction(marker, fence, timeout_s=timeout_s)
+
+    def sync(self, appended: Appended | None, *, timeout_s: float | None = None) -> None:
+        """Return when the appended batches, or else the whole log, are durable. Raises StorageError."""
+        with self._log() as log:
+            log.flush(appended, timeout_s=timeout_s)
+
+    def state(self) -> PartitionState:
+        """The current partition: on a local disk with all appends, else as of the last refresh."""
+        snapshot = self.fresh.refresh() if self.fresh.is_local else self.fresh.snapshot
+        try:
+            return self._state(snapshot)
+        except SnapshotTooOldError:
+            # an active segment was sealed, removed and vacuumed after the version was read
+            return self._state(self.fresh.topic.current.refresh())
+
+    def offsets(self, state: PartitionState) -> LogOffsets:
+        """The bounds of the log in `state`."""
+        stable = self._stable
+        if stable is None or stable[0] is not state:
+            stable = self._stable = state, last_stable_offset(self.fresh.topic.reader, state)
+        return LogOffsets(state.log_start_offset, stable[1], state.log_end_offset)
+
+    def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> FetchedData:
+        """Whole batches from the one with `offset` on; up to the last stable offset if `committed`."""
+        state = self.state()
+        if not self.fresh.is_local and offset > state.log_end_offset:
+            # another gateway or job has appended
+            self.fresh.refresh()
+            state = self.state()
+        offsets = self.offsets(state)
+        visible_end = self._visible_end(state, committed)
+        if not state.log_start_offset <= offset <= state.log_end_offset:
+            raise OffsetOutOfRangeError("the offset is not in the log", offset=offset, partition=self.number)
+        if offset >= visible_end.offset or max_bytes <= 0:
+            return FetchedData(None, offsets, (), visible_end)
+        reader = self.fresh.topic.reader
+        if (stored := fetch_stored(reader, state, offset, visible_end.offset, max_bytes)) is not None:
+            aborted = tuple(aborted_between(reader, state, offset, stored.next_offset)) if committed else ()
+            return FetchedData(stored, offsets, aborted, visible_end)
+        read = partial(fetch_committed, stable_offset=visible_end.offset) if committed else fetch
+        batches = read(reader, state, self.number, offset, max_bytes, check=False)
+        return FetchedData(batches, offsets, batches.aborted, visible_end)
+
+    def visible_end(self, *, committed: bool) -> VisibleEnd:
+        """The end of the records that a consumer may see now."""
+        return self._visible_end(self.state(), committed)
+
+    def _visible_end(self, state: PartitionState, committed: bool) -> VisibleEnd:
+        offsets = self.offsets(state)
+        end = offsets.last_stable_offset if committed else offsets.high_watermark
+        return VisibleEnd(end, int(state.segments.log_bytes.sum()))
+
+    def leader_epochs(self, state: PartitionState) -> LeaderEpochs:
+        """The leader epochs of a broker's records; read when there are new ones. Raises StorageError."""
+        if int(state.segments.array("leader_epoch").max(initial=-1)) > self._epochs.latest:
+            topic = self.fresh.topic
+            self._epochs = leader_epochs(topic.storage, topic.handle.name, self.number)
+        return self._epochs
+
+    def producers(self) -> npt.NDArray[np.void]:
+        """The log's entry of each producer now, as in a producer snapshot (ENTRY rows), by producer id."""
+        topic = self.fresh.topic
+        if self.fresh.is_local:
+            with self._log() as log:
+                return log.producers(timeout_s=SHORT_WAIT_S)
+        return producer_entries(topic.handle, self.fresh.refresh().partitions[self.number])
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Sync everything that was appended, and close the files."""
+        self._logs.close(self, timeout_s)
+
+    def _log(self) -> AbstractContextManager[PartitionLog]:
+        topic = self.fresh.topic
+        return self._logs.use(self, lambda: PartitionLog(topic.handle, self.number, topic.current, first=self._first))
+
+    def _state(self, snapshot: Snapshot) -> PartitionState:
+        if snapshot.partitions[self.number].active is None:
+            return snapshot.partitions[self.number]
+        with self._lock:
+            # first noted, then read: records that come in between are seen the next time
+            changed = self._page_changed()
+            if changed or self._state_of is None or self._state_of[0] is not snapshot:
+                self._state_of = snapshot, with_tail(self.fresh.topic.handle, snapshot, self.number)
+            return self._state_of[1]
+
+    def _page_changed(self) -> bool:
+        if self._page is None:
+            topic = self.fresh.topic
+            folder = topic.storage.local_path(paths.partition_dir(topic.handle.name, self.number))
+            path = os.path.join(folder, paths.LOCK_FILE)
+            try:
+                self._page = WatchedPage(path)
+            except FileNotFoundError:
+                return True
+        return self._page.changed()
+
 
 # A log takes any batch as the first one of an unknown producer. A client has up to five batches of a partition under
 # way. If the first one fails, and the second were taken, the client would believe that the first one is there, too,
@@ -369,137 +504,3 @@ class FetchedData(NamedTuple):
     offsets: LogOffsets
     aborted: tuple[AbortedTransaction, ...]
     visible_end: VisibleEnd
-
-
-class Partition:
-    """Partition `number` of a topic; for many threads. `first` may refuse the first batch of an unknown producer."""
-
-    def __init__(self, fresh: RefreshingTopic, number: int, logs: OpenPartitionLogs, first: FirstBatch) -> None:
-        self.fresh, self.number, self._logs, self._first = fresh, number, logs, first
-        self._lock = threading.Lock()
-        self._page: WatchedPage | None = None
-        self._state_of: tuple[Snapshot, PartitionState] | None = None
-        self._stable: tuple[PartitionState, int] | None = None
-        self._epochs = LeaderEpochs()
-
-    def append(
-        self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None, may_wait: bool = True
-    ) -> AppendInfo:
-        """Append a producer's batch directly: see `PartitionLog.append_batches`. A log that is not open takes a wait.
-
-        The caller flushes the batch, if that is due, as it always is for one of a transaction.
-        """
-        with self._log() if may_wait else self._logs.use(self, _not_open) as log:
-            info = log.append_batches(records, fence, timeout_s=timeout_s, may_wait=may_wait)
-        return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
-
-    def is_free(self, *, flush: bool) -> bool:
-        """True if a direct append, or a flush, would not have waited for a lock a moment ago."""
-        with self._log() as log:
-            return log.is_free(flush=flush)
-
-    def append_run(self, run: BatchRun, fence: Fence) -> Appended:
-        """Append batches of the gateway directly, unless `fence` refuses. Raises as `PartitionLog.append`."""
-        with self._log() as log:
-            (appended,) = log.append_runs([run], fence, timeout_s=OWN_WAIT_S)
-            return appended
-
-    def end_transaction(self, marker: BatchRun, fence: Fence, *, timeout_s: float | None = None) -> Appended | None:
-        """Append the end marker of a producer's transaction directly, if it is open here. Raises as `append_run`."""
-        with self._log() as log:
-            return log.end_transaction(marker, fence, timeout_s=timeout_s)
-
-    def sync(self, appended: Appended | None, *, timeout_s: float | None = None) -> None:
-        """Return when the appended batches, or else the whole log, are durable. Raises StorageError."""
-        with self._log() as log:
-            log.flush(appended, timeout_s=timeout_s)
-
-    def state(self) -> PartitionState:
-        """The current partition: on a local disk with all appends, else as of the last refresh."""
-        snapshot = self.fresh.refresh() if self.fresh.is_local else self.fresh.snapshot
-        try:
-            return self._state(snapshot)
-        except SnapshotTooOldError:
-            # an active segment was sealed, removed and vacuumed after the version was read
-            return self._state(self.fresh.topic.current.refresh())
-
-    def offsets(self, state: PartitionState) -> LogOffsets:
-        """The bounds of the log in `state`."""
-        stable = self._stable
-        if stable is None or stable[0] is not state:
-            stable = self._stable = state, last_stable_offset(self.fresh.topic.reader, state)
-        return LogOffsets(state.log_start_offset, stable[1], state.log_end_offset)
-
-    def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> FetchedData:
-        """Whole batches from the one with `offset` on; up to the last stable offset if `committed`."""
-        state = self.state()
-        if not self.fresh.is_local and offset > state.log_end_offset:
-            # another gateway or job has appended
-            self.fresh.refresh()
-            state = self.state()
-        offsets = self.offsets(state)
-        visible_end = self._visible_end(state, committed)
-        if not state.log_start_offset <= offset <= state.log_end_offset:
-            raise OffsetOutOfRangeError("the offset is not in the log", offset=offset, partition=self.number)
-        if offset >= visible_end.offset or max_bytes <= 0:
-            return FetchedData(None, offsets, (), visible_end)
-        reader = self.fresh.topic.reader
-        if (stored := fetch_stored(reader, state, offset, visible_end.offset, max_bytes)) is not None:
-            aborted = tuple(aborted_between(reader, state, offset, stored.next_offset)) if committed else ()
-            return FetchedData(stored, offsets, aborted, visible_end)
-        read = partial(fetch_committed, stable_offset=visible_end.offset) if committed else fetch
-        batches = read(reader, state, self.number, offset, max_bytes, check=False)
-        return FetchedData(batches, offsets, batches.aborted, visible_end)
-
-    def visible_end(self, *, committed: bool) -> VisibleEnd:
-        """The end of the records that a consumer may see now."""
-        return self._visible_end(self.state(), committed)
-
-    def _visible_end(self, state: PartitionState, committed: bool) -> VisibleEnd:
-        offsets = self.offsets(state)
-        end = offsets.last_stable_offset if committed else offsets.high_watermark
-        return VisibleEnd(end, int(state.segments.log_bytes.sum()))
-
-    def leader_epochs(self, state: PartitionState) -> LeaderEpochs:
-        """The leader epochs of a broker's records; read when there are new ones. Raises StorageError."""
-        if int(state.segments.array("leader_epoch").max(initial=-1)) > self._epochs.latest:
-            topic = self.fresh.topic
-            self._epochs = leader_epochs(topic.storage, topic.handle.name, self.number)
-        return self._epochs
-
-    def producers(self) -> npt.NDArray[np.void]:
-        """The log's entry of each producer now, as in a producer snapshot (ENTRY rows), by producer id."""
-        topic = self.fresh.topic
-        if self.fresh.is_local:
-            with self._log() as log:
-                return log.producers(timeout_s=SHORT_WAIT_S)
-        return producer_entries(topic.handle, self.fresh.refresh().partitions[self.number])
-
-    def close(self, timeout_s: float | None = None) -> None:
-        """Sync everything that was appended, and close the files."""
-        self._logs.close(self, timeout_s)
-
-    def _log(self) -> AbstractContextManager[PartitionLog]:
-        topic = self.fresh.topic
-        return self._logs.use(self, lambda: PartitionLog(topic.handle, self.number, topic.current, first=self._first))
-
-    def _state(self, snapshot: Snapshot) -> PartitionState:
-        if snapshot.partitions[self.number].active is None:
-            return snapshot.partitions[self.number]
-        with self._lock:
-            # first noted, then read: records that come in between are seen the next time
-            changed = self._page_changed()
-            if changed or self._state_of is None or self._state_of[0] is not snapshot:
-                self._state_of = snapshot, with_tail(self.fresh.topic.handle, snapshot, self.number)
-            return self._state_of[1]
-
-    def _page_changed(self) -> bool:
-        if self._page is None:
-            topic = self.fresh.topic
-            folder = topic.storage.local_path(paths.partition_dir(topic.handle.name, self.number))
-            path = os.path.join(folder, paths.LOCK_FILE)
-            try:
-                self._page = WatchedPage(path)
-            except FileNotFoundError:
-                return True
-        return self._page.changed()

@@ -22,85 +22,6 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.gateway.topics.refreshing_topic import monotonic_ms
 
-#: The age of a topic's entry for each listed topic: 33 reads a second for any number of topics.
-LOOK_MS = 30
-#: From this many reads on, the index on storage is used: other gateways' results are read first, and new ones stored.
-MANY_LOOKS = 100
-#: How long the commit of a known version is taken to be there; one from the index is looked for at the first look.
-PROOF_MS = 3_600_000
-#: Larger than any topic's version and any time in ms.
-_MOST = 1 << 53
-#: The bytes of an index are at most these: about 200 for each topic.
-_MOST_BYTES = 256 << 20
-
-_log = logging.getLogger("distlog.gateway")
-
-
-class TopicSummary(NamedTuple):
-    """A topic as clients see it; its id comes from `client_id`."""
-
-    name: str
-    topic_id: str
-    partitions: int
-
-
-def client_id(name: str, snapshot: Snapshot) -> str:
-    """The id by which Kafka clients know the topic in the folder `name`: its own, unless the folder was renamed.
-
-    A copy of a folder has the id of the original. Clients fetch by ids, and would get the records of the one for the
-    other. So a topic in a folder of another name than it was created with has an id that is made of both.
-    """
-    topic_id = snapshot.topic_id
-    return topic_id if name == snapshot.name else str(uuid.uuid5(uuid.UUID(topic_id), name))
-
-
-@dataclass(frozen=True, slots=True)
-class _IndexedTopic:
-    """A topic's version that was the newest at `seen_ms` of the store's clock; or a missing topic.
-
-    For `kept_ms` after that, the next version shows whether anything has changed: no vacuum deletes it before. The
-    version's own commit was there at `proven_ms`. Without it the folder is another one, which was made by hand.
-    """
-
-    topic_id: str
-    commit_id: str
-    partitions: int
-    version: int
-    seen_ms: int
-    kept_ms: int
-    proven_ms: int = 0
-
-    @classmethod
-    def of(cls, name: str, snapshot: Snapshot | None) -> _IndexedTopic:
-        """The entry for a snapshot in the folder `name`; None for no topic, which no single request can verify."""
-        if snapshot is None:
-            return cls("", "", 0, -1, 0, 0)
-        partitions = 0 if snapshot.dropped else len(snapshot.partitions)
-        kept_ms = snapshot.config.look_retention_ms // 2
-        seen_ms, ids = snapshot.seen_ms, (client_id(name, snapshot), snapshot.commit_id)
-        return cls(*ids, partitions, snapshot.version, seen_ms, kept_ms, seen_ms)
-
-    @classmethod
-    def parse(cls, fields: Any) -> _IndexedTopic:
-        """A topic in the index. Raises ValueError, TypeError."""
-        topic_id, commit_id, *numbers = fields
-        partitions, version, seen_ms, kept_ms = numbers
-        if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or partitions > MAX_PARTITIONS:
-            raise ValueError("a number is out of its range")
-        return cls(str(uuid.UUID(topic_id)), str(uuid.UUID(commit_id)), partitions, version, seen_ms, kept_ms)
-
-    def fields(self) -> list[object]:
-        """Its place in the index."""
-        return [self.topic_id, self.commit_id, self.partitions, self.version, self.seen_ms, self.kept_ms]
-
-    def is_verifiable_at(self, time_ms: int) -> bool:
-        """True if the next version shows, at this time of the store's clock, whether the topic has changed."""
-        return self.seen_ms > 0 and -CLOCKS_DIFFER_MS <= time_ms - self.seen_ms < self.kept_ms
-
-    def is_proven_at(self, time_ms: int) -> bool:
-        """True if its commit was seen not long before this time of the store's clock."""
-        return time_ms - self.proven_ms < PROOF_MS
-
 
 class TopicIndex:
     """The known facts of topics in the folders of `root` that this gateway does not host; for many threads.
@@ -193,6 +114,86 @@ class TopicIndex:
             _log.warning("the index of topics was not written: %s", error)
             return
         self._looks = 0
+
+
+#: The age of a topic's entry for each listed topic: 33 reads a second for any number of topics.
+LOOK_MS = 30
+#: From this many reads on, the index on storage is used: other gateways' results are read first, and new ones stored.
+MANY_LOOKS = 100
+#: How long the commit of a known version is taken to be there; one from the index is looked for at the first look.
+PROOF_MS = 3_600_000
+#: Larger than any topic's version and any time in ms.
+_MOST = 1 << 53
+#: The bytes of an index are at most these: about 200 for each topic.
+_MOST_BYTES = 256 << 20
+
+_log = logging.getLogger("distlog.gateway")
+
+
+class TopicSummary(NamedTuple):
+    """A topic as clients see it; its id comes from `client_id`."""
+
+    name: str
+    topic_id: str
+    partitions: int
+
+
+def client_id(name: str, snapshot: Snapshot) -> str:
+    """The id by which Kafka clients know the topic in the folder `name`: its own, unless the folder was renamed.
+
+    A copy of a folder has the id of the original. Clients fetch by ids, and would get the records of the one for the
+    other. So a topic in a folder of another name than it was created with has an id that is made of both.
+    """
+    topic_id = snapshot.topic_id
+    return topic_id if name == snapshot.name else str(uuid.uuid5(uuid.UUID(topic_id), name))
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexedTopic:
+    """A topic's version that was the newest at `seen_ms` of the store's clock; or a missing topic.
+
+    For `kept_ms` after that, the next version shows whether anything has changed: no vacuum deletes it before. The
+    version's own commit was there at `proven_ms`. Without it the folder is another one, which was made by hand.
+    """
+
+    topic_id: str
+    commit_id: str
+    partitions: int
+    version: int
+    seen_ms: int
+    kept_ms: int
+    proven_ms: int = 0
+
+    @classmethod
+    def of(cls, name: str, snapshot: Snapshot | None) -> _IndexedTopic:
+        """The entry for a snapshot in the folder `name`; None for no topic, which no single request can verify."""
+        if snapshot is None:
+            return cls("", "", 0, -1, 0, 0)
+        partitions = 0 if snapshot.dropped else len(snapshot.partitions)
+        kept_ms = snapshot.config.look_retention_ms // 2
+        seen_ms, ids = snapshot.seen_ms, (client_id(name, snapshot), snapshot.commit_id)
+        return cls(*ids, partitions, snapshot.version, seen_ms, kept_ms, seen_ms)
+
+    @classmethod
+    def parse(cls, fields: Any) -> _IndexedTopic:
+        """A topic in the index. Raises ValueError, TypeError."""
+        topic_id, commit_id, *numbers = fields
+        partitions, version, seen_ms, kept_ms = numbers
+        if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or partitions > MAX_PARTITIONS:
+            raise ValueError("a number is out of its range")
+        return cls(str(uuid.UUID(topic_id)), str(uuid.UUID(commit_id)), partitions, version, seen_ms, kept_ms)
+
+    def fields(self) -> list[object]:
+        """Its place in the index."""
+        return [self.topic_id, self.commit_id, self.partitions, self.version, self.seen_ms, self.kept_ms]
+
+    def is_verifiable_at(self, time_ms: int) -> bool:
+        """True if the next version shows, at this time of the store's clock, whether the topic has changed."""
+        return self.seen_ms > 0 and -CLOCKS_DIFFER_MS <= time_ms - self.seen_ms < self.kept_ms
+
+    def is_proven_at(self, time_ms: int) -> bool:
+        """True if its commit was seen not long before this time of the store's clock."""
+        return time_ms - self.proven_ms < PROOF_MS
 
 
 def _encoded(fields: dict[str, Any]) -> bytes:

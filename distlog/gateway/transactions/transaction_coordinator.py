@@ -38,124 +38,6 @@ from distlog.gateway.transactions.transaction_log import (
 )
 
 
-class _GoneError(Exception):
-    """Another gateway has finished the transaction."""
-
-
-class TransactionEnds:
-    """Writes the end markers of decided transactions into their partitions; may be repeated."""
-
-    def __init__(
-        self, metadata: MetadataCache, fetches: DelayedFetches, log: TransactionLog, clock: Callable[[], int]
-    ) -> None:
-        self._metadata, self._fetches, self._log, self._clock = metadata, fetches, log, clock
-
-    def end(self, decided: TransactionState, timeout_s: float = OWN_WAIT_S) -> None:
-        """Write the end marker into each of its partitions, and sync it.
-
-        A partition of a dropped topic needs none. Raises DistlogError, as LockHeldError after `timeout_s`.
-        """
-        numbers = defaultdict[str, list[int]](list)
-        for topic, number in sorted(decided.partitions):
-            numbers[topic].append(number)
-        for partitions in in_parallel(lambda topic: self._end(decided, topic, numbers[topic], timeout_s), numbers):
-            for partition in partitions:
-                self._fetches.appended(partition)
-
-    def _end(
-        self, decided: TransactionState, topic: str, numbers: Sequence[int], timeout_s: float
-    ) -> list[Partition]:
-        try:
-            hosted = self._metadata.fresh_topic(topic)
-            if numbers[-1] >= len(hosted.snapshot.partitions):
-                # the snapshot is not of this moment, and another process may have added partitions
-                hosted.refresh()
-        except TopicNotFoundError:
-            return []
-        # a new topic of the same name may have fewer partitions
-        existing = [number for number in numbers if number < len(hosted.snapshot.partitions)]
-        producer, is_committed = decided.producer, decided.status is TransactionStatus.PREPARE_COMMIT
-        markers = {
-            number: marker(producer.id, producer.epoch, self._clock(), is_committed=is_committed)
-            for number in existing
-        }
-        check = partial(self._check_current, decided)
-        results = hosted.end_transaction(markers, check, timeout_s=timeout_s) if markers else {}
-        # all are awaited before any error is raised, so none is left on its way
-        wait(results.values())
-        if any(isinstance(result.exception(), TopicNotFoundError) for result in results.values()):
-            # a new topic of the same name may have records of the transaction, too
-            self._metadata.forget(hosted)
-            return self._end(decided, topic, numbers, timeout_s)
-        return [hosted.partition(number) for number in existing if _is_ended(results[number])]
-
-    def _check_current(self, decided: TransactionState, snapshot: Snapshot) -> None:
-        """Raise _GoneError unless the newest state of the id is this decision, not finished yet."""
-        newest = self._log.newest(decided.transactional_id)
-        if newest is None or (newest.producer, newest.status, newest.started_ms) != (
-            decided.producer,
-            decided.status,
-            decided.started_ms,
-        ):
-            raise _GoneError
-
-
-def _is_ended(result: Future[Any]) -> bool:
-    try:
-        result.result()
-    except (ProducerFencedError, _GoneError):
-        # a newer producer has written there: so another gateway has ended this transaction
-        return False
-    return True
-
-
-# After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
-# `__transaction_state`. A record is durable before the step that it stands for:
-#
-#     init        Empty, of the producer's next epoch; an open transaction of the earlier producer is aborted first
-#     partitions  Ongoing, with all partitions so far; then batches may be appended to these, and to no others
-#     batches     by any gateway, if that record allows it at the moment of the append; durable when acknowledged
-#     commit      PrepareCommit: this is the decision
-#     abort       PrepareAbort: the decision, too
-#     markers     in each partition the end marker
-#     complete    CompleteCommit, CompleteAbort: when all markers are durable
-#
-# Each partition of `__transaction_state` has one gateway that coordinates its ids: the leader, which alone can write
-# there (distlog.gateway.topics.leadership). When it goes, the next leader reads the states that it left.
-#
-# Each step is safe, wherever a gateway is killed, or stopped and continued:
-#
-# - A record is in a partition only if a durable state names that partition: so its transaction can be ended there.
-# - No record comes after the marker. On a local disk, an append of a batch reads the state with the partition's lock
-#   held: either the decision exists, and the batch is refused, or it comes later, and then so does the marker,
-#   with this lock held. On an object store, the commit of a batch reads the topic's newest commit, and then the
-#   state. If the decision does not exist yet, then the commit of the marker comes later: either it follows the
-#   batch, or the batch meets it as a conflict, and reads the state again. So there a marker is written in each
-#   partition of the transaction, even where the transaction has no records.
-# - A marker ends no other transaction than its own: its append reads the state in the same way. A coordinator that
-#   was stopped finds another transaction there, and writes nothing.
-# - A decision is durable before its first marker, and is never changed: it is finished by the next tick, or by
-#   the next coordinator, which syncs the states before it reads them. Until then the id has no next
-#   transaction. A former leader cannot write a decision.
-# - The records of a transaction are durable before they are acknowledged, so before a producer commits them.
-#
-# Positions of groups are records of `__consumer_offsets`, one of its partitions as any other.
-
-#: Kafka's `transactional.id.expiration.ms`: how long an id without transactions is remembered.
-EXPIRATION_MS = 7 * 86_400_000
-
-_log = logging.getLogger("distlog.gateway")
-
-
-@dataclass(slots=True)
-class CoordinatedTransaction:
-    """An id's newest state, None before its first, guarded by `lock`. `is_gone`: it was forgotten, or unloaded."""
-
-    state: TransactionState | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    is_gone: bool = False
-
-
 class TransactionCoordinator:
     """The transactions by their ids, for many threads; `clock` returns ms since 1970.
 
@@ -347,6 +229,124 @@ class TransactionCoordinator:
                     self._check(id_)
                     yield transaction
                     return
+
+
+class _GoneError(Exception):
+    """Another gateway has finished the transaction."""
+
+
+class TransactionEnds:
+    """Writes the end markers of decided transactions into their partitions; may be repeated."""
+
+    def __init__(
+        self, metadata: MetadataCache, fetches: DelayedFetches, log: TransactionLog, clock: Callable[[], int]
+    ) -> None:
+        self._metadata, self._fetches, self._log, self._clock = metadata, fetches, log, clock
+
+    def end(self, decided: TransactionState, timeout_s: float = OWN_WAIT_S) -> None:
+        """Write the end marker into each of its partitions, and sync it.
+
+        A partition of a dropped topic needs none. Raises DistlogError, as LockHeldError after `timeout_s`.
+        """
+        numbers = defaultdict[str, list[int]](list)
+        for topic, number in sorted(decided.partitions):
+            numbers[topic].append(number)
+        for partitions in in_parallel(lambda topic: self._end(decided, topic, numbers[topic], timeout_s), numbers):
+            for partition in partitions:
+                self._fetches.appended(partition)
+
+    def _end(
+        self, decided: TransactionState, topic: str, numbers: Sequence[int], timeout_s: float
+    ) -> list[Partition]:
+        try:
+            hosted = self._metadata.fresh_topic(topic)
+            if numbers[-1] >= len(hosted.snapshot.partitions):
+                # the snapshot is not of this moment, and another process may have added partitions
+                hosted.refresh()
+        except TopicNotFoundError:
+            return []
+        # a new topic of the same name may have fewer partitions
+        existing = [number for number in numbers if number < len(hosted.snapshot.partitions)]
+        producer, is_committed = decided.producer, decided.status is TransactionStatus.PREPARE_COMMIT
+        markers = {
+            number: marker(producer.id, producer.epoch, self._clock(), is_committed=is_committed)
+            for number in existing
+        }
+        check = partial(self._check_current, decided)
+        results = hosted.end_transaction(markers, check, timeout_s=timeout_s) if markers else {}
+        # all are awaited before any error is raised, so none is left on its way
+        wait(results.values())
+        if any(isinstance(result.exception(), TopicNotFoundError) for result in results.values()):
+            # a new topic of the same name may have records of the transaction, too
+            self._metadata.forget(hosted)
+            return self._end(decided, topic, numbers, timeout_s)
+        return [hosted.partition(number) for number in existing if _is_ended(results[number])]
+
+    def _check_current(self, decided: TransactionState, snapshot: Snapshot) -> None:
+        """Raise _GoneError unless the newest state of the id is this decision, not finished yet."""
+        newest = self._log.newest(decided.transactional_id)
+        if newest is None or (newest.producer, newest.status, newest.started_ms) != (
+            decided.producer,
+            decided.status,
+            decided.started_ms,
+        ):
+            raise _GoneError
+
+
+def _is_ended(result: Future[Any]) -> bool:
+    try:
+        result.result()
+    except (ProducerFencedError, _GoneError):
+        # a newer producer has written there: so another gateway has ended this transaction
+        return False
+    return True
+
+
+# After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
+# `__transaction_state`. A record is durable before the step that it stands for:
+#
+#     init        Empty, of the producer's next epoch; an open transaction of the earlier producer is aborted first
+#     partitions  Ongoing, with all partitions so far; then batches may be appended to these, and to no others
+#     batches     by any gateway, if that record allows it at the moment of the append; durable when acknowledged
+#     commit      PrepareCommit: this is the decision
+#     abort       PrepareAbort: the decision, too
+#     markers     in each partition the end marker
+#     complete    CompleteCommit, CompleteAbort: when all markers are durable
+#
+# Each partition of `__transaction_state` has one gateway that coordinates its ids: the leader, which alone can write
+# there (distlog.gateway.topics.leadership). When it goes, the next leader reads the states that it left.
+#
+# Each step is safe, wherever a gateway is killed, or stopped and continued:
+#
+# - A record is in a partition only if a durable state names that partition: so its transaction can be ended there.
+# - No record comes after the marker. On a local disk, an append of a batch reads the state with the partition's lock
+#   held: either the decision exists, and the batch is refused, or it comes later, and then so does the marker,
+#   with this lock held. On an object store, the commit of a batch reads the topic's newest commit, and then the
+#   state. If the decision does not exist yet, then the commit of the marker comes later: either it follows the
+#   batch, or the batch meets it as a conflict, and reads the state again. So there a marker is written in each
+#   partition of the transaction, even where the transaction has no records.
+# - A marker ends no other transaction than its own: its append reads the state in the same way. A coordinator that
+#   was stopped finds another transaction there, and writes nothing.
+# - A decision is durable before its first marker, and is never changed: it is finished by the next tick, or by
+#   the next coordinator, which syncs the states before it reads them. Until then the id has no next
+#   transaction. A former leader cannot write a decision.
+# - The records of a transaction are durable before they are acknowledged, so before a producer commits them.
+#
+# Positions of groups are records of `__consumer_offsets`, one of its partitions as any other.
+
+#: Kafka's `transactional.id.expiration.ms`: how long an id without transactions is remembered.
+EXPIRATION_MS = 7 * 86_400_000
+
+_log = logging.getLogger("distlog.gateway")
+
+
+@dataclass(slots=True)
+class CoordinatedTransaction:
+    """An id's newest state, None before its first, guarded by `lock`. `is_gone`: it was forgotten, or unloaded."""
+
+    state: TransactionState | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_gone: bool = False
 
 
 def _is_due(state: TransactionState | None, now_ms: int) -> bool:

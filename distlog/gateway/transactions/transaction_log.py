@@ -44,145 +44,6 @@ from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 
 
-class TransactionRefusedError(Exception):
-    """The coordinator refuses a producer's request, with this code of Kafka's."""
-
-    def __init__(self, code: ErrorCode) -> None:
-        super().__init__(code.name)
-        self.code = code
-
-
-def check_producer(state: TransactionState | None, producer: ProducerId) -> None:
-    """Raise TransactionRefusedError unless `state` is of exactly this producer."""
-    if state is None or state.producer.id != producer.id:
-        raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
-    if state.producer.epoch != producer.epoch:
-        raise TransactionRefusedError(ErrorCode.producer_fenced)
-
-
-def check_open(state: TransactionState | None, producer: ProducerId, partition: TopicPartition) -> None:
-    """Raise TransactionRefusedError unless the producer's transaction is open, and has the partition `place`."""
-    check_producer(state, producer)
-    if state is None or state.status is not TransactionStatus.ONGOING or partition not in state.partitions:
-        raise TransactionRefusedError(ErrorCode.invalid_txn_state)
-
-
-#: `max.message.bytes` of the topics that hold them. Requests that lead to large batches are smaller.
-MAX_BATCH_BYTES = 16 << 20
-
-
-def own_batch(
-    records: Sequence[tuple[bytes, bytes | None]], now_ms: int, in_transaction_of: ProducerId | None = None
-) -> BatchRun:
-    """One batch of keys and values, with the time `now_ms`. Raises InvalidRecordError if it is too large."""
-    keys, values = zip(*records, strict=True)
-    columns = {
-        "timestamp": integers([now_ms] * len(records)),
-        "key": column_of(keys, pa.binary()),
-        "value": column_of(values, pa.binary()),
-    }
-    producer: dict[str, Any] = {}
-    if in_transaction_of is not None:
-        ids = in_transaction_of
-        producer = {"producer_id": ids.id, "producer_epoch": ids.epoch, "base_sequence": 0, "transactional": True}
-    encoded = encode(
-        pa.record_batch(columns), batch_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES, **producer
-    )
-    # as by Kafka's coordinators, the batches of the gateway are not numbered
-    encoded.batches["base_sequence"] = -1
-    write_headers(encoded.data, encoded.batches)
-    return BatchRun(
-        np.frombuffer(encoded.data, np.uint8),
-        encoded.batches,
-        encoded.offsets_of_max_timestamp,
-        encoded.min_timestamps,
-        in_transaction=in_transaction_of is not None,
-    )
-
-
-# Any gateway takes batches of a transaction, and does not talk with its coordinator. So it reads the state that the
-# coordinator has written, at the moment of the append. `transaction_coordinator` explains why that is enough.
-
-_log = logging.getLogger("distlog.gateway")
-_COLUMNS = ("offset", "key", "value")
-
-
-class NewestStates:
-    """The states in one partition of `__transaction_state`, by id; for many threads."""
-
-    def __init__(self, hosted: HostedTopic, number: int) -> None:
-        self._partition, self._lock = hosted.partition(number), threading.Lock()
-        fetch = partial(self._partition.fetch, max_bytes=READ_BYTES, committed=False)
-        self._tail = PartitionTail(lambda offset: fetch(offset).batches)
-        self._states = dict[str, TransactionState]()
-
-    def get(self, transactional_id: str) -> TransactionState | None:
-        """The state of an id, including everything that was written before this call. Raises DistlogError."""
-        with self._lock:
-            self._partition.fresh.refresh()
-            self._catch_up()
-            return self._states.get(transactional_id)
-
-    def all(self) -> list[TransactionState]:
-        """All states, including everything written before the last refresh of the topic. Raises DistlogError."""
-        with self._lock:
-            self._catch_up()
-            return list(self._states.values())
-
-    def add(self, state: TransactionState, offset: int) -> None:
-        """Take a state that this process has written at `offset`, so that it need not be read."""
-        with self._lock:
-            if offset == self._tail.offset:
-                self._states[state.transactional_id] = state
-                self._tail.offset = offset + 1
-
-    def _catch_up(self) -> None:
-        state = self._partition.fresh.snapshot.partitions[self._partition.number]
-        if first_dirty_offset(state) > self._tail.offset:
-            # the part that is not read yet was cleaned, and may have had a tombstone of an id
-            self._states.clear()
-            self._tail.offset = state.log_start_offset
-        if not self._partition.fresh.is_local:
-            self._read_segments()
-        for batches in self._tail.batches():
-            rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
-            self._add_records(decode(batches.data, rows, columns=_COLUMNS))
-
-    def _read_segments(self) -> None:
-        """Read several new segments at once; each was a commit, so most are small."""
-        fresh = self._partition.fresh
-        state = fresh.snapshot.partitions[self._partition.number]
-        first = state.segments.find(self._tail.offset)
-        segments = [state.segments[number] for number in range(first, len(state.segments))]
-        if len(segments) < 2:
-            return
-        for chunk in whole_logs(fresh.topic.reader, segments):
-            for records in chunk.records(_COLUMNS, READ_UNCOMMITTED):
-                self._add_records(records)
-        self._tail.offset = state.log_end_offset
-
-    def _add_records(self, records: pa.RecordBatch) -> None:
-        for row in records.to_pylist():
-            try:
-                apply_state(self._states, row["key"], row["value"])
-            except CorruptRecordError as error:  # noqa: PERF203 - one corrupt record must not hide all others
-                _log.error("%s (partition=%s offset=%s)", error, self._partition.number, row["offset"])
-
-
-_CONFIG = TopicConfig.parse(
-    {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": MAX_BATCH_BYTES}
-)
-
-
-class _StateTopic:
-    """The topic, the leadership of its partitions, and their states."""
-
-    def __init__(self, hosted: HostedTopic) -> None:
-        self.hosted = hosted
-        self.leadership = Leadership(hosted.topic.handle, hosted.topic.current)
-        self.newest = [NewestStates(hosted, number) for number in range(hosted.topic.partitions)]
-
-
 class TransactionLog:
     """Keeps the newest state of each transactional id; for many threads, but for `begin` and `end`.
 
@@ -342,6 +203,145 @@ class TransactionLog:
             if self._state_topic is None or self._state_topic.hosted is not hosted:
                 self._state_topic = _StateTopic(hosted)
             return self._state_topic
+
+
+class TransactionRefusedError(Exception):
+    """The coordinator refuses a producer's request, with this code of Kafka's."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+def check_producer(state: TransactionState | None, producer: ProducerId) -> None:
+    """Raise TransactionRefusedError unless `state` is of exactly this producer."""
+    if state is None or state.producer.id != producer.id:
+        raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
+    if state.producer.epoch != producer.epoch:
+        raise TransactionRefusedError(ErrorCode.producer_fenced)
+
+
+def check_open(state: TransactionState | None, producer: ProducerId, partition: TopicPartition) -> None:
+    """Raise TransactionRefusedError unless the producer's transaction is open, and has the partition `place`."""
+    check_producer(state, producer)
+    if state is None or state.status is not TransactionStatus.ONGOING or partition not in state.partitions:
+        raise TransactionRefusedError(ErrorCode.invalid_txn_state)
+
+
+#: `max.message.bytes` of the topics that hold them. Requests that lead to large batches are smaller.
+MAX_BATCH_BYTES = 16 << 20
+
+
+def own_batch(
+    records: Sequence[tuple[bytes, bytes | None]], now_ms: int, in_transaction_of: ProducerId | None = None
+) -> BatchRun:
+    """One batch of keys and values, with the time `now_ms`. Raises InvalidRecordError if it is too large."""
+    keys, values = zip(*records, strict=True)
+    columns = {
+        "timestamp": integers([now_ms] * len(records)),
+        "key": column_of(keys, pa.binary()),
+        "value": column_of(values, pa.binary()),
+    }
+    producer: dict[str, Any] = {}
+    if in_transaction_of is not None:
+        ids = in_transaction_of
+        producer = {"producer_id": ids.id, "producer_epoch": ids.epoch, "base_sequence": 0, "transactional": True}
+    encoded = encode(
+        pa.record_batch(columns), batch_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES, **producer
+    )
+    # as by Kafka's coordinators, the batches of the gateway are not numbered
+    encoded.batches["base_sequence"] = -1
+    write_headers(encoded.data, encoded.batches)
+    return BatchRun(
+        np.frombuffer(encoded.data, np.uint8),
+        encoded.batches,
+        encoded.offsets_of_max_timestamp,
+        encoded.min_timestamps,
+        in_transaction=in_transaction_of is not None,
+    )
+
+
+# Any gateway takes batches of a transaction, and does not talk with its coordinator. So it reads the state that the
+# coordinator has written, at the moment of the append. `transaction_coordinator` explains why that is enough.
+
+_log = logging.getLogger("distlog.gateway")
+_COLUMNS = ("offset", "key", "value")
+
+
+class NewestStates:
+    """The states in one partition of `__transaction_state`, by id; for many threads."""
+
+    def __init__(self, hosted: HostedTopic, number: int) -> None:
+        self._partition, self._lock = hosted.partition(number), threading.Lock()
+        fetch = partial(self._partition.fetch, max_bytes=READ_BYTES, committed=False)
+        self._tail = PartitionTail(lambda offset: fetch(offset).batches)
+        self._states = dict[str, TransactionState]()
+
+    def get(self, transactional_id: str) -> TransactionState | None:
+        """The state of an id, including everything that was written before this call. Raises DistlogError."""
+        with self._lock:
+            self._partition.fresh.refresh()
+            self._catch_up()
+            return self._states.get(transactional_id)
+
+    def all(self) -> list[TransactionState]:
+        """All states, including everything written before the last refresh of the topic. Raises DistlogError."""
+        with self._lock:
+            self._catch_up()
+            return list(self._states.values())
+
+    def add(self, state: TransactionState, offset: int) -> None:
+        """Take a state that this process has written at `offset`, so that it need not be read."""
+        with self._lock:
+            if offset == self._tail.offset:
+                self._states[state.transactional_id] = state
+                self._tail.offset = offset + 1
+
+    def _catch_up(self) -> None:
+        state = self._partition.fresh.snapshot.partitions[self._partition.number]
+        if first_dirty_offset(state) > self._tail.offset:
+            # the part that is not read yet was cleaned, and may have had a tombstone of an id
+            self._states.clear()
+            self._tail.offset = state.log_start_offset
+        if not self._partition.fresh.is_local:
+            self._read_segments()
+        for batches in self._tail.batches():
+            rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
+            self._add_records(decode(batches.data, rows, columns=_COLUMNS))
+
+    def _read_segments(self) -> None:
+        """Read several new segments at once; each was a commit, so most are small."""
+        fresh = self._partition.fresh
+        state = fresh.snapshot.partitions[self._partition.number]
+        first = state.segments.find(self._tail.offset)
+        segments = [state.segments[number] for number in range(first, len(state.segments))]
+        if len(segments) < 2:
+            return
+        for chunk in whole_logs(fresh.topic.reader, segments):
+            for records in chunk.records(_COLUMNS, READ_UNCOMMITTED):
+                self._add_records(records)
+        self._tail.offset = state.log_end_offset
+
+    def _add_records(self, records: pa.RecordBatch) -> None:
+        for row in records.to_pylist():
+            try:
+                apply_state(self._states, row["key"], row["value"])
+            except CorruptRecordError as error:  # noqa: PERF203 - one corrupt record must not hide all others
+                _log.error("%s (partition=%s offset=%s)", error, self._partition.number, row["offset"])
+
+
+_CONFIG = TopicConfig.parse(
+    {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": MAX_BATCH_BYTES}
+)
+
+
+class _StateTopic:
+    """The topic, the leadership of its partitions, and their states."""
+
+    def __init__(self, hosted: HostedTopic) -> None:
+        self.hosted = hosted
+        self.leadership = Leadership(hosted.topic.handle, hosted.topic.current)
+        self.newest = [NewestStates(hosted, number) for number in range(hosted.topic.partitions)]
 
 
 def _add_written(newest: NewestStates, state: TransactionState, result: Future[AppendInfo]) -> None:

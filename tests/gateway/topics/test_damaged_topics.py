@@ -17,7 +17,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.core import errors, paths
-from distlog.core.commits import topic_existence
+from distlog.core.commits import commit_log
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
@@ -152,6 +152,6 @@ def test_on_an_object_store_batches_are_refused_at_the_next_look(
     with Wire(on_objects) as wire:
         assert producing(wire, DATA).error_code is ErrorCode.none
         topic.delete([file.name for file in topic.list("_commits")])
-        monkeypatch.setattr(topic_existence, "CHECK_S", 0.0)
+        monkeypatch.setattr(commit_log, "CHECK_S", 0.0)
         assert producing(wire, DATA).error_code is ErrorCode.unknown_topic_or_partition
         assert not topic.list("_commits")
