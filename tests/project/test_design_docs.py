@@ -154,7 +154,7 @@ def test_a_name_that_moved_is_told_with_its_page_and_its_file() -> None:
         f"page.md: {name} is in none of the files that the page names"
         for name in ("no_such_name", "Gone", "NoSuchClass.method")
     ]
-    assert {"SegmentInfo", "SegmentInfo.at", "SegmentInfo.stem"} <= defined("distlog/core/commits/segment_info.py")
+    assert {"SegmentInfo", "SegmentInfo.moved_to", "SegmentInfo.stem"} <= defined("distlog/core/commits/segment_info.py")
 
 
 #: Names of other projects' code: of numba, and of a method of C++ libraries.

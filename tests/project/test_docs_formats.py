@@ -162,7 +162,7 @@ def test_the_columns_of_differences_of_a_table_are_those_of_the_page() -> None:
     assert set(names([steps])) == action_table.STEPS
     relative = {names([row])[0]: names([row], 1)[0] for row in rows if "the difference to `" in row[1]}
     assert relative == action_table.RELATIVE
-    assert {names([row])[0] for row in rows if "where the" in row[1]} == {*action_table.BEHIND}
+    assert {names([row])[0] for row in rows if "where the" in row[1]} == {*action_table.ADJACENT}
     assert names(rows[-2:]) == ["crc32c", "time_index_crc32c"]
     text = section(PAGE, "### Actions")
     assert f"From {commit_json.TABLE_ROWS} on" in text

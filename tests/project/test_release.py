@@ -12,7 +12,7 @@ import pytest
 from docs_pages import ROOT, read
 
 from distlog.core import VERSION
-from tools.set_version import PLACES, set_version
+from tools.set_version import LOCATIONS, set_version
 
 DAY = date(2026, 3, 4)
 
@@ -20,7 +20,7 @@ DAY = date(2026, 3, 4)
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """The files of the project that have the version."""
-    for name in (*PLACES, "CHANGELOG.md"):
+    for name in (*LOCATIONS, "CHANGELOG.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
@@ -28,7 +28,7 @@ def project(tmp_path: Path) -> Path:
 
 def test_one_command_sets_the_version_everywhere(project: Path) -> None:
     set_version(project, VERSION, "99.0.1", DAY)
-    for name, words in PLACES.items():
+    for name, words in LOCATIONS.items():
         text = (project / name).read_text()
         assert words.format("99.0.1") in text
         assert words.format(VERSION) not in text
@@ -51,7 +51,7 @@ def test_no_other_page_has_the_version() -> None:
         for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
     }
     names = {name for name, text in pages.items() if re.search(rf"(?<![\d.]){re.escape(VERSION)}(?![\d.])", text)}
-    assert names <= {*PLACES, "CHANGELOG.md"}
+    assert names <= {*LOCATIONS, "CHANGELOG.md"}
 
 
 @pytest.mark.parametrize("version", ["", "1", "1.2", "v1.2.3", "1.2.3rc1", "01.2.3", "0.0.1", "1.2.3\n"])

@@ -277,7 +277,7 @@ def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInf
 
 
 # Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot has the
-# last batches of each producer, so no log is read (see `producer_check`).
+# last batches of each producer, so no log is read (see `commit_engine`).
 
 #: The results of batches, by partition.
 Results = dict[int, Future[AppendInfo]]
