@@ -154,7 +154,8 @@ def test_a_name_that_moved_is_told_with_its_page_and_its_file() -> None:
         f"page.md: {name} is in none of the files that the page names"
         for name in ("no_such_name", "Gone", "NoSuchClass.method")
     ]
-    assert {"SegmentInfo", "SegmentInfo.moved_to", "SegmentInfo.stem"} <= defined("distlog/core/commits/segment_info.py")
+    names = {"SegmentInfo", "SegmentInfo.moved_to", "SegmentInfo.stem"}
+    assert names <= defined("distlog/core/commits/segment_info.py")
 
 
 #: Names of other projects' code: of numba, and of a method of C++ libraries.
