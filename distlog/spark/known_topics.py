@@ -40,7 +40,7 @@ class KnownTopics:
         log, newest = self._loaded.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
         try:
-            snapshot = loaded(log, storage, known=newest, recent_ms=recent_ms)
+            snapshot = loaded(log, storage, cached=newest, recent_ms=recent_ms)
         except TopicNotFoundError:
             # the next one there is another topic
             with self._lock:
