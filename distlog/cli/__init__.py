@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from distlog.console.output import escape_what_cannot_be_encoded, open_closed_streams, show_warnings, write_whole
+from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, show_warnings, write_whole
 from distlog.core.errors import DistlogError
 from distlog.core.optional import extra
 

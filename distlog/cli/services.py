@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from distlog.cli.input import is_readable
 from distlog.cli.processes import ending_signals
-from distlog.console.output import FAILED, SUCCESS, StatusLine, Summary, drop_what_cannot_be_written, print_report
+from distlog.console.output import FAILED, SUCCESS, StatusLine, Summary, print_report
+from distlog.console.streams import drop_what_cannot_be_written
 from distlog.core.display import counted, size_text
 from distlog.core.errors import StorageError
 from distlog.core.log_manager.log_manager import LogManager, Metric

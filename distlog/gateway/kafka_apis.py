@@ -26,7 +26,7 @@ from distlog.gateway.apis import (
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import RequestHead
 from distlog.gateway.protocol.messages import InvalidRequestError
-from distlog.gateway.security.acls import Rights
+from distlog.gateway.security.rights import Rights
 from distlog.gateway.server.request import ClientSession, Request
 
 

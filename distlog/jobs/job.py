@@ -20,18 +20,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from distlog.console import arguments
-from distlog.console.output import (
-    FAILED,
-    INTERRUPTED,
-    SUCCESS,
-    Summary,
-    escape_what_cannot_be_encoded,
-    fail,
-    open_closed_streams,
-    print_report,
-    show_warnings,
-    write_whole,
-)
+from distlog.console.output import FAILED, INTERRUPTED, SUCCESS, Summary, fail, print_report
+from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, show_warnings, write_whole
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.spark_session import default_settings, session
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distlog.console.output import write_whole
+from distlog.console.streams import write_whole
 
 
 def test_a_stream_without_a_buffer_that_a_caller_has_put_there_stays(

@@ -195,7 +195,7 @@ for _ in range(int(sys.argv[1])):
     rows, counts = at_end("rows", 3 * records, np.int64).reshape(-1, 3), np.zeros(6, np.int64)
     count_keys(hashes, keyed, offsets, records // 2, counts)
     scatter_keys(hashes, keyed, offsets, records // 2, np.cumsum(counts) - counts, rows)
-    superseded = OffsetMap(2 * records + 2).take(rows)
+    superseded = OffsetMap(2 * records + 2).put_rows(rows)
     bits, unset = at_end("bits", (records + 7) // 8, np.uint8), at_end("unset", records, np.bool_)
     bits[:] = 0
     set_bits(bits, 0, superseded)

@@ -35,7 +35,7 @@ from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.root.dynamic_configs import DynamicConfigs
-from distlog.gateway.security.acls import Rights
+from distlog.gateway.security.rights import Rights
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache

@@ -42,7 +42,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("topics/test_group_commit.py", "commits/test_fairness.py"),
     ),
     "vacuum": (
-        ("maintenance.vacuum", "maintenance.log_floor", "maintenance.removals"),
+        ("maintain.vacuum", "maintain.log_floor"),
         ("maintenance/test_vacuum*.py", "maintenance/test_log_floor.py", "maintenance/test_obsolete_files.py"),
     ),
     "active segments": (
@@ -50,15 +50,15 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("log/test_partition_*.py", "log/test_segment_*.py", "log/test_flush_policy.py", "log/test_active_seals.py"),
     ),
     "producers": (
-        ("topics.producer", "log.producers", "transactions.producer_states"),
+        ("write.producer", "log.producers", "segments.producer_states"),
         ("topics/test_*producer.py", "log/test_*producers*.py", "transactions/test_producer_states.py"),
     ),
     "groups": (
-        ("groups.group_log", "groups.membership"),
-        ("groups/test_*.py", "following/test_group_*.py", "following/test_consume_groups.py"),
+        ("read.group_log", "read.membership"),
+        ("groups/test_*.py", "consuming/test_consume_groups.py", "consuming/test_consume_leases.py"),
     ),
     "compaction": (
-        ("maintenance.compaction", "maintenance.cleaning_plan", "maintenance.group_rewrite"),
+        ("maintain.compaction", "maintain.cleaning_plan", "maintain.group_rewrite"),
         ("maintenance/test_comp*.py", "maintenance/test_clean*.py"),
     ),
 }

@@ -69,7 +69,7 @@ def test_what_spark_lacks_is_told(
 ) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), config={"retention.ms": -1})
     arguments = ("to_table", "--topic", topic.url, "--table", tmp_path / "table", "--output", "delta")
-    message = f"none was tried with PySpark {pyspark.__version__}: take a PySpark that has one, io.delta:"
+    message = f"none was tried with PySpark {pyspark.__version__}: use a PySpark that has one, io.delta:"
     assert message in job(*arguments).err
     monkeypatch.setattr(pyspark, "__version__", "4.1.1")
     with pytest.raises(
@@ -100,7 +100,7 @@ def test_a_jar_that_does_not_fit_is_told(
         monkeypatch.setattr(lake.LakeTable, name, lambda _: None)
         monkeypatch.setattr(lake.DeltaTable, name, lambda _: None)
     monkeypatch.setattr(lake.LakeTable, "properties", properties)
-    with pytest.raises(distlog.InvalidConfigError, match=f"Delta does not fit PySpark {pyspark.__version__}: take a"):
+    with pytest.raises(distlog.InvalidConfigError, match=f"Delta does not fit PySpark {pyspark.__version__}: use a"):
         to_table(spark, topic, str(tmp_path / "table"), output="delta")
 
 
@@ -110,12 +110,12 @@ class Kept(lake.LakeTable):
     format = "delta"
 
     def __post_init__(self) -> None:
-        self.name, self.rows, self.frames = self.given, list[tuple[int, int]](), list[Any]()
+        self.name, self.rows, self.frames = self.requested_name, list[tuple[int, int]](), list[Any]()
         # it is asked for its rows as long as it has no mark
         self.spark.createDataFrame([], "partition int, offset long").createOrReplaceTempView(self.name)
 
     def _identifier(self) -> str:
-        return self.given
+        return self.requested_name
 
     def _check_settings(self) -> None:
         """It needs none."""

@@ -91,7 +91,7 @@ def test_no_path_and_no_topic_are_explained_at_load(spark: SparkSession, tmp_pat
     assert "no topic is named" in message(lambda: spark.read.format("distlog").load())
     assert "TopicNotFoundError" in message(lambda: load(spark, str(tmp_path / "nothing")))
     distlog.create(str(tmp_path / "clicks"))
-    named = "no topic, but a folder of topics: add the name of one: clicks"
+    named = "not a topic, but a folder of topics: add the name of one: clicks"
     assert named in message(lambda: load(spark, str(tmp_path)))
     rows = spark.createDataFrame([("a",)], "value string").write.format("distlog").mode("append")
     assert named in message(lambda: rows.save(str(tmp_path)))

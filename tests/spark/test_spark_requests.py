@@ -96,5 +96,5 @@ def test_the_job_that_appends_loads_no_more(
         config=[],
         header=[],
     )
-    assert append_inputs(spark, options).summary["records"] == 2
+    assert append_inputs(spark, options).fields["records"] == 2
     assert counted.loads() == 1

@@ -151,7 +151,7 @@ def test_a_flush_tells_once_of_records_whose_segment_another_process_ended_weeks
         world.expire()
         world.vacuum()
     assert world.topic().snapshot.log_floor > 3
-    with pytest.raises(OffsetOutOfRangeError, match=r"not known any more.*first_offset=0 end_offset=1"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"cannot find out whether.*first_offset=0 end_offset=1"):
         writer.flush()
     writer.append(b"", partition=0, timestamp=world.clock())
     writer.flush()

@@ -54,7 +54,7 @@ def test_who_led_a_partition_before_appends_nothing_more_and_keeps_its_others(to
     after = Leader(topic, 0)
     with pytest.raises(LeaderFencedError, match="newest=1"):
         old_leader.append(b"too late")
-    assert old_leader.leadership.lost() == {0}
+    assert old_leader.leadership.lost_partitions() == {0}
     old_leader.leadership.end([0])
     old_leader.begin_writing()
     old_leader.append(b"still mine", 1)

@@ -15,7 +15,8 @@ from distlog.gateway.groups.coordinator import GroupDescription
 from distlog.gateway.groups.subscribed_topics import matches
 from distlog.gateway.protocol.frames import Fields, client_text, error_code
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.security.acls import CLUSTER_NAME, NO_OPERATIONS, Operation, ResourceType
+from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
+from distlog.gateway.security.rights import NO_OPERATIONS
 from distlog.gateway.server.request import Request
 
 

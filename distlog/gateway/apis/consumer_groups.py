@@ -15,7 +15,8 @@ from distlog.gateway.groups.consumer_records import by_topic
 from distlog.gateway.groups.subscribed_topics import matches
 from distlog.gateway.protocol.frames import AccessDeniedError, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.security.acls import NO_OPERATIONS, Operation, ResourceType
+from distlog.gateway.security.acls import Operation, ResourceType
+from distlog.gateway.security.rights import NO_OPERATIONS
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.topic_index import TopicSummary
 

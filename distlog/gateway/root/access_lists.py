@@ -16,11 +16,11 @@ from distlog.gateway.security.acls import (
     PatternType,
     Permission,
     ResourceType,
-    Rights,
     check_acl,
     client_host,
 )
-from distlog.gateway.security.authentication import EventLog
+from distlog.gateway.security.event_log import EventLog
+from distlog.gateway.security.rights import Rights
 from distlog.gateway.topics.metadata_cache import ACLS_TOPIC, MetadataCache
 
 _log = logging.getLogger("distlog.gateway")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import os
 import re
 import threading
@@ -15,52 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from distlog.core.display import text
 from distlog.core.errors import DistlogError
 from distlog.core.log_manager.log_manager import Metric, Value
+from distlog.gateway.security.event_log import EventLog
 from distlog.gateway.security.users_file import HASHES, MAX_NAME_BYTES, ScramSecret, Users, UsersFile, secret_of
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *HASHES)
-
-
-class Authentication:
-    """A gateway's SASL settings and counters, for many threads. `mechanisms`: Kafka's `sasl.enabled.mechanisms`."""
-
-    def __init__(self, users: UsersFile, mechanisms: Sequence[str] = MECHANISMS) -> None:
-        self.users, self.mechanisms = users, tuple(mechanisms)
-        self.known, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
-        #: More users, by name and mechanism: the same object as long as they are the same.
-        self.root_secrets: Callable[[], _Secrets] = lambda: _NO_SECRETS
-        self._cached = users.current(), _NO_SECRETS, users.current()
-        self._lock = threading.Lock()
-        self._count = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
-
-    def current(self) -> Users:
-        """The users as they are now: the users of the file, and others with other names."""
-        of_file, root_secrets = self.users.current(), self.root_secrets()
-        known_of_file, known_others, users = self._cached
-        if known_of_file is not of_file or known_others is not root_secrets:
-            users = of_file.with_others(root_secrets)
-            # a tuple is set at once, for all threads
-            self._cached = of_file, root_secrets, users
-        return users
-
-    def note(self, mechanism: str, result: str) -> None:
-        """Count an exchange that has ended."""
-        with self._lock:
-            self._count[mechanism, result] += 1
-
-    def metrics(self) -> list[Metric]:
-        """The counters as they are now."""
-        with self._lock:
-            count = sorted(self._count.items())
-        values: list[Value] = [
-            ({"mechanism": labels[0], "result": labels[1]}, float(value)) for labels, value in count
-        ]
-        return [Metric("distlog_gateway_authentications", "counter", "exchanges of SASL: ok, or failed", values)]
-
-
 _NONCE_BYTES = 24
 #: How long a right password is known, and how many are.
 _KNOWN_S, _MOST_KNOWN = 600.0, 10_000
@@ -247,6 +207,43 @@ _Secrets = Mapping[str, Mapping[str, ScramSecret]]
 _NO_SECRETS: _Secrets = {}
 
 
+class Authentication:
+    """A gateway's SASL settings and counters, for many threads. `mechanisms`: Kafka's `sasl.enabled.mechanisms`."""
+
+    def __init__(self, users: UsersFile, mechanisms: Sequence[str] = MECHANISMS) -> None:
+        self.users, self.mechanisms = users, tuple(mechanisms)
+        self.known, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
+        #: More users, by name and mechanism: the same object as long as they are the same.
+        self.root_secrets: Callable[[], _Secrets] = lambda: _NO_SECRETS
+        self._cached = users.current(), _NO_SECRETS, users.current()
+        self._lock = threading.Lock()
+        self._count = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
+
+    def current(self) -> Users:
+        """The users as they are now: the users of the file, and others with other names."""
+        of_file, root_secrets = self.users.current(), self.root_secrets()
+        known_of_file, known_others, users = self._cached
+        if known_of_file is not of_file or known_others is not root_secrets:
+            users = of_file.with_others(root_secrets)
+            # a tuple is set at once, for all threads
+            self._cached = of_file, root_secrets, users
+        return users
+
+    def note(self, mechanism: str, result: str) -> None:
+        """Count an exchange that has ended."""
+        with self._lock:
+            self._count[mechanism, result] += 1
+
+    def metrics(self) -> list[Metric]:
+        """The counters as they are now."""
+        with self._lock:
+            count = sorted(self._count.items())
+        values: list[Value] = [
+            ({"mechanism": labels[0], "result": labels[1]}, float(value)) for labels, value in count
+        ]
+        return [Metric("distlog_gateway_authentications", "counter", "exchanges of SASL: ok, or failed", values)]
+
+
 class SaslExchange:
     """The SASL exchange of one connection, whose requests come one after the other."""
 
@@ -326,49 +323,3 @@ class SaslExchange:
             self._scram = ScramExchange(self.mechanism, self._all.current(), new_nonce)
             return self._scram.first(token), None
         return self._scram.last(token)
-
-
-_log = logging.getLogger("distlog.gateway")
-_PERIOD_S = 60.0
-_MOST_SOURCES, _MOST_SHOWN, _MOST_TEXT = 1000, 5, 200
-#: The source of events when there are too many sources.
-_OTHER_SOURCES = "others"
-
-
-class EventLog:
-    """Counts events by their sources, and logs a summary: the first event at once, then at most a line a minute.
-
-    `events` names them in the plural. For many threads; `clock_s` is monotonic.
-    """
-
-    def __init__(
-        self, events: str, clock_s: Callable[[], float] = time.monotonic, level: int = logging.WARNING
-    ) -> None:
-        self._events, self._clock_s, self._level, self._lock = events, clock_s, level, threading.Lock()
-        self._logged_s = float("-inf")
-        self._counts, self._examples = Counter[str](), dict[str, str]()
-        #: All events so far.
-        self.total = 0
-
-    def note(self, source: str, detail: str) -> None:
-        """Count an event; the text may come from a client, and is cut."""
-        source, detail = source[:_MOST_TEXT], detail[:_MOST_TEXT]
-        with self._lock:
-            self.total += 1
-            name = source if source in self._counts or len(self._counts) < _MOST_SOURCES else _OTHER_SOURCES
-            self._counts[name] += 1
-            self._examples[name] = detail
-        self.log()
-
-    def log(self, *, is_last: bool = False) -> None:
-        """Log the events since the last line, if there are any, and it is a minute old, or this one `is_last`."""
-        with self._lock:
-            now_s = self._clock_s()
-            if not self._counts or (now_s - self._logged_s < _PERIOD_S and not is_last):
-                return
-            shown = self._counts.most_common(_MOST_SHOWN)
-            parts = [f"{text(name)} ({count}, last: {text(self._examples[name])})" for name, count in shown]
-            count, more = self._counts.total(), len(self._counts) - len(shown)
-            self._logged_s, self._counts, self._examples = now_s, Counter(), {}
-        remainder = f", and {more} more" if more else ""
-        _log.log(self._level, "%s: %d by %s%s", self._events, count, ", ".join(parts), remainder)

@@ -16,7 +16,8 @@ from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.frames import FrameReader, RequestHead, ResponseChunk, read_client_id, read_head
 from distlog.gateway.protocol.messages import InvalidRequestError
-from distlog.gateway.security.authentication import Authentication, EventLog, SaslExchange
+from distlog.gateway.security.authentication import Authentication, SaslExchange
+from distlog.gateway.security.event_log import EventLog
 from distlog.gateway.security.tls import PrincipalMapper, subject_name
 from distlog.gateway.security.users_file import Users
 from distlog.gateway.server.fairness import CpuUses, owner_of

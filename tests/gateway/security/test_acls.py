@@ -20,7 +20,7 @@ from distlog.gateway.security.acls import (
     check_acl,
     client_host,
 )
-from distlog.gateway.security.authentication import EventLog
+from distlog.gateway.security.event_log import EventLog
 
 ALICE, HOST = "User:alice", "10.0.0.1"
 Op, R, P = Operation, ResourceType, PatternType

@@ -1,0 +1,56 @@
+"""A log of events that may come as often as clients like: summaries, not a line for each."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from distlog.core.display import text
+
+_log = logging.getLogger("distlog.gateway")
+_PERIOD_S = 60.0
+_MOST_SOURCES, _MOST_SHOWN, _MOST_TEXT = 1000, 5, 200
+#: The source of events when there are too many sources.
+_OTHER_SOURCES = "others"
+
+
+class EventLog:
+    """Counts events by their sources, and logs a summary: the first event at once, then at most a line a minute.
+
+    `events` names them in the plural. For many threads; `clock_s` is monotonic.
+    """
+
+    def __init__(
+        self, events: str, clock_s: Callable[[], float] = time.monotonic, level: int = logging.WARNING
+    ) -> None:
+        self._events, self._clock_s, self._level, self._lock = events, clock_s, level, threading.Lock()
+        self._logged_s = float("-inf")
+        self._counts, self._examples = Counter[str](), dict[str, str]()
+        #: All events so far.
+        self.total = 0
+
+    def note(self, source: str, detail: str) -> None:
+        """Count an event; the text may come from a client, and is cut."""
+        source, detail = source[:_MOST_TEXT], detail[:_MOST_TEXT]
+        with self._lock:
+            self.total += 1
+            name = source if source in self._counts or len(self._counts) < _MOST_SOURCES else _OTHER_SOURCES
+            self._counts[name] += 1
+            self._examples[name] = detail
+        self.log()
+
+    def log(self, *, is_last: bool = False) -> None:
+        """Log the events since the last line, if there are any, and it is a minute old, or this one `is_last`."""
+        with self._lock:
+            now_s = self._clock_s()
+            if not self._counts or (now_s - self._logged_s < _PERIOD_S and not is_last):
+                return
+            shown = self._counts.most_common(_MOST_SHOWN)
+            parts = [f"{text(name)} ({count}, last: {text(self._examples[name])})" for name, count in shown]
+            count, more = self._counts.total(), len(self._counts) - len(shown)
+            self._logged_s, self._counts, self._examples = now_s, Counter(), {}
+        remainder = f", and {more} more" if more else ""
+        _log.log(self._level, "%s: %d by %s%s", self._events, count, ", ".join(parts), remainder)
