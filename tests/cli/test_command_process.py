@@ -104,7 +104,7 @@ def test_commands_know_no_difference(filled: CommandLine, monkeypatch: pytest.Mo
 
 def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     look = f"open(r'{tmp_path}/number', 'w').write(str(os.dup(0)))"
-    program = f"import os, distlog.console.output as streams; streams.open_closed_streams(); {look}"
+    program = f"import os, distlog.console.streams as streams; streams.open_closed_streams(); {look}"
     shell(f'{sys.executable} -c "{program}" <&- >&- 2>&-')
     assert (tmp_path / "number").read_text() == "4", "after the three streams and the file itself"
 
