@@ -24,7 +24,7 @@ def removed_rows_stay() -> Any:
     real = row_changes.RowChanges.between
 
     def between(base: Any, rows: Any, keys: Any) -> Any:
-        return dataclasses.replace(real(base, rows, keys), gone=np.empty(0, np.int64))
+        return dataclasses.replace(real(base, rows, keys), removed_rows=np.empty(0, np.int64))
 
     return mock.patch.object(row_changes.RowChanges, "between", between)
 
