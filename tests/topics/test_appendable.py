@@ -149,7 +149,7 @@ def test_no_rows_are_no_error() -> None:
         ([{"value": b"v", "headers": [("h", b"1", 2)]}], "a header must be"),
         ([{"value": b"v", "headers": ["hv"]}], "a header must be"),
         ([{"value": b"v", "headers": [("h", 3)]}], "a header's value must be bytes"),
-        ([{"value": b"v", "headers": {"key": "h", "value": b"1"}}], "is one header: give a list of it"),
+        ([{"value": b"v", "headers": {"key": "h", "value": b"1"}}], "is one header: give a list of dicts"),
         ([{"value": b"v", "headers": {"h": 5}}], "a header's value must be bytes"),
         ([{"value": b"v", "headers": "hv"}], "headers must be a list"),
         ([b"v"], "a record must be a dict"),

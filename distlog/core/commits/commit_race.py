@@ -25,9 +25,9 @@ class CommitRace:
                 race.put([SetConfig(settings)])
         return race.commit, race.after
 
-    The first head is `snapshot` (no request), the next the newest after a lost race. A head whose actions were
-    not put comes again, or the head of `move_to`; to commit nothing, leave the loop. An error raised in the loop
-    means that nothing was committed. On a fresh snapshot and without a race a commit is one PUT.
+    The first head is `snapshot` (no request), the next one the newest after a lost race. If nothing was put for a
+    head, it comes again, or the newer one that `after` was set to; to commit nothing, leave the loop. An error raised
+    in the loop means that nothing was committed. On a fresh snapshot and without a race a commit is one PUT.
 
     `read_version` is the oldest version that was read before a new data file was started, `write_id` is stored in the
     commit. An append with a `ticket` may be committed by another writer, and this one may commit others' appends;
@@ -67,13 +67,13 @@ class CommitRace:
             if self._ticket is not None:
                 self._catch_up(head)
                 if self._ticket.group_commit is not None:
-                    break
+                    self.commit = self._ticket.group_commit
+                    self.after = head if head.continues(self._start) else self._start
+                    return
             self._check_same_topic(head)
             head.requires.check_writable()
             check_read_version(head, self._read_version)
             yield head
-        if self._ticket is not None:
-            self._leave_queue(self._ticket)
 
     def put(self, actions: Sequence[Action]) -> bool:
         """Put `actions`, made from the last head, as the next version; False if the next head must be tried."""
@@ -98,10 +98,6 @@ class CommitRace:
             self.after = newer
         return False
 
-    def move_to(self, head: Snapshot) -> None:
-        """Continue with a newer `head`."""
-        self.after = head
-
     def try_for(self, timeout_s: float) -> None:
         """Try until `timeout_s` seconds from now."""
         self._backoff.try_for(timeout_s)
@@ -115,7 +111,9 @@ class CommitRace:
         if error is None and self.commit is None:
             # another writer's commit that the caller learned of is durable then
             self._log.sync()
-        if self._ticket is not None and self.commit is None:
+        if self._ticket is not None and self.commit is not None:
+            self._log.queue.leave(self._ticket, self.commit)
+        elif self._ticket is not None:
             self._ticket.withdraw()
             if error is not None:
                 self._ticket.raise_if_in_doubt(error)
@@ -197,14 +195,6 @@ class CommitRace:
             ticket.observe(commits)
         else:
             ticket.lose_track(head)
-
-    def _leave_queue(self, ticket: AppendTicket) -> None:
-        history = ticket.history if self.commit is None else ticket.history.then(self.commit)
-        if self.commit is None:
-            self.commit = ticket.group_commit
-            self.after = self.after if self.after.continues(self._start) else self._start
-        assert self.commit is not None
-        self._log.queue.leave(ticket, self.commit, history)
 
     def _check_same_topic(self, head: Snapshot) -> None:
         if not head.continues(self._start):

@@ -89,11 +89,13 @@ class PendingAppendQueue:
         next_stem = self._next_stem if base.commit_id == self._history.commit_id else None
         return AppendTicket(self, append, base, self._history, next_stem)
 
-    def leave(self, ticket: AppendTicket, commit: Commit, history: CommitHistory) -> None:
-        """Delete from the queue what is committed, and note whether it was long."""
+    def leave(self, ticket: AppendTicket, commit: Commit) -> None:
+        """Delete from the queue what is committed, and note whether it was long; `commit` has the append."""
         is_crowd = ticket.is_contended or ticket.is_crowd(commit)
         self._crowded_s = self._monotonic() if is_crowd else -math.inf
-        self._next_stem, self._history = commit.next_append, history
+        # a commit of another writer was observed, the writer's own was not
+        self._history = ticket.history if commit is ticket.group_commit else ticket.history.then(commit)
+        self._next_stem = commit.next_append
         try:
             ticket.delete_committed()
         except StorageError as error:

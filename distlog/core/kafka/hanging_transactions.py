@@ -200,7 +200,7 @@ def _end_in_commit(
     """Commit the marker after the records that were read; False if something was appended since."""
     number, snapshot = transaction.partition, current.refresh()
     checked = ProducerCheck(handle, snapshot)
-    if checked.known(number)[0].open_transactions.get(transaction.producer_id) != transaction.start_offset:
+    if checked.producers_of(number)[0].open_transactions.get(transaction.producer_id) != transaction.start_offset:
         if transaction in open_transactions(handle.reader, number, snapshot.partitions[number]):
             text = "the log has an open transaction that no commit names: rebuild the topic from a copy"
             raise CorruptRecordError(text, partition=number, start_offset=transaction.start_offset)

@@ -30,9 +30,9 @@ class ActiveSeals:
                 if sealed is not None:
                     race.put([*seals.actions, ...])
 
-    Partitions are locked in ascending order, so that two commits never deadlock.
-    Its page says CHANGING before the commit. If another segment became active concurrently, all locks are released,
-    and taken again with that one. If nothing is committed, the segments stay active. `timeout_s` is for each lock.
+    Partitions are locked in ascending order, so that two commits never deadlock. The page of each says CHANGING until
+    the commit. If another segment became active concurrently, all locks are released, and taken again with its
+    partition. If nothing is committed, the segments stay active. `timeout_s` is for each lock.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ActiveSeals:
         if not self._locked.keys() >= set(active):
             self._release()
             # no lock is held during the race, unless there is something to seal
-            self._race.move_to(self._lock(active))
+            self._race.after = self._lock(active)
             return None
         if self._locked and not self._sealed:
             # in parallel, since each takes several syncs, and others wait for the locks
@@ -121,11 +121,9 @@ class ActiveSeals:
             # else the pages stay at CHANGING, so the next process asks the commit log
 
 
-def seal_all(
-    handle: TopicHandle, snapshot: Snapshot, operation: str, actions: Sequence[Action] = (), *, calls: FileCalls = os
-) -> Snapshot:
+def seal_all(handle: TopicHandle, snapshot: Snapshot, operation: str, actions: Sequence[Action] = ()) -> Snapshot:
     """Commit `actions`, and seal the active segments of all partitions; returns the new state."""
-    with CommitRace(handle.log, snapshot, operation) as race, ActiveSeals(handle, race, calls=calls) as seals:
+    with CommitRace(handle.log, snapshot, operation) as race, ActiveSeals(handle, race) as seals:
         for head in race:
             if seals.seal(head, range(len(head.partitions))) is not None:
                 race.put([*seals.actions, *actions])

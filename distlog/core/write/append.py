@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -73,8 +73,8 @@ _SPANS = 4
 class AppendResult(Shown):
     """The result of an append: the version of its commit and, by partition, the (first, end) offsets it got.
 
-    `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first commit.
-    `version` is None when nothing was committed, as in place.
+    `replayed` says that this (app_id, batch_id) was committed before; the result is the first commit's.
+    `version` is None when nothing was committed, as by a direct append.
     """
 
     version: int | None
@@ -113,21 +113,20 @@ def commit_append(
     in_order: bool = False,
     write_id: str | None = None,
     written_by: TopicConfig | None = None,
-    fence: Callable[[Snapshot], None] | None = None,
 ) -> tuple[AppendResult, Snapshot]:
     """Add `segments` after the log ends, and seal their partitions' active segments, in one commit or none.
 
-    `written_by` are the settings by which their records were checked; None: they suit any topic. `fence` gets each
-    head to append to, and may raise. If the same (app_id, batch_id) was committed before, or `in_order` a later one,
-    this is a replay, and nothing is sealed. Raises CommitConflictError if the topic was dropped, or is compacted and
-    was not then, TransactionTooOldError for old files, and the errors of `check_room`, `CommitRace`, `ActiveSeals`.
+    `written_by` are the settings by which their records were checked; None: they suit any topic. If the same
+    (app_id, batch_id) was committed before, or `in_order` a later one, this is a replay, and nothing is sealed.
+    Raises CommitConflictError if the topic was dropped, or is compacted and was not then, TransactionTooOldError for
+    old files, and the errors of `check_room`, `CommitRace` and `ActiveSeals`.
     """
     _check_stored(app_id, batch_id)
     if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
         segments = SegmentTable.of(sorted(segments, key=lambda segment: segment.partition))
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
     pending = None
-    if fence is None and write_id is None:
+    if write_id is None:
         is_keyed = written_by is None or "compact" in written_by.cleanup_policy
         pending = pending_append(handle.storage, snapshot, segments, batch, is_keyed=is_keyed)
     # before the commit: where warnings are errors, nothing is appended
@@ -145,8 +144,6 @@ def commit_append(
             if written_by is not None:
                 check_keyed(sealed.config, written_by)
             check_room(sealed, app_id, batch_id, in_order=in_order)
-            if fence is not None:
-                fence(sealed)
             placed, actions = _placed(sealed, segments)
             if batch is not None:
                 actions.append(replace(batch, offsets=offsets_of(placed)))
@@ -224,9 +221,9 @@ def check_room(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None,
 
 def check_batch(app_id: str | None, batch_id: BatchId | None) -> BatchId | None:
     """The batch's id, of an integer of numpy too; InvalidRecordError for one id alone, or an app_id of distlog's."""
-    given: object = batch_id
-    if isinstance(given, np.integer):
-        batch_id = int(given)
+    number: object = batch_id
+    if isinstance(number, np.integer):
+        batch_id = int(number)
     _check_stored(app_id, batch_id)
     if app_id is not None and app_id.startswith(RESERVED_APPS):
         begin = ", ".join(repr(prefix) for prefix in RESERVED_APPS)
@@ -337,7 +334,7 @@ class Transaction:
 
     def _open_appender(self) -> Appender:
         if self._process != os.getpid():
-            raise InvalidRecordError("the transaction was begun before a fork, by the parent; begin another here")
+            raise InvalidRecordError("the transaction was started before a fork: start another one in this process")
         if self._error is not None:
             # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
             raise self._error.with_traceback(self._trace)
@@ -396,7 +393,7 @@ def is_early(timestamp: int) -> bool:
 def _warn(topic: str, topic_id: str, text: str, category: type[Warning]) -> None:
     if (topic_id, category) not in _warned:
         warnings.warn(f"{topic}: {text}", category, stacklevel=_caller())
-        # not where the warning is an error
+        # not if warnings raise
         _warned.add((topic_id, category))
 
 

@@ -70,7 +70,7 @@ class CommitEngine:
         workers = workers_for(parts)
         encodings = (part.encode for part in parts)
         encoded = in_order(encodings, 2 * workers if workers > 1 else 0, workers=workers, joined=True)
-        batches = {part.partition: valid_batches(each) for part, each in zip(parts, encoded, strict=True)}
+        batches = {part.partition: valid_batches(data) for part, data in zip(parts, encoded, strict=True)}
         config, has_producer = parts[0].config, any(part.has_producer for part in parts)
         snapshot, deadline = self._current.snapshot, Deadline(DELIVERY_TIMEOUT_S)
         while True:
@@ -137,8 +137,8 @@ def commit_batches(
     """
     handle, snapshot = checked.handle, checked.snapshot
     numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
-    opened = {number: checked.known(number)[0].open_transactions for number in numbered}
-    written = write_bundle(handle, snapshot, parts, opened)
+    open_transactions = {number: checked.producers_of(number)[0].open_transactions for number in numbered}
+    written = write_bundle(handle, snapshot, parts, open_transactions)
     segments, placed = [segment.info for segment in written], list[SegmentInfo]()
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
     pending = None
@@ -170,21 +170,24 @@ def _with_producers(
     """The segments with their first unstable offsets, and the actions that name their producers."""
     transactions, segments = dict[int, OpenTransactions](), list[SegmentInfo]()
     named = {number: list[ProducerBatch]() for number in numbered}
-    for each, segment in zip(written, placed, strict=True):
+    for result, segment in zip(written, placed, strict=True):
         number, offset = segment.partition, segment.base_offset
         if segment.has_transactions:
-            opened = transactions.setdefault(number, OpenTransactions(check.known(number)[0].open_transactions))
-            aborted, first_unstable = effect(each, offset, opened)
-            if aborted != list(each.aborted):
+            producers = check.producers_of(number)[0]
+            open_transactions = transactions.setdefault(number, OpenTransactions(producers.open_transactions))
+            aborted, first_unstable = effect(result, offset, open_transactions)
+            if aborted != list(result.aborted):
                 # the index that was written is of other offsets
                 raise ConcurrentAppendError
             segment = replace(segment, first_unstable_offset=first_unstable)
         segments.append(segment)
-        for batch in each.batches if number in named else ():
+        for batch in result.batches if number in named else ():
             named[number] += producer_batches(batch.data, batch.rows, offset)
             offset += batch.offset_count
     batches = {
-        number: (*check.known(number)[1], *sufficient_batches(each)) for number, each in sorted(named.items()) if each
+        number: (*check.producers_of(number)[1], *sufficient_batches(new_batches))
+        for number, new_batches in sorted(named.items())
+        if new_batches
     }
     return segments, [ProducerBatches(batches)] if batches else []
 
@@ -234,8 +237,8 @@ class ProducerCheck:
         self, handle: TopicHandle, snapshot: Snapshot, first: Callable[[int], FirstBatch] = lambda _: any_first
     ) -> None:
         self.handle, self.snapshot, self.first = handle, snapshot, first
-        self._known = dict[int, tuple[ProducerTable, Sequence[ProducerBatch]]]()
-        # the states behind the batches that were checked, and the ends of these
+        self._producers = dict[int, tuple[ProducerTable, Sequence[ProducerBatch]]]()
+        # the states after the batches that were checked, and their end offsets
         self._states = dict[int, tuple[ProducerStates, int]]()
 
     def after(self, head: Snapshot, parts: Parts) -> ProducerCheck:
@@ -252,23 +255,23 @@ class ProducerCheck:
                 _check_again(check, number, batches)
         return check
 
-    def known(self, partition: int) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
-        if partition not in self._known:
+    def producers_of(self, partition: int) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
+        if partition not in self._producers:
             if partition >= len(self.snapshot.partitions):
-                raise InvalidRecordError("the topic has no such partition any more", partition=partition)
-            self._known[partition] = known_producers(
+                raise InvalidRecordError("the topic no longer has this partition", partition=partition)
+            self._producers[partition] = known_producers(
                 self.handle, self.snapshot.partitions[partition], self.snapshot.passed_ms
             )
-        return self._known[partition]
+        return self._producers[partition]
 
     def check(self, partition: int, batches: Sequence[ValidBatch]) -> KnownBatch | None:
         """Check batches that come together, after the batches that were checked before.
 
-        Returns the last batch as the partition has it, if it has it already; then all of them are there.
+        Returns the last batch as the partition has it, if it has it already; then the log has all.
         """
         if not any(batch.has_producer for batch in batches):
             return None
-        table, _ = self.known(partition)
+        table, _ = self.producers_of(partition)
         end = self.snapshot.partitions[partition].log_end_offset
         states, end = self._states.setdefault(partition, (ProducerStates(), end))
         rows = np.concatenate([batch.rows for batch in batches])
@@ -278,8 +281,8 @@ class ProducerCheck:
                 states.add_if_missing(producer, state)
         spans = rows["last_offset_delta"].astype(np.int64) + 1
         rows["base_offset"] = np.cumsum(spans) - spans
-        known = states.check(batch_fields(rows), self.first(partition))
-        if known is None:
+        duplicate = states.check(batch_fields(rows), self.first(partition))
+        if duplicate is None:
             for batch in batches:
                 states.observe(batch.data, batch.rows, end)
                 end += batch.offset_count
@@ -287,7 +290,7 @@ class ProducerCheck:
         else:
             # its commit is visible, and may not be durable yet
             self.handle.storage.sync(paths.COMMITS_DIR)
-        return known
+        return duplicate
 
     def _has_expired(self, state: ProducerState) -> bool:
         since_ms = min(max(0, self.handle.clock() - self.snapshot.timestamp_ms), PAUSE_MS)
@@ -302,8 +305,8 @@ class ConcurrentAppendError(Exception):
 def _check_again(check: ProducerCheck, partition: int, batches: Sequence[ValidBatch]) -> None:
     for batch in batches:
         try:
-            known = check.check(partition, [batch])
+            duplicate = check.check(partition, [batch])
         except DistlogError as error:
             raise ConcurrentAppendError from error
-        if known is not None:
+        if duplicate is not None:
             raise ConcurrentAppendError

@@ -106,8 +106,8 @@ class DirectEngine:
         workers = workers_for([append.part for append in appends])
         try:
             self._open([append.partition for append in appends])
-            encodings, ahead = (append.encode for append in appends), 2 * workers if workers > 1 else 0
-            for append in in_order(encodings, ahead, workers=workers, joined=True):
+            encodings, queued = (append.encode for append in appends), 2 * workers if workers > 1 else 0
+            for append in in_order(encodings, queued, workers=workers, joined=True):
                 append.append(self._log(append.partition), self._lock_timeout_s)
             logs = [(append, self._log(append.partition)) for append in appends]
             in_parallel(lambda pair: pair[0].flush(pair[1], self._lock_timeout_s), logs)

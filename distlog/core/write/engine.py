@@ -28,7 +28,7 @@ class Engine(Protocol):
     """
 
     def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
-        """Append the batches, unless `fence` refuses; an error that is raised is that of all parts."""
+        """Append the batches, unless `fence` refuses; an error that is raised applies to all parts."""
 
     @property
     def is_flushed(self) -> bool:
@@ -45,7 +45,7 @@ class Engine(Protocol):
 
 
 class Fence(Protocol):
-    """What an engine checks at the head before it appends: the epoch of a producer, or of a leader."""
+    """A check at the head before an append: of a producer's epoch, or a leader's."""
 
     def check(self, head: Snapshot, partitions: Collection[int]) -> None:
         """Raise the appender's error if another one has replaced it by this head."""

@@ -1,4 +1,4 @@
-"""A producer: a writer that doubles nothing, and that can append to many partitions all or nothing."""
+"""A producer: a writer without duplicates, which can append to many partitions all or nothing."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Producer(Writer):
     def commit(self) -> AppendResult:
         """Commit the transaction; returns the offsets of its records, by partition, also kept as `result`.
 
-        Raises ProducerFencedError when a newer producer with its id has begun; CommitStateUnknownError, after which
+        Raises ProducerFencedError when a newer producer with its id has started; CommitStateUnknownError, after which
         it may be called again. After other errors the transaction can only be aborted.
         """
         sender = self._transactions()
         self._check_is_open()
         self._check_can_wait()
         self._check_open()
-        self._settle()
+        self._drain()
         self._raise_error()
         try:
             outcome = sender.commit()
@@ -99,7 +99,7 @@ class Producer(Writer):
         if self._error is None:
             # records not sent yet are not sent any more
             self._fail(_AbortedError("the transaction was aborted"))
-        self._settle()
+        self._drain()
         # until it has ended, it must not be committed: it lacks records
         try:
             sender.abort()
@@ -162,7 +162,7 @@ class ProducerIdentity:
             newest = _generation(head, self.app_id)
             if newest is not None and newest > self.generation:
                 raise ProducerFencedError(
-                    "a newer producer with this transactional id has begun: end this one",
+                    "a newer producer with this transactional id has started: close this one",
                     transactional_id=self.transactional_id,
                 )
 
@@ -212,7 +212,7 @@ class ProducerSequences:
         """The identity; raises InvalidRecordError in a forked child if it has a transactional id."""
         if self._process != os.getpid():
             if self._identity.transactional_id is not None:
-                raise InvalidRecordError("the producer was begun before a fork, by the parent; begin another here")
+                raise InvalidRecordError("the producer was started before a fork: start another one in this process")
             self._identity, self._process = begin_producer(self._handle, self._current), os.getpid()
         return self._identity
 
@@ -253,7 +253,7 @@ class TransactionSender:
         identity = self._sequences.fence
         identity.check(self.current.refresh())
         self._read_version, self._written = self.current.snapshot.version, None
-        # each has a number of its own, so that it is known again even if an interrupt came behind its commit
+        # each has its own number, so that it is recognised even if an interrupt came right after its commit
         self._sequences.transactions[identity.app_id] += 1
         self._number = (identity.generation << _NUMBER_BITS) + self._sequences.transactions[identity.app_id]
         self._appender = open_appender(self.handle, self.current, self.compression)

@@ -1,4 +1,4 @@
-"""Sends a writer's buffers to an engine: routes records to partitions, and numbers those of a producer."""
+"""Sends a writer's buffers to an engine: routes records to partitions, and numbers a producer's batches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RecordSender:
         self._partitioner: tuple[int, Partitioner] | None = None
 
     def send(self, records: pa.RecordBatch) -> SendResult:
-        """Append the records, each partition's in their order; an error that is raised is that of all of them."""
+        """Append the records, each partition's in their order; an error that is raised applies to all records."""
         parts = self._route(records)
         fence = self._fence if self._numbers is None else self._numbers.fence
         result, failures = self._engine.append(parts, fence)
@@ -98,7 +98,7 @@ class ProducerNumbers(Protocol):
 
 
 class SendResult(NamedTuple):
-    """What became of a buffer."""
+    """The outcome of a buffer."""
 
     result: AppendResult
     deliveries: list[Delivery]

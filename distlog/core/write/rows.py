@@ -35,14 +35,14 @@ def timestamps_of(
     column = _in_ms(scaled(batch.column("timestamp"), unit, first_row))
     column = pc.fill_null(column, integers([now_ms])[0]) if column.null_count else column
     low, high = (value.as_py() for value in pc.min_max(column).values())
-    before, after = _limits(config, now_ms)
-    if low is not None and (low < before or high > after):
+    earliest_ms, latest_ms = _limits(config, now_ms)
+    if low is not None and (low < earliest_ms or high > latest_ms):
         is_bad = pc.or_(
-            pc.and_(pc.less(column, before), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, after)
+            pc.and_(pc.less(column, earliest_ms), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, latest_ms)
         )
         row = pc.index(is_bad, True).as_py()
         if row >= 0:
-            timestamp, limits = column[row].as_py(), {"earliest": before, "latest": after}
+            timestamp, limits = column[row].as_py(), {"earliest": earliest_ms, "latest": latest_ms}
             raise InvalidRecordError(_refusal(timestamp), row=first_row + row, timestamp=timestamp, **limits)
     return column
 
@@ -50,13 +50,13 @@ def timestamps_of(
 def check_timestamp(timestamp: int | None, config: TopicConfig, now_ms: int) -> None:
     if timestamp in (None, NO_TIMESTAMP) or config.message_timestamp_type != "CreateTime":
         return
-    before, after = _limits(config, now_ms)
-    if not before <= timestamp <= after:
-        raise InvalidRecordError(_refusal(timestamp), timestamp=timestamp, earliest=before, latest=after)
+    earliest_ms, latest_ms = _limits(config, now_ms)
+    if not earliest_ms <= timestamp <= latest_ms:
+        raise InvalidRecordError(_refusal(timestamp), timestamp=timestamp, earliest=earliest_ms, latest=latest_ms)
 
 
 def scaled(column: pa.Array, unit: str, first_row: int = 0) -> pa.Array:
-    """Numbers that count `unit` as milliseconds, and other types as they are; a number below 0 stays, and is no time.
+    """Numbers that count `unit` as milliseconds, and other types as they are; numbers below 0 stay.
 
     Raises InvalidRecordError for numbers that must be of another unit.
     """
@@ -121,8 +121,8 @@ def _refusal(timestamp: int) -> str:
 
 
 def _limits(config: TopicConfig, now_ms: int) -> tuple[int, int]:
-    before = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
-    return before, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
+    earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
+    return earliest_ms, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
 
 
 Header = tuple[str, bytes | None]
@@ -266,7 +266,7 @@ def _timestamp(value: Any, unit: str = "ms") -> int | None:
 def _integer(name: str, value: Any, low: int, high: int) -> int | None:
     if value is None or (type(value) is int and low <= value <= high):
         return value
-    # Takes numpy's integers too; but True is no number, and 1.5 must not become 1.
+    # Takes numpy's integers too; but True isn't a number, and 1.5 must not become 1.
     if isinstance(value, bool) or not hasattr(value, "__index__") or not low <= operator.index(value) <= high:
         got = value if type(value) is int else type(value).__name__
         raise InvalidRecordError(f"{name} must be an integer from {low} to {high}, or None", got=got)
@@ -299,8 +299,8 @@ def _headers(headers: Any) -> list[Header] | None:
     if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
         raise InvalidRecordError("headers must be a list of (key, value), or a dict", got=type(headers).__name__)
     if isinstance(headers, Mapping) and headers.keys() == _NAMES_OF_A_HEADER:
-        # one header as a scan gives it, without its list; or two headers of these names
-        raise InvalidRecordError("a dict of key and value is one header: give a list of it, or pairs (key, value)")
+        # one header as a scan gives it, without its list; or two headers with these names
+        raise InvalidRecordError("a dict of key and value is one header: give a list of dicts, or pairs (key, value)")
     return [_header(header) for header in (headers.items() if isinstance(headers, Mapping) else headers)]
 
 
@@ -375,7 +375,7 @@ def rows_of(data: Appendable) -> int | None:
 
 
 def _check_memory(batch: pa.RecordBatch) -> None:
-    """Raise InvalidRecordError for offsets outside an array's memory; those of usual types are checked when used."""
+    """Raise InvalidRecordError for offsets outside an array's memory; usual types are checked when used."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
         try:
@@ -494,9 +494,10 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str)
     check_timestamp(row.timestamp, config, now_ms)
 
 
-def unknown_columns(names: Iterable[Any], known: Iterable[str] = ACCEPTED) -> str:
-    others = ", ".join(sorted(map(str, names)))
-    return f"unknown column {others}: rename it, leave it out, or put it into the value; known are {', '.join(known)}"
+def unknown_columns(names: Iterable[Any], accepted: Iterable[str] = ACCEPTED) -> str:
+    columns = ", ".join(sorted(map(str, names)))
+    text = f"unknown column {columns}: rename it, leave it out, or put it into the value"
+    return f"{text}; known are {', '.join(accepted)}"
 
 
 def _check_names(names: Collection[Any]) -> None:
@@ -507,7 +508,7 @@ def _check_names(names: Collection[Any]) -> None:
         raise InvalidRecordError("two columns have the same name", columns=", ".join(names))
 
 
-#: Of views of lists, Arrow's cast to lists makes arrays that are not valid.
+#: Arrow's cast of list views to lists makes arrays that are not valid.
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 

@@ -42,7 +42,7 @@ _BYTE = np.dtype(np.uint8)
 
 
 class StickyState(NamedTuple):
-    """The partition that records without a key go to now, and how many bytes of them it got in this run."""
+    """The partition that records without a key go to now, and the bytes that it got in this run."""
 
     partition: int
     used_bytes: int
@@ -122,14 +122,14 @@ class Partitioner:
         if "partition" not in records.schema.names:
             return assigned
         column = records.column("partition")
-        chosen = np.where(
+        partitions = np.where(
             flags_of(column.is_valid()), numbers_of(column.fill_null(integers([0], column.type)[0])), assigned
         )
-        chosen = chosen.astype(np.int32)
-        bad = first_out_of_range(chosen, self._partitions)
+        partitions = partitions.astype(np.int32)
+        bad = first_out_of_range(partitions, self._partitions)
         if bad >= 0:
-            self._checked(int(chosen[bad]), first_row + bad)
-        return chosen
+            self._checked(int(partitions[bad]), first_row + bad)
+        return partitions
 
     def _checked(self, partition: int, row: int | None = None) -> int:
         if isinstance(partition, bool) or not hasattr(partition, "__index__"):
@@ -272,12 +272,12 @@ class Appender:
 
     def append(self, data: Appendable, partition: int | None = None, progress: bool | None = False) -> int:
         """Append the rows, and return their number. After an error only `abort` may be called."""
-        ahead = 2 * self._workers if self._workers > 1 else 0
+        tasks_ahead = 2 * self._workers if self._workers > 1 else 0
         with (
             closing(batches(data, self._unit)) as slices,
             Progress("appending", total_rows=rows_of(data), shown=progress) as bar,
         ):
-            for rows in in_order(self._tasks(slices, partition), ahead, workers=self._workers, joined=True):
+            for rows in in_order(self._tasks(slices, partition), tasks_ahead, workers=self._workers, joined=True):
                 bar.add(rows)
         return bar.rows
 
@@ -285,10 +285,10 @@ class Appender:
         rows = 0
         if self._small is not None:
             small, self._small = self._small, None
-            opened = list(parts_of(small.order, small.counts))
-            for number, _ in opened:
+            parts = list(parts_of(small.order, small.counts))
+            for number, _ in parts:
                 self._open(number)
-            write = self._task(small.source, opened)
+            write = self._task(small.source, parts)
             # their rows were counted before
             yield lambda: 0 * write()
         elif not self._queues and partition is None and self._count >= SMALL_PARTITIONS:
@@ -327,7 +327,7 @@ class Appender:
             size += normal[-1].nbytes
             if size > SMALL_PART * self._count:
                 return None, iter(gathered)
-        if rows >= SMALL_PARTITIONS and all(each.schema == normal[0].schema for each in normal):
+        if rows >= SMALL_PARTITIONS and all(batch.schema == normal[0].schema for batch in normal):
             records = join(normal)
             order, counts = partitioner.group(records)
             partitions = np.flatnonzero(counts)
@@ -342,8 +342,8 @@ class Appender:
         return None, iter(gathered)
 
     def _task(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> Callable[[], int]:
-        writes = [self._queues[number].put(source, chosen) for number, chosen in parts]
-        return partial(_write, writes, sum(len(chosen) for _, chosen in parts))
+        writes = [self._queues[number].put(source, rows) for number, rows in parts]
+        return partial(_write, writes, sum(len(rows) for _, rows in parts))
 
     def _open(self, partition: int) -> None:
         if partition not in self._queues:

@@ -45,12 +45,12 @@ BUFFER_BYTES = 16 << 20
 class Writer:
     """Buffers records, and sends them when `buffer_bytes` are there, or after `linger_ms`.
 
-    On a local disk a buffer is appended in place, each partition by itself; elsewhere it becomes one commit. One
+    On a local disk a buffer is appended directly, each partition by itself; elsewhere it becomes one commit. One
     background thread sends, in order. `append` waits for it only if the writer holds two full buffers: 32 MiB of
     records, at their largest size in a batch. Small records take several times as much as Python objects.
 
     A record is durable when `flush` or `close` has returned, or, by default (`flush.messages`), when `on_delivery`
-    was called with its Delivery, not before. In place it is visible sooner, and may be there after a crash without
+    was called with its Delivery, not before. A direct append is visible sooner, and may exist after a crash without
     an acknowledgement. A `with` block closes the writer, and so sends its records, however the block ends, as
     Kafka's producer does. A record that does not fit is refused by `append`, and the others stay. After an error of
     the storage, each call raises it. Its records and later ones are not committed then: the error says how many, of
@@ -109,7 +109,7 @@ class Writer:
         InvalidRecordError names the fault.
 
         With a compressed topic, too, a record must fit `max.message.bytes` uncompressed. The commit asks the topic's
-        rules again: a config that was changed meanwhile, or a record that grew too old, fails it.
+        rules again: a config that was changed since, or a record that grew too old, fails it.
         """
         accumulator, now = self._accumulator, self._now
         if self._current.snapshot is not self._ruled_by:
@@ -155,15 +155,15 @@ class Writer:
     def _advance(self) -> None:
         self._accumulator.advance(lambda: _unclosed.add(self))
         if self._closed:  # by another thread, which may not have seen this record
-            self._settle()
+            self._drain()
             self._sender.close()
         self._raise_error()
 
     def flush(self) -> AppendResult:
-        """Have the records taken on the device; returns the last buffer's result, also kept as `result`."""
+        """Make the records durable; returns the last buffer's result, also kept as `result`."""
         self._check_can_wait()
         self._check_open()
-        self._settle()
+        self._drain()
         self._raise_error()
         self._sender.flush()
         self._accumulator.idle_if_empty()
@@ -175,7 +175,7 @@ class Writer:
         if not self._is_over:
             # set last: after an interrupt the next close waits and raises, as the first should have
             self._closed, self._ruled_by = True, None
-            self._settle()
+            self._drain()
             self._sender.close()
             self._accumulator.idle_if_empty()
             self._is_over = True
@@ -190,14 +190,14 @@ class Writer:
         if self._closed:
             raise InvalidRecordError("the writer is closed; open another")
 
-    def _settle(self) -> None:
+    def _drain(self) -> None:
         if not self._accumulator.is_sender:
             self._accumulator.drain()
 
     def _raise_error(self) -> None:
         if self._error is not None:
             # so that the error also counts records of other threads that came while it was being raised
-            self._settle()
+            self._drain()
             _unclosed.discard(self)
             # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
             raise self._error.with_traceback(self._trace)
@@ -233,15 +233,15 @@ class Writer:
     def _add_missing(self, error: BaseException, counts: Counts, *, in_doubt: bool) -> None:
         self._missing["records_in_doubt" if in_doubt else "records_not_committed"] += sum(counts.values())
         self._missing_by_partition += counts
-        facts = {**self._missing, "of_partitions": dict(self._missing_by_partition)}
+        details = {**self._missing, "of_partitions": dict(self._missing_by_partition)}
         if isinstance(error, DistlogError):
-            error.details.update(facts)
+            error.details.update(details)
         elif hasattr(error, "add_note"):
-            error.add_note(" ".join(f"{name}={value}" for name, value in facts.items()))
+            error.add_note(" ".join(f"{name}={value}" for name, value in details.items()))
 
     def _fail_buffer(self, error: BaseException) -> list[Delivery]:
         """Fail the records in the buffer, since they must not overtake those that failed."""
-        fields = self._accumulator.take()
+        fields = self._accumulator.empty()
         return self._uncommitted(fields, error) if fields else []
 
     def _uncommitted(self, fields: list[Any], error: BaseException, *, in_doubt: bool = False) -> list[Delivery]:
@@ -258,7 +258,7 @@ class Writer:
 
     def commit_at_exit(self) -> BaseException | None:
         """Commit the records that it holds; returns the error that its caller has not seen."""
-        self._settle()
+        self._drain()
         error = self._error or self._flush_error()
         if error is not None:
             _unclosed.discard(self)
@@ -293,14 +293,14 @@ Counts = Counter[int | None]
 
 def _counted(fields: Sequence[Any], partitions: int) -> Counts:
     columns = columns_of(fields)
-    chosen = columns.get("partition", [None] * len(columns["value"]))
-    counts: Counts = Counter(partition for partition in chosen if partition is not None)
-    keyed = zip(chosen, columns["key"], strict=True)
+    row_partitions = columns.get("partition", [None] * len(columns["value"]))
+    counts: Counts = Counter(partition for partition in row_partitions if partition is not None)
+    keyed = zip(row_partitions, columns["key"], strict=True)
     keys = [key for partition, key in keyed if partition is None and key is not None]
     column = pa.array(keys, pa.large_binary())
     batch = pa.record_batch({"key": column, "value": pa.nulls(len(keys), pa.binary())})
     counts.update({number: len(rows) for number, rows in Partitioner(partitions, 0).split(batch)})
-    without_key = len(chosen) - sum(counts.values())
+    without_key = len(row_partitions) - sum(counts.values())
     if without_key:
         counts[0 if partitions == 1 else None] += without_key
     return counts
@@ -337,7 +337,7 @@ class Accumulator:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._sending: list[Any] | None = None
-        self._handed = self._wanted = 0
+        self._buffers_handed = self._drained_to = 0
         self._deadline = 0.0
         self._thread: threading.Thread | None = None
 
@@ -364,8 +364,8 @@ class Accumulator:
     def drain(self) -> None:
         """Send all records put in so far, and wait until that is done; the thread that sends must not call it."""
         with self._lock:
-            last = self._handed + bool(self.fields)
-            self._wanted = max(self._wanted, last)
+            last = self._buffers_handed + bool(self.fields)
+            self._drained_to = max(self._drained_to, last)
         self._wait_while(lambda: self._sent < last)
 
     def idle_if_empty(self) -> None:
@@ -373,10 +373,10 @@ class Accumulator:
             if not self.fields and self._sending is None:
                 self._idle()
 
-    def take(self) -> list[Any]:
+    def empty(self) -> list[Any]:
         """Empty the buffer, and return its fields; for the thread that sends."""
         with self._lock:
-            # the limit first: a record that comes too late to be taken finds it, and calls `advance`
+            # the limit first: a record that comes too late finds it, and calls `advance`
             self.limit = self.bytes = 0
             count = len(self.fields)
             fields = self.fields[:count]
@@ -385,7 +385,7 @@ class Accumulator:
 
     @property
     def _sent(self) -> int:
-        return self._handed - (self._sending is not None)
+        return self._buffers_handed - (self._sending is not None)
 
     def _is_full(self) -> bool:
         return bool(self.fields) and self.bytes >= self._buffer_bytes
@@ -397,7 +397,7 @@ class Accumulator:
 
     def _lacks_thread(self, is_waited: Callable[[], bool]) -> bool:
         with self._lock:
-            # only once, or waiting threads would wake each other for ever
+            # only once, or waiting threads would wake each other forever
             self._changed.notify_all()
             while self.fields or self._sending is not None:
                 if not self._has_thread():
@@ -453,12 +453,13 @@ class Accumulator:
                 if not self.fields:
                     self._thread = None
                     return None
-                wait_s = self._deadline - time.monotonic() if lingers and self._wanted <= self._handed else 0
+                may_linger = lingers and self._drained_to <= self._buffers_handed
+                wait_s = self._deadline - time.monotonic() if may_linger else 0
                 if wait_s > 0 and not self._is_full():
                     self._changed.wait(min(wait_s, threading.TIMEOUT_MAX))
                 else:
-                    self._sending = self.take()
-                    self._handed += 1
+                    self._sending = self.empty()
+                    self._buffers_handed += 1
                     self._changed.notify_all()
             return self._sending if self.is_sender else None
 
