@@ -1,4 +1,4 @@
-"""Traces the main flows and counts what a reader must follow: `python -m tools.flows [FLOW...] [--write]`.
+"""Traces the main flows and counts what a reader must follow: `python -m tools.flows [--write]`.
 
 A flow is run once to warm up, and then traced in all threads: the files of distlog that it crosses, its functions,
 its calls into another file, the deepest stack, and the calls into a higher layer. `--write` puts the table into
@@ -135,19 +135,18 @@ def layers() -> Callable[[str], int]:
     return test_import_direction.layer  # type: ignore[no-any-return]
 
 
-def table(names: list[str]) -> str:
+def table() -> str:
     layer_of = layers()
     rows = [["flow", "files", "functions", "calls into another file", "depth", "calls up a layer"], ["---"] * 6]
-    rows += [row(name, layer_of) for name in names]
+    rows += [row(name, layer_of) for name in FLOWS]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("flows", nargs="*", choices=[*FLOWS, []], help="trace these, not all")
     parser.add_argument("--write", action="store_true", help="put the table into CONTRIBUTING.md")
     arguments = parser.parse_args()
-    text = f"{table(arguments.flows or list(FLOWS))}\nPassed down in the library: {callables()}.\n"
+    text = f"{table()}\nPassed down in the library: {callables()}.\n"
     print(text)
     if arguments.write:
         page = PAGE.read_text(encoding="utf-8")

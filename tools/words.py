@@ -1,7 +1,7 @@
 """Finds the names and phrases of tools/words.toml: `python -m tools.words [--write | --share | PATH...]`.
 
 Without an option it lists the hits in the given files and folders. tools/words_allowed.json has the number of hits
-that each file may still have; it only shrinks.
+that each file still has: a test compares it, so that it only shrinks.
 """
 
 from __future__ import annotations

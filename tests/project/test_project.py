@@ -15,9 +15,11 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from docs_pages import read, table
 
 import distlog
 from distlog.core import DISTRIBUTION
+from tools import flows
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -254,3 +256,11 @@ def test_no_text_installs_the_other_project_that_has_the_name_of_the_import() ->
 def known(command: str) -> bool:
     """True if the command installs nothing but what is known."""
     return KNOWN_INSTALLS.match(command.removeprefix("pip install ")) is not None
+
+
+def test_the_table_of_flows_has_the_flows_of_the_tool_and_each_crosses_files() -> None:
+    rows = table(read("CONTRIBUTING.md"), "## Code layout", 1)
+    assert [row[0] for row in rows] == list(flows.FLOWS)
+    name, files, functions, *_ = flows.row("scan", flows.layers())
+    assert name == "scan"
+    assert 1 < int(files) < int(functions)
