@@ -22,7 +22,7 @@ NAMES = (
     "codec",
     "topics",
     "writer",
-    "follow",
+    "consume",
     "log",
     "compaction",
     "maintenance",

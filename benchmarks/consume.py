@@ -114,7 +114,7 @@ def _seconds(batches: Any, count: int) -> float:
 
 def _row(case: str, ours: float, theirs: float, unit: str, peer_name: str, *, less_is_better: bool) -> dict[str, Any]:
     return {
-        "benchmark": "follow",
+        "benchmark": "consume",
         "case": case,
         "distlog": round(ours, 2),
         "peer": round(theirs, 2),
