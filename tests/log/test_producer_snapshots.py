@@ -241,7 +241,7 @@ def age(folder: Path, version: int) -> None:
 def cut_often(folder: Path, *, restored: bool) -> tuple[distlog.Topic, int]:
     """A topic whose log begins at 3, and the version that has it begin at 1; producers were cut off before that.
 
-    That version is behind the gc floor. If it was `restored`, the log began later at the floor.
+    That version is below the vacuum horizon. If it was `restored`, the log began later at the horizon.
     """
     topic = sent_once(folder, rolls=4)
     if restored:

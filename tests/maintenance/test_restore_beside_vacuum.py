@@ -16,7 +16,7 @@ from distlog.core.errors import StorageFullError
 
 
 class FullDisk:
-    """Lets no gc floor be committed until a file was deleted; calls `on_full` and `on_delete` before these.
+    """Lets no vacuum horizon be committed until a file was deleted; calls `on_full` and `on_delete` before these.
 
     Who deletes more than the `most` files is killed then.
     """

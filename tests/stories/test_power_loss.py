@@ -125,7 +125,7 @@ def test_story_4_a_drop_that_was_seen_stays(tmp_path: Path, monkeypatch: pytest.
 def test_story_5_what_vacuum_deletes_cannot_be_committed_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gc floor is durable before files are deleted, also where another vacuum put it and died."""
+    """The vacuum horizon is durable before files are deleted, also where another vacuum put it and died."""
     slow: list[SegmentInfo] = []
 
     def prepare(root: Path) -> None:

@@ -110,7 +110,7 @@ class World:
         return sorted(version for name in names if (version := paths.parse_checkpoint_file(name)) is not None)
 
     def check_supported_versions(self) -> None:
-        """Each version since the gc floor opens as its commits say, and reads."""
+        """Each version since the vacuum horizon opens as its commits say, and reads."""
         head = self.log.load(include_dropped=True)
         state = None
         for commit in self.log.history()[::-1]:

@@ -66,13 +66,13 @@ def commit_race() -> str:
 
 
 def vacuum() -> str:
-    """Versions in a row, with the floor; deleted files on its left, kept files on its right."""
+    """Versions in a row, with the horizon; deleted files on its left, kept files on its right."""
     drawing = Drawing(760, 380, "Vacuum deletes what no version from the vacuum horizon on names")
     for number in range(8):
         kind = "gone" if number < 3 else "file"
         drawing.box(30 + 88 * number, 60, 76, 36, f"v{number + 40}" if number < 7 else "v47 gc", kind)
     drawing.line((290, 30), (290, 360))
-    drawing.text(300, 42, "floor F = v43: the head file.delete.delay.ms ago", "small")
+    drawing.text(300, 42, "horizon H = v43: the head file.delete.delay.ms ago", "small")
     drawing.text(30, 42, "older versions: not kept for readers", "small muted")
     drawing.box(30, 124, 236, 52, "removed by v42\n~no kept version names it: deleted", "gone")
     drawing.box(310, 124, 420, 52, "removed by v45\n~v43 and v44 still name it: kept", "new")

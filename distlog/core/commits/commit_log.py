@@ -198,7 +198,7 @@ class CommitLog:
         while True:
             head = self.load(include_dropped=True)
             end = head.version + 1
-            # the floor may rise concurrently
+            # the horizon may rise concurrently
             with suppress(OffsetOutOfRangeError):
                 return self.commits(max(head.log_floor, 0 if limit is None else end - limit), end)[::-1]
 
@@ -267,7 +267,7 @@ class CommitLog:
         now_ms = self._storage.replied_ms() or self._storage.now_ms(paths.COMMITS_DIR)
         if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.look_retention_ms // 2:
             raise CommitStateUnknownError(
-                "the commit may have been read, and deleted since with all of its age: this process was paused for "
+                "the commit may have been read, and deleted since by retention: this process was paused for "
                 "longer than commit.retention.ms; check whether its records exist",
                 version=version,
                 log_floor=newest.log_floor,

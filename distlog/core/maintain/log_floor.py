@@ -1,9 +1,9 @@
 """The log retention horizon (`log_floor`): the version below which vacuum deletes commits and checkpoints.
 
-A commit raises the floor; then a checkpoint at or above it is read back; then the names below it are deleted. A
-process that dies in between leaves names that mean nothing any more, and the next run deletes them. The floor is not
-above the version that was the head `commit.retention.ms` ago by the store's own clock. So a commit is deleted that
-long after the next one was written, at the earliest: `Snapshot.is_fresh_at` relies on it.
+A commit raises the horizon; then a checkpoint at or above it is read back; then the names below it are deleted. A
+process that dies in between leaves names without a meaning, and the next run deletes them. The horizon is not above
+the version that was the head `commit.retention.ms` ago by the store's own clock. So a commit is deleted this time
+after the next one was written, at the earliest: `Snapshot.is_fresh_at` relies on it.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ FULL_CHECKPOINTS = 2
 
 
 def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, newest: str | None = None) -> bool:
-    """True if FULL_CHECKPOINTS durable ones from the floor of `head` on were read back; else writes one at `head`.
+    """True if FULL_CHECKPOINTS durable ones from the horizon of `head` on were read back; else writes one at `head`.
 
     One at the head is enough, as no version is above it. `newest` is one that this process wrote since the listing.
     """
@@ -189,7 +189,7 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
 
 
 def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
-    """Delete the files of versions below the floor, oldest first.
+    """Delete the files of versions below the log retention horizon, oldest first.
 
     A disk deletes them in order, so the remaining commits have no gap. A store deletes the names of one request in
     any order; there a process lists the commits to find later ones (`SnapshotLoader.is_newest`).

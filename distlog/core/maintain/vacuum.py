@@ -110,8 +110,8 @@ class RemovedSegments:
             self.version = head
 
 
-# A restore looks whether files are there, and then commits. Vacuum of a full disk deletes files before its floor
-# fits, so the floor cannot refuse a restore in between.
+# A restore looks whether files are there, and then commits. Vacuum of a full disk deletes files before its horizon
+# fits, so the horizon cannot refuse a restore in between.
 
 
 @contextmanager
@@ -131,9 +131,9 @@ def removed_files_held(storage: Storage) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """The segments and bundles of `topic` that a version from a floor to `head` references.
+    """The segments and bundles of `topic` that a version from a vacuum horizon to `head` references.
 
-    `restored` are the versions after the floor in which a log may begin earlier than in the previous version.
+    `restored` are the versions after the horizon in which a log may begin earlier than in the previous version.
     Commits from `log_floor` on exist, and commits from `oldest` on too, unless another vacuum deletes them now.
     """
 
@@ -197,7 +197,7 @@ class UnreferencedFiles:
             try:
                 removed = removed_exactly(self._storage, self._log, max(live.oldest, 1), live.head + 1)
             except (CorruptMetadataError, OffsetOutOfRangeError):
-                # of a topic that was dropped below the floor, or another run deletes them now
+                # of a topic that was dropped below the horizon, or another run deletes them now
                 if live.oldest >= live.log_floor:
                     raise
                 removed = removed_exactly(self._storage, self._log, live.log_floor + 1, live.head + 1)
@@ -224,8 +224,8 @@ _log = logging.getLogger(__name__)
 def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms: int) -> list[UnfinishedUpload]:
     """The unfinished uploads to a topic's own file names that no commit can need.
 
-    - An upload to an unreferenced segment or bundle is dead if its writer read a version below the gc `floor`: its
-      commit would be refused.
+    - An upload to an unreferenced segment or bundle is dead if its writer read a version below `floor`, the vacuum
+      horizon: its commit would be refused.
     - An upload to an append that waits is dead under the same rule: its commit is there, or would be refused.
     - An upload to a referenced segment or bundle, or to a checkpoint, is dead if it was started before `before_ms`.
       The file exists, and writing an index or a checkpoint again takes less time.
@@ -362,7 +362,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     log_floor = next_log_floor(storage, log, head, folder, highest, dry_run=dry_run)
     folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
     if not dry_run:
-        # even if the floor is there already: the writer that put it may not have synced it
+        # even if the horizon is there already: the writer that put it may not have synced it
         head = _raise_floor(storage, log, head, floor, folders, garbage, log_floor)
         log_floor = head.log_floor
     referenced = Referenced.since(storage, log, head, floor, folder.oldest())
@@ -456,7 +456,7 @@ def _raise_floor(
 
 
 def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: int, kept_ms: int | None) -> Snapshot:
-    """The state after the commit of the floors; `kept_ms` is how long commits were kept when they were chosen."""
+    """The state after the commit of the horizons; `kept_ms` is how long commits were kept when they were chosen."""
     with CommitRace(log, snapshot, "gc") as race:
         for head in race:
             actions: list[Action] = [GcFloor(floor)] if floor > head.gc_floor else []
@@ -469,7 +469,7 @@ def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: in
 
 
 def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str]) -> list[FileInfo]:
-    """Delete what needs no new floor, and return the files; the logs go first."""
+    """Delete what needs no new horizon, and return the files; the logs go first."""
     referenced = Referenced.since(storage, log, head, floor)
     removed = removals(storage, head.gc_floor + 1, floor + 1, exactly=True).exactly or set()
     unreferenced = UnreferencedFiles(storage, log, referenced, floor=head.gc_floor, removed=removed)
