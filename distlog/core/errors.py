@@ -1,17 +1,17 @@
 """Every error that distlog raises on purpose.
 
-DistlogError                     one base; `details` holds the facts that the message ends with
+DistlogError                     the base; `details` has the values at the end of the message
 ├── InvalidConfigError           a setting is unknown or out of range: correct it
 ├── InvalidRecordError           a record or table cannot be appended: correct the input
 │   ├── RecordTooLargeError      a batch, or a set of batches, is too large for the topic: make it smaller
-│   └── RecordValidationError    a topic does not take some records of a batch: see `record_errors`
-│       └── InvalidTimestampError    ... of some, the times are too old or too far ahead
+│   └── RecordValidationError    the topic refuses records of a batch: see `record_errors`
+│       └── InvalidTimestampError    ... since their times are too old or too far ahead
 ├── InvalidTopicError            a topic or file name breaks Kafka's rule: choose another
-├── TopicNotFoundError           there is no topic at this address: check it, or create the topic
-├── GroupNotFoundError           there is no group of this name, or it has no position here: check the name
+├── TopicNotFoundError           the address has no topic: check it, or create the topic
+├── GroupNotFoundError           the group does not exist, or has no committed offset here: check the name
 ├── SchemaNotFoundError          a registry does not have a schema: check the id, the subject and the registry
-├── TopicExistsError             there is a topic already: open it, or drop it first
-├── ReadOnlyTopicError           opened at a version or time (open it without to change it), or in tiered storage
+├── TopicExistsError             the topic exists already: open it, or drop it first
+├── ReadOnlyTopicError           opened at a version or time (open it without them to change it), or in tiered storage
 ├── OffsetOutOfRangeError        the offset is below the log start or above the log end
 ├── SnapshotTooOldError          files of the version that is read were vacuumed: refresh the topic
 ├── CommitConflictError          the commit did not happen: read the reason, decide again
@@ -19,13 +19,13 @@ DistlogError                     one base; `details` holds the facts that the me
 │   ├── FencedMemberError        another member of the group has the partitions now: read on
 │   ├── LeaderFencedError        another process leads the partition now: ask it
 │   └── ProducerFencedError      a newer producer with the same transactional id took over: end this one
-├── OutOfOrderSequenceError      batches of a producer are missing before this one: begin a new producer
-├── CommitStateUnknownError      the commit may have happened: keep the data files, look again later
+├── OutOfOrderSequenceError      batches of a producer are missing before this one: start a new producer
+├── CommitStateUnknownError      the commit may have happened: keep the data files, check again later
 ├── UnsupportedVersionError      written by a newer distlog or Kafka: upgrade
 ├── StorageError                 the storage cannot hold a log, or failed
 │   ├── StorageFullError         no space is left, or a quota is used up: vacuum, or make room
-│   ├── StorageRefusedError      its answer is no, and would be no again: correct the address, options or permissions
-│   │   └── StorageDeniedError   ... it does not let this process do that
+│   ├── StorageRefusedError      it refused, and a retry would not help: correct the address, options or permissions
+│   │   └── StorageDeniedError   ... this process lacks a permission
 │   └── LockHeldError            another process or thread holds a lock: find out why, or end it
 └── CorruptionError              bytes read are not the bytes written: verify, then rebuild or restore
     ├── CorruptRecordError       ... a record batch in a log file
@@ -39,19 +39,19 @@ from typing import Any
 
 
 class RetentionWarning(UserWarning):
-    """Records were appended that are older than the topic keeps them: the next retention deletes them."""
+    """Records were appended that are older than the topic keeps records: the next retention run deletes them."""
 
 
 class TimestampWarning(UserWarning):
-    """Records were appended with times before 1990: mostly numbers of another unit than milliseconds."""
+    """Records were appended with times before 1990: most often numbers in a unit other than milliseconds."""
 
 
 class TopicIdWarning(UserWarning):
-    """Topics of one root have the same id, as a copy has that of the original: see `Topic.assign_new_id`."""
+    """Topics of one root have the same id, since one is a copy: see `Topic.assign_new_id`."""
 
 
 class DistlogError(Exception):
-    """The base of all distlog errors: a sentence that says what to do, then `key=value` facts."""
+    """The base of all distlog errors: a sentence with what to do, then values as `key=value`."""
 
     def __init__(self, message: str, **details: Any) -> None:
         self.message = message
@@ -87,7 +87,7 @@ class RecordTooLargeError(InvalidRecordError):
 
 
 class RecordErrors(tuple[tuple[int, str], ...]):
-    """(its number in the batch, its fault) of each record that cannot be appended."""
+    """The number in the batch, and the fault, of each record that cannot be appended."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class RecordErrors(tuple[tuple[int, str], ...]):
 
 
 class RecordValidationError(InvalidRecordError):
-    """The topic does not take some of the records in a batch, so it takes none of them."""
+    """The topic refuses some records of a batch, so none was appended."""
 
     @property
     def record_errors(self) -> RecordErrors:
@@ -114,19 +114,19 @@ class InvalidTopicError(DistlogError, ValueError):
 
 
 class TopicNotFoundError(DistlogError, LookupError):
-    """There is no topic at the address."""
+    """The address has no topic."""
 
 
 class GroupNotFoundError(DistlogError, LookupError):
-    """The topic has no group of this name, or a group of Kafka's clients has no position in it."""
+    """The topic has no group of this name, or a group of Kafka clients has no committed offset in it."""
 
 
 class SchemaNotFoundError(DistlogError, LookupError):
-    """A registry of schemas does not have this one."""
+    """The schema registry does not have the schema."""
 
 
 class TopicExistsError(DistlogError):
-    """There is a topic at the address already."""
+    """The address has a topic already."""
 
 
 class ReadOnlyTopicError(DistlogError):
@@ -134,11 +134,11 @@ class ReadOnlyTopicError(DistlogError):
 
 
 class OffsetOutOfRangeError(DistlogError, LookupError):
-    """The offset asked for is not between the log start offset and the log end offset."""
+    """The requested offset is not between the log start offset and the log end offset, or the version was deleted."""
 
 
 class SnapshotTooOldError(DistlogError, FileNotFoundError):
-    """A file of the version that is read is gone, or its records were cut off before they were on the device."""
+    """A file of the version was deleted, or its records were cut off before they were durable."""
 
 
 class CommitConflictError(DistlogError):
@@ -146,23 +146,23 @@ class CommitConflictError(DistlogError):
 
 
 class TransactionTooOldError(CommitConflictError):
-    """The files were begun below the gc floor, so vacuum may have deleted them: write them again."""
+    """The files were started below the vacuum horizon, so vacuum may have deleted them: write them again."""
 
 
 class FencedMemberError(CommitConflictError):
-    """The member is no longer in its group, so it cannot commit positions: other members have its partitions now."""
+    """The member is no longer in its group, so it cannot commit offsets: other members have its partitions now."""
 
 
 class ProducerFencedError(CommitConflictError):
-    """A newer epoch of the producer has begun, so the appends of this one are refused."""
+    """A newer epoch of the producer has started, so appends of this one are refused."""
 
 
 class LeaderFencedError(CommitConflictError):
-    """Another process leads the partition now, so the appends of this one as its leader are refused."""
+    """Another process leads the partition now, so appends of this one as its leader are refused."""
 
 
 class OutOfOrderSequenceError(DistlogError):
-    """A producer's batch does not follow the last one that the log has of it: batches are missing, or came before."""
+    """A producer's batch does not follow its last one in the log: batches are missing, or came earlier."""
 
 
 class CommitStateUnknownError(DistlogError):
@@ -186,11 +186,11 @@ class LockHeldError(StorageError):
 
 
 class StorageRefusedError(StorageError):
-    """The storage's answer is no, and would be no again: there is no such bucket, or no access to it."""
+    """The storage refused, and would again: the bucket does not exist, or this process has no access."""
 
 
 class StorageDeniedError(StorageRefusedError, PermissionError):
-    """The storage does not let this process do that."""
+    """This process lacks a permission of the storage."""
 
 
 class CorruptionError(DistlogError):

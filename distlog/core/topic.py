@@ -202,7 +202,7 @@ class Topic:
         """The records from `start` (in) to `end` (out), all by default, as a Scan that runs when it is read.
 
         Both are an offset, or one by partition, EARLIEST or LATEST; an end behind the log is the log end.
-        Times are the records' times, in whatever order: from `start_time` (in) to `end_time` (out), to the
+        Times are the records' times, in any order: from `start_time` (in) to `end_time` (out), to the
         millisecond, without records that have no timestamp. `max_workers` threads decode, the caller among
         them: by default as many as there are cores. Raises OffsetOutOfRangeError for a start outside of the log,
         unless `out_of_range` is earliest or latest, and for an end below 0; ValueError for an offset and a time on
@@ -229,12 +229,12 @@ class Topic:
     ) -> Consumer:
         """Iterate over the records as they come, RecordBatch by RecordBatch, in order in each partition.
 
-        It begins at `start`: an offset, or one by partition; a datetime or ISO 8601 text; EARLIEST (the default) or
-        LATEST. Partitions that are added later are read from offset 0. It ends when nothing came for `timeout`
-        seconds. It looks at least each `poll_interval` seconds: 0.005 on a local disk, else 1, with one request.
+        It starts at `start`: an offset, or one by partition; a datetime or ISO 8601 text; EARLIEST (the default) or
+        LATEST. Partitions that are added later are read from offset 0. It ends when no record came for `timeout`
+        seconds. It polls every `poll_interval` seconds: 0.005 on a local disk, else 1, with one request.
 
-        The consumers of a `group` share the partitions, and the topic keeps its positions, which `commit` moves on;
-        `start` counts only where the group has none. A member without a sign of life for `lease` seconds is replaced,
+        The consumers of a `group` share the partitions, and `commit` stores the group's offsets in the topic; `start`
+        applies only where the group has none. A member without a heartbeat for `lease` seconds is replaced,
         so each batch must be processed within that time.
 
         Raises OffsetOutOfRangeError when the position is not in the log any more, unless `out_of_range` is earliest

@@ -40,7 +40,7 @@ class WarmUp:
     seconds: float
 
     def __str__(self) -> str:
-        return f"distlog's kernels are compiled and kept, after {self.seconds:.1f} s"
+        return f"compiled distlog's kernels in {self.seconds:.1f} s"
 
     def to_dict(self) -> dict[str, Any]:
         return {"seconds": round(self.seconds, 3)}

@@ -588,7 +588,7 @@ class DataLoss:
         if snapshot.dropped:
             reason = "the stream's topic was dropped"
         elif name == former_name:
-            reason = "the stream's topic was dropped and created again, so its offsets are others"
+            reason = "the stream's topic was dropped and created again, so its offsets changed"
         else:
             reason = f"the checkpoint is of another topic, {former_name}"
         self.report(TopicNotFoundError(f"{reason}: {_ADVICE}", topic=name))

@@ -523,7 +523,7 @@ class CheckpointWriter:
             self._due = snapshot
             self._task = begin(self._write_due)
         else:
-            _log.warning("no checkpoint of version %d: the one before is being written still", snapshot.version)
+            _log.warning("no checkpoint of version %d: the previous one is still being written", snapshot.version)
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written."""

@@ -28,7 +28,7 @@ from distlog.core.write.rows import ACCEPTED, IGNORED
 _FIELDS_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
 #: How many names of fields the error of a wrong name shows.
 _NAMES_SEEN = 20
-_HINT = "; a line has one whole object: `jq -c '.[]' FILE` writes an array so"
+_HINT = "; each line must be one object: `jq -c '.[]' FILE` splits an array"
 
 
 @dataclass(slots=True)

@@ -214,7 +214,7 @@ def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
         (number, _WRONG[int(verdicts[number])]) for number in np.flatnonzero(verdicts != FINE)[:_MOST_ERRORS].tolist()
     )
     kind = InvalidTimestampError if (verdicts == BAD_TIME).any() else RecordValidationError
-    raise kind("the topic does not take some records of the batch", record_errors=errors)
+    raise kind("the topic refuses some records of the batch", record_errors=errors)
 
 
 def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> npt.NDArray[np.uint8]:

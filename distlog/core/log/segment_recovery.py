@@ -271,8 +271,7 @@ def log_lost(files: SegmentFiles, numbers: Numbers, counted: Numbers) -> None:
     """Log the records in `counted` after the end in `numbers`, even if the log lost them earlier."""
     if counted[NEXT_OFFSET] > numbers[NEXT_OFFSET]:
         _log.warning(
-            "%s: the disk did not keep what was not synced: the records from offset %d to %d are lost, between "
-            "positions %d and %d",
+            "%s: the disk lost records that were not synced: offsets %d to %d, between positions %d and %d",
             files.log.path,
             *(int(state[field]) for field in (NEXT_OFFSET, POSITION) for state in (numbers, counted)),
         )

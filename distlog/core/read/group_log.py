@@ -120,7 +120,7 @@ class GroupLog:
             raise InvalidConfigError(text, group=self.group, existing=state.group)
         if (state.version, state.topic_id, state.group) != (version, self._topic_id, self.group):
             raise CorruptMetadataError(
-                "the file is of another group or version: delete it to go back to the one before", file=file
+                "the file is of another group or version: delete it to return to the previous version", file=file
             )
         return state
 

@@ -33,9 +33,9 @@ class Membership:
     _look_at: float = field(default=-math.inf, init=False)
     _list_at: float = field(default=-math.inf, init=False)
     _heartbeats: int = field(default=0, init=False)
-    #: The last sign of life of each other member, and since when it has not changed.
+    #: The last heartbeat of each other member, and since when it has not changed.
     _signs: dict[str, tuple[_Sign, float]] = field(default_factory=dict, init=False)
-    #: The members whose leases have lapsed, with the beats that the group's log has of them.
+    #: The members whose leases have lapsed, with their heartbeats in the group's log.
     _lapsed: dict[str, int] = field(default_factory=dict, init=False)
     #: The ids with heartbeats in the last list that are no members' ids.
     _strangers: frozenset[str] = field(default=frozenset(), init=False)

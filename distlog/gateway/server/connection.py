@@ -601,7 +601,7 @@ class Processor:
         host, config = owner_of(None, address[0]), self.config
         if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
             self.refused += 1
-            self.failures.note(f"a client at {address[0]}", "there are max.connections, or max.connections.per.ip")
+            self.failures.note(f"a client at {address[0]}", "max.connections or max.connections.per.ip is reached")
             return None
         self.accepted += 1
         sasl = SaslExchange(self.authentication) if self.authentication else None

@@ -208,6 +208,6 @@ def test_a_file_of_users_that_is_broken_changes_nobody(tmp_path: Path, caplog: p
         assert wire.log_in().error_code is ErrorCode.none
         (tmp_path / "users.json").write_text("{")
         assert other.log_in().error_code is ErrorCode.none
-        until(lambda: "users stay as they were" in caplog.text)
+        until(lambda: "users did not change" in caplog.text)
         assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
     assert PASSWORD not in caplog.text
