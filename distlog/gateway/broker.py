@@ -6,6 +6,7 @@ import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 from distlog.gateway.cluster import GatewayLease, Node
@@ -59,6 +60,20 @@ class Broker:
         return node.host, node.port
 
 
+class Handlers(Enum):
+    """The threads that handle an API, by their name: no kind of work waits for another kind."""
+
+    RECORDS = "request"
+    #: What members of groups depend on: it uses the storage of groups alone.
+    MEMBERS = "group"
+    #: What waits for the storage, step by step.
+    TRANSACTIONS = "transaction"
+    #: What deletes or changes topics: it waits for each partition's lock, which a stopped process may hold.
+    TOPICS = "topics"
+    #: What authenticates clients: it takes time on purpose.
+    SASL = "sasl"
+
+
 class Api(NamedTuple):
     """One of Kafka's APIs, in the versions from `oldest` to `newest`."""
 
@@ -69,3 +84,4 @@ class Api(NamedTuple):
     handle: Callable[[Request, Broker], Fields | None]
     #: The rights that its handler checks, as the documentation has them.
     rights: str
+    handlers: Handlers = Handlers.RECORDS

@@ -25,22 +25,13 @@ from distlog.core.read.fetch import fetch_stored
 from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.gateway.broker import Broker
+from distlog.gateway.broker import Broker, Handlers
 from distlog.gateway.cluster import GatewayLease, advertised, this_machine
 from distlog.gateway.config import AclSettings, GatewayConfig, with_settings
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
-from distlog.gateway.kafka_apis import (
-    APIS,
-    OF_MEMBERS,
-    OF_SASL,
-    OF_TOPICS,
-    OF_TRANSACTIONS,
-    KafkaApis,
-    RequestMetrics,
-    supports,
-)
+from distlog.gateway.kafka_apis import APIS, KafkaApis, RequestMetrics, supports
 from distlog.gateway.protocol.frames import error_code
 from distlog.gateway.root.access_lists import RootAcls
 from distlog.gateway.root.dynamic_configs import DynamicConfigs
@@ -107,23 +98,21 @@ class GatewayServer:
         self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, *access)
         self._requests = RequestMetrics()
         self._apis = KafkaApis(self.broker, self._requests)
-        self._handlers = [
-            KafkaRequestHandlerPool(shares, self._apis.handle, size, name)
-            for name, size in (
-                ("kafka-request-handler", config.num_io_threads),
-                ("kafka-group-handler", _MEMBERS_THREADS),
-                ("kafka-transaction-handler", config.num_io_threads),
-                ("kafka-topics-handler", _TOPICS_THREADS),
-                ("kafka-sasl-handler", _SASL_THREADS),
-                ("kafka-password-handler", _PASSWORD_THREADS),
-            )
-        ]
-        self._channel, *channels, self._passwords = (handlers.channel for handlers in self._handlers)
-        self._channels = {
-            key: channel
-            for channel, keys in zip(channels, (OF_MEMBERS, OF_TRANSACTIONS, OF_TOPICS, OF_SASL), strict=True)
-            for key in keys
+        sizes = {
+            Handlers.RECORDS: config.num_io_threads,
+            Handlers.MEMBERS: _MEMBERS_THREADS,
+            Handlers.TRANSACTIONS: config.num_io_threads,
+            Handlers.TOPICS: _TOPICS_THREADS,
+            Handlers.SASL: _SASL_THREADS,
         }
+        self._pool_of = {
+            handlers: KafkaRequestHandlerPool(shares, self._apis.handle, size, f"kafka-{handlers.value}-handler")
+            for handlers, size in sizes.items()
+        }
+        self._passwords = KafkaRequestHandlerPool(
+            shares, self._apis.handle, _PASSWORD_THREADS, "kafka-password-handler"
+        )
+        self._pools = [*self._pool_of.values(), self._passwords]
         self._scheduler = Scheduler()
         self._schedule(store)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
@@ -193,7 +182,7 @@ class GatewayServer:
 
     def metrics(self) -> list[Metric]:
         """Counters of requests and connections, and gauges of the moment; makes no request to storage."""
-        waiting = sum(len(handlers.channel) for handlers in self._handlers)
+        waiting = sum(len(pool.channel) for pool in self._pools)
         return [*server_metrics(self._processor, self.broker, waiting), *self._requests.metrics()]
 
     @property
@@ -231,8 +220,8 @@ class GatewayServer:
         self.broker.fetches.start()
         self.broker.appends.start()
         # records are taken while groups and transactions are loaded, of which there may be many
-        for handlers in self._handlers:
-            handlers.start()
+        for pool in self._pools:
+            pool.start()
         transactions = begin(self._transactions.start)
         self._groups.start()
         transactions.wait()
@@ -264,8 +253,8 @@ class GatewayServer:
         self._groups.release_members()
         self.broker.metadata.commit_now()
         finished = end.result_of(stopping)
-        for handlers in self._handlers:
-            finished = handlers.stop(drained.left_s) and finished
+        for pool in self._pools:
+            finished = pool.stop(drained.left_s) and finished
         finished = self._scheduler.stop(drained.left_s) and finished
         self._log_events(is_last=True)
         finished = end.has_done(self._close) and finished
@@ -288,20 +277,20 @@ class GatewayServer:
             request.head.api_key == PRODUCE_KEY
             and len(request.frame or b"") <= _SMALL_BYTES
             and self._processor.has_time()
-            and self._handlers[0].handle_without_waiting(request, self._apis.handle_without_waiting)
+            and self._pool_of[Handlers.RECORDS].handle_without_waiting(request, self._apis.handle_without_waiting)
         )
         if not is_handled:
             self._offer(request)
         return is_handled
 
     def _offer(self, request: Request) -> None:
-        self._channels.get(request.head.api_key, self._channel).offer(request)
+        self._pool_of[APIS[request.head.api_key].handlers].channel.offer(request)
 
     def _offer_password(self, request: Request) -> None:
         """Have a password checked: addresses take turns, and at each the names of users."""
         owner = owner_of(None, request.session.address[0])
         request.share = self._shares.share(owner, f"password of {request.delayed}")
-        self._passwords.offer(request)
+        self._passwords.channel.offer(request)
 
     def _in_loop(self, work: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -7,27 +7,12 @@ import time
 from collections import Counter
 
 from distlog.core.log_manager.log_manager import Metric
-from distlog.gateway.apis import (
-    acls,
-    admin,
-    cluster,
-    configs,
-    consumer_groups,
-    fetch,
-    groups,
-    offsets,
-    positions,
-    produce,
-    quotas,
-    topics,
-    transactions,
-    users,
-)
-from distlog.gateway.broker import Api, Broker
+from distlog.gateway.apis import cluster, configs, fetch, groups, produce, security, topics, transactions
+from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.protocol.frames import RequestHead
 from distlog.gateway.protocol.messages import InvalidRequestError
 from distlog.gateway.security.rights import Rights
-from distlog.gateway.server.request import ClientSession, Request
+from distlog.gateway.server.request import PRODUCE_KEY, ClientSession, Request
 
 
 class KafkaApis:
@@ -61,7 +46,7 @@ class KafkaApis:
         self._grant(request)
         is_handled = produce.produce_without_waiting(request, self._broker)
         if is_handled:
-            self._metrics.note(produce.PRODUCE.name, time.perf_counter() - start_s)
+            self._metrics.note(APIS[PRODUCE_KEY].name, time.perf_counter() - start_s)
         return is_handled
 
     def _grant(self, request: Request) -> None:
@@ -75,22 +60,10 @@ class KafkaApis:
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {
     api.key: api
-    for module in (
-        *(produce, fetch, offsets, topics, configs, cluster, groups, consumer_groups, positions, transactions),
-        *(admin, quotas, acls, users),
-    )
+    for module in (produce, fetch, topics, configs, cluster, groups, transactions, security)
     for api in module.APIS
 }
-
-#: The APIs that members of groups depend on: they use the storage of groups alone, and must not wait for other work.
-OF_MEMBERS = frozenset(api.key for api in (*groups.APIS, consumer_groups.CONSUMER_GROUP_HEARTBEAT))
-#: APIs that wait for the storage, step by step: readers and writers of records must not wait for them.
-OF_TRANSACTIONS = frozenset(api.key for api in (*transactions.APIS, positions.OFFSET_FETCH))
-#: APIs that end or change topics: they wait for each partition's lock, which a stopped process may hold.
-OF_TOPICS = frozenset(api.key for api in (*topics.APIS, *configs.CHANGING_APIS, offsets.DELETE_RECORDS))
-#: APIs that authenticate clients: they take time on purpose, and other requests must not wait for them.
-OF_SASL = frozenset(api.key for api in users.SASL_APIS)
-_BEFORE_AUTHENTICATION = OF_SASL | {cluster.KEY}
+_BEFORE_AUTHENTICATION = {cluster.KEY, *(key for key, api in APIS.items() if api.handlers is Handlers.SASL)}
 #: The most topics and partitions of a request that the network's thread handles.
 _FEW_PARTITIONS = 9
 

@@ -1,14 +1,40 @@
-"""The APIs of members of groups."""
+"""The APIs of consumer groups: their members by both protocols, committed offsets, and administration."""
 
 from __future__ import annotations
 
-from distlog.gateway.apis.cluster import attempted
-from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.classic_group import Join, JoinReply, SyncReply, SyncRequest
-from distlog.gateway.protocol.frames import Fields
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+from distlog.core.errors import DistlogError, StorageError
+from distlog.core.read.consumer_offsets import Position
+from distlog.gateway.apis.cluster import attempted, by_topic, grouped
+from distlog.gateway.broker import Api, Broker, Handlers
+from distlog.gateway.groups.assignors import TopicIdPartition
+from distlog.gateway.groups.classic_group import (
+    GroupPhase,
+    GroupRefusedError,
+    Join,
+    JoinReply,
+    SyncReply,
+    SyncRequest,
+)
+from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatReply
+from distlog.gateway.groups.consumer_records import by_topic as numbers_by_topic
+from distlog.gateway.groups.coordinator import GroupDescription
+from distlog.gateway.groups.offsets_format import TopicPartition
+from distlog.gateway.groups.subscribed_topics import matches
+from distlog.gateway.protocol.frames import FAILURES, AccessDeniedError, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.security.acls import Operation, ResourceType
+from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
+from distlog.gateway.security.rights import NO_OPERATIONS
 from distlog.gateway.server.request import Request
+from distlog.gateway.topics.metadata_cache import HostedTopic
+from distlog.gateway.topics.topic_index import TopicSummary
 
 #: From here on there is a list of keys.
 _LIST = 4
@@ -164,10 +190,444 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "error_code": ErrorCode.none, "members": results}
 
 
+_NO_EPOCH = -1
+
+
+class RequestedPositions:
+    """The positions that a client commits: in partitions that exist; the others get their own error codes.
+
+    All get the code `refused`, if there is one.
+    """
+
+    def __init__(self, request: Request, broker: Broker, refused: ErrorCode) -> None:
+        now_ms = broker.clock()
+        positions = {
+            (topic.name, requested.partition_index): Position(
+                requested.committed_offset,
+                getattr(requested, "committed_leader_epoch", _NO_EPOCH),
+                requested.committed_metadata or "",
+                commit_ms,
+            )
+            for topic in request.body.topics
+            # with a slow clock, the time would belong to the former topic of this name
+            for commit_ms in [max(now_ms, _replaced_ms(broker, topic.name))]
+            for requested in topic.partitions
+        }
+        find = broker.metadata.topic
+        self._codes = {
+            partition: refused or partition_code(request, find, Operation.READ, *partition) for partition in positions
+        }
+        self.positions = {
+            partition: position
+            for partition, position in positions.items()
+            if self._codes[partition] is ErrorCode.none
+        }
+
+    def topics(self, code: ErrorCode) -> list[Fields]:
+        """The fields of the response; `code` applies to all partitions that were not refused before."""
+        return by_topic(
+            (name, {"partition_index": number, "error_code": own_code or code})
+            for (name, number), own_code in self._codes.items()
+        )
+
+
+def _replaced_ms(broker: Broker, topic: str) -> int:
+    """The time at which the topic took the place of a dropped one; 0 if it did not, or cannot be found."""
+    with suppress(DistlogError):
+        return broker.metadata.topic(topic).snapshot.replaced_ms
+    return 0
+
+
+def partition_code(
+    request: Request, find: Callable[[str], HostedTopic], operation: Operation, topic: str, number: int
+) -> ErrorCode:
+    """The code of a coordinator for a partition of a topic that `find` gives, if the client may do this with it."""
+    try:
+        request.rights.check(operation, ResourceType.TOPIC, topic)
+        find(topic).partition(number)
+    except StorageError as error:
+        # Kafka's coordinators answer with no storage code: with this one clients retry
+        FAILURES.note("reading a topic", error)
+        return ErrorCode.coordinator_not_available
+    except DistlogError as error:
+        return error_code(error)
+    return ErrorCode.none
+
+
+def offset_commit(request: Request, broker: Broker) -> None:
+    """Keep the positions."""
+    body = request.body
+    refused = request.rights.denied(Operation.READ, ResourceType.GROUP, body.group_id)
+    requested = RequestedPositions(request, broker, refused)
+    if not requested.positions:
+        request.respond({"throttle_time": 0, "topics": requested.topics(ErrorCode.none)})
+        return
+    broker.groups.offsets.commit(
+        body.group_id,
+        requested.positions,
+        lambda code: request.respond({"throttle_time": 0, "topics": requested.topics(code)}),
+        member_id=body.member_id,
+        instance_id=request.get("group_instance_id"),
+        generation=request.get("generation_id_or_member_epoch", -1),
+    )
+
+
+#: A position; the code of its error; or None if there is none.
+PositionOrCode = Position | ErrorCode | None
+#: The answer for a group without a position: its client begins at `auto.offset.reset`.
+_NONE = Position(-1)
+
+
+def offset_fetch(request: Request, broker: Broker) -> Fields:
+    """The positions of one group, or of several from version 8 on."""
+    groups, stable = request.get("groups"), request.get("require_stable", False)
+    if groups is None:
+        return {
+            "throttle_time": 0,
+            **_group_offsets(request, broker, request.body.group_id, [request.body.topics], stable),
+        }
+    # each once: a group may have many positions
+    answers = [
+        {
+            "group_id": name,
+            **_group_offsets(request, broker, name, [group.topics for group in several], stable, several[-1]),
+        }
+        for name, several in grouped(groups, attrgetter("group_id")).items()
+    ]
+    return {"throttle_time": 0, "groups": answers}
+
+
+def _group_offsets(
+    request: Request, broker: Broker, group: str, lists: Sequence[Any], stable: bool, asker: Any = None
+) -> Fields:
+    rights = request.rights
+    # without a list of topics, all positions of the group are wanted
+    requested = (
+        None if None in lists else dict.fromkeys(partition for topics in lists for partition in _partitions(topics))
+    )
+    topics = dict.fromkeys(topic for topic, _ in requested or ())
+    # from version 9 on
+    member_id, epoch = getattr(asker, "member_id", None), getattr(asker, "member_epoch", -1)
+    try:
+        if code := rights.denied(Operation.DESCRIBE, ResourceType.GROUP, group):
+            raise GroupRefusedError(code)
+        codes = {topic: rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, topic) for topic in topics}
+        allowed = None if requested is None else [partition for partition in requested if not codes[partition[0]]]
+        positions: Mapping[TopicPartition, PositionOrCode] = broker.groups.offsets.fetch(
+            group, allowed, stable=stable, member_id=member_id, epoch=epoch
+        )
+    except GroupRefusedError as refused:
+        # version 1 has the code only per partition; without it, a client would start again
+        return {"error_code": refused.code, "topics": _offset_topics(dict.fromkeys(requested or (), refused.code))}
+    if requested is None:
+        positions = {
+            partition: position for partition, position in positions.items() if rights.describes(partition[0])
+        }
+    else:
+        denied = {partition: codes[partition[0]] for partition in requested if codes[partition[0]]}
+        positions = {
+            partition: _of_this_topic(broker, partition[0], position) for partition, position in positions.items()
+        } | denied
+    return {"error_code": ErrorCode.none, "topics": _offset_topics(positions)}
+
+
+def _of_this_topic(broker: Broker, topic: str, position: PositionOrCode) -> PositionOrCode:
+    """The position; None if it is one in a dropped topic, that is forgotten at the next look."""
+    is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, topic)
+    return None if is_old else position
+
+
+def _partitions(topics: Any) -> list[TopicPartition]:
+    return [(topic.name, number) for topic in topics for number in topic.partition_indexes]
+
+
+def _offset_topics(positions: Mapping[TopicPartition, PositionOrCode]) -> list[Fields]:
+    return by_topic((topic, _position_fields(number, position)) for (topic, number), position in positions.items())
+
+
+def _position_fields(number: int, position_or_code: PositionOrCode) -> Fields:
+    position = position_or_code if isinstance(position_or_code, Position) else _NONE
+    return {
+        "partition_index": number,
+        "committed_offset": position.offset,
+        "committed_leader_epoch": position.leader_epoch,
+        "metadata": position.metadata,
+        "error_code": position_or_code if isinstance(position_or_code, ErrorCode) else ErrorCode.none,
+    }
+
+
+def offset_delete(request: Request, broker: Broker) -> None:
+    """Respond when the deletion of the positions is durable."""
+    partitions = dict.fromkeys(
+        (topic.name, partition.partition_index) for topic in request.body.topics for partition in topic.partitions
+    )
+    rights, group = request.rights, request.body.group_id
+    topics = dict.fromkeys(topic for topic, _ in partitions)
+    try:
+        if code := rights.denied(Operation.DELETE, ResourceType.GROUP, group):
+            raise GroupRefusedError(code)
+        codes = {topic: rights.denied(Operation.READ, ResourceType.TOPIC, topic) for topic in topics}
+        results: dict[TopicPartition, ErrorCode] = {
+            partition: codes[partition[0]] for partition in partitions if codes[partition[0]]
+        }
+        allowed = [partition for partition in partitions if not codes[partition[0]]]
+        if results and not allowed:
+            _respond_to_deletion(request, results, ErrorCode.none)
+        else:
+            broker.groups.offsets.delete(group, allowed, results, partial(_respond_to_deletion, request, results))
+    except GroupRefusedError as refused:
+        _respond_to_deletion(request, {}, refused.code)
+
+
+def _respond_to_deletion(request: Request, results: Mapping[TopicPartition, ErrorCode], code: ErrorCode) -> None:
+    topics = by_topic(
+        (topic, {"partition_index": number, "error_code": result}) for (topic, number), result in results.items()
+    )
+    request.respond({"throttle_time": 0, "error_code": code, "topics": topics})
+
+
+def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
+    """Respond when what the heartbeat changes is durable."""
+    body = request.body
+    names, owned = body.subscribed_topic_names, body.topic_partitions
+    heartbeat = ConsumerHeartbeat(
+        member_id=body.member_id,
+        epoch=body.member_epoch,
+        instance_id=body.instance_id,
+        rack_id=body.rack_id,
+        client_id=request.client_id,
+        client_host=f"/{request.session.address[0]}",
+        rebalance_timeout_ms=body.rebalance_timeout,
+        topics=None if names is None else tuple(names),
+        pattern=request.get("subscribed_topic_regex"),
+        assignor=body.server_assignor,
+        owned=None if owned is None else frozenset((topic.topic_id, n) for topic in owned for n in topic.partitions),
+    )
+    interval_ms = broker.groups.configs.of(body.group_id).consumer_heartbeat_interval_ms
+
+    def respond(reply: HeartbeatReply) -> None:
+        assigned = None if reply.assigned is None else {"topic_partitions": _assigned_topics(reply.assigned)}
+        request.respond(
+            {
+                "throttle_time": 0,
+                "error_code": reply.error,
+                "error_message": reply.message,
+                "member_id": reply.member_id,
+                "member_epoch": reply.epoch,
+                "heartbeat_interval": interval_ms,
+                "assignment": assigned,
+            }
+        )
+
+    try:
+        _check_heartbeat(request, broker)
+    except AccessDeniedError as error:
+        respond(HeartbeatReply(error=error_code(error), message=error.message))
+        return
+    broker.groups.consumers.heartbeat(body.group_id, heartbeat, request.api_version, respond)
+
+
+def _check_heartbeat(request: Request, broker: Broker) -> None:
+    rights, body, pattern = request.rights, request.body, request.get("subscribed_topic_regex")
+    rights.check(Operation.READ, ResourceType.GROUP, body.group_id)
+    if rights.lists is None:
+        return
+    names = set(body.subscribed_topic_names or ())
+    if pattern:
+        # the coordinator refuses a wrong pattern
+        with suppress(ValueError):
+            names |= matches(pattern, broker.metadata.clients_topics())
+    for name in names:
+        rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+
+def _assigned_topics(partitions: Iterable[TopicIdPartition]) -> list[Fields]:
+    return [{"topic_id": topic, "partitions": numbers} for topic, numbers in numbers_by_topic(partitions).items()]
+
+
+#: A member that speaks the newer protocol.
+_CONSUMER = 1
+
+
+def consumer_group_describe(request: Request, broker: Broker) -> Fields:
+    """The requested groups, each once."""
+    names: dict[UUID, str] = {}
+    groups = [_described_consumers(request, broker, name, names) for name in dict.fromkeys(request.body.group_ids)]
+    return {"throttle_time": 0, "groups": groups}
+
+
+def _described_consumers(request: Request, broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
+    fields: dict[str, Any] = {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "group_id": group,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": [],
+        "authorized_operations": NO_OPERATIONS,
+    }
+    rights = request.rights
+    try:
+        rights.check(Operation.DESCRIBE, ResourceType.GROUP, group)
+        group_state = broker.groups.consumers.describe(group)
+    except AccessDeniedError as error:
+        return {**fields, "error_code": error_code(error), "error_message": error.message}
+    except GroupRefusedError as refused:
+        return {**fields, "error_code": refused.code, "group_state": "Dead"}
+    if any(current.assigned or target for _, _, current, target in group_state.members) and not names:
+        summaries = broker.metadata.summaries_or_errors().values()
+        names.update(
+            {UUID(summary.topic_id): summary.name for summary in summaries if isinstance(summary, TopicSummary)}
+        )
+    members: list[Fields] = [
+        {
+            "member_id": id,
+            "instance_id": metadata.instance_id,
+            "rack_id": metadata.rack_id,
+            "member_epoch": current.epoch,
+            "client_id": metadata.client_id,
+            "client_host": metadata.client_host,
+            "subscribed_topic_names": metadata.topics,
+            "subscribed_topic_regex": metadata.pattern,
+            "assignment": {"topic_partitions": _named_topics(current.assigned, names)},
+            "target_assignment": {"topic_partitions": _named_topics(target, names)},
+            "member_type": _CONSUMER,
+        }
+        for id, metadata, current, target in group_state.members
+    ]
+    assignments = (member[key] for member in members for key in ("assignment", "target_assignment"))
+    topics = {topic["topic_name"] for assignment in assignments for topic in assignment["topic_partitions"]}
+    topics.update(name for member in members for name in member["subscribed_topic_names"])
+    if not all(map(rights.describes, topics)):
+        denial = AccessDeniedError("Topic authorization failed.")
+        return {**fields, "error_code": error_code(denial), "error_message": denial.message}
+    return {
+        **fields,
+        "group_state": group_state.phase.value,
+        "group_epoch": group_state.epoch,
+        "assignment_epoch": group_state.target_epoch,
+        "assignor_name": group_state.assignor,
+        "members": members,
+    }
+
+
+def _named_topics(partitions: Iterable[TopicIdPartition], names: Mapping[UUID, str]) -> list[Fields]:
+    # a topic that was dropped a moment ago has no name any more
+    return [
+        {**topic, "topic_name": names[topic["topic_id"]]}
+        for topic in _assigned_topics(partitions)
+        if topic["topic_id"] in names
+    ]
+
+
+def list_groups(request: Request, broker: Broker) -> Fields:
+    """The groups by name; states and types are compared without regard to case, as Kafka does."""
+    services, rights = broker.groups, request.rights
+    is_all = rights.might(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    code = ErrorCode.coordinator_load_in_progress if services.coordination.is_loading else ErrorCode.none
+    states = {state.lower() for state in request.get("states_filter", ())}
+    types = {type.lower() for type in request.get("types_filter", ())}
+    groups = [
+        {
+            "group_id": group.group,
+            "protocol_type": group.protocol_type,
+            "group_state": group.phase.value,
+            "group_type": group.type,
+        }
+        for group in services.admin.list()
+        if (not states or group.phase.value.lower() in states) and (not types or group.type in types)
+        if is_all or rights.might(Operation.DESCRIBE, ResourceType.GROUP, group.group)
+    ]
+    return {"throttle_time": 0, "error_code": code, "groups": groups}
+
+
+def describe_groups(request: Request, broker: Broker) -> Fields:
+    """The requested groups, each once; a missing one is dead, as in Kafka."""
+    groups = [_described_group(request, broker, group) for group in dict.fromkeys(request.body.groups)]
+    return {"throttle_time": 0, "groups": groups}
+
+
+def _described_group(request: Request, broker: Broker, name: str) -> Fields:
+    code, operations = request.rights.denied(Operation.DESCRIBE, ResourceType.GROUP, name), NO_OPERATIONS
+    if request.get("include_authorized_operations", False):
+        operations = request.rights.operations(ResourceType.GROUP, name)
+    if code:
+        fields = _group_fields(GroupDescription(name, GroupPhase.DEAD, "", "", (), code))
+        return {**fields, "group_state": "", "authorized_operations": operations}
+    return {**_group_fields(broker.groups.admin.describe(name)), "authorized_operations": operations}
+
+
+def _group_fields(group: GroupDescription) -> Fields:
+    return {
+        "error_code": group.error,
+        "group_id": group.group,
+        "group_state": group.phase.value,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol,
+        "members": [
+            {
+                "member_id": member.id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.subscription,
+                "member_assignment": member.assignment,
+            }
+            for member in group.members
+        ],
+    }
+
+
+def delete_groups(request: Request, broker: Broker) -> None:
+    """Respond when the deletion of each is durable, or was refused."""
+    names, results, lock = list(dict.fromkeys(request.body.groups_names)), list[Fields](), threading.Lock()
+
+    def add(name: str, code: ErrorCode) -> None:
+        with lock:
+            results.append({"group_id": name, "error_code": code})
+            is_last = len(results) == len(names)
+        if is_last:
+            request.respond({"throttle_time": 0, "results": results})
+
+    if not names:
+        request.respond({"throttle_time": 0, "results": ()})
+    for name in names:
+        if code := request.rights.denied(Operation.DELETE, ResourceType.GROUP, name):
+            add(name, code)
+        else:
+            broker.groups.admin.delete(name, partial(add, name))
+
+
 APIS = (
-    Api(10, "FindCoordinator", 0, 4, find_coordinator, "DESCRIBE of the group or the transactional id"),
-    Api(11, "JoinGroup", 0, 9, join_group, "READ of the group"),
-    Api(14, "SyncGroup", 0, 5, sync_group, "READ of the group"),
-    Api(12, "Heartbeat", 0, 4, heartbeat, "READ of the group"),
-    Api(13, "LeaveGroup", 0, 5, leave_group, "READ of the group"),
+    Api(
+        10,
+        "FindCoordinator",
+        0,
+        4,
+        find_coordinator,
+        "DESCRIBE of the group or the transactional id",
+        Handlers.MEMBERS,
+    ),
+    Api(11, "JoinGroup", 0, 9, join_group, "READ of the group", Handlers.MEMBERS),
+    Api(14, "SyncGroup", 0, 5, sync_group, "READ of the group", Handlers.MEMBERS),
+    Api(12, "Heartbeat", 0, 4, heartbeat, "READ of the group", Handlers.MEMBERS),
+    Api(13, "LeaveGroup", 0, 5, leave_group, "READ of the group", Handlers.MEMBERS),
+    Api(8, "OffsetCommit", 2, 9, offset_commit, "READ of the group and of the topic"),
+    Api(9, "OffsetFetch", 1, 9, offset_fetch, "DESCRIBE of the group and of the topic", Handlers.TRANSACTIONS),
+    Api(47, "OffsetDelete", 0, 0, offset_delete, "DELETE of the group, READ of the topic"),
+    Api(
+        68,
+        "ConsumerGroupHeartbeat",
+        0,
+        1,
+        consumer_group_heartbeat,
+        "READ of the group, DESCRIBE of the topics",
+        Handlers.MEMBERS,
+    ),
+    Api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe, "DESCRIBE of the group and of its topics"),
+    Api(16, "ListGroups", 0, 5, list_groups, "DESCRIBE of the cluster, else only groups with DESCRIBE are listed"),
+    Api(15, "DescribeGroups", 0, 5, describe_groups, "DESCRIBE of the group"),
+    Api(42, "DeleteGroups", 0, 2, delete_groups, "DELETE of the group"),
 )

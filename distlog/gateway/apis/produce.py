@@ -30,7 +30,7 @@ from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedAppend
 from distlog.gateway.server.quotas import PRODUCER_BYTE_RATE
-from distlog.gateway.server.request import Request
+from distlog.gateway.server.request import PRODUCE_KEY, Request
 from distlog.gateway.topics.gathered_appends import Fence
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import Partition
@@ -400,5 +400,4 @@ def _part_fields(part: ProducedPart, most_errors: int) -> Fields:
     }
 
 
-PRODUCE = Api(0, "Produce", 3, 13, produce, "WRITE of the topic, and of the transactional id")
-APIS = (PRODUCE,)
+APIS = (Api(PRODUCE_KEY, "Produce", 3, 13, produce, "WRITE of the topic, and of the transactional id"),)

@@ -1,4 +1,4 @@
-"""The APIs that create, change and delete topics."""
+"""The APIs that create, change and delete topics, and those of replicas, which the storage keeps."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any
 
 from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import DistlogError, InvalidConfigError
 from distlog.core.topic import check_grows
-from distlog.gateway.apis.cluster import TopicIds, attempted, check_create, grouped, only_once
+from distlog.gateway.apis.cluster import TopicIds, attempted, by_topic, check_create, grouped, only_once
 from distlog.gateway.apis.configs import described, without_ignored
-from distlog.gateway.broker import Api, Broker
+from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.protocol.frames import (
     Fields,
     InvalidAssignmentError,
     InvalidReplicationError,
     UnsupportedRequestError,
+    client_text,
+    error_code,
 )
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
@@ -155,6 +157,41 @@ def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only:
         handle.create_partitions(topic.count)
 
 
+def elect_leaders(request: Request, broker: Broker) -> Fields:
+    """No requested partition needs an election; without a list, Kafka omits these partitions."""
+    if code := request.rights.denied(Operation.ALTER, ResourceType.CLUSTER):
+        return {"throttle_time": 0, "error_code": code, "replica_election_results": ()}
+    topics = request.body.topic_partitions or ()
+    partitions = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
+    results = by_topic(
+        ((name, _elected(broker, name, number)) for name, number in partitions), "partition_result", "topic"
+    )
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "replica_election_results": results}
+
+
+def _elected(broker: Broker, topic: str, number: int) -> Fields:
+    try:
+        broker.metadata.fresh_topic(topic).partition(number)
+    except DistlogError as error:
+        return {"partition_id": number, "error_code": error_code(error), "error_message": client_text(error)}
+    message = "every gateway can lead each partition"
+    return {"partition_id": number, "error_code": ErrorCode.election_not_needed, "error_message": message}
+
+
+def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
+    """None."""
+    return {"throttle_time": 0, "topics": (), **attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))}
+
+
+def describe_quorum(request: Request, broker: Broker) -> Fields:
+    """An error for the request as a whole: after one for a partition the Java client asks again for a minute."""
+    fields: Fields = {"topics": (), "nodes": ()}
+    if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return {**fields, "error_code": code, "error_message": None}
+    message = "gateways have no quorum: the storage decides"
+    return {**fields, "error_code": ErrorCode.invalid_request, "error_message": message}
+
+
 APIS = (
     Api(
         19,
@@ -163,7 +200,11 @@ APIS = (
         7,
         create_topics,
         "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS for its settings in the response",
+        Handlers.TOPICS,
     ),
-    Api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic"),
-    Api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic"),
+    Api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic", Handlers.TOPICS),
+    Api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic", Handlers.TOPICS),
+    Api(43, "ElectLeaders", 0, 2, elect_leaders, "ALTER of the cluster"),
+    Api(46, "ListPartitionReassignments", 0, 0, list_partition_reassignments, "DESCRIBE of the cluster"),
+    Api(55, "DescribeQuorum", 0, 2, describe_quorum, "DESCRIBE of the cluster"),
 )

@@ -1,23 +1,25 @@
-"""The APIs of transactions, and InitProducerId."""
+"""The APIs of transactions and of producers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LeaderFencedError
-from distlog.core.kafka.transaction_state import ProducerId
+from distlog.core.kafka.transaction_state import ProducerId, TransactionState, TransactionStatus
 from distlog.core.log.end_marker import marker
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, encode_position
-from distlog.gateway.apis.cluster import by_topic, grouped
-from distlog.gateway.apis.positions import RequestedPositions, partition_code
-from distlog.gateway.broker import Api, Broker
+from distlog.gateway.apis.cluster import attempted, by_topic, grouped
+from distlog.gateway.apis.groups import RequestedPositions, partition_code
+from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
+from distlog.gateway.groups.subscribed_topics import matches
 from distlog.gateway.protocol.frames import FAILURES, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
@@ -187,7 +189,6 @@ def end_txn(request: Request, broker: Broker) -> Fields:
 
 # The coordinators of gateways write their markers themselves. So this request comes from an administrator's tool; a
 # transaction that has a coordinator is refused, since that may have decided otherwise.
-
 _MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "transaction_result")
 
 
@@ -249,6 +250,119 @@ def _write(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode
     return ErrorCode.none
 
 
+_ANY = -1
+
+
+def list_transactions(request: Request, broker: Broker) -> Fields:
+    """All transactions, or a selection by states, producer ids, a duration in ms for which they are open, and ids."""
+    code = ErrorCode.coordinator_load_in_progress if broker.transactions.is_loading else ErrorCode.none
+    states, pattern = broker.transactions.coordinator.states(), request.get("transactional_id_pattern")
+    if pattern:
+        try:
+            ids = matches(pattern, (state.transactional_id for state in states))
+        except ValueError:
+            code, ids = ErrorCode.invalid_regular_expression, frozenset()
+        states = [state for state in states if state.transactional_id in ids]
+    body, names = request.body, {status.kafka_name for status in TransactionStatus}
+    state_names, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
+    started_before_ms = broker.clock() - request.get("duration_filter", _ANY)
+    is_by_duration = request.get("duration_filter", _ANY) != _ANY
+    return {
+        "throttle_time": 0,
+        "error_code": code,
+        "unknown_state_filters": tuple(name for name in dict.fromkeys(body.state_filters) if name not in names),
+        "transaction_states": [
+            {
+                "transactional_id": state.transactional_id,
+                "producer_id": state.producer.id,
+                "transaction_state": state.status.kafka_name,
+            }
+            for state in states
+            if request.rights.might(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, state.transactional_id)
+            and (not state_names or state.status.kafka_name in state_names)
+            and (not producers or state.producer.id in producers)
+            and (not is_by_duration or 0 <= state.started_ms < started_before_ms)
+        ],
+    }
+
+
+def describe_transactions(request: Request, broker: Broker) -> Fields:
+    """The requested transactions; an unknown id gets an error."""
+    ids, rights = list(dict.fromkeys(request.body.transactional_ids)), request.rights
+    denied = {id_: rights.denied(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, id_) for id_ in ids}
+    states_by_id, allowed = dict[str, TransactionState](), [id_ for id_ in ids if not denied[id_]]
+
+    def read_states() -> None:
+        states_by_id.update(
+            {state.transactional_id: state for state in broker.transactions.coordinator.states(allowed)}
+        )
+
+    code = code_of(read_states, fenced=ErrorCode.producer_fenced)
+    missing = ErrorCode.transactional_id_not_found if code is ErrorCode.none else code
+    states = [
+        _transaction_fields(request, states_by_id[id_])
+        if id_ in states_by_id
+        else {"transactional_id": id_, "error_code": denied[id_]}
+        if denied[id_]
+        else {"transaction_start_time": -1, "transactional_id": id_, "error_code": missing}
+        for id_ in ids
+    ]
+    return {"throttle_time": 0, "transaction_states": states}
+
+
+def _transaction_fields(request: Request, state: TransactionState) -> Fields:
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(
+        partition for partition in state.partitions if request.rights.describes(partition[0])
+    ):
+        topics.setdefault(topic, []).append(number)
+    return {
+        "error_code": ErrorCode.none,
+        "transactional_id": state.transactional_id,
+        "transaction_state": state.status.kafka_name,
+        "transaction_timeout": state.timeout_ms,
+        "transaction_start_time": state.started_ms,
+        "producer_id": state.producer.id,
+        "producer_epoch": state.producer.epoch,
+        "topics": [{"topic": name, "partitions": tuple(numbers)} for name, numbers in topics.items()],
+    }
+
+
+#: The fields of a producer in the response, by their names in an entry of a producer snapshot.
+_NAMES = {
+    "producer_id": "producer_id",
+    "producer_epoch": "producer_epoch",
+    "last_sequence": "last_sequence",
+    "last_timestamp": "last_timestamp",
+    "coordinator_epoch": "coordinator_epoch",
+    "transaction_first_offset": "current_txn_start_offset",
+}
+
+
+def describe_producers(request: Request, broker: Broker) -> Fields:
+    """The producers that each partition knows."""
+    requested = dict[str, dict[int, None]]()
+    for topic in request.body.topics:
+        # each once: a partition may have many producers
+        requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+
+    def described(name: str, number: int) -> Fields:
+        work = partial(_producers, request, broker, name, number)
+        return attempted(work, partition_index=number, active_producers=[])
+
+    topics = [
+        {"name": name, "partitions": [described(name, number) for number in numbers]}
+        for name, numbers in requested.items()
+    ]
+    return {"throttle_time": 0, "topics": topics}
+
+
+def _producers(request: Request, broker: Broker, topic: str, number: int) -> Fields:
+    request.rights.check(Operation.READ, ResourceType.TOPIC, topic)
+    entries = broker.metadata.fresh_topic(topic).partition(number).producers()
+    return {"active_producers": [{field: int(entry[name]) for name, field in _NAMES.items()} for entry in entries]}
+
+
 APIS = (
     Api(
         22,
@@ -257,9 +371,26 @@ APIS = (
         4,
         init_producer_id,
         "WRITE of the transactional id; without one, IDEMPOTENT_WRITE of the cluster or WRITE of any topic",
+        Handlers.TRANSACTIONS,
     ),
-    Api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, "WRITE of the transactional id and of the topic"),
-    Api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, "WRITE of the transactional id, READ of the group"),
+    Api(
+        24,
+        "AddPartitionsToTxn",
+        0,
+        3,
+        add_partitions_to_txn,
+        "WRITE of the transactional id and of the topic",
+        Handlers.TRANSACTIONS,
+    ),
+    Api(
+        25,
+        "AddOffsetsToTxn",
+        0,
+        3,
+        add_offsets_to_txn,
+        "WRITE of the transactional id, READ of the group",
+        Handlers.TRANSACTIONS,
+    ),
     Api(
         28,
         "TxnOffsetCommit",
@@ -267,7 +398,26 @@ APIS = (
         3,
         txn_offset_commit,
         "WRITE of the transactional id, READ of the group and of the topic",
+        Handlers.TRANSACTIONS,
     ),
-    Api(26, "EndTxn", 0, 3, end_txn, "WRITE of the transactional id"),
-    Api(27, "WriteTxnMarkers", 1, 1, write_txn_markers, "ALTER or CLUSTER_ACTION of the cluster"),
+    Api(26, "EndTxn", 0, 3, end_txn, "WRITE of the transactional id", Handlers.TRANSACTIONS),
+    Api(
+        27,
+        "WriteTxnMarkers",
+        1,
+        1,
+        write_txn_markers,
+        "ALTER or CLUSTER_ACTION of the cluster",
+        Handlers.TRANSACTIONS,
+    ),
+    Api(66, "ListTransactions", 0, 2, list_transactions, "DESCRIBE of each listed transactional id"),
+    Api(
+        65,
+        "DescribeTransactions",
+        0,
+        0,
+        describe_transactions,
+        "DESCRIBE of the transactional id; only topics with DESCRIBE are listed",
+    ),
+    Api(61, "DescribeProducers", 0, 0, describe_producers, "READ of the topic"),
 )
