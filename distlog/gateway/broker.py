@@ -64,13 +64,13 @@ class Handlers(Enum):
     """The threads that handle an API, by their name: no kind of work waits for another kind."""
 
     RECORDS = "request"
-    #: What members of groups depend on: it uses the storage of groups alone.
+    #: For members of groups: they use the storage of groups alone.
     MEMBERS = "group"
-    #: What waits for the storage, step by step.
+    #: For steps of transactions, each of which waits for the storage.
     TRANSACTIONS = "transaction"
-    #: What deletes or changes topics: it waits for each partition's lock, which a stopped process may hold.
+    #: For deletions and changes of topics: they wait for locks, which a stopped process may hold.
     TOPICS = "topics"
-    #: What authenticates clients: it takes time on purpose.
+    #: For authentication, which takes time on purpose.
     SASL = "sasl"
 
 

@@ -1,4 +1,4 @@
-"""The APIs that create, change and delete topics, and those of replicas, which the storage keeps."""
+"""The APIs of topics: creation, deletion, partitions, and replicas, which the storage keeps."""
 
 from __future__ import annotations
 
