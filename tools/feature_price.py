@@ -61,7 +61,7 @@ FEATURES = (
         (
             "distlog/gateway/transactions/*.py",
             "distlog/gateway/apis/transactions.py",
-            "distlog/core/kafka/transaction_state.py",
+            "distlog/core/kafka/transactions.py",
             "distlog/core/segments/open_transactions.py",
         ),
         r"gateway/transactions/|gateway/kafka_jars/test_kafka_transaction",
@@ -159,7 +159,6 @@ FEATURES = (
             "distlog/core/kafka/export.py",
             "distlog/core/kafka/cluster_metadata.py",
             "distlog/core/kafka/log_dir.py",
-            "distlog/core/kafka/source_log.py",
             "distlog/core/kafka/partition_folder.py",
         ),
         r"kafka_directory/|spark/test_spark_adopted",
@@ -222,8 +221,7 @@ def files_of(feature: Feature, counted: set[Path]) -> tuple[list[Path], list[Pat
 def setting_names() -> set[str]:
     """All settings of topics, of the log manager and of gateways, and the options of Spark's source and sink."""
     from distlog.core.config import settings
-    from distlog.core.kafka.broker_setting import settings_of
-    from distlog.core.log_manager.broker_config import BrokerConfig
+    from distlog.core.log_manager.broker_config import BrokerConfig, settings_of
     from distlog.gateway.config import GatewayConfig, gateway_settings
     from distlog.spark.read_options import READ_NAMES, STREAM_NAMES
     from distlog.spark.sink import WRITE_NAMES

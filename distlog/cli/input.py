@@ -24,10 +24,9 @@ from distlog.core.files.file_reader import (
     files_without_records,
     warning_of_no_records,
 )
-from distlog.core.files.formats import HEAD_BYTES, PARQUET, TEXT, UTF8_MARK, check_stream
+from distlog.core.files.input_files import HEAD_BYTES, PARQUET, TEXT, UTF8_MARK, check_stream
 from distlog.core.files.json_lines import SeenFields
-from distlog.core.files.line_blocks import Block
-from distlog.core.files.splits import FileSplit
+from distlog.core.files.splits import Block, FileSplit
 from distlog.core.topic import Topic
 from distlog.core.write.append import BatchId, Transaction
 

@@ -19,7 +19,7 @@ from distlog.core.display import Progress, counted
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.read_options import ReadOptions
 from distlog.core.kafka.dump import dump as dump_files
-from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
+from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 from distlog.core.kafka.log_dump import DumpedFile
 from distlog.core.limits import MAX_INT
 from distlog.core.storage.input_storage import InputStorage

@@ -34,7 +34,7 @@ from distlog.core.display import Listing, counted, size_text
 from distlog.core.errors import InvalidPartitionsError, TopicNotFoundError
 from distlog.core.integers import count_of, whole_number
 from distlog.core.kafka.export import ExportReport, export_topic
-from distlog.core.kafka.hanging_transactions import (
+from distlog.core.kafka.transactions import (
     ListedTransaction,
     TransactionsReport,
     abort_transaction,

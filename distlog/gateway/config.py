@@ -12,9 +12,8 @@ from typing import NamedTuple
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
-from distlog.core.kafka.broker_setting import broker_setting, given_values, shown
 from distlog.core.limits import MAX_INT
-from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES
+from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES, broker_setting, given_values, shown
 from distlog.gateway.security.acls import check_principal
 
 _integer = partial(broker_setting, least=1, most=MAX_INT)

@@ -16,7 +16,7 @@ from distlog.console.output import Summary
 from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError
 from distlog.core.files.file_reader import FileReader, warning_of_no_records
-from distlog.core.files.formats import FORMATS
+from distlog.core.files.input_files import FORMATS
 from distlog.core.files.read_options import FAIL, SKIP, ReadOptions
 from distlog.core.files.text_lines import unescaped
 from distlog.core.opening import open as open_topic

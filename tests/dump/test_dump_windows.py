@@ -14,7 +14,7 @@ from dumps import dumped
 from distlog.core.format.record_batch import Batches
 from distlog.core.kafka import log_dump
 from distlog.core.kafka.dump import dump
-from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
+from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 from distlog.core.kafka.log_dump import DumpedFile, LogWindows, ShownBatches
 
 PARTITIONS = golden.partitions()

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from parsed_lines import bad_lines, csv, objects, parsed, records, rows
 
 from distlog.core.errors import InvalidRecordError
-from distlog.core.files.csv_rows import header_names
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.read_options import ReadOptions
 from distlog.core.files.record_times import TimeReader
+from distlog.core.files.table_rows import header_names
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.times import to_ms
 

@@ -14,7 +14,7 @@ import pytest
 from file_reads import rows, tables
 
 from distlog.core.errors import InvalidRecordError
-from distlog.core.files import parquet_rows
+from distlog.core.files import table_rows
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.read_options import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
@@ -148,8 +148,8 @@ def test_a_large_row_group_of_an_object_is_never_held_as_a_whole(
     monkeypatch: pytest.MonkeyPatch, together: int, largest: int
 ) -> None:
     """Of the two columns of 600 kB one is read: in a single request, or in requests of a buffer and a page."""
-    monkeypatch.setattr(parquet_rows, "_TOGETHER_BYTES", together)
-    monkeypatch.setattr(parquet_rows, "_OBJECT_BUFFER", 1 << 16)
+    monkeypatch.setattr(table_rows, "_TOGETHER_BYTES", together)
+    monkeypatch.setattr(table_rows, "_OBJECT_BUFFER", 1 << 16)
     count, sizes = 60_000, list[int]()
 
     class Measured(InputStorage):

@@ -11,7 +11,7 @@ from log_dirs import copy_of
 import distlog
 from distlog import Topic
 from distlog.core.format.record_batch import ABORT, COMMIT, read_headers
-from distlog.core.kafka.transaction_state import TransactionStatus
+from distlog.core.kafka.transactions import TransactionStatus
 from distlog.core.segments.producer_states import read_producer_snapshot
 
 CLICKS = ("clicks", 0)

@@ -14,8 +14,8 @@ import distlog
 from distlog import CorruptRecordError
 from distlog.core.format.offset_and_time_index import OFFSET_ENTRY
 from distlog.core.format.record_batch import read_headers
-from distlog.core.kafka import source_log
-from distlog.core.kafka.source_log import HeaderScan, batch_positions, open_headers
+from distlog.core.kafka import partition_folder
+from distlog.core.kafka.partition_folder import HeaderScan, batch_positions, open_headers
 from distlog.core.storage.mapping import SparseMap
 from distlog.core.storage.storage import Storage
 
@@ -27,7 +27,7 @@ SIZE = 40 << 20
 def cold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is in memory, headers are announced; also of small batches."""
     monkeypatch.setattr(SparseMap, "is_in_memory", lambda *_: False)
-    monkeypatch.setattr(source_log, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(partition_folder, "_WORTH_BYTES", 0)
 
 
 def forget(path: Path) -> None:
@@ -75,7 +75,7 @@ def test_announced_headers_tell_what_a_map_tells(stage: str, tmp_path: Path) -> 
 def test_a_python_that_lacks_calls_of_newer_systems_adopts(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_log, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(partition_folder, "_WORTH_BYTES", 0)
     monkeypatch.delattr(os, missing)
     assert distlog.adopt(copy_of("first", tmp_path)).ok
 

@@ -11,7 +11,7 @@ from docs_pages import table
 from distlog.cli.app import command
 from distlog.cli.options import Format
 from distlog.console import record_lines
-from distlog.core.files.formats import COMPRESSIONS, FORMAT_ENDINGS, FORMATS
+from distlog.core.files.input_files import COMPRESSIONS, FORMAT_ENDINGS, FORMATS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"distlog ((?:append|read) /.*)$", TEXT, re.MULTILINE)

@@ -16,7 +16,7 @@ from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
 from distlog.cli import app
-from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC
+from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.write.commit_engine import REMEMBERED_MS

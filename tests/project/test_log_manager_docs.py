@@ -14,9 +14,8 @@ from managed import Managed, create
 from topics import values
 
 import distlog
-from distlog.core.kafka.broker_setting import settings_of, shown
 from distlog.core.log_manager import log_manager
-from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES, BrokerConfig
+from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES, BrokerConfig, settings_of, shown
 
 TEXT = (Path(__file__).parents[2] / "docs" / "log-manager.md").read_text(encoding="utf-8")
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from distlog.core.errors import DistlogError, OffsetOutOfRangeError
 from distlog.core.format.record_encoder import encode
-from distlog.core.kafka.transaction_state import ProducerId
+from distlog.core.kafka.transactions import ProducerId
 from distlog.core.read.consumer_offsets import Position
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distlog.core.kafka.transaction_state import ProducerId
+from distlog.core.kafka.transactions import ProducerId
 from distlog.core.storage.client_errors import ClientErrors
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.retry import ErrorKind

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distlog.core.kafka.dump import dump
-from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
+from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 from distlog.core.kafka.log_dump import DumpedFile
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from raw_batches import batch, record
 
 from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL
-from distlog.core.kafka.transaction_state import (
+from distlog.core.kafka.transactions import (
     ProducerId,
     TransactionState,
     TransactionStatus,

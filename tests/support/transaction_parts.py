@@ -15,7 +15,7 @@ from transacting import values_seen
 import distlog
 from distlog.core.errors import StorageError
 from distlog.core.format.record_batch import TRANSACTIONAL
-from distlog.core.kafka.transaction_state import ProducerId
+from distlog.core.kafka.transactions import ProducerId
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position, encode_position
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic

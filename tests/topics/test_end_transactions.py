@@ -14,7 +14,7 @@ import distlog
 from distlog import Topic
 from distlog.cli.app import app
 from distlog.core.errors import CommitConflictError
-from distlog.core.kafka.transaction_state import TransactionState, TransactionStatus
+from distlog.core.kafka.transactions import TransactionState, TransactionStatus
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, has_late_transaction, open_transactions
 from distlog.core.times import now_ms
 

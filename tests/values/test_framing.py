@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from distlog.core.schemas.framing import split_messages, unframed, without_first
+from distlog.core.schemas.decoding import split_messages, unframed, without_first
 
 
 def test_ids_and_payloads_of_a_slice_are_its_own() -> None:

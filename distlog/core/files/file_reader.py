@@ -28,17 +28,32 @@ import pyarrow.compute as pc
 from distlog.core.arrays import column_of, integers, scalar_of
 from distlog.core.display import counted
 from distlog.core.errors import DistlogError, InvalidConfigError, InvalidRecordError
-from distlog.core.files.csv_rows import CsvRows, header_names
-from distlog.core.files.formats import CSV, JSONL, PARQUET, RECORDS, UTF8_MARK
-from distlog.core.files.input_files import InputFile, list_files, shorter, vanished
+from distlog.core.files.input_files import (
+    CSV,
+    JSONL,
+    PARQUET,
+    RECORDS,
+    UTF8_MARK,
+    InputFile,
+    list_files,
+    shorter,
+    vanished,
+)
 from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
-from distlog.core.files.line_blocks import Block, lines_after, split_blocks
-from distlog.core.files.parquet_rows import check_columns, parquet_records
-from distlog.core.files.patterns import PatternLines
 from distlog.core.files.read_options import NO_FIELDS, BadLine, LineParser, ReadOptions, line_at, line_starts
 from distlog.core.files.record_times import TimeReader
-from distlog.core.files.splits import SPLIT_BYTES, FileSplit, Run, split_files, whole_file
-from distlog.core.files.text_lines import TextLines
+from distlog.core.files.splits import (
+    SPLIT_BYTES,
+    Block,
+    FileSplit,
+    Run,
+    lines_after,
+    split_blocks,
+    split_files,
+    whole_file,
+)
+from distlog.core.files.table_rows import CsvRows, check_columns, header_names, parquet_records
+from distlog.core.files.text_lines import PatternLines, TextLines
 from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.storage.parallel import in_order

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from distlog.core.errors import InvalidRecordError, StorageError
-from distlog.core.files.formats import HEAD_BYTES, Kind, kind_of
 from distlog.core.storage.backend import FileInfo
 from distlog.core.storage.input_storage import InputStorage, shown
 from distlog.core.storage.parallel import in_parallel
@@ -18,6 +17,75 @@ _MAGIC = re.compile(r"[*?\[{]")
 _HIDDEN = ("_", ".")
 #: Tasks of one thread each, so that a request is not the price of a thread.
 _HEADS_PER_TASK = 64
+TEXT, JSONL, RECORDS, CSV, PARQUET = "text", "jsonl", "records", "csv", "parquet"
+FORMATS = (TEXT, JSONL, RECORDS, CSV, PARQUET)
+#: How many bytes of a file show its format: a tar archive has its mark at 257.
+HEAD_BYTES = 512
+#: The endings of names, and the formats that they mean. Any other name means text.
+FORMAT_ENDINGS: Mapping[str, str] = {
+    ".jsonl": JSONL,
+    ".ndjson": JSONL,
+    ".json": JSONL,
+    ".csv": CSV,
+    ".parquet": PARQUET,
+    ".parq": PARQUET,
+    ".pq": PARQUET,
+}
+#: The endings of compressed files. They only help to find the ending before them: the content decides.
+COMPRESSED_ENDINGS = (".gz", ".gzip", ".bz2", ".zst", ".zstd", ".lz4")
+#: First bytes, and the codec.
+COMPRESSIONS: Mapping[bytes, str] = {
+    b"\x1f\x8b\x08": "gzip",
+    b"BZh": "bz2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+_BZIP2_BLOCK = re.compile(rb"BZh[1-9](?:\x31\x41\x59\x26\x53\x59|\x17\x72\x45\x38\x50\x90)", re.DOTALL)
+_PARQUET_MAGIC = b"PAR1"
+#: First bytes of what is refused, and its name.
+REFUSED: Mapping[bytes, str] = {
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+    b"PK\x05\x06": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+    b"Rar!\x1a\x07": "rar",
+    b"\xff\x06\x00\x00sNaPpY": "snappy",
+    b"\x82SNAPPY\x00": "snappy",
+    b"\x89LZO\x00": "lzo",
+    b"LZIP\x01": "lzip",
+    b"\x1f\x9d": "compress (.Z)",
+    b"\x02\x21\x4c\x18": "lz4 of the legacy frame",
+    b"Obj\x01": "Avro",
+    b"ORC\x08": "ORC",
+    b"ARROW1": "Arrow IPC",
+    b"PARE": "encrypted Parquet",
+    b"SQLite format 3\x00": "SQLite",
+}
+#: Endings of names of what has no first bytes of its own, or would not be read as its owner means; --format decides.
+REFUSED_ENDINGS: Mapping[str, str] = {
+    ".snappy": "snappy",
+    ".deflate": "deflate",
+    ".br": "brotli",
+    ".lzo": "lzo",
+    ".tsv": "tab-separated values",
+    ".avro": "Avro",
+    ".orc": "ORC",
+    ".arrow": "Arrow IPC",
+    ".feather": "Feather",
+    ".xls": "Excel",
+    ".xlsx": "Excel",
+}
+_TAR_MARK, _TAR_MARK_AT = b"ustar", 257
+_BYTE_ORDER_MARKS = {
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+UTF8_MARK = b"\xef\xbb\xbf"
+#: How many bytes must look like UTF-16 or UTF-32 without a mark.
+_WIDE_BYTES = 8
+_ROTATED = re.compile(r"\.[0-9]{1,8}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +243,117 @@ def _segment(segment: str) -> re.Pattern[str]:
         return re.compile("".join(expressions), re.DOTALL)
     except re.error:
         return re.compile(re.escape(segment))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The format and the compression of a file; `compression` is the name of Arrow's codec, or None."""
+
+    format: str
+    compression: str | None = None
+
+
+def kind_of(name: str, head: bytes, requested_format: str | None) -> Kind:
+    """The kind of the file `name` that begins with `head`; `requested_format` is the caller's, or None.
+
+    Raises InvalidRecordError for what is not supported, with its name.
+    """
+    compression = compression_of(head)
+    if compression is not None:
+        return Kind(_by_name(name, requested_format), compression)
+    check_content(name, head)
+    if head.startswith(_PARQUET_MAGIC):
+        if requested_format not in (None, PARQUET, RECORDS):
+            raise InvalidRecordError(f"the file is Parquet, not {requested_format}: leave out --format", file=name)
+        return Kind(PARQUET)
+    by_name = _by_name(name, requested_format)
+    if by_name == PARQUET and head:
+        raise InvalidRecordError("this is not a Parquet file: give its format with --format", file=name)
+    return Kind(by_name)
+
+
+def compression_of(head: bytes) -> str | None:
+    """The codec of a file that begins with `head`; None if it is not compressed."""
+    codec = next((codec for magic, codec in COMPRESSIONS.items() if head.startswith(magic)), None)
+    # text may begin with BZh
+    return None if codec == "bz2" and not _BZIP2_BLOCK.match(head) else codec
+
+
+def check_content(name: str | None, head: bytes) -> None:
+    """Raise InvalidRecordError for the first bytes of what is not supported, plain or decompressed."""
+    unsupported = next(
+        (unsupported_format for magic, unsupported_format in REFUSED.items() if head.startswith(magic)), None
+    )
+    if head[_TAR_MARK_AT:].startswith(_TAR_MARK):
+        unsupported = "tar"
+    if unsupported:
+        raise InvalidRecordError(f"{unsupported} files are not supported: {_remedy(unsupported)}", file=name)
+    if encoding := _wide_encoding(head):
+        raise InvalidRecordError(
+            f"the file is {encoding}: convert it, as in `iconv -f {encoding} -t UTF-8 FILE`", file=name
+        )
+
+
+def check_decompressed(name: str, head: bytes) -> None:
+    """As `check_content`, for the first bytes of what was decompressed."""
+    check_content(name, head)
+    if head.startswith(_PARQUET_MAGIC):
+        raise InvalidRecordError("the file is compressed Parquet: decompress it first", file=name)
+    if codec := compression_of(head):
+        raise InvalidRecordError(f"the file is compressed twice: decompress the {codec} first", file=name)
+
+
+def check_stream(head: bytes) -> None:
+    """As `check_content`, for the first bytes of a stream, which is not decompressed."""
+    check_content(None, head)
+    if head.startswith(_PARQUET_MAGIC):
+        raise InvalidRecordError("the stream is Parquet, which is read from files alone: its end is read first")
+    if codec := compression_of(head):
+        raise InvalidRecordError(f"a stream is not decompressed: pipe it through a tool for {codec}, as zcat is one")
+
+
+def _remedy(unsupported_format: str) -> str:
+    if unsupported_format in ("tar", "zip", "7z", "rar"):
+        return "unpack it, or pipe a member to `distlog append URL -`"
+    if unsupported_format in ("xz", "lzip", "lzo", "compress (.Z)", "snappy", "lz4 of the legacy frame"):
+        return "decompress it, as in `xzcat FILE | distlog append URL -`"
+    return "convert it to Parquet, CSV or JSON lines, or append a DataFrame with its rows"
+
+
+def _wide_encoding(head: bytes) -> str | None:
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    # without a mark: ASCII text has zeros in all but one byte of a character
+    shown = head[: len(head) // 4 * 4]
+    if len(shown) < _WIDE_BYTES:
+        return None
+    zeros = [set(shown[index::4]) == {0} for index in range(4)]
+    has_bytes = [0 not in shown[index::4] for index in range(4)]
+    for text_indexes, encoding in (
+        ((0,), "UTF-32LE"),
+        ((3,), "UTF-32BE"),
+        ((0, 2), "UTF-16LE"),
+        ((1, 3), "UTF-16BE"),
+    ):
+        if all(has_bytes[index] if index in text_indexes else zeros[index] for index in range(4)):
+            return encoding
+    return None
+
+
+def _by_name(name: str, requested_format: str | None) -> str:
+    if requested_format is not None:
+        return requested_format
+    base = name.rpartition("/")[2].lower()
+    former_base = None
+    while former_base != base:
+        former_base, base = base, _ROTATED.sub("", base)
+        for ending in COMPRESSED_ENDINGS:
+            base = base.removesuffix(ending)
+    ending = f".{base.rpartition('.')[2]}" if "." in base else ""
+    if ending in REFUSED_ENDINGS:
+        unsupported_format = REFUSED_ENDINGS[ending]
+        raise InvalidRecordError(
+            f"{unsupported_format} is not supported: {_remedy(unsupported_format)}; or give --format", file=name
+        )
+    return FORMAT_ENDINGS.get(ending, TEXT)

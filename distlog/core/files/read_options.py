@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from distlog.core.arrays import byte_array
 from distlog.core.errors import InvalidConfigError
-from distlog.core.files.formats import FORMATS, TEXT
+from distlog.core.files.input_files import FORMATS, TEXT
 from distlog.core.times import check_unit
 
 FAIL, SKIP = "fail", "skip"

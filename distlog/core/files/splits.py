@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from distlog.core.errors import InvalidRecordError
-from distlog.core.files.formats import PARQUET
-from distlog.core.files.input_files import InputFile
-from distlog.core.files.parquet_rows import row_groups
-from distlog.core.storage.input_storage import InputStorage
+from distlog.core.errors import InvalidRecordError, StorageError
+from distlog.core.files.input_files import (
+    HEAD_BYTES,
+    PARQUET,
+    UTF8_MARK,
+    InputFile,
+    check_decompressed,
+    shorter,
+    vanished,
+)
+from distlog.core.files.table_rows import row_groups
+from distlog.core.storage.input_storage import CHUNK_BYTES, InputStorage
 from distlog.core.storage.parallel import in_parallel
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
 SPLIT_BYTES = 64 << 20
+#: The cost of opening a file, as bytes that could be read in that time.
+OPEN_BYTES = 128 << 10
+#: A longer line fails, which bounds the memory of a reader.
+LONGEST_LINE = 64 << 20
+_TAIL_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +110,6 @@ def _splits_of_groups(file: InputFile, split_bytes: int, sizes: Sequence[int]) -
         yield whole_file(file)
 
 
-#: The cost of opening a file, as bytes that could be read in that time.
-OPEN_BYTES = 128 << 10
-
-
 def pack(splits: Sequence[FileSplit], tasks: int) -> list[Run]:
     """Runs of consecutive splits, at most `tasks`, of about the same work each; none is empty."""
     if tasks < 1:
@@ -108,3 +123,174 @@ def pack(splits: Sequence[FileSplit], tasks: int) -> list[Run]:
     owners = np.minimum((middles * tasks / ends[-1]).astype(np.int64), tasks - 1)
     edges = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(splits)]
     return [splits[start:end] for start, end in itertools.pairwise(edges)]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines without the last newline, and the position of the first in its file (decompressed)."""
+
+    position: int
+    text: bytes
+
+
+def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
+    """The lines that a split owns: those that start in it.
+
+    Raises InvalidRecordError for a file that was deleted or cut, cannot be decompressed, or has an endless line.
+    """
+    file = split.file
+    if file.kind.compression:
+        yield from _whole_lines(file, _decompressed(storage, file), 0)
+        return
+    # a line that starts at the first byte has a newline before it
+    begin = max(split.start - 1, 0)
+    chunks = _stored(storage, file, begin, split.end)
+    position = begin
+    if split.start:
+        skipped = 0
+        for chunk in chunks:
+            newline = chunk.find(b"\n")
+            if newline >= 0:
+                position = begin + skipped + newline + 1
+                chunks = _after(chunk[newline + 1 :], chunks)
+                break
+            skipped += len(chunk)
+        else:
+            return
+    yield from _whole_lines(file, chunks, position, split.end)
+
+
+def lines_after(storage: InputStorage, file: InputFile, position: int) -> Iterator[Block]:
+    """The lines from `position`, where one starts, to the end of the file, in small blocks."""
+    return _whole_lines(file, _growing(storage, file, position), position)
+
+
+def _after(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from chunks
+
+
+def _stored(storage: InputStorage, file: InputFile, start: int, end: int) -> Iterator[bytes]:
+    """Bytes of a file up to `end`, and if that is within a line, the rest of the line."""
+    position = start
+    last = b""
+    try:
+        for chunk in storage.chunks(file.url, start, end):
+            yield chunk
+            position, last = position + len(chunk), chunk[-1:]
+        if position < end:
+            raise shorter(file, position)
+        if end == file.size or last == b"\n":
+            return
+        for chunk in _growing(storage, file, end):
+            newline = chunk.find(b"\n")
+            yield chunk if newline < 0 else chunk[: newline + 1]
+            if newline >= 0:
+                return
+    except FileNotFoundError:
+        raise vanished(file.url) from None
+
+
+def _growing(storage: InputStorage, file: InputFile, position: int) -> Iterator[bytes]:
+    """The bytes from `position` on, first a few: mostly a line ends soon."""
+    size = _TAIL_BYTES
+    while position < file.size:
+        try:
+            chunk = storage.read(file.url, position, min(position + size, file.size))
+        except FileNotFoundError:
+            raise vanished(file.url) from None
+        if not chunk:
+            raise shorter(file, position)
+        yield chunk
+        position, size = position + len(chunk), min(2 * size, CHUNK_BYTES)
+
+
+def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: int | None = None) -> Iterator[Block]:
+    """Chunks as blocks of whole lines, the first from `position` on; a line at `end` is not the split's."""
+    fragments, size = list[bytes](), 0
+    for chunk in chunks:
+        cut = chunk.rfind(b"\n")
+        if cut < 0:
+            fragments.append(chunk)
+            size += len(chunk)
+            if size > LONGEST_LINE:
+                raise InvalidRecordError(
+                    f"a line is longer than {LONGEST_LINE >> 20} MiB: is it the right format?",
+                    file=file.name,
+                    position=position,
+                )
+            continue
+        fragments.append(chunk[:cut])
+        yield _block(position, fragments)
+        position += size + cut + 1
+        fragments, size = [chunk[cut + 1 :]], len(chunk) - cut - 1
+    if size and (end is None or position < end):
+        yield _block(position, fragments)
+
+
+def _block(position: int, fragments: list[bytes]) -> Block:
+    text = b"".join(fragments) if len(fragments) > 1 else fragments[0]
+    if position == 0 and text.startswith(UTF8_MARK):
+        return Block(len(UTF8_MARK), text[len(UTF8_MARK) :])
+    return Block(position, text)
+
+
+def _decompressed(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
+    stored = _Chunks(_stored_whole(storage, file))
+    try:
+        with pa.CompressedInputStream(pa.PythonFile(stored, "r"), file.kind.compression) as stream:
+            is_first = True
+            while data := stream.read(CHUNK_BYTES):
+                if is_first:
+                    check_decompressed(file.name, data[:HEAD_BYTES])
+                    is_first = False
+                yield data
+    except InvalidRecordError:
+        raise
+    except StorageError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        if stored.error is not None:
+            raise stored.error from None
+        raise InvalidRecordError(f"the file cannot be decompressed: {error}", file=file.name) from None
+
+
+def _stored_whole(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
+    size = 0
+    try:
+        for chunk in storage.chunks(file.url, 0, file.size):
+            size += len(chunk)
+            yield chunk
+    except FileNotFoundError:
+        raise vanished(file.url) from None
+    if size < file.size:
+        raise shorter(file, size)
+
+
+class _Chunks(io.RawIOBase):
+    """Chunks as a stream; Arrow wraps an error in reading these, so it is stored here."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._unread = chunks, memoryview(b"")
+        self.error: BaseException | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to `size` bytes."""
+        if not self._unread:
+            try:
+                self._unread = memoryview(next(self._chunks, b""))
+            except BaseException as error:
+                self.error = error
+                raise
+        size = len(self._unread) if size is None or size < 0 else size
+        data, self._unread = self._unread[:size], self._unread[size:]
+        return bytes(data)
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)

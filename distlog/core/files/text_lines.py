@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import flags_of, integers, scalar_of
-from distlog.core.files.read_options import BadLine, Parsed, line_starts
+from distlog.core.arrays import column_of, flags_of, integers, scalar_of
+from distlog.core.files.read_options import GROUPS, BadLine, Parsed, line_starts
+from distlog.core.files.record_times import TimeReader
+
+if sys.version_info >= (3, 11):
+    from re import _constants as op  # type: ignore[attr-defined]
+    from re import _parser  # type: ignore[attr-defined]
+else:
+    import sre_constants as op
+    import sre_parse as _parser
 
 NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+#: How many bytes of a bad line an error shows.
+_SHOWN = 200
+_ASCII = 128
+#: RE2 refuses larger counts of a repeat.
+_MOST_REPEATS = 1000
+#: Flags that the parser has applied already, or that make no difference for ASCII.
+_HARMLESS_FLAGS = re.UNICODE | re.VERBOSE | re.ASCII
+_CATEGORIES = {
+    op.CATEGORY_DIGIT: r"\d",
+    op.CATEGORY_NOT_DIGIT: r"\D",
+    op.CATEGORY_SPACE: r"\s",
+    op.CATEGORY_NOT_SPACE: r"\S",
+    op.CATEGORY_WORD: r"\w",
+    op.CATEGORY_NOT_WORD: r"\W",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +89,184 @@ def unescaped(text: str) -> str:
     if tail.endswith("\\"):
         raise ValueError(r"the separator ends with \: write \\")
     return "".join([*fragments, tail])
+
+
+@dataclass(frozen=True, slots=True)
+class PatternLines:
+    """Parses lines by a pattern with groups named key, value and timestamp; without a value group it is the line.
+
+    The pattern may match anywhere in a line. An empty key or time is none, and an empty value is empty. A line that
+    does not match is bad.
+    """
+
+    pattern: str
+    times: TimeReader
+
+    def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
+        """See `LineParser`."""
+        lines = split_lines(text)
+        groups = _groups_of(lines, self.pattern, is_ascii=text.isascii())
+        is_bad = ~groups.matches
+        columns: dict[str, pa.Array] = {"value": lines, **groups.columns}
+        reasons = dict[int, str]()
+        if "timestamp" in columns:
+            times = self.times.of_column(columns["timestamp"])
+            columns["timestamp"], reasons = times.column, dict(times.faults)
+        if "key" in columns:
+            key = columns["key"]
+            columns["key"] = pc.if_else(pc.equal(pc.binary_length(key), 0), pa.nulls(1, key.type)[0], key)
+        for row in np.flatnonzero(is_bad).tolist():
+            shown = lines[row].as_py()[:_SHOWN].decode(errors="replace")
+            reasons[row] = f"the pattern does not match: {shown}"
+        if not reasons:
+            return Parsed(pa.table(columns), (), len(text) + 1)
+        starts, bad_rows = line_starts(text), sorted(reasons)
+        bad = [BadLine(int(starts[row]), row - count, reasons[row]) for count, row in enumerate(bad_rows)]
+        good = np.delete(np.arange(len(lines)), bad_rows)
+        return Parsed(pa.table(columns).take(integers(good)), bad, len(text) + 1, starts[good])
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The named groups of lines as bytes, and which lines match; a group that took no part is empty."""
+
+    columns: Mapping[str, pa.Array]
+    matches: np.ndarray
+
+
+def _groups_of(lines: pa.Array, pattern: str, *, is_ascii: bool) -> _Groups:
+    fast = re2_pattern(pattern)
+    if fast is None:
+        return _by_python(lines, pattern)
+    if is_ascii:
+        return _by_re2(lines, fast)
+    flags = flags_of(pc.string_is_ascii(lines.view(pa.string())))
+    if not flags.any():
+        return _by_python(lines, pattern)
+    plain, remaining = np.flatnonzero(flags), np.flatnonzero(~flags)
+    parts = _by_re2(lines.take(integers(plain)), fast), _by_python(lines.take(integers(remaining)), pattern)
+    back = np.argsort(np.concatenate([plain, remaining]))
+    columns = {
+        name: pa.concat_arrays([part.columns[name] for part in parts]).take(integers(back))
+        for name in parts[0].columns
+    }
+    return _Groups(columns, np.concatenate([part.matches for part in parts])[back])
+
+
+def _by_re2(lines: pa.Array, pattern: str) -> _Groups:
+    matches = pc.extract_regex(lines.view(pa.string()), pattern)
+    names = [field.name for field in matches.type]
+    columns = {name: matches.field(number).cast(pa.binary()) for number, name in enumerate(names)}
+    return _Groups(columns, flags_of(matches.is_valid()))
+
+
+def _by_python(lines: pa.Array, pattern: str) -> _Groups:
+    compiled = re.compile(pattern)
+    names = [name for name in GROUPS if name in compiled.groupindex]
+    # bytes that are not UTF-8 come back as they were
+    texts = (line.decode(errors="surrogateescape") for line in lines.to_pylist())
+    matches = [compiled.search(text) for text in texts]
+    columns = {name: column_of([_group(match, name) for match in matches], pa.binary()) for name in names}
+    return _Groups(columns, np.array([match is not None for match in matches], np.bool_))
+
+
+def _group(match: re.Match[str] | None, name: str) -> bytes:
+    return b"" if match is None else (match[name] or "").encode(errors="surrogateescape")
+
+
+@lru_cache
+def re2_pattern(pattern: str) -> str | None:
+    """The pattern for RE2, which finds the same in a line of ASCII; None if that is not sure."""
+    try:
+        tree = _parser.parse(pattern)
+        if tree.state.flags & ~_HARMLESS_FLAGS:
+            return None
+        names = {number: name for name, number in tree.state.groupdict.items() if name in GROUPS}
+        written = _written(tree, names)
+        pc.extract_regex(pa.array([""]), written)
+    except (_UnsureError, pa.ArrowException, RecursionError):
+        return None
+    return written
+
+
+class _UnsureError(Exception):
+    """A part of a pattern may mean something else to RE2."""
+
+
+def _written(tree: Any, names: Mapping[int, str]) -> str:
+    return "".join(_node(code, argument, names) for code, argument in tree)
+
+
+def _node(code: Any, argument: Any, names: Mapping[int, str]) -> str:
+    if code is op.LITERAL and argument < _ASCII:
+        return f"\\x{{{argument:x}}}"
+    if code in (op.NOT_LITERAL, op.ANY, op.IN):
+        return _class(_members(code, argument))
+    if code is op.AT:
+        return _position(argument)
+    if code is op.BRANCH:
+        return f"(?:{'|'.join(_written(choice, names) for choice in argument[1])})"
+    if code is op.SUBPATTERN:
+        group, added, removed, inside = argument
+        if added or removed:
+            raise _UnsureError
+        begin = f"(?P<{names[group]}>" if group in names else "(?:"
+        return f"{begin}{_written(inside, names)})"
+    if code in (op.MAX_REPEAT, op.MIN_REPEAT):
+        return _repeat(code, argument, names)
+    raise _UnsureError
+
+
+def _repeat(code: Any, argument: Any, names: Mapping[int, str]) -> str:
+    low, high, body = argument
+    inside = _written(body, names)
+    # of several rounds a group would keep the last one
+    has_group = "(?P<" in inside and high != 1
+    is_unbounded = high is op.MAXREPEAT
+    if body.getwidth()[0] == 0 or has_group or max(low, 0 if is_unbounded else high) > _MOST_REPEATS:
+        raise _UnsureError
+    times = f"{{{low},}}" if is_unbounded else f"{{{low},{high}}}"
+    return f"(?:{inside}){times}{'?' if code is op.MIN_REPEAT else ''}"
+
+
+def _position(where: Any) -> str:
+    if where in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
+        return r"\A"
+    # a line has no newline at its end
+    if where in (op.AT_END, op.AT_END_STRING):
+        return r"\z"
+    if where is op.AT_BOUNDARY:
+        return r"\b"
+    raise _UnsureError
+
+
+def _members(code: Any, argument: Any) -> set[int]:
+    everything = set(range(_ASCII))
+    if code is op.NOT_LITERAL:
+        return everything - {argument}
+    if code is op.ANY:
+        return everything - {ord("\n")}
+    members, is_negated = set[int](), False
+    for kind, value in argument:
+        if kind is op.NEGATE:
+            is_negated = True
+        elif kind is op.LITERAL:
+            members |= {value} & everything
+        elif kind is op.RANGE:
+            members |= (
+                set(range(value[0], value[1] + 1)) if value[1] < _ASCII else everything & set(range(value[0], _ASCII))
+            )
+        elif kind is op.CATEGORY and value in _CATEGORIES:
+            members |= {point for point in everything if re.fullmatch(_CATEGORIES[value], chr(point))}
+        else:
+            raise _UnsureError
+    return everything - members if is_negated else members
+
+
+def _class(members: set[int]) -> str:
+    if not members:
+        raise _UnsureError
+    points = np.array(sorted(members))
+    cuts = np.flatnonzero(np.diff(points) > 1) + 1
+    spans: Sequence[np.ndarray] = np.split(points, cuts)
+    return "[" + "".join(f"\\x{{{span[0]:x}}}-\\x{{{span[-1]:x}}}" for span in spans) + "]"

@@ -48,14 +48,14 @@ from distlog.core.kafka.partition_folder import (
     Epochs,
     PartitionFolder,
     PartitionName,
+    chunks,
     file_name,
     joined_epochs,
     parse_partition_folder,
     read_epochs,
     write_epochs,
 )
-from distlog.core.kafka.source_log import chunks
-from distlog.core.kafka.transaction_state import TransactionState, TransactionStatus
+from distlog.core.kafka.transactions import TransactionState, TransactionStatus
 from distlog.core.log.end_marker import marker
 from distlog.core.maintain.rebuild import complete_index
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX

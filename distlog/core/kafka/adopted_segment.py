@@ -21,8 +21,7 @@ from distlog.core.format.record_batch import CONTROL, Batches, BatchWalk, Source
 from distlog.core.format.record_decoder import BatchSelection, decode, decode_parts
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.kafka.log_dir import LogDir
-from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName
-from distlog.core.kafka.source_log import SourceLog, log_walk
+from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName, SourceLog, log_walk
 from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.maintain.rebuild import complete_index
 from distlog.core.maintain.verify_segment import CHECKS, IndexCheck

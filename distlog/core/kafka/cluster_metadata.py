@@ -30,8 +30,7 @@ from distlog.core.format.record_batch import (
     size_of_first,
 )
 from distlog.core.format.record_decoder import decode
-from distlog.core.kafka.partition_folder import CLUSTER_METADATA, PartitionFolder
-from distlog.core.kafka.source_log import SourceLog, log_walk
+from distlog.core.kafka.partition_folder import CLUSTER_METADATA, PartitionFolder, SourceLog, log_walk
 from distlog.core.limits import MAX_LONG
 from distlog.core.read.consumer_offsets import FieldReader
 from distlog.core.segments.open_transactions import control_type

@@ -26,12 +26,12 @@ from distlog.core.kafka.partition_folder import (
     PartitionFolder,
     PartitionName,
     folder_state,
+    log_walk,
     parse_file,
     parse_partition_folder,
     read_offsets,
 )
-from distlog.core.kafka.source_log import log_walk
-from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionState, apply_state
+from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, TransactionState, apply_state
 from distlog.core.limits import MAX_INT
 from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.storage.parallel import in_parallel

@@ -52,8 +52,19 @@ from distlog.core.format.record_decoder import (
     open_sections,
     scan_sections,
 )
-from distlog.core.kafka.dump_lines import ABSENT, Line, Longs, choice, flag, labelled, number, optional, time
-from distlog.core.kafka.dump_output import DumpOptions, DumpOutput
+from distlog.core.kafka.dump_lines import (
+    ABSENT,
+    DumpOptions,
+    DumpOutput,
+    Line,
+    Longs,
+    choice,
+    flag,
+    labelled,
+    number,
+    optional,
+    time,
+)
 from distlog.core.limits import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.read.row_lines import (
     TEXT,

@@ -2,16 +2,98 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from distlog.core.commits.producer_table import EXPIRATION_MS
-from distlog.core.config import HOUR_MS, TopicConfig
+from distlog.core.config import HOUR_MS, TopicConfig, without_unit
 from distlog.core.errors import InvalidConfigError
-from distlog.core.kafka.broker_setting import broker_setting, given_values, setting_number, settings_of
 from distlog.core.limits import MAX_INT, MAX_LONG
+
+_SPACE = " \t\f"
+#: A key ends at the first space, colon or equals sign that has no backslash before it.
+_KEY = re.compile(r"((?:\\.|[^\\:= \t\f])*)[ \t\f]*[:=]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+# Some settings schedule the tasks of the LogManager. The other settings are defaults for topics that do not set the
+# topic setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only
+# settings that the file sets apply: Kafka's own broker defaults are the defaults of topics already.
+_MINUTE_MS = 60_000
+#: Topic settings, and their broker settings that differ in nothing but the name.
+SAME_MEANING = {
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.cleanup.policy": "cleanup.policy",
+    "log.flush.interval.messages": "flush.messages",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "log.index.size.max.bytes": "segment.index.bytes",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.preallocate": "preallocate",
+    "log.retention.bytes": "retention.bytes",
+    "log.segment.bytes": "segment.bytes",
+    "log.segment.delete.delay.ms": "file.delete.delay.ms",
+    "message.max.bytes": "max.message.bytes",
+    "compression.type": "compression.type",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.zstd.level": "compression.zstd.level",
+}
+#: Topic settings in ms, and their broker settings with the ms of a unit: the first one that is set applies.
+TIMES = {
+    "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
+    "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
+    "retention.ms": (
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", _MINUTE_MS),
+        ("log.retention.hours", HOUR_MS),
+    ),
+    "flush.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
+}
+#: Kafka's settings of these families that change nothing here. Other families are not checked.
+_IGNORED = frozenset(
+    {
+        *("log.dir", "log.dirs", "log.dir.failure.timeout.ms", "log.deletion.max.segments.per.run"),
+        *("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.io.buffer.size"),
+        *("log.cleaner.io.max.bytes.per.second", "log.cleaner.threads"),
+        *("log.local.retention.bytes", "log.local.retention.ms", "log.message.downconversion.enable"),
+        *("log.message.format.version", "log.message.timestamp.difference.max.ms"),
+    }
+)
+_SETTING = "broker_setting"
+
+
+class BrokerSetting(NamedTuple):
+    """A setting by its names, the first of which is shown; its value times `unit` is the field's."""
+
+    names: tuple[str, ...]
+    meaning: str
+    least: int
+    most: int
+    unit: int
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+
+def broker_setting(
+    names: str, default: Any, meaning: str = "", *, least: int = 0, most: int = MAX_LONG, unit: int = 1
+) -> Any:
+    """A field for a setting: a number, true or false, or text; the first of `names`, parted by spaces, applies.
+
+    With the default None -1 asks for it.
+    """
+    return field(
+        default=default, metadata={_SETTING: BrokerSetting(tuple(names.split()), meaning, least, most, unit)}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +124,33 @@ class BrokerConfig:
         return cls(**given_values(cls, settings), topic_defaults=_topic_defaults(settings))
 
 
-_SPACE = " \t\f"
-#: A key ends at the first space, colon or equals sign that has no backslash before it.
-_KEY = re.compile(r"((?:\\.|[^\\:= \t\f])*)[ \t\f]*[:=]?[ \t\f]*(.*)", re.DOTALL)
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+def settings_of(kind: Any) -> dict[str, BrokerSetting]:
+    return {
+        setting_field.name: setting_field.metadata[_SETTING]
+        for setting_field in dataclasses.fields(kind)
+        if _SETTING in setting_field.metadata
+    }
+
+
+def given_values(kind: type[Any], settings: Mapping[str, object]) -> dict[str, Any]:
+    """The values of the dataclass's fields that Kafka-named `settings` give; others are left out."""
+    defaults = {setting_field.name: setting_field.default for setting_field in dataclasses.fields(kind)}
+    by_field = {
+        name: (setting, next((present for present in setting.names if present in settings), None))
+        for name, setting in settings_of(kind).items()
+    }
+    return {
+        name: _value(setting, present, settings[present], defaults[name])
+        for name, (setting, present) in by_field.items()
+        if present is not None
+    }
+
+
+def shown(values: Any) -> Iterator[tuple[BrokerSetting, str, bool]]:
+    for setting_field in dataclasses.fields(values):
+        setting, value = setting_field.metadata.get(_SETTING), getattr(values, setting_field.name)
+        if setting is not None:
+            yield setting, _text(setting, value), value == setting_field.default
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -84,57 +188,6 @@ def _unescaped(text: str) -> str:
         return _CONTROLS.get(escape, escape)
 
     return _ESCAPE.sub(character, text)
-
-
-# Some settings schedule the tasks of the LogManager. The other settings are defaults for topics that do not set the
-# topic setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only
-# settings that are given_values count: Kafka's own broker defaults are the defaults of topics already.
-_MINUTE_MS = 60_000
-
-#: Topic settings, and their broker settings that differ in nothing but the name.
-SAME_MEANING = {
-    "log.cleaner.delete.retention.ms": "delete.retention.ms",
-    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
-    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
-    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
-    "log.cleanup.policy": "cleanup.policy",
-    "log.flush.interval.messages": "flush.messages",
-    "log.index.interval.bytes": "index.interval.bytes",
-    "log.index.size.max.bytes": "segment.index.bytes",
-    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
-    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
-    "log.message.timestamp.type": "message.timestamp.type",
-    "log.preallocate": "preallocate",
-    "log.retention.bytes": "retention.bytes",
-    "log.segment.bytes": "segment.bytes",
-    "log.segment.delete.delay.ms": "file.delete.delay.ms",
-    "message.max.bytes": "max.message.bytes",
-    "compression.type": "compression.type",
-    "compression.gzip.level": "compression.gzip.level",
-    "compression.lz4.level": "compression.lz4.level",
-    "compression.zstd.level": "compression.zstd.level",
-}
-#: Topic settings in ms, and their broker settings with the ms of a unit: the first one that is given_values counts.
-TIMES = {
-    "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
-    "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
-    "retention.ms": (
-        ("log.retention.ms", 1),
-        ("log.retention.minutes", _MINUTE_MS),
-        ("log.retention.hours", HOUR_MS),
-    ),
-    "flush.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
-}
-#: Kafka's settings of these families that change nothing here. Other families are not checked.
-_IGNORED = frozenset(
-    {
-        *("log.dir", "log.dirs", "log.dir.failure.timeout.ms", "log.deletion.max.segments.per.run"),
-        *("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.io.buffer.size"),
-        *("log.cleaner.io.max.bytes.per.second", "log.cleaner.threads"),
-        *("log.local.retention.bytes", "log.local.retention.ms", "log.message.downconversion.enable"),
-        *("log.message.format.version", "log.message.timestamp.difference.max.ms"),
-    }
-)
 
 
 _SCHEDULE = {setting.name for setting in settings_of(BrokerConfig).values()}
@@ -178,3 +231,35 @@ def _in_ms(topic: str, broker: str, value: object, unit: int) -> int:
             raise InvalidConfigError(f"{broker} must be -1 (no limit) or at least 1", value=value)
         return -1
     return number * unit
+
+
+def _text(setting: BrokerSetting, value: Any) -> str:
+    if value is None:
+        return "-1"
+    if isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else str(value // setting.unit)
+
+
+def _value(setting: BrokerSetting, name: str, value: object, default: Any) -> int | bool | str | None:
+    text = str(value).strip()
+    if isinstance(default, str):
+        return text
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise InvalidConfigError(f"{name} must be true or false", value=value)
+        return text.lower() == "true"
+    if default is None and text == "-1":
+        return None
+    return setting.unit * setting_number(name, value, setting.least, setting.most)
+
+
+def setting_number(name: str, value: object, least: int, most: int = MAX_LONG) -> int:
+    try:
+        number = int(str(value).strip())
+    except ValueError:
+        hint = without_unit(name, str(value).strip(), lambda number: least <= number <= most)
+        raise InvalidConfigError(f"{name} must be a whole number{hint}", value=value) from None
+    if not least <= number <= most:
+        raise InvalidConfigError(f"{name} must be between {least} and {most}", value=value)
+    return number

@@ -22,8 +22,16 @@ import pyarrow as pa
 from distlog.core.arrays import flags_of, integers
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.optional import extra, optional
-from distlog.core.schemas.decoding import Decoded, Longs, OnError, attempt, decoded_table, in_halves, scattered
-from distlog.core.schemas.framing import unframed
+from distlog.core.schemas.decoding import (
+    Decoded,
+    Longs,
+    OnError,
+    attempt,
+    decoded_table,
+    in_halves,
+    scattered,
+    unframed,
+)
 from distlog.core.schemas.registry import Schema, SchemaRegistry
 
 _PRIMITIVE: Mapping[str, pa.DataType] = {

@@ -22,8 +22,18 @@ import pyarrow.compute as pc
 from distlog.core.arrays import flags_of, integers, join
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.optional import extra, optional
-from distlog.core.schemas.decoding import Decoded, Longs, OnError, attempt, decoded_table, in_halves, scattered
-from distlog.core.schemas.framing import Indexes, split_messages, unframed
+from distlog.core.schemas.decoding import (
+    Decoded,
+    Indexes,
+    Longs,
+    OnError,
+    attempt,
+    decoded_table,
+    in_halves,
+    scattered,
+    split_messages,
+    unframed,
+)
 from distlog.core.schemas.registry import Schema, SchemaRegistry
 
 _EXTRA = extra("protobuf")

@@ -16,7 +16,7 @@ from typing import Any
 
 from distlog.core.errors import DistlogError, InvalidRecordError, LockHeldError, RecordValidationError
 from distlog.core.format.record_batch import CODEC_MASK, TRANSACTIONAL, attributes_of
-from distlog.core.kafka.transaction_state import ProducerId
+from distlog.core.kafka.transactions import ProducerId
 from distlog.core.log.flush import AppendInfo
 from distlog.core.log.partition_log import WouldWaitError
 from distlog.core.storage.locks_and_pages import TIMEOUT_S

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from distlog.core.errors import InvalidConfigError
-from distlog.core.kafka.broker_setting import settings_of
 from distlog.core.limits import MAX_INT
+from distlog.core.log_manager.broker_config import settings_of
 from distlog.gateway.config import GroupSettings
 
 

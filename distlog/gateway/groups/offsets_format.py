@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from distlog.core.format.record_batch import COMMIT, CONTROL
-from distlog.core.kafka.transaction_state import TopicPartition as TopicPartition
+from distlog.core.kafka.transactions import TopicPartition as TopicPartition
 from distlog.core.read.consumer_offsets import (
     OFFSETS_TOPIC,
     FieldReader,

@@ -26,7 +26,7 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.format.record_batch import BatchFields
-from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC
+from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.flush import Appended, AppendInfo
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.log_manager.broker_config import BrokerConfig

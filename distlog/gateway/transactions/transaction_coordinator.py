@@ -14,7 +14,7 @@ from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LockHeldError, ProducerFencedError, TopicNotFoundError
-from distlog.core.kafka.transaction_state import LAST_EPOCH, NONE, ProducerId, TransactionState, TransactionStatus
+from distlog.core.kafka.transactions import LAST_EPOCH, NONE, ProducerId, TransactionState, TransactionStatus
 from distlog.core.limits import MAX_LONG
 from distlog.core.log.end_marker import marker
 from distlog.core.segments.topic_handle import new_id

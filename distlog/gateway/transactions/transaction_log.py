@@ -19,7 +19,7 @@ from distlog.core.errors import CorruptRecordError, LeaderFencedError, TopicNotF
 from distlog.core.format.record_batch import CONTROL
 from distlog.core.format.record_decoder import decode
 from distlog.core.format.record_encoder import encode, write_headers
-from distlog.core.kafka.transaction_state import (
+from distlog.core.kafka.transactions import (
     TRANSACTIONS_TOPIC,
     ProducerId,
     TopicPartition,

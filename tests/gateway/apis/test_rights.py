@@ -20,7 +20,7 @@ from rights import UserWire, codes, right, with_acls
 import distlog
 from distlog.core.config import TopicConfig
 from distlog.core.errors import StorageError
-from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC
+from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS

@@ -15,7 +15,7 @@ from transacting import values_seen
 from transactional_clients import RawProducer, position
 
 import distlog
-from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC
+from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.topic import Topic
 from distlog.gateway.gateway_server import GatewayServer

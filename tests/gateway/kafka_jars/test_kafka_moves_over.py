@@ -11,7 +11,7 @@ from kafka_broker import Broker, needs_kafka
 from topic_consumers import drained, span
 
 import distlog
-from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, ProducerId, decode_key, decode_state
+from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, ProducerId, decode_key, decode_state
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 pytestmark = needs_kafka

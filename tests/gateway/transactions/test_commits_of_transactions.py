@@ -9,7 +9,7 @@ from addresses import Address
 from transaction_parts import ID, NOW, TIMEOUT_MS, Parts
 
 import distlog
-from distlog.core.kafka.transaction_state import ProducerId, TransactionState, TransactionStatus
+from distlog.core.kafka.transactions import ProducerId, TransactionState, TransactionStatus
 from distlog.gateway.transactions.transaction_log import TransactionLog
 
 PARTITIONS = [(topic, number) for topic in ("clicks", "views") for number in range(3)]

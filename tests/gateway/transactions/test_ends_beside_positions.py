@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from transaction_parts import GROUP, ID, Parts
 
 import distlog
-from distlog.core.kafka.transaction_state import ProducerId
+from distlog.core.kafka.transactions import ProducerId
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.offsets_topic import OffsetsTopic

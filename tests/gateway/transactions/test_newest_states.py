@@ -9,7 +9,7 @@ from addresses import Address
 from transaction_parts import ID, NOW, Parts
 
 from distlog.core.config import DAY_MS, TopicConfig
-from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionStatus, encode_key
+from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, TransactionStatus, encode_key
 from distlog.core.segments.topic_handle import topic_log
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig

@@ -11,7 +11,7 @@ from left_transactions import left_log_dir, plain, state, states_log
 from transactional_clients import RawProducer
 
 import distlog
-from distlog.core.kafka.transaction_state import TRANSACTIONS_TOPIC, TransactionStatus
+from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, TransactionStatus
 from distlog.core.read.consumer_offsets import offsets_partition
 from distlog.core.times import now_ms
 

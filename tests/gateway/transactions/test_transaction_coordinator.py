@@ -14,7 +14,7 @@ from transaction_parts import ID, TIMEOUT_MS, Parts
 
 import distlog
 from distlog.core.errors import StorageError
-from distlog.core.kafka.transaction_state import LAST_EPOCH, ProducerId, TransactionStatus
+from distlog.core.kafka.transactions import LAST_EPOCH, ProducerId, TransactionStatus
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS

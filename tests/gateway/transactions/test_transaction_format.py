@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kafka.transaction_state import (
+from distlog.core.kafka.transactions import (
     ProducerId,
     TransactionState,
     TransactionStatus,

@@ -15,7 +15,7 @@ from searches import stride
 from transaction_parts import ID, Killed, Parts, killed_before
 
 import distlog
-from distlog.core.kafka.transaction_state import ProducerId, TransactionStatus
+from distlog.core.kafka.transactions import ProducerId, TransactionStatus
 
 pytestmark = pytest.mark.long
 

@@ -1,0 +1,485 @@
+"""Rows of CSV and Parquet as records."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from distlog.core.arrays import byte_array, flags_of, integers, numbers_of
+from distlog.core.errors import InvalidRecordError
+from distlog.core.files.input_files import RECORDS, InputFile, shorter, vanished
+from distlog.core.files.read_options import BadLine, Parsed, ReadOptions
+from distlog.core.files.record_times import TimeReader
+from distlog.core.read.row_lines import joined, joined_items, json_labels, json_texts, or_else
+from distlog.core.storage.input_storage import InputStorage
+from distlog.core.write.rows import ACCEPTED
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+_CELL = rb'(?:"[^"]*(?:""[^"]*)*"|[^",\r\n][^,\r\n]*|)'
+_CELLS = rb"%b(?:,%b)*" % (_CELL, _CELL)
+_BLANK = rb"[ \t\v\f\r]*\n"
+_ROW = re.compile(rb"(?!%b)%b\r?\n" % (_BLANK, _CELLS))
+_BLANK_LINE = re.compile(rb"^%b" % _BLANK, re.MULTILINE)
+_BLANKS = re.compile(rb"(?:%b)+" % _BLANK)
+_OPEN = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)
+_GOOD = re.compile(_CELLS)
+_MASK = bytes(min(byte, 127) for byte in range(256))
+#: A quoted field with more lines has hardly one: the quote before it is a stray one.
+_MOST_LINES = 1000
+#: Rows of one table at most, and the bytes that they should have.
+_MOST_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
+#: The columns of a row group of an object are fetched together if they have at most this many bytes. Larger ones, and
+#: columns of a local file, are read in buffers.
+_TOGETHER_BYTES, _LOCAL_BUFFER, _OBJECT_BUFFER = 32 << 20, 1 << 20, 4 << 20
+_BYTES = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
+)
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+
+
+@dataclass(frozen=True, slots=True)
+class CsvRows:
+    """Parses rows of the columns `names`, of which `fields` are the key, the value and the timestamp of a record."""
+
+    names: Sequence[str]
+    fields: Mapping[str, str]
+    times: TimeReader
+
+    def __post_init__(self) -> None:
+        """Raise InvalidRecordError for a field that the file lacks."""
+        check_names(self.fields, self.names)
+
+    def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
+        """See `LineParser`. A row that has not ended in the block is not consumed, unless it `is_last`."""
+        size, text = len(text), text + b"\n"
+        table = _all_rows(text, self.names) if limit >= size else None
+        if table is not None:
+            columns, bad_times = self._columns(table)
+            if not bad_times:
+                return Parsed(columns, (), len(text))
+        spans, bad, position = list[tuple[int, int]](), dict[int, str](), 0
+        while position < min(limit, size) or (limit >= size and position < len(text)):
+            start = position
+            while (limit >= size or position < limit) and (row := _ROW.match(text, position)):
+                position = row.end()
+            spans.append((start, position))
+            if blanks := _BLANKS.match(text, position):
+                position = blanks.end()
+            elif position < (len(text) if limit >= size else limit):
+                is_open = _OPEN.match(text, position) is not None
+                if is_open and not is_last and text.count(b"\n", position) <= _MOST_LINES:
+                    break
+                bad[position] = _fault(text, position, is_open=is_open)
+                position = text.index(b"\n", position) + 1
+        return self._parsed(text, spans, bad, position)
+
+    def _parsed(self, text: bytes, spans: list[tuple[int, int]], bad: dict[int, str], consumed: int) -> Parsed:
+        """The records of the rows in `spans` of a text. Some may have other fields than the names, or no times."""
+        good = b"".join(text[start:end] for start, end in spans)
+        try:
+            table, refused = _read_rows(good, self.names), dict[int, str]()
+        except pa.ArrowInvalid:
+            refused = _refused(good, self.names)
+            rows = [row[0] for number, row in enumerate(_ROW.finditer(good)) if number not in refused]
+            table = _read_rows(b"".join(rows), self.names)
+        columns, bad_times = self._columns(table)
+        starts = np.array([row.start() for span in spans for row in _ROW.finditer(text, *span)], np.int64)
+        bad |= {int(starts[row]): reason for row, reason in refused.items()}
+        starts = np.delete(starts, [*refused])
+        if bad_times:
+            bad |= {int(starts[row]): reason for row, reason in bad_times.items()}
+            columns = columns.take(integers(np.delete(np.arange(len(starts)), [*bad_times])))
+            starts = np.delete(starts, [*bad_times])
+        counts_before = np.searchsorted(starts, sorted(bad)).tolist()
+        lines = [
+            BadLine(position, count, bad[position])
+            for position, count in zip(sorted(bad), counts_before, strict=True)
+        ]
+        return Parsed(columns, lines, consumed, starts)
+
+    def _columns(self, table: pa.Table) -> tuple[pa.Table, Mapping[int, str]]:
+        """The columns of the records, and the faults of the rows with bad times, by their number."""
+        columns = {role: table[name] for role, name in self.fields.items() if role != "timestamp"}
+        if "value" not in self.fields:
+            arrays = [column.combine_chunks() for column in table.columns]
+            columns["value"] = json_rows(pa.RecordBatch.from_arrays(arrays, table.schema.names))
+        if "timestamp" not in self.fields:
+            return pa.table(columns), {}
+        times = self.times.of_column(table[self.fields["timestamp"]].combine_chunks())
+        return pa.table({**columns, "timestamp": times.column}), times.faults
+
+
+def check_names(fields: Mapping[str, str], names: Sequence[str]) -> None:
+    """Raise InvalidRecordError for a field that is not among the names of a file's columns."""
+    for name in fields.values():
+        if name not in names:
+            raise InvalidRecordError(f"the file has no column {name}; it has {', '.join(names)}")
+
+
+def _fault(text: bytes, position: int, *, is_open: bool) -> str:
+    if is_open:
+        return f"the quoted field does not end, at least not within {_MOST_LINES} lines"
+    good = _GOOD.match(text, position)
+    if good and text.startswith(b"\r", good.end()):
+        return "a carriage return must end its line"
+    return "there is text after the end of a quoted field: a quote inside of one is doubled"
+
+
+def header_names(line: bytes) -> list[str]:
+    """The names in the first line of a file. Raises InvalidRecordError for a line that does not name columns."""
+    names: list[str] = []
+    with suppress(UnicodeDecodeError, csv.Error):
+        if _ROW.fullmatch(line + b"\n"):
+            names = next(csv.reader([line.decode().removesuffix("\r")]), [])
+    if not names or len(set(names)) < len(names):
+        reason = "the first line of CSV must have the names of the fields, each once; a quoted one ends on that line"
+        raise InvalidRecordError(reason, line=1)
+    return names
+
+
+def _all_rows(text: bytes, names: Sequence[str]) -> pa.Table | None:
+    """The rows of a text whose lines are all rows, as plain ones are; None if that is not sure."""
+    # Arrow takes a return for the end of a row, and a blank line for a row of one field
+    has_returns = text.count(b"\r") != text.count(b"\r\n")
+    if has_returns or not _has_plain_quotes(text) or (len(names) == 1 and _BLANK_LINE.search(text)):
+        return None
+    try:
+        table = _read_rows(text, names)
+    except pa.ArrowInvalid:
+        return None
+    # line ends within fields, and lines that Arrow skips, make fewer rows
+    return table if table.num_rows == text.count(b"\n") else None
+
+
+def _has_plain_quotes(text: bytes) -> bool:
+    """True if the quotes alternately begin a field and end one."""
+    if b'"' not in text:
+        return True
+    data = byte_array(text)
+    positions = np.flatnonzero(data == ord('"'))
+    characters_before, characters_after = data[positions[::2] - 1], data[positions[1::2] + 1]
+    is_begin = (characters_before == ord(",")) | (characters_before == ord("\n"))
+    is_end = (characters_after == ord(",")) | (characters_after == ord("\n")) | (characters_after == ord("\r"))
+    return len(positions) % 2 == 0 and bool(is_begin.all() and is_end.all())
+
+
+def _refused(rows: bytes, names: Sequence[str]) -> dict[int, str]:
+    """The faults of the rows that have other fields than the names, by their number."""
+    bad_rows: dict[int, str] = {}
+
+    def refuse(row: Any) -> str:
+        bad_rows[row.number - 1] = f"the row has {row.actual_columns} fields, not {row.expected_columns}"
+        return "skip"
+
+    # Arrow decodes the bytes of a row for its message
+    _read_rows(rows.translate(_MASK), names, refuse)
+    return bad_rows
+
+
+def _read_rows(text: bytes, names: Sequence[str], refuse: Callable[[Any], str] | None = None) -> pa.Table:
+    """The rows as bytes; raises ArrowInvalid for one with other fields than the names, unless `refuse` skips it."""
+    if not text:
+        return pa.table({name: pa.nulls(0, pa.binary()) for name in names})
+    kinds = {name: pa.binary() for name in names}
+    return pyarrow.csv.read_csv(
+        io.BytesIO(text),
+        pyarrow.csv.ReadOptions(column_names=list(names), use_threads=False, block_size=len(text) + 1),
+        pyarrow.csv.ParseOptions(invalid_row_handler=refuse, newlines_in_values=True),
+        pyarrow.csv.ConvertOptions(column_types=kinds, strings_can_be_null=False, quoted_strings_can_be_null=False),
+    )
+
+
+class StoredFile(io.RawIOBase):
+    """A file of its listed size, read by ranges; of an object one request for each read."""
+
+    def __init__(self, storage: InputStorage, file: InputFile) -> None:
+        self._storage, self._file, self._position = storage, file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def size(self) -> int:
+        return self._file.size
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes. Raises InvalidRecordError if the file is shorter than it was."""
+        end = self._file.size if size is None or size < 0 else min(self._position + size, self._file.size)
+        if end <= self._position:
+            return b""
+        try:
+            data = self._storage.read(self._file.url, self._position, end)
+        except FileNotFoundError:
+            raise vanished(self._file.url) from None
+        if len(data) < end - self._position:
+            raise shorter(self._file, self._position + len(data))
+        self._position = end
+        return data
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+
+def row_groups(storage: InputStorage, file: InputFile) -> list[int]:
+    """The stored bytes of each row group of a file."""
+    with _open(storage, file) as parquet:
+        metadata = parquet.metadata
+        return [_stored_bytes(metadata.row_group(number), None) for number in range(metadata.num_row_groups)]
+
+
+class _open:  # noqa: N801 - a context manager
+    """A Parquet file in a `with` block, in which Arrow's errors name the file."""
+
+    def __init__(self, storage: InputStorage, file: InputFile) -> None:
+        self._storage, self._file = storage, file
+
+    def __enter__(self) -> Any:
+        import pyarrow.parquet as pq
+
+        is_local = self._storage.is_local(self._file.url)
+        source = self._file.url if is_local else StoredFile(self._storage, self._file)
+        try:
+            self._parquet = pq.ParquetFile(
+                source, pre_buffer=False, buffer_size=_LOCAL_BUFFER if is_local else _OBJECT_BUFFER
+            )
+        except FileNotFoundError:
+            raise vanished(self._file.url) from None
+        except (pa.ArrowException, OSError) as error:
+            raise self._error(error) from None
+        return self._parquet
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        self._parquet.close()
+        if isinstance(error, InvalidRecordError):
+            error.details.setdefault("file", self._file.name)
+        elif isinstance(error, pa.ArrowException):
+            raise self._error(error) from None
+
+    def _error(self, error: Exception) -> InvalidRecordError:
+        return InvalidRecordError(f"the Parquet file cannot be read: {error}", file=self._file.name)
+
+
+def check_columns(storage: InputStorage, file: InputFile, options: ReadOptions) -> None:
+    """Raise InvalidRecordError for a file without a column that the options name, or that cannot be read."""
+    with _open(storage, file) as parquet:
+        _columns(parquet.schema_arrow.names, options)
+
+
+class ParquetRecords(NamedTuple):
+    """Records of adjacent rows, of which the first is row `first_row` of the file, and what is wrong with rows.
+
+    `faults` counts rows from `first_row`.
+    """
+
+    table: pa.Table
+    first_row: int
+    faults: dict[int, str]
+
+
+def parquet_records(
+    storage: InputStorage, file: InputFile, groups: range | None, options: ReadOptions, times: TimeReader
+) -> Iterator[ParquetRecords]:
+    """The records of the row groups of a file (None: all), in order."""
+    import pyarrow.parquet as pq
+
+    with _open(storage, file) as parquet:
+        columns = _columns(parquet.schema_arrow.names, options)
+        rows, size = max(parquet.metadata.num_rows, 1), max(file.size, 1)
+        batch_rows = max(1024, min(_MOST_ROWS, _TABLE_BYTES * rows // (4 * size)))
+        column_names = None if columns is None else sorted({*columns.values()})
+        numbers = range(parquet.metadata.num_row_groups) if groups is None else groups
+        first_row = sum(parquet.metadata.row_group(number).num_rows for number in range(numbers.start))
+        is_local = storage.is_local(file.url)
+        for number in numbers:
+            is_small = (
+                not is_local and _stored_bytes(parquet.metadata.row_group(number), column_names) <= _TOGETHER_BYTES
+            )
+            reading = parquet
+            if is_small:
+                # the columns of the row group are fetched together
+                reading = pq.ParquetFile(StoredFile(storage, file), metadata=parquet.metadata, pre_buffer=True)
+            # of one group at a time, since Arrow fetches those that it is given all at once
+            for batch in reading.iter_batches(batch_rows, row_groups=[number], columns=column_names):
+                table, faults = _records(batch, columns, options, times)
+                yield ParquetRecords(table, first_row, faults)
+                first_row += batch.num_rows
+
+
+def _stored_bytes(group: Any, column_names: Sequence[str] | None) -> int:
+    """The stored bytes of the columns `column_names` of a row group; None for all."""
+    columns = map(group.column, range(group.num_columns))
+    return sum(
+        column.total_compressed_size
+        for column in columns
+        if column_names is None or any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in column_names)
+    )
+
+
+def _columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | None:
+    """The columns that are parts of the records, by role; None if all of the row is read."""
+    check_names(options.fields, names)
+    if options.format == RECORDS:
+        columns = {name: name for name in ACCEPTED if name in names} | options.fields
+        if "value" not in columns:
+            raise InvalidRecordError(f"records need a column value; there are {', '.join(names)}")
+        return columns
+    return options.fields if "value" in options.fields else None
+
+
+def _records(
+    batch: pa.RecordBatch, columns: dict[str, str] | None, options: ReadOptions, times: TimeReader
+) -> tuple[pa.Table, dict[int, str]]:
+    fields, faults = options.fields if columns is None else columns, dict[int, str]()
+    arrays = dict[str, pa.Array]()
+    for role, name in fields.items():
+        column = batch.column(name)
+        if role == "timestamp":
+            moments = times.of_column(column)
+            arrays[role], faults = moments.column, moments.faults
+        elif role in ("key", "value"):
+            arrays[role] = _bytes(column)
+        else:
+            arrays[role] = column
+    if "value" not in fields:
+        arrays["value"] = json_rows(batch)
+    return pa.table(arrays), faults
+
+
+def _bytes(column: pa.Array) -> pa.Array:
+    """A column as bytes: text and bytes as they are, numbers and times as in JSON without quotes, others as JSON."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return json_values(column)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
+    if pa.types.is_large_string(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column
+    from pyarrow import compute as pc
+
+    return pc.utf8_trim(json_values(column).cast(pa.large_string()), '"').cast(pa.large_binary())
+
+
+def json_rows(batch: pa.RecordBatch) -> pa.Array:
+    return _objects(batch.schema.names, batch.columns, batch.num_rows)
+
+
+def json_values(column: pa.Array) -> pa.Array:
+    """The values of a column as JSON texts (large_binary); null for null.
+
+    Raises InvalidRecordError for a type that has no form in JSON.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return json_values(column.cast(kind.value_type))
+    if isinstance(column, pa.ExtensionArray):
+        return json_values(column.storage)
+    if pa.types.is_struct(kind):
+        texts = _objects([field.name for field in kind], column.flatten(), len(column))
+    elif pa.types.is_map(kind):
+        texts = joined(["{", joined_items(_entries(column), _lengths(column), ", "), "}"], len(column))
+    elif any(is_list(kind) for is_list in _LISTS):
+        if not pa.types.is_list(kind) and not pa.types.is_large_list(kind):
+            column = column.cast(pa.list_(kind.value_type))
+        items = or_else(json_values(column.flatten()), "null")
+        texts = joined(["[", joined_items(items, _lengths(column), ", "), "]"], len(column))
+    elif any(is_bytes(kind) for is_bytes in _BYTES):
+        texts = json_texts(column)
+    else:
+        texts = _plain(column)
+    return pc.if_else(column.is_valid(), texts, pa.nulls(1, texts.type)[0]) if column.null_count else texts
+
+
+def _objects(names: list[str], columns: list[pa.Array], count: int) -> pa.Array:
+    if not columns:
+        return joined(["{}"], count)
+    texts = (or_else(json_values(column), "null") for column in columns)
+    parts = [part for label_and_text in zip(json_labels(names), texts, strict=True) for part in label_and_text]
+    return joined([*parts, "}"], count)
+
+
+def _entries(column: pa.Array) -> pa.Array:
+    """The entries of all maps, as `"key": value`; a key that is not a text is its JSON in quotes."""
+    firsts, ends = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
+    keys, items = column.keys, column.items
+    if len(keys) != ends - firsts:
+        keys, items = keys.slice(firsts, ends - firsts), items.slice(firsts, ends - firsts)
+    if not any(is_bytes(keys.type) for is_bytes in _BYTES):
+        keys = json_values(keys)
+    return joined([json_texts(keys), ": ", or_else(json_values(items), "null")], len(keys))
+
+
+def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
+    if pa.types.is_map(column.type):
+        return np.where(flags_of(column.is_valid()), np.diff(numbers_of(column.offsets)), 0)
+    return numbers_of(pc.fill_null(pc.cast(pc.list_value_length(column), pa.int64()), integers([0])[0]))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.large_binary())
+    if pa.types.is_timestamp(kind):
+        return _times(column)
+    if pa.types.is_floating(kind):
+        texts = column.cast(pa.float64()).cast(pa.string()) if kind == pa.float16() else column.cast(pa.string())
+        finite = pc.is_finite(column.cast(pa.float64()))
+        names = pc.if_else(
+            pc.is_nan(column.cast(pa.float64())),
+            '"NaN"',
+            pc.if_else(pc.less(column.cast(pa.float64()), 0.0), '"-Infinity"', '"Infinity"'),
+        )
+        return pc.if_else(finite, texts, names).cast(pa.large_binary())
+    try:
+        texts = column.cast(pa.string())
+    except pa.ArrowException:
+        raise InvalidRecordError(f"a column of {kind} has no form in JSON: cast it, or leave it out") from None
+    if pa.types.is_temporal(kind):
+        texts = pc.binary_join_element_wise('"', texts, '"', "")
+    return texts.cast(pa.large_binary())
+
+
+def _times(column: pa.Array) -> pa.Array:
+    zone = column.type.tz
+    plain = (
+        column.cast(pa.timestamp(column.type.unit, "UTC")).cast(pa.timestamp(column.type.unit)) if zone else column
+    )
+    texts = pc.strftime(plain, "%Y-%m-%dT%H:%M:%S")
+    return pc.binary_join_element_wise('"', texts, 'Z"' if zone else '"', "").cast(pa.large_binary())
