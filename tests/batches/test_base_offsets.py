@@ -24,7 +24,7 @@ def log_of(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", [*LOGS, "first.compact-none-0", "first.txn-0", "logs.mixed-0"])
-def test_batches_of_every_format_have_their_records_at_the_offsets_that_are_written(name: str) -> None:
+def test_batches_of_every_format_get_the_written_offsets(name: str) -> None:
     data = np.frombuffer(log_of(name), np.uint8).copy()
     batches = read_headers(data)
     original, columns = decode(data, batches).to_pydict(), ("offset", "timestamp", "key", "value")
@@ -41,7 +41,7 @@ def test_batches_of_every_format_have_their_records_at_the_offsets_that_are_writ
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_writing_the_offsets_that_are_there_changes_nothing(name: str) -> None:
+def test_writing_the_present_offsets_changes_nothing(name: str) -> None:
     data = np.frombuffer(log_of(name), np.uint8).copy()
     batches = read_headers(data)
     write_base_offsets(data, batches["position"], header_offsets(batches, batches["base_offset"]))
@@ -49,7 +49,6 @@ def test_writing_the_offsets_that_are_there_changes_nothing(name: str) -> None:
 
 
 def in_six_segments(name: str, folder: Path, left_out: int = 0) -> Topic:
-    """A topic of the log, cut into six segments, without the first ones."""
     log = log_of(name)
     batches = read_headers(log)
     rows = np.linspace(0, len(batches), 6, endpoint=False).astype(int)
@@ -73,7 +72,7 @@ def test_merged_segments_of_old_formats_keep_their_records(name: str, left_out: 
     assert after.equals(original)
 
 
-def test_segments_whose_records_cannot_move_are_told_of_and_stay(tmp_path: Path) -> None:
+def test_unmovable_segments_stay_and_are_reported(tmp_path: Path) -> None:
     topic = in_six_segments("logs.v0-gzip-0", tmp_path, left_out=1)
     original = topic.scan().to_table()
     report, snapshot = merge(topic.handle, topic.snapshot)

@@ -23,7 +23,7 @@ TEXT = b"".join(b"line %d of a text that compresses; " % number for number in ra
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [0, 1, 100, 32 * 1024, 64 * 1024, 64 * 1024 + 1, 500_000])
-def test_what_is_compressed_expands_to_itself(codec: int, size: int) -> None:
+def test_compressed_data_round_trips(codec: int, size: int) -> None:
     data = TEXT[:size]
     assert bytes(decompress(codec, compress(codec, data), limit=size)) == data
 
@@ -41,7 +41,7 @@ def test_one_byte_above_the_limit_is_refused(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
-def test_a_bomb_is_refused_before_it_is_held(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_refused_before_it_is_in_memory(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = compress(codec, bytes(64 << 20))
     allocated: list[int] = []
     monkeypatch.setattr(compression, "new_array", lambda size, kind: allocated.append(size) or new_array(size, kind))
@@ -59,7 +59,7 @@ def test_a_snappy_length_field_alone_allocates_nothing() -> None:
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_every_truncation_is_an_error_or_ends_at_a_block(codec: int) -> None:
+def test_every_truncation_fails_or_ends_at_a_block(codec: int) -> None:
     packed = compress(codec, TEXT[:70_000])
     for size in [*range(1, 200), *range(200, len(packed), 97)]:
         try:

@@ -1,4 +1,4 @@
-"""Arrow arrays of anybody's making: offsets that lead out of their data put nobody else's memory into a log."""
+"""Arrow arrays from other libraries: offsets outside their buffers never copy foreign memory into a log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distlog.core.format.record_encoder import encode
 
 
 class Spoiled(NamedTuple):
-    """A column, and what its memory is changed to afterwards: Arrow looks only while it makes an array."""
+    """A column, and the bytes that replace its buffers later: Arrow checks an array only on creation."""
 
     name: str
     column: pa.Array
@@ -36,7 +36,6 @@ def writable(data: bytes) -> pa.Buffer:
 
 
 def strings(kind: pa.DataType, *offsets: int, name: str = "value") -> Spoiled:
-    """Strings with these offsets, right or wrong."""
     large = kind in (pa.large_binary(), pa.large_string())
     stored = writable(packed([0] * len(offsets), large))
     array = pa.Array.from_buffers(kind, len(offsets) - 1, [None, stored, pa.py_buffer(b"0123456789")])
@@ -44,7 +43,7 @@ def strings(kind: pa.DataType, *offsets: int, name: str = "value") -> Spoiled:
 
 
 def view(size: int, buffer: int, offset: int, name: str = "value") -> Spoiled:
-    """Two strings of type binary_view that say to be `size` bytes at `offset` of buffer number `buffer`."""
+    """Return two strings of type binary_view that claim `size` bytes at `offset` of buffer number `buffer`."""
     data = b"0123456789" * 2
     sound, spoiled = (
         struct.pack("<i4sii", size, data[max(start, 0) :][:4], number, start) * 2
@@ -56,7 +55,6 @@ def view(size: int, buffer: int, offset: int, name: str = "value") -> Spoiled:
 
 
 def dictionary(*indices: int) -> Spoiled:
-    """Values out of a dictionary of two."""
     stored = writable(packed([0] * len(indices)))
     numbers = pa.Array.from_buffers(pa.int32(), len(indices), [None, stored])
     array = pa.DictionaryArray.from_arrays(numbers, pa.array([b"a", b"b"]))
@@ -66,7 +64,6 @@ def dictionary(*indices: int) -> Spoiled:
 def headers(
     lists: Sequence[int] = (0, 1, 2), keys: Sequence[int] = (0, 1, 2), values: Sequence[int] = (0, 1, 2)
 ) -> Spoiled:
-    """The headers of two records, of arrays with these offsets."""
     children = [strings(pa.string(), *keys), strings(pa.binary(), *values)]
     pairs = pa.StructArray.from_buffers(
         HEADERS_TYPE.value_type, 2, [None], children=[child.column for child in children]
@@ -92,12 +89,11 @@ BAD: dict[str, Callable[[], Spoiled]] = {
     "view before": partial(view, 13, 0, -5, name="key"),
     "dictionary": partial(dictionary, 0, 9),
 }
-#: The types that the encoder gets: other types become these on the way.
+#: The encoder gets these types after conversion.
 NARROW = [case for case in BAD if not case.startswith(("view", "dictionary"))]
 
 
 def batch_with(spoiled: Spoiled) -> pa.RecordBatch:
-    """Records of which one column is given."""
     count = len(spoiled.column)
     columns = {
         "key": pa.array([b"k"] * count),
@@ -135,7 +131,7 @@ def by_task(topic: Topic, batch: pa.RecordBatch) -> None:
 
 @pytest.mark.parametrize("append", [by_append, by_table, by_reader, by_transaction, by_task])
 @pytest.mark.parametrize("case", BAD)
-def test_an_array_that_leads_out_of_its_memory_is_refused(
+def test_an_array_with_offsets_outside_its_buffers_is_refused(
     tmp_path: Path, case: str, append: Callable[[Topic, pa.RecordBatch], None]
 ) -> None:
     topic = distlog.create(str(tmp_path / "log"), partitions=2)
@@ -146,14 +142,14 @@ def test_an_array_that_leads_out_of_its_memory_is_refused(
 
 
 @pytest.mark.parametrize("case", NARROW)
-def test_the_encoder_looks_itself(case: str) -> None:
+def test_the_encoder_checks_offsets_itself(case: str) -> None:
     spoiled = BAD[case]()
     with pytest.raises(InvalidRecordError, match=f"column {spoiled.name} "):
         encode(batch_with(spoiled))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_offsets_that_fit_are_taken(tmp_path: Path, kind: pa.DataType) -> None:
+def test_offsets_inside_the_buffers_are_accepted(tmp_path: Path, kind: pa.DataType) -> None:
     topic = distlog.create(str(tmp_path / "log"))
     topic.append(batch_with(strings(kind, 0, 3, 10)).slice(1))
     topic.append(batch_with(strings(kind, 2, 2, 5)))
@@ -161,7 +157,7 @@ def test_offsets_that_fit_are_taken(tmp_path: Path, kind: pa.DataType) -> None:
     assert topic.scan(columns=["value"]).to_table()["value"].to_pylist() == [b"3456789", b"", b"234"]
 
 
-def test_views_dictionaries_and_headers_that_fit_are_taken(tmp_path: Path) -> None:
+def test_valid_views_dictionaries_and_headers_are_accepted(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "log"))
     topic.append(batch_with(view(13, 0, 7)))
     topic.append(batch_with(dictionary(1, 0)))

@@ -45,7 +45,7 @@ def first_readable(partition: GoldenPartition) -> int:
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_each_log_file_decodes_to_what_the_consumer_read(name: str) -> None:
+def test_each_log_file_decodes_to_the_records_of_the_consumer(name: str) -> None:
     result = []
     for log in PARTITIONS[name].logs:
         data = log.read_bytes()
@@ -74,7 +74,7 @@ def test_all_log_files_of_one_format_line_decode_in_one_call() -> None:
 
 
 @pytest.mark.parametrize("name", ["first.codec-zstd-0", "first.txn-0", "logs.v1-gzip-0", "logs.mixed-0"])
-def test_any_bounds_give_that_part_of_the_records(name: str) -> None:
+def test_bounds_select_their_part_of_the_records(name: str) -> None:
     (log, *_) = PARTITIONS[name].logs
     data = log.read_bytes()
     headers = read_headers(data)

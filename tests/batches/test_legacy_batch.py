@@ -21,7 +21,7 @@ CODECS = [1, 2, 3]
 def wrapper(
     magic: int, offset: int, inner: bytes, codec: int = 1, *, attributes: int = 0, timestamp: int = 1000
 ) -> bytes:
-    """A compressed message; the header checksum of format 0's lz4 is made wrong in Kafka's way."""
+    """Return a compressed message; format 0 gets the wrong lz4 header checksum that Kafka writes."""
     packed = bytearray(compress(codec, inner))
     if codec == 3 and magic == 0:
         packed[6] = 0x1A
@@ -29,7 +29,7 @@ def wrapper(
 
 
 def rows(data: bytes, **options: Any) -> list[tuple[Any, ...]]:
-    """(offset, timestamp, timestamp type, key, value) of the records of `data`, checksums checked."""
+    """Return (offset, timestamp, timestamp type, key, value) of each record, with checksums checked."""
     headers = read_headers(data)
     check_crcs(data, headers)
     decoded = decode(data, headers, **options)
@@ -135,7 +135,7 @@ def test_a_malformed_wrapper_is_refused_with_its_position(data: bytes, complaint
 
 
 def with_field(data: bytes, position: int, value: int) -> bytes:
-    """`data` with another int32 at `position`, and a checksum that fits."""
+    """Return `data` with another int32 at `position` and a valid checksum."""
     fields = data[16:position] + struct.pack(">i", value) + data[position + 4 :]
     return data[:12] + struct.pack(">I", zlib.crc32(fields)) + fields
 
@@ -158,7 +158,7 @@ def test_inner_offsets_out_of_order_are_refused() -> None:
         decode(data, read_headers(data))
 
 
-def test_a_wrong_checksum_of_a_message_is_found() -> None:
+def test_a_wrong_checksum_of_a_message_is_detected() -> None:
     data = entry(1, 3, b"key", b"value")
     for position in range(16, len(data)):
         damaged = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]

@@ -1,4 +1,4 @@
-"""Batches of which something is wrong inside: each is refused, with its place and with what is wrong."""
+"""Batches with malformed records: each is refused with its position and the reason."""
 
 from __future__ import annotations
 
@@ -62,13 +62,12 @@ def test_a_malformed_record_is_refused_with_its_position(name: str, codec: int, 
         assert location == ("t-0/x.log", 1000 + len(data) - len(bad), 30)
 
 
-def test_no_byte_behind_the_data_is_looked_at() -> None:
-    # Only the plain-Python run of this test (test_record_kernels_pure) sees this read.
+def test_no_byte_past_the_data_is_read() -> None:
+    # Only the plain-Python run of this test (test_record_kernels_pure) detects this read.
     cut_at_the_end = record(0, 0, None, b"12345") + varint(1) + b"\0"
     for section, count in [*((section, 1) for section in HOSTILE.values()), (cut_at_the_end, 2)]:
         data = batch([], count=count, last_delta=count - 1, section=section)
         for length in range(SLACK + 2):
-            # the longest integers that are read quickly
             following = (b"\xff\xff\xff\x7f" * SLACK)[:length]
             with pytest.raises(CorruptRecordError):
                 decode(data + following, read_headers(data), columns=("offset",))
@@ -91,13 +90,13 @@ def test_no_byte_behind_the_data_is_looked_at() -> None:
         ("an offset beyond the batch", "beyond its batch"),
     ],
 )
-def test_the_complaint_says_which_field_is_wrong(name: str, complaint: str) -> None:
+def test_the_error_names_the_wrong_field(name: str, complaint: str) -> None:
     data = batch([], count=1, last_delta=0, section=HOSTILE[name] + b"\0" * 40)
     with pytest.raises(CorruptRecordError, match=complaint):
         decode(data, read_headers(data))
 
 
-def test_the_number_of_the_bad_record_is_named() -> None:
+def test_the_error_has_the_number_of_the_bad_record() -> None:
     data = batch([record(0), record(1), record(1)])
     with pytest.raises(CorruptRecordError, match=r"not above the one before.*record=2"):
         decode(data, read_headers(data))
@@ -105,7 +104,7 @@ def test_the_number_of_the_bad_record_is_named() -> None:
 
 @pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES.__getitem__)
 @pytest.mark.parametrize(("count", "complaint"), [(2, "bytes after its last record"), (5, "length does not fit")])
-def test_a_count_of_records_that_is_not_theirs_is_refused(codec: int, count: int, complaint: str) -> None:
+def test_a_wrong_count_of_records_is_refused(codec: int, count: int, complaint: str) -> None:
     records = [record(delta, 0, None, b"value") for delta in range(3)]
     section = bytes(compress(codec, b"".join(records) + (b"" if count == 2 else b"\0")))
     data = batch(records, count=count, last_delta=9, attributes=codec, section=section)

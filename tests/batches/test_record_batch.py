@@ -1,4 +1,4 @@
-"""The headers of batches: what Kafka's DefaultRecordBatchTest and its log input stream tests pin."""
+"""The headers of batches: the promises of Kafka's DefaultRecordBatchTest and its log input stream tests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_header_has_61_bytes_and_every_field_where_the_format_has_it() -> No
     }
 
 
-def test_batches_are_found_one_after_the_other_with_their_positions() -> None:
+def test_batches_follow_each_other_with_their_positions() -> None:
     data = V2 + THREE + EMPTY_BATCH
     rows = read_headers(data)
     assert rows["position"].tolist() == [0, len(V2), len(V2) + len(THREE)]
@@ -120,7 +120,7 @@ def test_an_impossible_header_is_refused_with_its_position(position: int, replac
     assert caught.value.details["position"] == 1000 + len(V2)
 
 
-def test_a_bad_magic_or_length_is_seen_in_17_bytes_already() -> None:
+def test_a_bad_magic_or_length_is_detected_in_the_first_17_bytes() -> None:
     assert len(read_headers(THREE[:17])) == 0
     for bad in (THREE[:16] + b"\x0a", THREE[:8] + bytes(4) + THREE[12:17]):
         with pytest.raises(CorruptRecordError):
@@ -177,7 +177,7 @@ def test_a_new_offset_or_leader_epoch_needs_no_new_checksum() -> None:
     assert with_right_crc(moved) == moved
 
 
-def test_a_negative_start_is_a_mistake_of_the_caller() -> None:
+def test_a_negative_start_raises_value_error() -> None:
     with pytest.raises(ValueError, match="start"):
         read_headers(V2, start=-1)
     assert len(read_headers(V2, start=1000)) == 0

@@ -1,4 +1,4 @@
-"""Damaged logs: decoding gives the written records or fails, but never crashes or gives a wrong record."""
+"""Damaged logs: decoding returns the written records or fails, and never crashes or returns a wrong record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ LENGTH, LEADER_EPOCH = range(8, 12), range(12, 16)
 
 
 def log(magic: int, codec: int) -> list[bytes]:
-    """Three batches of three records, at offsets 0 to 8."""
     return [_batch(magic, codec, base) for base in (0, 3, 6)]
 
 
@@ -41,7 +40,7 @@ def _batch(magic: int, codec: int, base: int) -> bytes:
 
 
 def read(data: bytes, following: bytes = b"") -> tuple[list[dict[str, Any]], int]:
-    """The records, and how many bytes they were in; `following` is in the buffer too, but no batch."""
+    """Return the records and their size in bytes; `following` is later in the buffer and not a batch."""
     headers = read_headers(data)
     check_crcs(data, headers)
     decoded = decode(data + following, headers)
@@ -51,7 +50,6 @@ def read(data: bytes, following: bytes = b"") -> tuple[list[dict[str, Any]], int
 
 
 def attempt(data: bytes, following: bytes = b"") -> tuple[list[dict[str, Any]], int] | CorruptRecordError:
-    """The result of `read`, or the error that it raises."""
     try:
         return read(data, following)
     except CorruptRecordError as error:
@@ -73,7 +71,7 @@ def test_every_truncation_gives_the_whole_batches_before_it(magic: int, codec: i
 
 @pytest.mark.parametrize("flip", [0x01, 0x10, 0x80, 0xFF])
 @pytest.mark.parametrize(("magic", "codec"), KINDS, ids=IDS)
-def test_every_flipped_byte_is_found_or_does_not_matter(magic: int, codec: int, flip: int) -> None:
+def test_every_flipped_byte_is_detected_or_harmless(magic: int, codec: int, flip: int) -> None:
     batches = log(magic, codec)
     data = bytearray(b"".join(batches))
     every, _ = read(bytes(data))
@@ -86,7 +84,7 @@ def test_every_flipped_byte_is_found_or_does_not_matter(magic: int, codec: int, 
         if isinstance(result, CorruptRecordError):
             detected += 1
             position = result.details["position"]
-            # A wrong length makes what follows look like a batch.
+            # A wrong length makes the following bytes look like a batch.
             assert position == start or (damaged - start in LENGTH and position > start)
         else:
             _check_undetected(*result, every, damaged - start, len(data), magic)
@@ -98,11 +96,11 @@ def _check_undetected(
     rows: list[dict[str, Any]], used: int, every: list[dict[str, Any]], within: int, size: int, magic: int
 ) -> None:
     if within in LENGTH:
-        # Taken for a partial batch at the end; the caller sees that bytes are left.
+        # It reads as a partial batch at the end: the caller checks the consumed bytes.
         assert rows == every[: len(rows)]
         assert used < size
     elif within < 8:
-        # The offset may be assigned again without a new checksum; the caller knows which it must be.
+        # The offset is outside the checksum: the caller checks it.
         assert [{**row, "offset": 0} for row in rows] == [{**row, "offset": 0} for row in every]
     else:
         assert magic == 2
@@ -141,7 +139,7 @@ def test_noise_with_a_right_checksum_decodes_or_is_refused(section: bytes, count
 
 
 @given(SECTIONS, st.integers(-1, 12), st.integers(0, 4), st.binary(min_size=SLACK, max_size=SLACK))
-def test_what_stands_behind_a_batch_changes_neither_its_records_nor_its_error(
+def test_bytes_past_a_batch_do_not_change_its_records_or_its_error(
     section: bytes, count: int, codec: int, following: bytes
 ) -> None:
     data = batch([], count=count, last_delta=20, attributes=codec, section=bytes(compress(codec, section)))
@@ -153,7 +151,7 @@ def test_what_stands_behind_a_batch_changes_neither_its_records_nor_its_error(
 
 
 @given(st.binary(max_size=200), st.integers(-1, 3), st.booleans())
-def test_noise_is_no_log(noise: bytes, magic: int, framed: bool) -> None:
+def test_noise_is_not_a_log(noise: bytes, magic: int, framed: bool) -> None:
     if framed:
         noise = noise[:8] + struct.pack(">iib", max(len(noise) - 3, 0), 0, magic) + noise[8:]
     with contextlib.suppress(CorruptRecordError):
@@ -163,7 +161,7 @@ def test_noise_is_no_log(noise: bytes, magic: int, framed: bool) -> None:
 
 
 @given(st.sampled_from(KINDS[:5]), st.data())
-def test_damage_under_a_right_checksum_is_no_crash(kind: tuple[int, int], data: st.DataObject) -> None:
+def test_damage_under_a_right_checksum_never_crashes(kind: tuple[int, int], data: st.DataObject) -> None:
     batch = bytearray(log(*kind)[0])
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(21, len(batch) - 1))] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""Batches into columns: what is asked, within bounds, of every codec."""
+"""Batches into columns: selected columns and bounds, for every codec."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_columns_of_nothing_but_null_or_empty(content: bytes | None) -> None:
 @pytest.mark.parametrize(
     "columns", [(), ("value",), ("offset", "key"), tuple(reversed(COLUMNS)), ("offset", "offset")]
 )
-def test_only_asked_columns_come_in_the_asked_order(columns: tuple[str, ...]) -> None:
+def test_selected_columns_keep_the_selected_order(columns: tuple[str, ...]) -> None:
     data = batch([record(0, 0, b"k", b"v", HEADERS), record(1)])
     decoded = decode(data, read_headers(data), columns=columns)
     assert decoded.num_rows == 2
@@ -164,7 +164,7 @@ def test_an_offset_moved_out_of_range_is_refused() -> None:
             offsets(data, shift=shift)
 
 
-def test_rows_that_are_not_of_the_data_are_a_mistake_of_the_caller() -> None:
+def test_rows_outside_the_data_raise_value_error() -> None:
     data = batch([record()])
     headers = read_headers(data)
     with pytest.raises(ValueError, match="not of this data"):
@@ -192,7 +192,6 @@ def test_headers_of_records_outside_the_bounds_are_not_read_into_others() -> Non
 @pytest.mark.parametrize("long_one", range(5))
 @pytest.mark.parametrize("start", range(5))
 def test_a_long_integer_anywhere_costs_no_record_before_or_after_it(long_one: int, start: int) -> None:
-    # After the first integer of five bytes the rest of a section is read in another way.
     days = [10**10 if number == long_one else number for number in range(5)]
     records = [record(number, days[number], b"k%d" % number, b"v" * number, HEADERS[:number]) for number in range(5)]
     data = batch(records, base_timestamp=1000)
@@ -248,5 +247,5 @@ def test_parts_keep_the_order_of_mixed_batches_and_there_is_always_one() -> None
     assert [part.num_rows for part in parts(b"", 1)] == [0]
 
 
-def test_high_bits_of_the_attributes_are_not_looked_at() -> None:
+def test_high_bits_of_the_attributes_are_ignored() -> None:
     assert offsets(batch([record()], attributes=0x7F80)) == [0]

@@ -21,7 +21,7 @@ from distlog.core.format.record_encoder import EncodedBatches, RecordEncoder, Re
 
 
 @given(ROWS, st.integers(0, 4), st.integers(1, 300), st.integers(0, 2**40))
-def test_what_is_encoded_decodes_to_itself(rows: list[Row], codec: int, batch_bytes: int, base_offset: int) -> None:
+def test_encoded_records_round_trip(rows: list[Row], codec: int, batch_bytes: int, base_offset: int) -> None:
     encoded = encode(table(rows), codec=codec, batch_bytes=batch_bytes, base_offset=base_offset)
     assert back(encoded) == rows
     batches = encoded.batches
@@ -119,7 +119,7 @@ def test_records_without_a_timestamp_have_no_largest_one() -> None:
     assert [row[0] for row in back(encoded)] == [-1, -1]
 
 
-def test_sequence_numbers_go_on_from_batch_to_batch_and_wrap() -> None:
+def test_sequence_numbers_continue_across_batches_and_wrap() -> None:
     options = {"producer_id": 9, "producer_epoch": 1, "base_sequence": 2**31 - 3}
     encoded = encode(table(simple(6)), batch_bytes=20, **options)
     assert encoded.batches["record_count"].tolist() == [2, 2, 2]
@@ -139,7 +139,7 @@ def test_sequence_numbers_go_on_from_batch_to_batch_and_wrap() -> None:
         {"producer_id": 9, "producer_epoch": 1, "base_sequence": 0, "control": True},
     ],
 )
-def test_a_producer_id_needs_what_kafka_wants_with_it(options: dict[str, Any]) -> None:
+def test_a_producer_id_needs_an_epoch_and_a_sequence(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRecordError):
         encode(table(simple(1)), **options)
 
@@ -157,7 +157,7 @@ def test_the_encoded_bytes_can_be_patched() -> None:
     assert decode(encoded.data, headers)["offset"].to_pylist() == [41, 42]
 
 
-def test_encoders_that_hold_little_take_little_memory() -> None:
+def test_encoders_with_few_records_use_little_memory() -> None:
     source = RecordInput.from_arrow(table([(0, b"", b"x" * 1000, [])] * 100))
     allocated = pa.total_allocated_bytes()
     encoders = [RecordEncoder(BatchFormat()) for _ in range(20)]
@@ -168,7 +168,7 @@ def test_encoders_that_hold_little_take_little_memory() -> None:
 
 
 def in_steps(source: RecordInput, cuts: list[list[int]], **settings: Any) -> tuple[bytes, int]:
-    """The bytes that an encoder hands on for rows given in several calls, and in how many steps it does."""
+    """Return the encoder's bytes for rows in several calls, and the number of steps."""
     gather = settings.pop("gather_bytes")
     encoder = RecordEncoder(BatchFormat(**settings), base_offset=9, gather_bytes=gather, room=100)
     steps = [bytes(encoded.data) for rows in cuts for encoded in encoder.append(source, np.array(rows, np.int64))]
@@ -183,7 +183,7 @@ def in_steps(source: RecordInput, cuts: list[list[int]], **settings: Any) -> tup
     st.sampled_from([1, 60, 300, 131_072]),
     st.sampled_from([0, 3]),
 )
-def test_rows_given_bit_by_bit_become_the_same_batches(
+def test_rows_in_several_calls_become_the_same_batches(
     rows: list[Row], picked: list[list[int]], gather_bytes: int, batch_bytes: int, codec: int
 ) -> None:
     cuts = [[number % len(rows) for number in part] for part in picked]
@@ -194,14 +194,14 @@ def test_rows_given_bit_by_bit_become_the_same_batches(
     assert stepwise == bytes(encode(full, base_offset=9, **settings).data)
 
 
-def test_full_batches_are_handed_on_as_soon_as_enough_is_gathered() -> None:
+def test_full_batches_are_passed_on_early() -> None:
     source = RecordInput.from_arrow(table(simple(3000, bytes(1000))))
     data, steps = in_steps(source, [list(range(3000))], gather_bytes=BLOCK_BYTES, batch_bytes=100_000)
     assert steps == 2
     assert len(data) > 3_000_000
 
 
-def test_batches_lie_in_memory_as_they_will_in_their_file() -> None:
+def test_batches_have_the_same_layout_in_memory_and_file() -> None:
     rows = table(simple(9000, bytes(1000)))
     encoder = RecordEncoder(BatchFormat(batch_bytes=100_000))
     data = b""
@@ -218,7 +218,7 @@ def test_batches_lie_in_memory_as_they_will_in_their_file() -> None:
     assert data == bytes(encode(rows, batch_bytes=100_000).data)
 
 
-def test_what_is_handed_on_in_turn_has_its_own_extremes_of_time() -> None:
+def test_each_step_has_its_own_smallest_and_largest_timestamp() -> None:
     rows: list[Row] = [(number % 37, None, bytes(50), []) for number in range(500)]
     full = encode(table(rows), base_offset=9, batch_bytes=400)
     encoder = RecordEncoder(BatchFormat(batch_bytes=400), base_offset=9, gather_bytes=2000, room=100)
@@ -236,7 +236,7 @@ def test_a_bad_row_among_many_calls_is_counted_from_the_first_record() -> None:
         list(encoder.append(bad, np.arange(1)))
 
 
-def test_a_record_that_no_batch_may_hold_is_refused_before_there_is_room_for_it() -> None:
+def test_a_record_above_the_largest_batch_is_refused_before_allocation() -> None:
     source = RecordInput.from_arrow(table([(0, None, bytes(50_000_000), [])]))
     encoder = RecordEncoder(BatchFormat())
     allocated = pa.total_allocated_bytes()
@@ -245,14 +245,14 @@ def test_a_record_that_no_batch_may_hold_is_refused_before_there_is_room_for_it(
     assert pa.total_allocated_bytes() - allocated < 1_000_000
 
 
-def test_what_was_handed_on_stays_while_more_is_made() -> None:
+def test_passed_on_batches_stay_unchanged() -> None:
     rows = table(simple(9000, bytes(1000)))
     encoder = RecordEncoder(BatchFormat(batch_bytes=100_000))
     handed_on = [*encoder.append(RecordInput.from_arrow(rows), np.arange(9000)), encoder.finish()]
     assert b"".join(step.data for step in handed_on) == bytes(encode(rows, batch_bytes=100_000).data)
 
 
-def test_rows_that_lie_apart_are_refused_before_anything_is_read() -> None:
+def test_non_consecutive_rows_are_refused_before_reading() -> None:
     source = RecordInput.from_arrow(pa.record_batch({"timestamp": [1] * 9, "key": pa.nulls(9), "value": [b"v"] * 9}))
     with pytest.raises(TypeError, match="contiguous"):
         list(RecordEncoder(BatchFormat()).append(source, np.arange(9)[::3]))
@@ -286,7 +286,7 @@ def test_any_slice_of_the_input_is_encoded(rows: list[Row], data: st.DataObject)
     assert back(encode(table(rows).slice(start, end - start))) == rows[start:end]
 
 
-def test_timestamps_of_any_zone_and_sliced_are_taken_as_they_are() -> None:
+def test_timestamps_of_any_zone_and_slice_are_unchanged() -> None:
     for kind in (pa.timestamp("ms"), pa.timestamp("ms", "UTC"), pa.timestamp("ms", "Europe/Berlin"), pa.int64()):
         source = table(simple(9)).set_column(0, "timestamp", pa.array(range(1000, 1009), pa.int64()).cast(kind))
         assert back(encode(source.slice(4, 3))) == simple(9)[4:7]
@@ -313,7 +313,7 @@ def test_headers_of_other_list_and_string_types() -> None:
     assert [row[3] for row in back(encode(source))] == [[("a", b"1")], [], [("b", None)] * 2]
 
 
-def test_other_columns_are_not_looked_at() -> None:
+def test_other_columns_are_ignored() -> None:
     source = table(simple(2)).append_column("offset", pa.array([55, 3])).append_column("extra", pa.array(["x", "y"]))
     assert back(encode(source)) == simple(2)
 

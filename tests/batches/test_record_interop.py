@@ -28,7 +28,6 @@ quick = examples(15)
 
 
 def ours(data: bytes) -> list[tuple[int, Row]]:
-    """(offset, row) of every record, by this library."""
     headers = read_headers(data)
     assert headers["size"].sum() == len(data)
     check_crcs(data, headers)
@@ -40,7 +39,6 @@ def ours(data: bytes) -> list[tuple[int, Row]]:
 
 
 def theirs(records: Any) -> list[tuple[int, Row]]:
-    """The same by a `MemoryRecords` of either implementation."""
     result = []
     while (batch := records.next_batch()) is not None:
         assert batch.validate_crc()

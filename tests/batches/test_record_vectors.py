@@ -1,4 +1,4 @@
-"""Batches whose bytes are known, some with checksums that Kafka's own tests pin: read, and written where we can."""
+"""Batches with known bytes, some with the checksums of Kafka's own tests: read, and written where possible."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PAIR = [(283843, b"key1", b"value1"), (1234, b"key2", b"value2")]
 
 
 def read(text: str, **options: Any) -> list[tuple[Any, ...]]:
-    """(offset, timestamp, key, value) of the records of one vector, its checksum checked."""
+    """Return (offset, timestamp, key, value) of each record of a vector, with its checksum checked."""
     data = bytes.fromhex(text)
     headers = read_headers(data)
     assert headers["size"].sum() == len(data)

@@ -19,7 +19,6 @@ def log_of_four() -> bytes:
 
 
 def walked(step: int, hint: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """The offsets of the batches, and the ranges that were read."""
     log, ranges = log_of_four(), list[tuple[int, int]]()
 
     def read(start: int, end: int) -> memoryview:
@@ -31,19 +30,18 @@ def walked(step: int, hint: int) -> tuple[list[int], list[tuple[int, int]]]:
     return [offset for batches in walk for offset in batches.rows["base_offset"].tolist()], ranges
 
 
-def test_nothing_behind_the_hint_is_read_with_the_batches_before_it() -> None:
+def test_no_byte_past_the_hint_is_read() -> None:
     assert walked(4 * SIZE, 2 * SIZE) == ([0, 1, 2, 3], [(0, 2 * SIZE), (2 * SIZE, 4 * SIZE)])
 
 
 @pytest.mark.parametrize("step", [SIZE, 4 * SIZE])
-def test_a_batch_that_goes_on_behind_the_hint_is_read_to_its_end(step: int) -> None:
+def test_a_batch_across_the_hint_is_read_to_its_end(step: int) -> None:
     offsets, ranges = walked(step, SIZE + 20)
     assert offsets == [0, 1, 2, 3]
     assert ranges[1:3] == [(SIZE, SIZE + 20), (SIZE, 2 * SIZE)]
 
 
-def test_a_size_that_no_batch_has_behind_a_wrong_hint_takes_few_reads() -> None:
-    """A hint may lie within a batch's first bytes, where an index is damaged; each read may be a request."""
+def test_an_impossible_size_at_a_wrong_hint_takes_few_reads() -> None:
     log, ranges = bytearray(log_of_four()), list[tuple[int, int]]()
     log[8:12] = bytes(4)
 

@@ -10,5 +10,4 @@ import distlog
 
 @pytest.fixture
 def topic(cli: CommandLine) -> distlog.Topic:
-    """An empty topic at the address that commands get."""
     return distlog.create(cli.url)

@@ -33,7 +33,7 @@ def test_files_of_growing_sizes_stay_in_order_and_the_newest_of_a_key_is_last(
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
-def test_a_pattern_and_a_time_format_take_lines_apart(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
+def test_a_pattern_and_a_time_format_split_lines(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
     (path,) = written(tmp_path, access__log='ann [1/2/2024 3:04:05] "GET /"\nben [12/11/2024 13:14:15] "PUT /x"\n')
     arguments = ("--pattern", r'^(?P<key>\S+) \[(?P<timestamp>[^]]+)\] "(?P<value>.*)"$', "--time-format")
     cli.ok("append", str(path), *arguments, "%d/%m/%Y %H:%M:%S")
@@ -82,6 +82,6 @@ def test_a_line_above_the_limit_of_the_topic_is_named(cli: CommandLine, tmp_path
 
 
 @pytest.mark.parametrize("content", [b"\x1f\x8b\x08\0", b"PAR1....", b"\xff\xfea\0"])
-def test_a_stream_that_is_no_text_is_refused(cli: CommandLine, topic: distlog.Topic, content: bytes) -> None:
+def test_a_binary_stream_is_refused(cli: CommandLine, topic: distlog.Topic, content: bytes) -> None:
     outcome = cli("append", stdin=content + b"\n")
     assert (outcome.status, outcome.out, records(topic)) == (1, "", [])

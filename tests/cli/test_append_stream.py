@@ -60,14 +60,14 @@ def test_a_bad_line_of_a_file_is_named_and_nothing_is_appended(
     assert topic.refresh().version == 0
 
 
-def test_the_lines_before_a_bad_one_of_a_stream_are_appended(cli: CommandLine, topic: distlog.Topic) -> None:
+def test_a_stream_appends_the_lines_before_a_bad_line(cli: CommandLine, topic: distlog.Topic) -> None:
     outcome = cli("append", "--key-separator", ":", "--json", stdin=b"a:1\nb:2\nno\nc:3\n")
     assert (outcome.status, outcome.err) == (1, f"distlog: {NO_SEPARATOR} {SKIP} (line=3 appended=2)\n")
     assert outcome.json["type"] == "InvalidRecordError"
     assert values(topic) == [b"1", b"2"]
 
 
-def test_a_record_that_the_topic_refuses_leaves_what_was_committed(cli: CommandLine) -> None:
+def test_a_refused_record_keeps_earlier_commits(cli: CommandLine) -> None:
     topic = distlog.create(cli.url, config={"max.message.bytes": 1000})
     outcome = cli("append", stdin=b"a\n" + b"x" * 2000)
     assert (outcome.status, outcome.out, "appended=0" in outcome.err) == (1, "", True)
@@ -75,28 +75,28 @@ def test_a_record_that_the_topic_refuses_leaves_what_was_committed(cli: CommandL
 
 
 def test_bad_lines_are_left_out_and_counted(cli: CommandLine, topic: distlog.Topic) -> None:
-    given = ("append", "--format", "records", "--bad-lines", "skip")
-    assert cli.ok(*given, stdin=b'{"value": "a"}\n[\n').out.endswith("[0, 1); skipped 1 bad line\n")
-    assert cli.ok(*given, "--json", stdin=b"[\n").json["skipped"] == 1
+    command = ("append", "--format", "records", "--bad-lines", "skip")
+    assert cli.ok(*command, stdin=b'{"value": "a"}\n[\n').out.endswith("[0, 1); skipped 1 bad line\n")
+    assert cli.ok(*command, "--json", stdin=b"[\n").json["skipped"] == 1
 
 
 def test_a_quoted_field_may_have_line_ends(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
-    given = ("append", "--format", "csv", "--value", "b")
-    cli.ok(*given, stdin=b'a,b\n1,"x\r\n2,""y""\n\n3,"\n4,z')
+    command = ("append", "--format", "csv", "--value", "b")
+    cli.ok(*command, stdin=b'a,b\n1,"x\r\n2,""y""\n\n3,"\n4,z')
     long = lines(tmp_path, "long.csv", 'a,b\n5,"' + "6,w\n" * 1000 + '"')
-    cli.ok(*given, str(long))
+    cli.ok(*command, str(long))
     assert values(topic) == [b'x\r\n2,"y"\n\n3,', b"z", b"6,w\n" * 1000]
 
 
 @pytest.mark.parametrize("rows", [3, 2000])
-def test_a_stray_quote_costs_the_line_on_which_it_stands(cli: CommandLine, topic: distlog.Topic, rows: int) -> None:
-    given = ("append", "--format", "csv", "--value", "b")
+def test_a_stray_quote_loses_only_its_line(cli: CommandLine, topic: distlog.Topic, rows: int) -> None:
+    command = ("append", "--format", "csv", "--value", "b")
     text = b'a,b\n0,w\n1,"x\n' + b"2,y\n" * rows + b'3,"z"'
     reason = "the quoted field does not end" if rows > 1000 else "there is text after the end of a quoted field"
-    outcome = cli(*given, stdin=text)
+    outcome = cli(*command, stdin=text)
     assert (outcome.status, outcome.out, reason in outcome.err) == (1, "", True)
     assert "(line=3 appended=1)" in outcome.err
-    cli.ok(*given, "--bad-lines", "skip", stdin=text)
+    cli.ok(*command, "--bad-lines", "skip", stdin=text)
     assert values(topic) == [b"w", b"w", *[b"y"] * rows, b"z"]
 
 
@@ -125,9 +125,7 @@ def test_a_compressed_file_that_arrow_cannot_read_is_named(
     assert f"(file={path} appended=0)" in outcome.err
 
 
-def test_a_record_that_the_topic_refuses_is_named_by_its_place_in_the_file(
-    cli: CommandLine, topic: distlog.Topic, tmp_path: Path
-) -> None:
+def test_a_refused_record_is_named_by_its_line(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
     rows = [json.dumps({"value": "v" * 90, "partition": 9 if row == 90_000 else 0}) for row in range(90_001)]
     outcome = cli("append", str(lines(tmp_path, "a", "\n".join(rows))), "--format", "records")
     assert (outcome.status, "partition=9 file=" in outcome.err and "line=90001" in outcome.err) == (1, True)
@@ -135,9 +133,9 @@ def test_a_record_that_the_topic_refuses_is_named_by_its_place_in_the_file(
 
 def test_a_record_with_a_field_twice_is_a_bad_line(cli: CommandLine, topic: distlog.Topic) -> None:
     text = b'{"value": "a", "value": "b"}\n{"value": "c", "headers": [{"key": "h", "key": "i", "value": "1"}]}'
-    given = ("append", "--format", "records")
-    assert "not a record: it has the field value twice" in cli(*given, stdin=text).err
-    assert cli.ok(*given, "--bad-lines", "skip", "--json", stdin=text).json["skipped"] == 2
+    command = ("append", "--format", "records")
+    assert "not a record: it has the field value twice" in cli(*command, stdin=text).err
+    assert cli.ok(*command, "--bad-lines", "skip", "--json", stdin=text).json["skipped"] == 2
 
 
 def test_fields_and_headers_of_each_format(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
@@ -146,21 +144,21 @@ def test_fields_and_headers_of_each_format(cli: CommandLine, topic: distlog.Topi
     cli.ok("append", "--format", "jsonl", *fields, stdin=b'{"user": "j", "body": "v", "at": 1}')
     cli.ok("append", "--format", "csv", *fields, stdin=b"at,body,user\n2,w,c")
     cli.ok("append", str(tmp_path / "t.parquet"), "--format", "parquet", *fields)
-    found = [(record.key, record.value, record.timestamp) for record in distlog.open(cli.url).records()]
-    assert found == [(b"j", b"v", 1), (b"c", b"w", 2), (b"p", b"\xff", 3)]
+    records = [(record.key, record.value, record.timestamp) for record in distlog.open(cli.url).records()]
+    assert records == [(b"j", b"v", 1), (b"c", b"w", 2), (b"p", b"\xff", 3)]
     assert {tuple(record.headers) for record in distlog.open(cli.url).records()} == {(("h", b"1"), ("h", b"2"))}
 
 
 @pytest.mark.parametrize("option", ["--key", "--value", "--timestamp"])
 @pytest.mark.parametrize("is_file", [True, False])
-def test_a_field_that_no_object_has_is_an_error_and_nothing_is_appended(
+def test_an_unknown_field_fails_and_appends_nothing(
     option: str, is_file: bool, cli: CommandLine, topic: distlog.Topic, tmp_path: Path
 ) -> None:
     text = '{"user": "a", "at": 5}\n{"at": 6, "n": null}\n'
     files = [lines(tmp_path, "a", text)] if is_file else []
     outcome = cli("append", *files, "--format", "jsonl", option, "usr", stdin=text.encode())
-    why = "no line has a field usr; the lines have user, at, n (appended=0)"
-    assert outcome == (1, "", f"distlog: {why}\n")
+    reason = "no line has a field usr; the lines have user, at, n (appended=0)"
+    assert outcome == (1, "", f"distlog: {reason}\n")
     assert topic.refresh().version == 0
 
 
@@ -183,36 +181,36 @@ def test_a_field_is_found_by_a_name_with_escapes_in_a_late_line(
     assert [record.key for record in distlog.open(cli.url).records()] == [None, b"k"]
 
 
-def test_a_stream_tells_of_a_wrong_field_at_its_end(cli: CommandLine, topic: distlog.Topic) -> None:
+def test_a_stream_reports_an_unknown_field_at_its_end(cli: CommandLine, topic: distlog.Topic) -> None:
     outcome = cli("append", "--format", "jsonl", "--key", "usr", "--commit-interval", "0", stdin=b'{"user": "a"}')
-    why = "no line has a field usr; the lines have user"
-    assert outcome == (1, "", f"distlog: so far {why}\ndistlog: {why} (appended=1)\n")
+    reason = "no line has a field usr; the lines have user"
+    assert outcome == (1, "", f"distlog: so far {reason}\ndistlog: {reason} (appended=1)\n")
 
 
-def test_headers_of_the_command_come_behind_those_of_the_record(cli: CommandLine, topic: distlog.Topic) -> None:
+def test_headers_of_the_command_follow_the_headers_of_the_record(cli: CommandLine, topic: distlog.Topic) -> None:
     line = b'{"value": "v", "headers": [{"key": "a", "value": "0"}]}'
     cli.ok("append", "--format", "records", "--header", "b=1", stdin=line)
     (record,) = distlog.open(cli.url).records()
     assert list(record.headers) == [("a", b"0"), ("b", b"1")]
 
 
-def test_what_is_no_parquet_is_refused(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_refused(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
     outcome = cli("append", lines(tmp_path, "a", "no"), "--format", "parquet")
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
     assert "not a Parquet file" in outcome.err
 
 
-def test_a_parquet_file_without_a_value_is_no_empty_one(
+def test_a_parquet_file_without_the_value_column_fails(
     cli: CommandLine, topic: distlog.Topic, tmp_path: Path
 ) -> None:
     file = str(tmp_path / "rows.parquet")
     pq.write_table(pa.table({"key": ["k"], "body": ["v"]}), file)
-    for options, why in (
+    for options, reason in (
         (["--format", "records"], "records need a column value; there are key, body"),
         (["--value", "text"], "the file has no column text; it has key, body"),
     ):
         outcome = cli("append", file, *options)
-        assert outcome == (1, "", f"distlog: {why} (file={file} appended=0)\n")
+        assert outcome == (1, "", f"distlog: {reason} (file={file} appended=0)\n")
     assert cli.ok("append", file, "--value", "body").out.startswith("appended 1 record,")
     cli.ok("append", file)
     assert values(topic) == [b"v", b'{"key": "k", "body": "v"}']
@@ -237,22 +235,21 @@ def test_a_stream_is_committed_when_it_is_due_or_large(topic: distlog.Topic, mon
     assert (stream.appended.offsets, stream.appended.version) == ({0: (0, 3)}, 3)
 
 
-def test_blocks_of_a_pipe_are_what_is_there() -> None:
+def test_blocks_of_a_pipe_are_the_available_lines() -> None:
     read, write = os.pipe()
     with os.fdopen(read, "rb") as pipe, os.fdopen(write, "wb", 0) as writer:
-        found = blocks(pipe, wait=lambda: 0)
-        assert next(found) is None
+        lines = blocks(pipe, wait=lambda: 0)
+        assert next(lines) is None
         writer.write(b"a\nb\nc")
-        assert next(found) == b"a\nb"
+        assert next(lines) == b"a\nb"
         writer.write(b"d")
-        assert next(found) is None
+        assert next(lines) is None
         writer.close()
-        assert list(found) == [b"cd"]
+        assert list(lines) == [b"cd"]
 
 
 @contextmanager
 def appending_to(url: str, *arguments: str) -> Iterator[Program]:
-    """`distlog append` on a pipe, which has committed its first line."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     child = command("append", url, "--commit-interval", 0, *arguments, **pipes)
     try:
@@ -271,18 +268,18 @@ ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 
 @pytest.mark.parametrize(("number", "status"), ENDINGS)
-def test_a_signal_keeps_what_was_taken_and_says_so(number: int, status: int, topic: distlog.Topic) -> None:
+def test_a_signal_keeps_and_reports_committed_lines(number: int, status: int, topic: distlog.Topic) -> None:
     with appending_to(topic.url, "--json") as child:
         child.send_signal(number)
         out, err = child.communicate(timeout=300)
         assert (child.returncode, err) == (status, "")
-        facts = json.loads(out)
-        assert (facts["records"], facts["offsets"], facts["interrupted"]) == (1, {"0": [0, 1]}, True)
+        report = json.loads(out)
+        assert (report["records"], report["offsets"], report["interrupted"]) == (1, {"0": [0, 1]}, True)
     assert values(topic) == [b"first"]
 
 
 def read_by_child(pipe: IO[str]) -> None:
-    """Return when the other process has read all that is in the pipe."""
+    """Wait until the other process has read everything in the pipe."""
     waiting = array.array("i", [1])
     while waiting[0]:
         fcntl.ioctl(pipe.fileno(), termios.FIONREAD, waiting)
@@ -290,31 +287,31 @@ def read_by_child(pipe: IO[str]) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), ENDINGS)
-def test_what_waits_for_its_commit_is_committed_at_a_signal(number: int, status: int, topic: distlog.Topic) -> None:
+def test_a_signal_commits_pending_lines(number: int, status: int, topic: distlog.Topic) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with command("append", topic.url, "--commit-interval", 1000, **pipes) as child:
         assert child.stdin
-        # when it reads more, it has taken what came before
+        # a read of the next line follows the append of the previous one
         for line in ("first\n", "second\n", "third\n"):
             child.stdin.write(line)
             child.stdin.flush()
             read_by_child(child.stdin)
         child.send_signal(number)
         out, err = child.communicate(timeout=300)
-    kept = values(topic)
-    assert kept in ([b"first", b"second"], [b"first", b"second", b"third"])
+    appended = values(topic)
+    assert appended in ([b"first", b"second"], [b"first", b"second", b"third"])
     assert (child.returncode, err) == (status, "")
-    assert out == f"interrupted: appended {len(kept)} records, partition 0 [0, {len(kept)})\n"
+    assert out == f"interrupted: appended {len(appended)} records, partition 0 [0, {len(appended)})\n"
 
 
-def test_files_that_a_signal_interrupts_are_not_appended_and_the_status_tells(
+def test_a_signal_during_files_appends_nothing(
     cli: CommandLine, topic: distlog.Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = Appending.append
+    append = Appending.append
 
     def interrupted(self: Appending, part: Part) -> None:
         signal.raise_signal(signal.SIGTERM)
-        taken(self, part)
+        append(self, part)
 
     monkeypatch.setattr(Appending, "append", interrupted)
     outcome = cli("append", lines(tmp_path, "a", "1\n"))

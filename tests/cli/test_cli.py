@@ -16,7 +16,7 @@ from distlog.cli.app import app
 LIBRARY = Path(distlog.__file__).parent.parent
 
 
-def test_create_says_what_it_made(cli: CommandLine) -> None:
+def test_create_prints_the_new_topic(cli: CommandLine) -> None:
     assert cli.ok("create", "--partitions", "4").out == f"created {cli.url} with 4 partitions\n"
     assert distlog.open(cli.url).partitions == 4
 
@@ -26,7 +26,7 @@ def test_the_help_of_no_command_shows_a_python_type(cli: CommandLine) -> None:
         name = command.name or str(command.callback.__name__).replace("_", "-")  # type: ignore[union-attr]
         shown = cli.ok(name, "--help").out
         assert "--storage NAME=VALUE" in shown or name in ("users", "warmup"), name
-        # of an argument that may be repeated typer always says <list[str]>
+        # typer always shows <list[str]> for a repeatable argument
         assert not re.search(r"class '|(?<!<)list\[|int range", shown), name
 
 
@@ -108,7 +108,6 @@ def test_a_wrong_command_line_is_status_2(filled: CommandLine, command: list[str
     outcome = filled(*command)
     assert (outcome.status, outcome.out) == (2, "")
     assert words in outcome.err
-    # also as one object
     assert words in filled(*command, "--json").json["error"]
 
 
@@ -157,15 +156,13 @@ def test_a_terminal_gets_one_table_of_the_records_of_all_partitions(
     ]
 
 
-def test_a_row_of_verify_is_a_line(filled: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_prints_a_line_per_row(filled: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
     assert len(filled.ok("verify").out.splitlines()) == 3
 
 
-def test_a_number_for_which_a_narrow_terminal_has_no_room_is_not_cut_to_another(
-    filled: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_terminal_never_cuts_a_number(filled: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.ok("append", stdin=b"x\n" * 2000)
     (end,) = {row[2] for row in filled.ok("offsets").rows[1:] if row[0] == "0"}
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -190,7 +187,7 @@ def test_without_typer_one_line_says_what_to_install() -> None:
     assert "pip install 'pydistlog[cli]'" in run.stderr
 
 
-#: The command `distlog`, which then prints the modules that it has imported.
+#: Runs `distlog`, and then prints the imported modules.
 DISTLOG = """
 import atexit, sys
 atexit.register(lambda: print(*sys.modules))
@@ -202,7 +199,7 @@ SLOW = {"numba", "numpy", "pyarrow", "pyspark"}
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
-def test_help_and_the_version_import_nothing_that_takes_long(option: str) -> None:
+def test_help_and_version_import_no_slow_modules(option: str) -> None:
     run = run_python(DISTLOG, option)
     assert (run.returncode, run.stderr) == (0, "")
     assert SLOW & set(run.stdout.splitlines()[-1].split()) == set()
@@ -220,7 +217,7 @@ def test_commands_are_completed_without_their_imports_and_options_with_them(monk
 
 
 @pytest.mark.long
-def test_commands_but_serve_need_nothing_of_the_gateways() -> None:
+def test_only_serve_imports_the_gateway() -> None:
     program = "import sys; sys.modules['kio'] = None; from distlog.cli import load; load(); print(*sys.modules)"
     run = run_python(program, "serve")
     assert (run.returncode, run.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""The command line carries records in and out: which ones it reads, and what it takes for a record."""
+"""The commands that read and append records: which records they read, and what they accept as a record."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_limit_spans_partitions_and_many_small_appends(cli: CommandLine) -> No
 @example(offsets=set(range(10, 100)), start=0, limit=5)
 @examples(30)
 @given(offsets=st.sets(st.integers(0, 400)), start=st.integers(0, 401), limit=st.none() | st.integers(0, 50))
-def test_a_limit_is_reached_across_the_gaps_of_a_compaction(offsets: set[int], start: int, limit: int | None) -> None:
+def test_a_limit_spans_the_gaps_of_a_compaction(offsets: set[int], start: int, limit: int | None) -> None:
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 2000}
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/gaps", config=config)
     topic.append([{"key": b"%d" % n if n in offsets else b"again", "value": b"v"} for n in range(401)])
@@ -144,7 +144,7 @@ def test_an_append_of_nothing_commits_nothing(cli: CommandLine) -> None:
     assert distlog.open(cli.url).version == 0
 
 
-def test_what_read_prints_as_json_can_be_appended(cli: CommandLine, tmp_path: Path) -> None:
+def test_json_of_read_can_be_appended(cli: CommandLine, tmp_path: Path) -> None:
     cli.ok("create")
     records = [
         {"key": b"\xff\x00", "value": "é\n".encode(), "timestamp": 7, "headers": [("h", b"\xfe"), ("n", None)]},
@@ -173,9 +173,7 @@ def test_what_read_prints_as_json_can_be_appended(cli: CommandLine, tmp_path: Pa
         (["--tail", "2", "-f", "--timeout", "0"], "34"),
     ],
 )
-def test_read_starts_and_ends_where_hands_used_to_kcat_expect(
-    filled: CommandLine, options: list[str], offsets: str
-) -> None:
+def test_read_accepts_the_offsets_of_kcat(filled: CommandLine, options: list[str], offsets: str) -> None:
     lines = filled.ok("read", *options, "--columns", "offset", "--json").out.splitlines()
     assert [json.loads(line)["offset"] for line in lines] == [int(offset) for offset in offsets]
 
@@ -190,7 +188,7 @@ def test_read_prints_in_a_format_of_choice(filled: CommandLine) -> None:
         assert filled("read", *wrong).status == 2
 
 
-def test_what_read_prints_as_csv_can_be_appended(filled: CommandLine) -> None:
+def test_csv_of_read_can_be_appended(filled: CommandLine) -> None:
     printed = filled.ok("read", "--format", "csv").out
     fields = ("--key", "key", "--value", "value", "--timestamp", "timestamp")
     filled.ok("append", "--format", "csv", *fields, stdin=printed.encode())
@@ -212,7 +210,7 @@ COUNT = 40
 
 @pytest.fixture
 def live(cli: CommandLine) -> Iterator[CommandLine]:
-    """A topic whose records are all in a segment that its writer, which still runs, has not sealed."""
+    """A topic with all records in an unsealed segment of a live writer."""
     cli.ok("create")
     writer = LiveWriter(cli.url, 0, COUNT)
     try:
@@ -223,7 +221,7 @@ def live(cli: CommandLine) -> Iterator[CommandLine]:
 
 
 def numbers(cli: CommandLine, *options: str) -> list[int]:
-    """The offsets of the records that `read` shows, whose values tell the same numbers."""
+    """Return the offsets that `read` prints, which the values repeat."""
     rows = [json.loads(line) for line in cli.ok("read", *options, "--json").out.splitlines()]
     assert [int(row["value"]) for row in rows] == [row["offset"] for row in rows]
     return [row["offset"] for row in rows]

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.long
 LIBRARY = Path(distlog.__file__).parent.parent
 DISTLOG = f"{sys.executable} -m distlog_command"
 
-#: Presses Ctrl-C when a module is imported.
 CTRL_C = """
 import signal, sys
 class CtrlC:
@@ -48,8 +47,7 @@ def test_ctrl_c_after_the_imports_raises_as_usual() -> None:
     assert subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False).stdout == "True\n"
 
 
-def test_garbage_is_looked_for_after_the_imports_and_not_among_them() -> None:
-    """Collections in the midst of imports would take a third of a short command's time."""
+def test_garbage_collection_starts_after_the_imports() -> None:
     script = "print(gc.isenabled(), gc.get_freeze_count() > 50_000, gc.get_stats()[2]['collections'])"
     program = f"import gc, distlog_command, distlog.cli.app as all; all.app = lambda **_: {script}"
     program = f"import gc; gc.disable(); {program}; gc.enable(); distlog_command.main()"
@@ -58,7 +56,7 @@ def test_garbage_is_looked_for_after_the_imports_and_not_among_them() -> None:
     assert run.stdout == "True True 0\n", run.stderr
 
 
-#: Tells what a gateway has loaded when it begins to answer.
+#: Prints the modules that a gateway has loaded at its first response.
 SERVE = """
 import gc, os, sys
 import distlog.gateway.gateway_server as server
@@ -78,21 +76,22 @@ main()
 """
 
 
-def test_a_gateway_begins_without_the_schemas_of_messages_and_without_pandas(tmp_path: Path) -> None:
-    """They are half of its imports; schemas are loaded behind the first requests, or by them."""
+def test_a_gateway_starts_without_message_schemas_and_pandas(tmp_path: Path) -> None:
     program = [sys.executable, "-c", SERVE, str(tmp_path)]
     run = subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False)
     assert run.stdout.splitlines()[1:] == ["True False True True"], run.stderr
 
 
 @pytest.mark.parametrize("streams", [">&-", ">&- 2>&- <&-"])
-def test_closed_standard_streams_are_no_failure(filled: CommandLine, streams: str) -> None:
+def test_closed_standard_streams_do_not_fail(filled: CommandLine, streams: str) -> None:
     run = shell(f"{DISTLOG} verify {filled.url} {streams}")
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("command", ["describe", "read", "append", "segments", "retention", "describe --json"])
-def test_commands_know_no_difference(filled: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_commands_run_alike_without_standard_streams(
+    filled: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     name, *options = command.split()
     monkeypatch.setattr(sys, "argv", ["distlog", name, filled.url, *options])
     for stream in ("stdin", "stdout", "stderr"):
@@ -111,11 +110,11 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["read {}", "read {} --json", "dump {}/*/*.log --print-data-log"])
 @pytest.mark.parametrize("unbuffered", ["", "PYTHONUNBUFFERED=1"])
-def test_output_that_does_not_fit_is_a_failure_whether_or_not_python_has_a_buffer(
+def test_output_to_a_full_disk_fails_with_and_without_a_buffer(
     filled: CommandLine, tmp_path: Path, command: str, unbuffered: str
 ) -> None:
     filled.ok("append", stdin=b"x" * 2000)
-    # Python itself would leave a part of the code that it compiles
+    # a full disk truncates Python's own bytecode cache, so it is off
     script = f"unset PYTHONUNBUFFERED; ulimit -f 1; PYTHONDONTWRITEBYTECODE=1 {unbuffered}"
     run = shell(f"{script} {DISTLOG} {command.format(filled.url)} >{tmp_path}/cut")
     assert (run.returncode, (tmp_path / "cut").stat().st_size) == (1, 1024)

@@ -20,7 +20,6 @@ LIBRARY = Path(__file__).parents[2]
 
 @contextmanager
 def following(url: str, *arguments: str) -> Iterator[Program]:
-    """A process that follows the topic, from what comes now on unless `arguments` say where."""
     outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     child = command("read", url, "--follow", "--json", *arguments, **outputs)
     try:
@@ -35,7 +34,7 @@ def first_line(child: Program) -> str:
     return child.stdout.readline()
 
 
-def test_it_prints_what_is_there_and_ends_at_the_timeout(filled: CommandLine) -> None:
+def test_it_prints_present_records_and_ends_at_the_timeout(filled: CommandLine) -> None:
     lines = filled.ok("read", "--follow", "--timeout", "0", "--columns", "offset,value")
     assert lines.rows == [["offset", "value"], *([str(n), f"v{n}"] for n in range(5))]
     lines = filled.ok("read", "--timeout", "0", "--since", "1970-01-01T00:00:03Z", "--columns", "offset", "--json")
@@ -55,7 +54,7 @@ def test_records_are_printed_as_they_come_until_a_signal(number: int, status: in
         assert (child.returncode, out, err) == (status, "", "")
 
 
-def test_a_closed_pipe_ends_it_quietly(filled: CommandLine) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(filled: CommandLine) -> None:
     with following(filled.url) as child:
         assert first_line(child).startswith("{")
         assert child.stdout
@@ -70,7 +69,7 @@ def test_a_closed_pipe_ends_it_quietly(filled: CommandLine) -> None:
         assert child.stderr.read() == ""
 
 
-def test_a_group_goes_on_behind_what_was_printed(filled: CommandLine) -> None:
+def test_a_group_continues_after_the_printed_records(filled: CommandLine) -> None:
     read = ("read", "--group", "jobs", "--timeout", "0", "--columns", "value", "--json")
     assert filled.ok(*read, "--limit", "2").out == '{"value": "v0"}\n{"value": "v1"}\n'
     assert filled.ok(*read, "--limit", "1").out == '{"value": "v2"}\n'
@@ -79,9 +78,7 @@ def test_a_group_goes_on_behind_what_was_printed(filled: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_group_of_a_reader_that_a_signal_ends_has_what_was_printed(
-    number: int, status: int, filled: CommandLine
-) -> None:
+def test_a_signal_commits_the_printed_records(number: int, status: int, filled: CommandLine) -> None:
     with following(filled.url, "--group", "jobs") as child:
         for _ in range(5):
             first_line(child)
@@ -90,12 +87,12 @@ def test_a_group_of_a_reader_that_a_signal_ends_has_what_was_printed(
             time.sleep(0.05)
         child.send_signal(number)
         assert child.wait(300) == status
-    # it left the group, so nobody waits for its lease
+    # it left the group, so its lease does not delay the next member
     (row,) = filled.ok("groups", "--group", "jobs", "--json").json["groups"]
     assert (row["position"], row["lag"], row["member"]) == (5, 0, None)
 
 
-def test_positions_go_to_a_group_of_kafkas_clients_and_back(filled: CommandLine) -> None:
+def test_committed_offsets_are_copied_to_a_kafka_group_and_back(filled: CommandLine) -> None:
     pytest.importorskip("kio")
     filled.ok("groups", "--group", "jobs", "--reset", "1")
     assert (
@@ -109,7 +106,7 @@ def test_positions_go_to_a_group_of_kafkas_clients_and_back(filled: CommandLine)
     assert (outcome.status, "consumer group not found" in outcome.err) == (1, True)
 
 
-def test_positions_from_an_earlier_clock_than_a_recreated_topic_are_copied(
+def test_offsets_committed_before_a_topic_was_recreated_are_copied(
     filled: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("kio")
@@ -124,7 +121,7 @@ def test_positions_from_an_earlier_clock_than_a_recreated_topic_are_copied(
     assert row["position"] == 0
 
 
-def test_groups_are_shown_reset_and_deleted(filled: CommandLine) -> None:
+def test_groups_are_listed_reset_and_deleted(filled: CommandLine) -> None:
     assert filled.ok("groups", "--json").json == {"groups": []}
     filled.ok("read", "--group", "jobs", "--timeout", "0", "--limit", "2")
     head, row = filled.ok("groups").rows
@@ -159,5 +156,5 @@ def test_groups_are_shown_reset_and_deleted(filled: CommandLine) -> None:
         ("groups", "--group", "g", "--reset", "0:-1"),
     ],
 )
-def test_a_wrong_command_line_is_told_so(arguments: tuple[str, ...], filled: CommandLine) -> None:
+def test_a_wrong_command_line_is_refused(arguments: tuple[str, ...], filled: CommandLine) -> None:
     assert filled(*arguments).status == 2

@@ -26,7 +26,7 @@ Rows = dict[str, dict[str, str]]
 
 @pytest.fixture(autouse=True)
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Java and a Python of Spark with which all is well; real ones take a tenth of a second to say so."""
+    """Fake Java and Python programs without faults; real ones take a tenth of a second to answer."""
     folder = tmp_path / "programs"
     program(folder / "bin" / "java", "echo 'openjdk version \"21\"' >&2")
     program(folder / "python", """echo '[["pyspark_distlog"], {}, "distlog", "pyspark_distlog"]'""")
@@ -35,21 +35,20 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(cli: CommandLine, *arguments: str, status: int = 0) -> Rows:
-    """The rows by their check, of the worst where a check has several."""
+    """Return the worst row of each check."""
     outcome = cli.bare("doctor", *arguments, "--json")
     assert (outcome.status, outcome.json["ok"], outcome.err) == (status, status == 0, "")
     return by_check(outcome.json["checks"])
 
 
 def by_check(checks: list[dict[str, str]]) -> Rows:
-    """As `rows`."""
     order = ["ok", "warning", "error"]
     return {row["check"]: row for row in sorted(checks, key=lambda row: order.index(row["status"]))}
 
 
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The Python that Spark would run has the standard library alone; its program may be changed."""
+    """A Python for Spark with only the standard library; tests change its program."""
     path = tmp_path / "python"
     program(path, f'exec {sys.executable} -S -E "$@"')
     monkeypatch.setenv("PYSPARK_PYTHON", str(path))
@@ -68,10 +67,9 @@ def spark() -> None:
     pytest.importorskip("pyspark")
 
 
-def test_where_all_is_well_no_row_is_an_error_and_the_page_has_all_of_them(
+def test_a_healthy_machine_has_no_error_and_the_page_lists_every_check(
     cli: CommandLine, spark: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the Java of this machine
     monkeypatch.undo()
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     records = rows(cli, cli.url)
@@ -81,7 +79,7 @@ def test_where_all_is_well_no_row_is_an_error_and_the_page_has_all_of_them(
     assert not Path(cli.url).exists()
 
 
-def test_people_see_a_count_and_a_table(cli: CommandLine, spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_output_is_a_count_and_a_table(cli: CommandLine, spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
     outcome = cli.bare("doctor")
     assert (outcome.status, outcome.rows[1]) == (1, ["check", "status", "found", "advice"])
@@ -111,7 +109,7 @@ def test_java_is_that_of_java_home_and_17_or_newer(
     assert rows(cli)["Java"]["status"] == "ok"
 
 
-def test_java_is_not_asked_with_the_options_of_variables_which_it_would_repeat(
+def test_java_runs_without_the_option_variables(
     cli: CommandLine, spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(
@@ -124,7 +122,7 @@ def test_java_is_not_asked_with_the_options_of_variables_which_it_would_repeat(
     assert ("does not print its version" in row["found"], "s3cret" in row["found"]) == (True, False)
 
 
-def test_a_java_that_does_not_answer_is_told(
+def test_a_java_that_does_not_answer_is_reported(
     cli: CommandLine, spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path / "java" / "bin" / "java", "exec sleep 60")
@@ -134,7 +132,7 @@ def test_a_java_that_does_not_answer_is_told(
     assert records["Java"]["found"].endswith("does not print its version: no answer in 0.25 s")
 
 
-def test_without_java_spark_is_told_to_have_none(
+def test_missing_java_is_reported(
     cli: CommandLine, spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -144,7 +142,7 @@ def test_without_java_spark_is_told_to_have_none(
 
 
 @pytest.mark.parametrize("jars", [[], ["spark-core_2.13-4.1.0.jar"]])
-def test_another_spark_in_spark_home_is_an_error(
+def test_another_spark_in_spark_home_is_reported(
     cli: CommandLine, spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars: list[str]
 ) -> None:
     for name in jars:
@@ -170,7 +168,7 @@ def test_a_python_of_spark_without_distlog_is_named(cli: CommandLine, spark: Non
     assert "which Spark would run, fails" in stand_in(cli)["found"]
 
 
-#: An editable install as setuptools makes it: a finder knows the module, and no folder of sys.path has it.
+#: An editable install of setuptools: a finder has the module, and no folder of sys.path does.
 FINDER = """
 import importlib.util, sys
 
@@ -189,7 +187,7 @@ exec(text)
 """
 
 
-def test_an_editable_install_that_spark_cannot_see_is_told_of(cli: CommandLine, spark: None, python: Path) -> None:
+def test_an_editable_install_outside_sparks_path_is_reported(cli: CommandLine, spark: None, python: Path) -> None:
     finder = python.with_name("finder.py")
     finder.write_text(FINDER.replace("LIBRARY", str(LIBRARY)).replace("PREFIX", sys.prefix))
     program(python, f'exec {sys.executable} -S -E {finder} "$@"')
@@ -199,10 +197,7 @@ def test_an_editable_install_that_spark_cannot_see_is_told_of(cli: CommandLine, 
 
 
 @pytest.mark.parametrize("name", ["pyspark_broken", "distlog.spark"])
-def test_what_the_python_of_spark_cannot_import_is_named(
-    cli: CommandLine, spark: None, python: Path, name: str
-) -> None:
-    """A module of another package hides the formats of all; a distlog there may lack its packages."""
+def test_modules_missing_in_sparks_python_are_named(cli: CommandLine, spark: None, python: Path, name: str) -> None:
     if name == "pyspark_broken":
         program(python, f'PYTHONPATH={LIBRARY}:{python.parent} exec {sys.executable} "$@"')
         (python.parent / "pyspark_broken.py").write_text("raise RuntimeError('no')")
@@ -213,7 +208,7 @@ def test_what_the_python_of_spark_cannot_import_is_named(
     assert (row["status"], f"cannot import {name}" in row["found"]) == ("warning", True)
 
 
-def test_what_python_and_modules_print_is_no_fault(cli: CommandLine, spark: None, python: Path) -> None:
+def test_output_of_python_and_modules_is_ignored(cli: CommandLine, spark: None, python: Path) -> None:
     packages = python.parent / "packages"
     packages.mkdir()
     (packages / "pyspark_talks.py").write_text("print('hello')")
@@ -250,16 +245,14 @@ def test_a_full_disk_is_an_error_and_one_that_is_nearly_full_a_warning(
         assert rows(cli, cli.url, status=1 if status == "error" else 0)[check]["status"] == status
 
 
-def test_a_store_that_cannot_hold_a_topic_has_a_row_for_its_fault(cli: CommandLine, bucket: type[Bucket]) -> None:
+def test_an_unusable_store_is_reported(cli: CommandLine, bucket: type[Bucket]) -> None:
     bucket.looks = False
     records = rows(cli, "gs://bucket/logs", status=1)
     assert [name for name, row in records.items() if row["status"] == "error"] == ["store: a race for one name"]
     assert records["store: clock"]["status"] == "ok"
 
 
-def test_an_address_that_is_none_is_a_row_too_and_no_secret_is_shown(
-    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_address_is_reported_without_its_secret(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
     for url in ("s3://key:s3cret@bucket/logs", "hdfs://host/logs"):
         outcome = cli.bare("doctor", url, "--storage", "secret=s3cret")
@@ -267,7 +260,7 @@ def test_an_address_that_is_none_is_a_row_too_and_no_secret_is_shown(
         assert outcome.rows[-1][:2] == ["store", "error"]
 
 
-def test_topics_below_the_folder_that_are_damaged_or_copies_have_a_row(cli: CommandLine, tmp_path: Path) -> None:
+def test_damaged_and_copied_topics_are_reported(cli: CommandLine, tmp_path: Path) -> None:
     root = tmp_path / "root"
     for name in ("clicks", "damaged"):
         distlog.create(str(root / name))
@@ -282,7 +275,7 @@ def test_topics_below_the_folder_that_are_damaged_or_copies_have_a_row(cli: Comm
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Any:
-    """Runs the doctor in a Python without PySpark, s3fs and Java, and with another version of a package."""
+    """Run the doctor in a Python without PySpark, s3fs and Java, and with another version of a package."""
     packages = tmp_path / "packages"
     packages.mkdir()
     for search_path in map(Path, sys.path):

@@ -1,4 +1,4 @@
-"""The commands that keep a topic in shape, and the methods of a topic that they call."""
+"""The maintenance commands, and the methods of a topic that they call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
 
-def test_a_repair_says_once_what_it_cuts_and_why(cli: CommandLine) -> None:
+def test_a_repair_reports_once_what_it_cuts_and_why(cli: CommandLine) -> None:
     with distlog.create(cli.url).writer() as writer:
         writer.append(b"v")
     (log,) = Path(cli.url).glob("*-0/*.log")
@@ -115,7 +115,6 @@ def test_a_topic_at_an_older_version_is_not_maintained(tmp_path: Path) -> None:
 
 
 def old_segments(cli: CommandLine) -> None:
-    """Three segments of one record each, long ago."""
     cli.ok("create", "--config", "file.delete.delay.ms=0")
     for number in range(3):
         cli.ok("append", "--format", "records", stdin=b'{"value": "v%d", "timestamp": %d}' % (number, number))
@@ -178,7 +177,7 @@ def test_indexes_are_verified_and_rebuilt(filled: CommandLine) -> None:
     assert filled.ok("rebuild-index", "--force", "--json").json["segments_rebuilt"] == 0
 
 
-def test_what_is_wrong_outside_of_segments_is_shown_too(filled: CommandLine) -> None:
+def test_damage_outside_segments_is_shown(filled: CommandLine) -> None:
     for number in range(2):
         filled.ok("append", stdin=b"v%d" % number)
     commit = Path(filled.url, "_commits", f"{2:020}.json")
@@ -210,7 +209,7 @@ def test_vacuum_works_on_a_dropped_topic(cli: CommandLine) -> None:
 @pytest.mark.parametrize(
     "arguments", [["--partition", "0", "--before", "2"], ["--before", "0:2"], ["--before", "0:2", "--partition", "1"]]
 )
-def test_delete_records_lets_go_what_is_below_an_offset(filled: CommandLine, arguments: list[str]) -> None:
+def test_delete_records_deletes_up_to_an_offset(filled: CommandLine, arguments: list[str]) -> None:
     assert filled.ok("delete-records", *arguments, "--json").json == {
         "version": 2,
         "partitions": [{"partition": 0, "log_start_offset": 2}],
@@ -262,7 +261,7 @@ def test_a_missing_topic_is_a_failure(cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "rebuild-index"])
-def test_what_takes_long_shows_how_far_it_is_on_a_terminal_alone(
+def test_progress_is_shown_on_a_terminal_only(
     filled: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     assert filled.ok(command, "--json").json["ok"]
@@ -275,7 +274,7 @@ def test_what_takes_long_shows_how_far_it_is_on_a_terminal_alone(
 
 
 @pytest.mark.parametrize("work", [verify, rebuild_indexes])
-def test_each_segment_is_told_when_it_is_done(storage_url: Address, clock: Clock, work: Any) -> None:
+def test_each_finished_segment_is_reported(storage_url: Address, clock: Clock, work: Any) -> None:
     topic = topic_of_small_segments(Storage(*storage_url), clock)
     progress: list[tuple[int, int]] = []
     work(topic.handle, topic.snapshot, on_progress=lambda *arguments: progress.append(arguments))

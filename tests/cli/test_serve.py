@@ -27,19 +27,18 @@ pytest.importorskip("kio")
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """A command that ends by itself, inside this process."""
+    """Run the command in this process."""
     line = CommandLine(str(tmp_path), monkeypatch, capsys)
     return lambda address, *options: line.bare("serve", "--root", str(tmp_path), "--listen", address, *options)
 
 
 def page(port: int) -> str:
-    """The metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as response:
         return str(response.read().decode())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_when_what_was_sent_is_answered_and_stored(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_it_after_the_requests_in_flight(tmp_path: Path, number: int) -> None:
     distlog.create(str(tmp_path / "clicks"))
     arguments = ("--root", tmp_path, "--listen", "127.0.0.1:0", "--metrics-port", 0, "--json")
     process = command("serve", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -49,10 +48,8 @@ def test_a_signal_ends_it_when_what_was_sent_is_answered_and_stored(tmp_path: Pa
         producer = confluent_kafka.Producer({"bootstrap.servers": started["listen"], "log_level": 0})
         producer.produce("clicks", b"v")
         assert producer.flush(300) == 0
-        # a request is counted when it is answered
         until(lambda: 'distlog_gateway_requests_total{api="Produce"} 1.0' in page(started["metrics_port"]))
         with pytest.raises(ConnectionRefusedError):
-            # the gateway's address alone
             socket.create_connection(("127.0.0.2", started["metrics_port"]), timeout=30)
         process.send_signal(number)
         out, err = process.communicate(timeout=300)
@@ -63,7 +60,7 @@ def test_a_signal_ends_it_when_what_was_sent_is_answered_and_stored(tmp_path: Pa
     assert distlog.open(str(tmp_path / "clicks")).end_offsets() == {0: 1}
 
 
-def test_a_topic_is_no_root(tmp_path: Path) -> None:
+def test_a_topic_is_refused_as_root(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     for options in ((), ("--processes", 2)):
         arguments = ("serve", "--root", topic.url, "--listen", "127.0.0.1:0", *options)
@@ -89,7 +86,6 @@ def test_another_address_than_loopback_needs_a_flag(serve: Any, address: str) ->
         (["--ssl-certfile", "CERT"], "TLS needs --ssl-certfile and --ssl-keyfile"),
         (["--ssl-client-auth", "required"], "TLS needs --ssl-certfile and --ssl-keyfile"),
         (["--sasl-users", "USERS", "--sasl-mechanisms", "GSSAPI"], "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
-        # these are let through, and fail later
         (["--sasl-users", "USERS", "--sasl-mechanisms", "SCRAM-SHA-256,SCRAM-SHA-512"], "the file of users"),
         (["--sasl-users", "USERS", "--ssl-certfile", "CERT", "--ssl-keyfile", "KEY"], "cannot use the certificate"),
         (["--insecure", "--sasl-users", "USERS"], "the file of users"),
@@ -99,29 +95,29 @@ def test_another_address_than_loopback_needs_a_flag(serve: Any, address: str) ->
         ),
     ],
 )
-def test_an_address_that_others_reach_needs_who_they_are(serve: Any, options: list[str], wrong: str) -> None:
+def test_a_public_address_needs_authentication(serve: Any, options: list[str], wrong: str) -> None:
     process = serve("0.0.0.0:0", *options)
     assert (process.status != 0, process.out) == (True, "")
     assert wrong in process.err
 
 
-def test_connections_leave_files_to_logs() -> None:
+def test_connections_leave_file_descriptors_for_logs() -> None:
     limits = [GatewayConfig(open_files=files).connection_limit for files in (256, 1024, 4000, 1 << 20)]
     assert limits == [128, 512, 2000, 2000]
 
 
-def test_a_setting_that_is_out_of_its_bounds_is_an_error_of_the_command_line(serve: Any) -> None:
+def test_a_setting_out_of_bounds_is_refused(serve: Any) -> None:
     process = serve("127.0.0.1:0", "--config", "max.connections=-5")
     assert process.status == 2
     assert "max.connections must be between 0 and 2147483647" in process.err
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:port", "127.0.0.1:70000"])
-def test_what_is_no_address_is_an_error_of_the_command_line(serve: Any, address: str) -> None:
+def test_a_wrong_address_is_refused(serve: Any, address: str) -> None:
     assert serve(address).status == 2
 
 
-def test_a_port_that_is_taken_is_told(serve: Any) -> None:
+def test_a_port_in_use_is_reported(serve: Any) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -131,7 +127,7 @@ def test_a_port_that_is_taken_is_told(serve: Any) -> None:
 
 
 def ended(serve: Any, root: str, options: dict[str, Any]) -> str:
-    """The reason, on one line, for which a gateway of a root does not begin."""
+    """Return the one line of error with which a gateway fails to start."""
     words = [word for name, value in options.items() for word in ("--storage", f"{name}={value}")]
     process = serve("127.0.0.1:0", "--root", root, *words)
     assert (process.status, process.out) == (1, "")
@@ -139,13 +135,13 @@ def ended(serve: Any, root: str, options: dict[str, Any]) -> str:
 
 
 @pytest.mark.s3
-def test_a_bucket_that_is_not_there_or_cannot_be_is_an_error(serve: Any, s3_server: Any) -> None:
+def test_a_missing_or_impossible_bucket_is_refused(serve: Any, s3_server: Any) -> None:
     assert "NoSuchBucket (HTTP 404)" in ended(serve, "s3://no-such-bucket/logs", s3_server.options)
     assert "ParamValidationError" in ended(serve, "s3://No_Bucket!/logs", s3_server.options)
 
 
 @pytest.mark.s3
-def test_a_store_that_answers_everything_with_404_is_an_error(serve: Any, s3_server: Any) -> None:
+def test_a_store_that_answers_everything_with_404_is_refused(serve: Any, s3_server: Any) -> None:
     with FaultProxy(s3_server.endpoint) as proxy:
         proxy.inject("*", answer(404, "404"), times=FOREVER)
         address = s3_server.address()
@@ -155,14 +151,14 @@ def test_a_store_that_answers_everything_with_404_is_an_error(serve: Any, s3_ser
 
 @pytest.mark.s3
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-def test_a_bucket_that_the_gateway_may_not_read_or_write_is_an_error(serve: Any, s3_server: Any, method: str) -> None:
+def test_a_bucket_without_rights_is_refused(serve: Any, s3_server: Any, method: str) -> None:
     with FaultProxy(s3_server.endpoint) as proxy:
         proxy.inject(method, answer(403, "AccessDenied"), times=FOREVER)
         options = {**s3_server.options, "endpoint_url": proxy.url}
         assert "AccessDenied (HTTP 403)" in ended(serve, s3_server.address().url, options)
 
 
-def test_a_new_root_is_reported_as_it_may_be_a_typing_error(serve: Any, tmp_path: Path) -> None:
+def test_a_new_root_is_reported(serve: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -174,7 +170,7 @@ def test_a_new_root_is_reported_as_it_may_be_a_typing_error(serve: Any, tmp_path
             assert (f"distlog: {root} does not exist: creating it as a new root\n" in ended.err) is is_reported
 
 
-def test_a_folder_that_cannot_be_is_an_error(serve: Any, tmp_path: Path) -> None:
+def test_an_impossible_folder_is_refused(serve: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "Not a directory" in ended(serve, str(tmp_path / "file"), {})
 

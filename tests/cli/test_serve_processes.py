@@ -39,14 +39,13 @@ class Serving:
         self.addresses = ",".join(entry["listen"] for entry in self.processes)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The next event of each process."""
         assert self.process.stdout is not None
         events = [json.loads(self.process.stdout.readline()) for _ in range(2)]
         assert {event["event"] for event in events} == {name}
         return events
 
     def end(self, number: int = signal.SIGTERM) -> None:
-        """Signal the command, and check that all of it stops."""
+        """Signal the command, and check that both processes end."""
         self.process.send_signal(number)
         assert all(event["finished"] for event in self.events("stopped"))
         assert self.process.wait(300) == 0
@@ -62,7 +61,7 @@ def is_there(pid: int) -> bool:
 
 @contextmanager
 def serving(root: Path, *options: object, stderr: int | None = None) -> Iterator[Serving]:
-    # each waits until the other one has looked, a tenth of that
+    # each process waits until the other one has checked, a tenth of that time
     quick = "--config", "broker.session.timeout.ms=3000"
     arguments = ("--root", root, "--listen", "127.0.0.1:0", "--processes", 2, "--json", *quick, *options)
     with ExitStack() as after:
@@ -72,7 +71,7 @@ def serving(root: Path, *options: object, stderr: int | None = None) -> Iterator
 
 
 def produced(addresses: str, values: range) -> int:
-    """How many records of all partitions are acknowledged."""
+    """Return the number of acknowledged records in all partitions."""
     deliveries: list[Any] = []
     quick = {"reconnect.backoff.max.ms": 200, "log_level": 0}
     producer = confluent_kafka.Producer({"bootstrap.servers": addresses, "enable.idempotence": True, **quick})
@@ -91,7 +90,7 @@ def test_clients_use_all_partitions_of_two_processes_and_sigterm_ends_both(tmp_p
     distlog.create(str(tmp_path / "clicks"), PARTITIONS)
     at_once = "--config", "group.initial.rebalance.delay.ms=0"
     with serving(tmp_path, "--metrics-port", 0, *at_once) as gateways:
-        # who asks first is told of both: clients keep that for minutes
+        # the first response already names both processes: clients keep it for minutes
         for address in gateways.addresses.split(","):
             first = confluent_kafka.Producer({"bootstrap.servers": address}).list_topics(timeout=60)
             assert {process.leader for process in first.topics["clicks"].partitions.values()} == {0, 1}
@@ -118,7 +117,7 @@ def test_clients_use_all_partitions_of_two_processes_and_sigterm_ends_both(tmp_p
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_all_stop_with_a_failure_when_one_is_killed_and_nothing_is_lost(tmp_path: Path, number: int) -> None:
+def test_a_killed_process_ends_the_command_without_loss(tmp_path: Path, number: int) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), PARTITIONS)
     acknowledged = 0
     for _ in range(2):
@@ -148,7 +147,7 @@ def test_a_stopped_process_does_not_end_the_command(tmp_path: Path) -> None:
 def test_the_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     with serving(tmp_path) as gateways:
         gateways.process.kill()
-        # an orphan that has ended may wait for init as a zombie
+        # an orphan can stay a zombie until init reaps it
         until(lambda: not any(is_there(pid) and state(pid) != "Z" for pid in gateways.pids))
 
 
@@ -159,7 +158,6 @@ def state(pid: int) -> str:
 
 
 def failed(root: object, *options: object) -> tuple[int, str]:
-    """The exit status and the errors of a command that fails to start."""
     arguments = ("serve", "--root", root, "--processes", 2, *options)
     process = run("distlog", *arguments, module=True, imports=[GATEWAY])
     return process.returncode, process.stderr
@@ -181,7 +179,7 @@ def test_a_wrong_option_fails_before_the_processes_start(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_port_that_is_taken_ends_all(tmp_path: Path, number: int) -> None:
+def test_a_port_in_use_ends_every_process(tmp_path: Path, number: int) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -198,14 +196,13 @@ sys.exit(fork_processes(3) or signal.pause())
 """
 
 
-def test_the_exit_status_is_that_of_the_process_which_ended_first() -> None:
-    """Also where the starter ignores SIGCHLD."""
+def test_the_exit_status_comes_from_the_first_ended_process() -> None:
     process = run(ENDING)
     assert process.returncode in (1, 2)
     assert f"ended with exit status {process.returncode}; all processes stop" in process.stderr
 
 
-def test_processes_share_the_memory_and_have_ids_one_after_the_other() -> None:
+def test_processes_share_the_memory_limit_and_have_consecutive_ids() -> None:
     alone, second = GatewayConfig(node_id=7), GatewayConfig(node_id=7, process=1, processes=4)
     assert (alone.wanted_id, second.wanted_id, GatewayConfig(process=1, processes=4).wanted_id) == (7, 8, None)
     assert second.request_memory_limit == alone.request_memory_limit / 4 == alone.queued_max_request_bytes / 4

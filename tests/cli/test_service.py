@@ -42,13 +42,13 @@ AT_ONCE = ("--config", "log.initial.task.delay.ms=0", "--config", "log.dirs.scan
 
 
 class Running:
-    """A `distlog run --json`, and the events that it has printed so far."""
+    """A `distlog run --json`, and the events that it has printed."""
 
     def __init__(self, process: Program) -> None:
         self.process, self.events = process, list[dict[str, Any]]()
 
     def until(self, predicate: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Read events up to one that is wanted."""
+        """Read events until one matches."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.events.append(json.loads(line))
@@ -57,18 +57,18 @@ class Running:
         raise AssertionError(f"it ended before: {self.events}")
 
     def until_run(self, task: str, name: str | None = None) -> dict[str, Any]:
-        """Read up to a run of the task, and what it counted as `name`."""
+        """Read until a run of the task, and return its `name`."""
         return self.until(lambda event: event.get("task") == task and (name is None or event["done"].get(name)))
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """End it by a signal: its exit status, and its standard error."""
+        """End it by a signal; return its exit status and its standard error."""
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=300)
         self.events += map(json.loads, out.splitlines())
         return self.process.returncode, err
 
 
-#: It abandons a task after a second.
+#: Abandons a task after a second.
 SOON = """
 from functools import partialmethod
 from distlog.cli import main
@@ -80,7 +80,7 @@ main()
 
 @contextmanager
 def running(*arguments: str, begin: Callable[..., Program] = command) -> Iterator[Running]:
-    """The service as a process, when its signals are handled."""
+    """Start the service, and wait until it handles signals."""
     process = begin("run", *arguments, "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     service = Running(process)
     try:
@@ -111,7 +111,7 @@ def test_a_signal_ends_it_before_its_first_task(tmp_path: Path) -> None:
     assert service.events[-1]["finished"]
 
 
-def test_what_a_killed_one_left_is_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_killed_service_leaves_whole_topics_for_the_next_one(tmp_path: Path) -> None:
     topic = create(tmp_path, "clicks", cleanup_policy="compact", min_cleanable_dirty_ratio=0)
     finished_topic = create(tmp_path, "kept", retention_ms=-1)
     finished_topic.append(values(range(5)))
@@ -184,7 +184,7 @@ def test_a_task_that_does_not_end_is_abandoned(tmp_path: Path) -> None:
         FileLock(str(tmp_path / "clicks" / "clicks-0" / ".lock")).held(),
     ):
         service.until_run("load-logs", "loaded_topics")
-        # the checkpoint of the end waits for the lock, and may say for whom
+        # the last checkpoint waits for the lock, and may name its holder
         status, errors = service.end()
         assert status == 0
         assert all("has held the lock" in line for line in errors.splitlines())
@@ -194,7 +194,7 @@ def test_a_task_that_does_not_end_is_abandoned(tmp_path: Path) -> None:
     appender.close()
 
 
-def test_it_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+def test_it_continues_after_its_output_is_closed(tmp_path: Path) -> None:
     topic = create(tmp_path, "clicks", retention_ms=1)
     (tmp_path / "broken" / "_commits").mkdir(parents=True)
     (tmp_path / "broken" / "_commits" / f"{0:020}.json").write_text("{")
@@ -241,7 +241,6 @@ def test_a_signal_that_another_thread_gets_is_noticed_too() -> None:
 
 
 def run(cli: CommandLine, *arguments: str) -> Any:
-    """`distlog run` with these arguments, in this process."""
     return cli.bare("run", *arguments)
 
 
@@ -256,7 +255,7 @@ def test_each_task_runs_once_as_from_a_crontab(cli: CommandLine, tmp_path: Path)
     assert topic.refresh().start_offsets() == {0: 3}
 
 
-def test_one_run_in_which_something_failed_has_exit_status_1(cli: CommandLine, tmp_path: Path) -> None:
+def test_one_run_with_a_failed_task_has_exit_status_1(cli: CommandLine, tmp_path: Path) -> None:
     create(tmp_path, "good")
     create(tmp_path, "bad")
     (tmp_path / "bad" / "_commits" / f"{0:020}.json").write_text("{")
@@ -268,9 +267,7 @@ def test_one_run_in_which_something_failed_has_exit_status_1(cli: CommandLine, t
     assert len(outcome.err.splitlines()) == 1
 
 
-def test_one_run_over_a_root_that_is_not_there_fails_and_the_other_roots_are_maintained(
-    cli: CommandLine, tmp_path: Path
-) -> None:
+def test_one_run_fails_for_a_missing_root_and_maintains_the_other_roots(cli: CommandLine, tmp_path: Path) -> None:
     topic = create(tmp_path / "logs", "clicks", retention_ms=1)
     topic.append(values(range(3)))
     outcome = run(cli, "--root", str(tmp_path / "lgos"), "--root", str(tmp_path / "logs"), "--once")
@@ -280,13 +277,11 @@ def test_one_run_over_a_root_that_is_not_there_fails_and_the_other_roots_are_mai
     assert topic.refresh().start_offsets() == {0: 3}
     (tmp_path / "lgos").mkdir()
     assert run(cli, "--root", str(tmp_path / "lgos"), "--once").status == 0
-    # a store of objects has no folders, so there is nothing to create before the first topic
+    # an object store has no folders
     assert run(cli, "--root", "memory://lgos", "--once").status == 0
 
 
-def test_settings_come_from_a_file_and_from_arguments_of_which_the_last_counts(
-    cli: CommandLine, tmp_path: Path
-) -> None:
+def test_the_last_argument_overrides_the_file(cli: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("broker.id=0\nlisteners=PLAINTEXT://:9092\nlog.retention.hours=1\nlog.cleaner.enable=false\n")
     topic = create(tmp_path / "logs", "clicks")
@@ -319,7 +314,7 @@ def test_a_wrong_command_line_is_refused(
     assert "key:secret" not in outcome.err
 
 
-def test_a_port_that_is_taken_is_one_line_of_error() -> None:
+def test_a_port_in_use_is_one_line_of_error() -> None:
     with (
         metrics_server(0, list) as port,
         pytest.raises(StorageError, match="cannot serve metrics: Address already in use"),
@@ -328,14 +323,14 @@ def test_a_port_that_is_taken_is_one_line_of_error() -> None:
         pass
 
 
-def test_metrics_are_served_at_the_address_that_is_asked_for_alone() -> None:
+def test_metrics_are_served_at_their_address_only() -> None:
     with metrics_server(0, list, "127.0.0.1") as port:
         socket.create_connection(("127.0.0.1", port), timeout=30).close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port), timeout=30)
 
 
-def test_a_warning_is_a_line_and_a_mistake_of_ours_has_its_traceback_below(
+def test_a_warning_is_a_line_and_a_bug_has_a_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     line, log = StatusLine("distlog", lambda: "well"), logging.getLogger("distlog.a-test")
@@ -356,9 +351,7 @@ def test_a_warning_is_a_line_and_a_mistake_of_ours_has_its_traceback_below(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE, errno.EIO])
-def test_what_cannot_be_written_is_left_out_and_the_service_goes_on(
-    number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_output_does_not_stop_the_service(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def flush(self) -> None:
             raise OSError(number, os.strerror(number))

@@ -37,7 +37,7 @@ def test_list_shows_the_topics_below_a_folder(cli: CommandLine, tmp_path: Path) 
 
 def test_list_says_so_where_there_is_no_topic(cli: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    # a store of objects has no folders, so there every one of them is there
+    # an object store has no folders, so it holds every address
     for empty in (str(tmp_path / "empty"), "memory://new"):
         assert cli.bare("list", empty) == (0, "", f"distlog: no topics in {empty}\n")
         assert cli.bare("list", empty, "--json") == (
@@ -47,7 +47,7 @@ def test_list_says_so_where_there_is_no_topic(cli: CommandLine, tmp_path: Path) 
         )
 
 
-def test_list_shows_the_topics_beside_a_damaged_one_and_its_error(cli: CommandLine, tmp_path: Path) -> None:
+def test_list_shows_healthy_topics_and_the_error_of_a_damaged_one(cli: CommandLine, tmp_path: Path) -> None:
     for name in ("clicks", "damaged", "views"):
         distlog.create(str(tmp_path / name))
     (tmp_path / "damaged" / paths.commit_file(0)).write_bytes(b"{}")
@@ -60,7 +60,7 @@ def test_list_shows_the_topics_beside_a_damaged_one_and_its_error(cli: CommandLi
     assert listed.json["errors"] == {"damaged": err.removeprefix("distlog: ").rstrip("\n")}
 
 
-def test_list_of_a_folder_that_is_not_there_fails(cli: CommandLine, tmp_path: Path) -> None:
+def test_list_of_a_missing_folder_fails(cli: CommandLine, tmp_path: Path) -> None:
     wrong = str(tmp_path / "lgos")
     assert cli.bare("list", wrong) == (
         1,
@@ -69,7 +69,7 @@ def test_list_of_a_folder_that_is_not_there_fails(cli: CommandLine, tmp_path: Pa
     )
 
 
-def test_list_of_a_topic_names_the_mistake(cli: CommandLine, tmp_path: Path) -> None:
+def test_list_of_a_topic_fails_with_advice(cli: CommandLine, tmp_path: Path) -> None:
     cli.ok("create")
     said = f"distlog: this is a topic, not a folder of topics: give the one above it, {tmp_path} (root={cli.url})\n"
     assert cli("list") == (1, "", said)
@@ -83,7 +83,7 @@ def test_a_setting_that_is_given_twice_is_refused(cli: CommandLine, options: tup
     assert f"{name} is set 2 times: set it once" in result.err
 
 
-def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
+def test_alter_sets_and_resets_settings(cli: CommandLine) -> None:
     cli.ok("create", "--config", "retention.bytes=5")
     assert cli.ok("alter", "--config", "retention.ms=-1", "--unset", "retention.bytes").out == (
         "clicks version 1\nretention.ms=-1\nretention.bytes=-1\n"
@@ -105,14 +105,14 @@ def test_alter_gives_a_topic_more_partitions(cli: CommandLine) -> None:
     assert cli.ok("alter", "--partitions", "5", "--config", "retention.ms=-1", "--json").json["partitions"] == 5
 
 
-def test_an_alter_that_is_wrong_in_part_changes_nothing(cli: CommandLine) -> None:
+def test_a_partly_wrong_alter_changes_nothing(cli: CommandLine) -> None:
     cli.ok("create", "--partitions", "2")
     for partitions, setting in (("2", "retention.ms=-1"), ("3", "retention.ms=never"), ("3", "retention.msx=1")):
         assert cli("alter", "--partitions", partitions, "--config", setting).status == 2
         assert distlog.open(cli.url).version == 0
 
 
-def test_drop_asks_first(cli: CommandLine) -> None:
+def test_drop_asks_for_confirmation(cli: CommandLine) -> None:
     cli.ok("create")
     question = f"drop {cli.url} with 1 partition? [y/N]: "
     for answer in (b"n\n", b"", b"yesterday\n"):
@@ -125,7 +125,7 @@ def test_drop_asks_first(cli: CommandLine) -> None:
     assert cli("describe").status == 1
 
 
-def test_a_drop_in_json_asks_nobody_and_needs_yes(cli: CommandLine) -> None:
+def test_drop_with_json_needs_yes(cli: CommandLine) -> None:
     cli.ok("create")
     outcome = cli("drop", "--json", stdin=b"y\n")
     assert (outcome.status, outcome.json["type"]) == (2, "BadParameter")
@@ -148,7 +148,7 @@ def test_restore_brings_back_what_retention_deleted(filled: CommandLine) -> None
 
 
 @pytest.mark.filterwarnings("default::distlog.RetentionWarning")
-def test_append_warns_of_what_retention_is_to_delete(cli: CommandLine) -> None:
+def test_append_warns_of_records_that_retention_will_delete(cli: CommandLine) -> None:
     cli.ok("create")
     ran = cli("append", "--format", "records", stdin=b'{"value": "v", "timestamp": "2015-05-17"}\n')
     assert (ran.status, ran.err.count("\n")) == (0, 1)
@@ -156,7 +156,7 @@ def test_append_warns_of_what_retention_is_to_delete(cli: CommandLine) -> None:
 
 
 @pytest.mark.filterwarnings("default::distlog.TimestampWarning")
-def test_append_warns_of_numbers_that_look_like_seconds_and_takes_their_unit(cli: CommandLine) -> None:
+def test_append_warns_of_timestamps_in_seconds_and_accepts_a_unit(cli: CommandLine) -> None:
     cli.ok("create")
     seconds = b'{"value": "v", "timestamp": 1700000000}\n'
     cli.ok("append", "--format", "records", "--timestamp-unit", "s", stdin=seconds)
@@ -177,14 +177,14 @@ def test_a_failure_is_one_line_and_with_json_also_an_object(cli: CommandLine) ->
     assert cli("describe").out == ""
 
 
-def test_the_version_and_short_help_are_there(cli: CommandLine) -> None:
+def test_version_and_short_help_are_printed(cli: CommandLine) -> None:
     assert cli.bare("--version").out == f"distlog {distlog.__version__}\n"
     assert "Usage" in cli.bare("read", "-h").out
     text = cli.bare("--help").out
     assert "--install-completion" in text
     panels = text.partition("\n\nTopics:\n")[2]
     assert re.findall(r"^  ([\w-]+)  ", panels, re.MULTILINE) == [*COMMANDS]
-    assert "..." not in panels  # every command is described in full
+    assert "..." not in panels
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -197,7 +197,7 @@ def test_the_help_of_a_command_ends_with_an_example_that_it_accepts(cli: Command
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
-def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_word(cli: CommandLine, as_json: list[str]) -> None:
+def test_a_closed_pipe_ends_the_command_silently(cli: CommandLine, as_json: list[str]) -> None:
     topic = distlog.create(cli.url)
     topic.append([{"value": b"%099d" % number} for number in range(20_000)])
     run = command("read", cli.url, *as_json, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -233,7 +233,6 @@ def test_topics_are_opened_or_created(tmp_path: Path) -> None:
 def test_reading_to_a_pipe_makes_no_python_object_per_record(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """300,000 records a second and more: a few calls of Arrow for each batch."""
     topic = distlog.create(cli.url)
     topic.append([{"key": "k", "value": "v"}] * 1000)
 
@@ -262,7 +261,7 @@ def test_a_copy_of_a_folder_is_named_until_it_gets_its_own_id(cli: CommandLine, 
 
 @pytest.fixture
 def old(filled: CommandLine) -> CommandLine:
-    """Version 1 has the records 0 to 4, version 2 also 5, and of version 3 is only 5 left."""
+    """Version 1 has the records 0 to 4, version 2 also 5, and version 3 only 5."""
     filled.ok("append", stdin=b"v5")
     filled.ok("delete-records", "--before", "0:5")
     return filled
@@ -272,14 +271,14 @@ def read_values(cli: CommandLine, *options: str) -> list[str]:
     return [json.loads(line)["value"] for line in cli.ok("read", "--json", *options).out.splitlines()]
 
 
-def test_read_shows_what_a_version_had(old: CommandLine) -> None:
+def test_read_shows_the_records_of_a_version(old: CommandLine) -> None:
     assert read_values(old) == ["v5"]
     assert read_values(old, "--version", "2") == [f"v{n}" for n in range(6)]
     assert read_values(old, "--version", "1", "--tail", "2") == ["v3", "v4"]
     assert read_values(old, "--version", "0") == []
 
 
-def test_read_shows_what_there_was_at_a_time(old: CommandLine) -> None:
+def test_read_shows_the_records_at_a_time(old: CommandLine) -> None:
     times = {row["version"]: row["timestamp"] for row in old.ok("history", "--json").json["commits"]}
     assert read_values(old, "--timestamp", str(times[1])) == [f"v{n}" for n in range(5)]
     assert read_values(old, "--timestamp", "now") == ["v5"]
@@ -288,13 +287,13 @@ def test_read_shows_what_there_was_at_a_time(old: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(("command", "rows"), [("describe", "0 0 5 1"), ("segments", "0 0 5"), ("offsets", "0 0 5")])
-def test_what_is_told_of_a_topic_is_that_of_the_version(old: CommandLine, command: str, rows: str) -> None:
+def test_describe_and_segments_show_the_version(old: CommandLine, command: str, rows: str) -> None:
     shown = old.ok(command, "--version", "1").rows
     assert shown[-1][: len(rows.split())] == rows.split()
     assert old.ok(command).rows != shown
 
 
-def test_an_offset_of_a_time_is_that_of_the_version(old: CommandLine) -> None:
+def test_offsets_of_a_time_use_the_version(old: CommandLine) -> None:
     (row,) = old.ok("offsets", "--time", "earliest", "--version", "1", "--json").json["partitions"]
     assert row["offset"] == 0
     (row,) = old.ok("offsets", "--time", "earliest", "--json").json["partitions"]
@@ -310,6 +309,6 @@ def test_an_offset_of_a_time_is_that_of_the_version(old: CommandLine) -> None:
         (["--timestamp", "soon"], "is not a time: write 2026-01-31"),
     ],
 )
-def test_what_does_not_go_together_is_a_wrong_command_line(old: CommandLine, options: list[str], words: str) -> None:
+def test_contradicting_options_are_refused(old: CommandLine, options: list[str], words: str) -> None:
     outcome = old("read", *options, "--json")
     assert (outcome.status, words in outcome.json["error"]) == (2, True)

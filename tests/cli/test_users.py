@@ -1,4 +1,4 @@
-"""`distlog users`: passwords come from a terminal or standard input, and go nowhere."""
+"""`distlog users`: passwords come from a terminal or standard input, and are never printed."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ PASSWORD = "open sesame"
 
 @pytest.fixture
 def users(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """The command, on a file that there is not yet."""
+    """The command, on a file that does not exist yet."""
     line = CommandLine(str(tmp_path / "users.json"), monkeypatch, capsys)
     return lambda *arguments, stdin=b"": line("users", *arguments, stdin=stdin)
 
 
 def names(path: Path) -> list[str]:
-    """The users in the file, each of whom has the test's password."""
-    found = read_users(str(path))
-    return [check_plain(read_plain(f"\0{name}\0{PASSWORD}".encode()), found).name for name in sorted(found.secrets)]
+    """Return the users in the file, and check that each has the test's password."""
+    users = read_users(str(path))
+    return [check_plain(read_plain(f"\0{name}\0{PASSWORD}".encode()), users).name for name in sorted(users.secrets)]
 
 
 def test_users_are_set_listed_and_deleted(users: Any, tmp_path: Path) -> None:
@@ -63,15 +63,15 @@ def test_users_are_set_listed_and_deleted(users: Any, tmp_path: Path) -> None:
         (["--set", "a", "--delete", "b"], b"x\n"),
     ],
 )
-def test_what_makes_no_user_changes_nothing(users: Any, tmp_path: Path, arguments: list[str], stdin: bytes) -> None:
+def test_an_invalid_user_changes_nothing(users: Any, tmp_path: Path, arguments: list[str], stdin: bytes) -> None:
     users("--set", "bob", stdin=PASSWORD.encode())
-    before = (tmp_path / "users.json").read_bytes()
-    done = users(*arguments, stdin=stdin)
-    assert (done.status, done.out) == (2, "")
-    assert (tmp_path / "users.json").read_bytes() == before
+    original = (tmp_path / "users.json").read_bytes()
+    outcome = users(*arguments, stdin=stdin)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert (tmp_path / "users.json").read_bytes() == original
 
 
-def test_a_file_that_others_may_use_is_refused(users: Any, tmp_path: Path) -> None:
+def test_a_file_with_open_permissions_is_refused(users: Any, tmp_path: Path) -> None:
     users("--set", "bob", stdin=PASSWORD.encode())
     for mode, status in ((0o644, 1), (0o660, 1), (0o602, 1), (0o640, 0), (0o400, 0)):
         (tmp_path / "users.json").chmod(mode)
@@ -85,22 +85,22 @@ def test_a_change_keeps_the_owner_and_the_mode_of_the_file(users: Any, tmp_path:
     path.chmod(0o640)
     if os.geteuid() == 0:
         os.chown(path, 12345, 12346)
-    before = path.stat()
+    original = path.stat()
     assert users("--set", "carol", stdin=PASSWORD.encode()).status == 0
     after = path.stat()
-    assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
-    assert after.st_ino != before.st_ino
+    assert (after.st_uid, after.st_gid, after.st_mode) == (original.st_uid, original.st_gid, original.st_mode)
+    assert after.st_ino != original.st_ino
     assert names(path) == ["bob", "carol"]
 
 
-def test_a_file_of_something_else_stays(users: Any, tmp_path: Path) -> None:
+def test_another_file_stays_unchanged(users: Any, tmp_path: Path) -> None:
     (tmp_path / "users.json").write_text("precious")
     (tmp_path / "users.json").chmod(0o600)
     assert users("--set", "alice", stdin=b"x").status == 1
     assert (tmp_path / "users.json").read_text() == "precious"
 
 
-def test_a_change_that_fails_leaves_the_file_and_nothing_beside_it(
+def test_a_failed_change_leaves_the_file_and_no_temporary_file(
     users: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     users("--set", "bob", stdin=PASSWORD.encode())
@@ -110,17 +110,17 @@ def test_a_change_that_fails_leaves_the_file_and_nothing_beside_it(
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(DistlogError, match="No space left"):
-        write_users(str(tmp_path / "users.json"), lambda found: found.without_user("bob"))
-    assert {each.name for each in tmp_path.iterdir()} == {"users.json", "users.json.lock"}
+        write_users(str(tmp_path / "users.json"), lambda users: users.without_user("bob"))
+    assert {path.name for path in tmp_path.iterdir()} == {"users.json", "users.json.lock"}
     assert names(tmp_path / "users.json") == ["bob"]
 
 
-def test_who_may_only_list_the_folder_cannot_hold_up_a_change(users: Any, tmp_path: Path) -> None:
+def test_a_lock_on_the_folder_cannot_delay_a_change(users: Any, tmp_path: Path) -> None:
     users("--set", "bob", stdin=PASSWORD.encode())
     folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        write_users(str(tmp_path / "users.json"), lambda found: found.without_user("bob"), timeout_s=0)
+        write_users(str(tmp_path / "users.json"), lambda users: users.without_user("bob"), timeout_s=0)
     finally:
         os.close(folder)
     lock = tmp_path / "users.json.lock"
@@ -129,37 +129,36 @@ def test_who_may_only_list_the_folder_cannot_hold_up_a_change(users: Any, tmp_pa
 
 
 @pytest.mark.parametrize("is_linked", [False, True])
-def test_who_waits_for_another_that_changes_the_users_is_told_who_it_is(tmp_path: Path, is_linked: bool) -> None:
+def test_a_waiting_change_names_the_holder_of_the_lock(tmp_path: Path, is_linked: bool) -> None:
     path = linked = tmp_path / "users.json"
     if is_linked:
         (tmp_path / "elsewhere").mkdir()
         linked = tmp_path / "elsewhere" / "link.json"
         linked.symlink_to(path)
 
-    def change(found: Users) -> Users:
+    def change(users: Users) -> Users:
         with pytest.raises(LockHeldError, match=f"process {os.getpid()} holds the lock: check"):
-            write_users(str(linked), lambda found: found, timeout_s=0)
-        return found
+            write_users(str(linked), lambda users: users, timeout_s=0)
+        return users
 
     write_users(str(path), change)
-    write_users(str(linked), lambda found: found, timeout_s=0)
+    write_users(str(linked), lambda users: users, timeout_s=0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change whose a file is")
-def test_the_lock_is_for_the_owner_of_the_users_also_where_root_made_it(tmp_path: Path) -> None:
+def test_a_lock_created_by_root_belongs_to_the_owner_of_the_users(tmp_path: Path) -> None:
     path = tmp_path / "users.json"
-    write_users(str(path), lambda found: found)
+    write_users(str(path), lambda users: users)
     os.chown(path, 65534, 65534)
-    write_users(str(path), lambda found: found)
+    write_users(str(path), lambda users: users)
     lock = (tmp_path / "users.json.lock").stat()
     assert (lock.st_uid, stat.S_IMODE(lock.st_mode)) == (65534, 0o600)
 
 
 @pytest.mark.long
-def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path) -> None:
+def test_a_terminal_asks_twice_and_shows_nothing(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "distlog", "users", str(tmp_path / "users.json"), "--set", "alice"]
-    # getpass asks the terminal that controls the process
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
     shown = b""
@@ -174,7 +173,7 @@ def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path) -> None:
     assert names(tmp_path / "users.json") == ["alice"]
 
 
-def test_two_passwords_that_differ_make_no_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_passwords_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([PASSWORD, "another"])
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(getpass, "getpass", lambda _: next(answers))

@@ -44,24 +44,20 @@ COUNT = 5
 
 
 def part(partition: int, base_offset: int = 0, stem: str = STEMS[0], count: int = 10, **changes: Any) -> SegmentInfo:
-    """A part of a bundle."""
     fields = {"log_position": 1000 * partition, "time_index_position": 10**6 + 12 * partition, **changes}
     return segment(partition, base_offset, count, stem=stem, **fields)
 
 
 def table(*segments: SegmentInfo) -> AddTable:
-    """The action that adds these."""
     return AddTable(to_columns(segments))
 
 
 def removal(*pairs: tuple[int, str]) -> RemoveTable:
-    """The action that removes these (partition, stem)."""
     columns = {"partition": pa.array([n for n, _ in pairs], pa.int64()), "stem": pa.array([s for _, s in pairs])}
     return RemoveTable(pa.RecordBatch.from_pydict(columns))
 
 
 def read_again(action: AddTable | RemoveTable) -> Action:
-    """The action after its JSON was written and read."""
     ((kind, body),) = json.loads(json.dumps(write_table(action))).items()
     return read_table(kind, body)
 
@@ -90,7 +86,7 @@ legal_parts = st.builds(
 
 @pytest.mark.long
 @given(st.lists(legal_parts, min_size=1, max_size=12))
-def test_any_segments_come_back_as_they_were_and_in_their_order(segments: list[SegmentInfo]) -> None:
+def test_segments_round_trip_in_order(segments: list[SegmentInfo]) -> None:
     assert read_again(table(*segments)) == table(*segments)
     assert list(without_tables([table(*segments)])) == [Add(info) for info in segments]
     pairs = [(info.partition, info.stem) for info in segments]
@@ -125,7 +121,7 @@ def test_a_part_takes_few_bytes_at_any_number_of_parts(
 
 
 @pytest.mark.parametrize("position", range(0, 400, 7))
-def test_a_damaged_table_is_an_error_of_the_commit_and_nothing_else(position: int) -> None:
+def test_a_damaged_table_raises_corrupt_metadata(position: int) -> None:
     history = History()
     history.create(COUNT)
     commit = history.commit(table(*(part(n) for n in range(COUNT))))
@@ -139,12 +135,10 @@ def test_a_damaged_table_is_an_error_of_the_commit_and_nothing_else(position: in
         decoded = Commit.decode(commit_json.fields.write_text(body, write), "file")
     except CorruptMetadataError:
         return
-    # a flipped bit may give other numbers that can be
     assert len(list(without_tables(decoded.actions))) == COUNT
 
 
 def body_of(**changes: Any) -> dict[str, Any]:
-    """The JSON of a table with other members."""
     body: dict[str, Any] = write_table(table(*(part(n) for n in range(COUNT))))[ADD_TABLE]
     return {**body, **changes}
 
@@ -166,7 +160,7 @@ def body_of(**changes: Any) -> dict[str, Any]:
         body_of(data=body_of()["data"][:40]),
     ],
 )
-def test_a_table_that_is_none_is_refused(body: object) -> None:
+def test_an_invalid_table_is_refused(body: object) -> None:
     for kind in (ADD_TABLE, REMOVE_TABLE):
         with pytest.raises(ValueError, match=r"\S"):
             read_table(kind, body)
@@ -184,11 +178,7 @@ def test_a_small_table_has_no_more_rows_than_characters() -> None:
             read_table(REMOVE_TABLE, {**body, "pad": pad})
 
 
-# --- the fold in columns
-
-
 def outcome(snapshot: Snapshot, commit: Commit) -> Snapshot | None:
-    """The state after the commit, or None if it is refused."""
     try:
         return apply(snapshot, commit)
     except CorruptMetadataError:
@@ -196,7 +186,7 @@ def outcome(snapshot: Snapshot, commit: Commit) -> Snapshot | None:
 
 
 class Twins:
-    """Two states of the same commits: one folds tables, the other one the same actions one by one."""
+    """Two states of the same commits: one folds tables, the other one action after another."""
 
     def __init__(self) -> None:
         history = History()
@@ -204,7 +194,7 @@ class Twins:
         self.columns = self.singly = history.snapshot()
 
     def commit(self, *actions: Action) -> bool:
-        """Commit to both; returns whether it is accepted, by both or by neither."""
+        """Commit to both, and return whether both accept it."""
         head = self.columns
         commit = Commit(
             version=head.version + 1,
@@ -226,7 +216,7 @@ class Twins:
         return True
 
     def check(self) -> None:
-        """Both are the same, however one looks at them."""
+        """Check that both are equal."""
         now, expected = self.columns, self.singly
         assert now.table.segments() == expected.table.segments()
         assert now.table.log_end_offsets.tolist() == [state.log_end_offset for state in expected.partitions]
@@ -234,7 +224,7 @@ class Twins:
         assert list(now.partitions) == list(expected.partitions)
 
     def check_stored(self) -> None:
-        """What is stored of both is the same."""
+        """Check that their stored bytes are equal."""
         now, expected = self.columns, self.singly
         assert checkpoint.decode(checkpoint.encode(now), "file") == checkpoint.decode(
             checkpoint.encode(expected), "file"
@@ -243,12 +233,12 @@ class Twins:
 
 
 def some_actions(random: Random, head: Snapshot, version: int) -> list[Action]:
-    """What a commit may do, and sometimes may not."""
+    """Return actions of a commit that may be invalid."""
     stem, ends = STEMS[version], [state.log_end_offset for state in head.partitions]
     live = [segment for state in head.partitions for segment in state.segments]
     match random.randrange(9):
         case 5:
-            # as retention does, or not quite
+            # as retention does, sometimes invalid
             removed_stems = [(info.partition, info.stem) for info in live if info.base_offset < 20]
             raised = [
                 SetLogStartOffset(number, min(20, ends[number]) + random.choice([0, 0, 5, 100]))
@@ -257,7 +247,7 @@ def some_actions(random: Random, head: Snapshot, version: int) -> list[Action]:
             removed = [removal(*removed_stems)] if removed_stems else []
             return [*raised, *removed] if random.random() < 0.2 else [*removed, *raised]
         case 0:
-            # in the place of adjacent segments of some partitions, or not quite
+            # replaces adjacent segments of some partitions, sometimes invalid
             segments = [
                 state.segments[:2] for state in head.partitions if len(state.segments) > 1 and random.random() < 0.7
             ]
@@ -295,7 +285,7 @@ def some_actions(random: Random, head: Snapshot, version: int) -> list[Action]:
 @pytest.mark.long
 @examples(12)
 @given(st.integers(0, 2**32), st.sampled_from([0, 2, 100]), st.sampled_from([2, 8]))
-def test_tables_fold_as_the_same_actions_one_by_one(seed: int, most_own: int, similar: int) -> None:
+def test_tables_fold_like_single_actions(seed: int, most_own: int, similar: int) -> None:
     random, twins = Random(seed), Twins()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partition_table, "_MOST_OWN", most_own)
@@ -308,7 +298,7 @@ def test_tables_fold_as_the_same_actions_one_by_one(seed: int, most_own: int, si
                 twins.check_stored()
 
 
-def test_what_no_commit_may_do_is_refused_in_columns_too() -> None:
+def test_invalid_commits_are_refused_in_columns() -> None:
     twins = Twins()
     assert twins.commit(table(*(part(n, stem=STEMS[5]) for n in range(COUNT))))
     assert twins.commit(table(*(part(n, 10, STEMS[6], append_time_ms=-1) for n in range(COUNT))))
@@ -338,7 +328,7 @@ def test_what_no_commit_may_do_is_refused_in_columns_too() -> None:
     assert twins.commit(removal((2, STEMS[5]), (2, STEMS[6])), table(part(2, 0, STEMS[9], 20)))
 
 
-def test_a_state_does_not_change_when_later_ones_are_made_of_it() -> None:
+def test_later_commits_leave_a_state_unchanged() -> None:
     twins = Twins()
     states = [(twins.columns, list[Any](twins.columns.partitions))]
     for version in range(30):

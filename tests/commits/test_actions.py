@@ -1,4 +1,4 @@
-"""Commits and actions as JSON: strict where it matters, and blind where a newer library may add."""
+"""Commits and actions as JSON: unknown fields are ignored, and everything else is strict."""
 
 from __future__ import annotations
 
@@ -60,7 +60,6 @@ def body_of(commit: Commit) -> dict[str, Any]:
 
 
 def signed(body: object) -> bytes:
-    """A commit file of `body`, with the checksum that belongs to it."""
     if isinstance(body, dict):
         body.pop("crc32c", None)
     text = json.dumps(body, separators=(",", ":"))[:-1].encode()
@@ -101,12 +100,12 @@ def test_the_size_is_that_of_the_file(commit: Commit) -> None:
     assert commit.size == len(commit.encode())
 
 
-def test_a_newer_format_is_named_before_anything_else_is_looked_at() -> None:
+def test_a_newer_format_is_named_first() -> None:
     with pytest.raises(UnsupportedVersionError, match="upgrade"):
         Commit.decode(b'{"format": 3, "version": "another kind of number"}', "a file")
 
 
-def test_any_flipped_bit_is_noticed(commit: Commit) -> None:
+def test_any_flipped_bit_is_detected(commit: Commit) -> None:
     data = commit.encode()
     for position in range(len(data)):
         for bit in (0, 3, 7):
@@ -116,7 +115,7 @@ def test_any_flipped_bit_is_noticed(commit: Commit) -> None:
                 Commit.decode(bytes(flipped), "a file")
 
 
-def test_a_commit_cut_anywhere_is_noticed(commit: Commit) -> None:
+def test_a_truncated_commit_is_detected(commit: Commit) -> None:
     data = commit.encode()
     for size in range(len(data)):
         with pytest.raises(CorruptMetadataError, match="a file"):
@@ -124,7 +123,7 @@ def test_a_commit_cut_anywhere_is_noticed(commit: Commit) -> None:
 
 
 @pytest.mark.parametrize("added", [b" ", b"\n", b"\0", b"{}"])
-def test_bytes_behind_a_commit_are_noticed(commit: Commit, added: bytes) -> None:
+def test_bytes_after_a_commit_are_detected(commit: Commit, added: bytes) -> None:
     with pytest.raises(CorruptMetadataError, match="a file"):
         Commit.decode(commit.encode() + added, "a file")
 
@@ -180,12 +179,12 @@ def test_values_out_of_their_range_are_refused(commit: Commit, name: str, value:
     "data",
     [b"", b"\0" * 300, b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"format": ' + b"9" * 5000 + b"}", b"NaN"],
 )
-def test_what_is_no_commit_is_refused_without_a_crash(data: bytes) -> None:
+def test_invalid_bytes_are_refused(data: bytes) -> None:
     with pytest.raises((CorruptMetadataError, UnsupportedVersionError)):
         Commit.decode(data, "a file")
 
 
 @pytest.mark.parametrize("item", [5, None, 1.5, True, "add"])
-def test_an_action_that_is_no_object_is_refused(item: object) -> None:
+def test_an_action_that_is_not_an_object_is_refused(item: object) -> None:
     with pytest.raises(ValueError, match="an action must be an object"):
         read_actions([item])

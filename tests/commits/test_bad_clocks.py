@@ -1,4 +1,4 @@
-"""One bad clock poisons no topic: what a process does whose clock is far ahead, and what its commits do to others."""
+"""A process whose clock is far ahead, and the effect of its commits on other processes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ def world(tmp_path: Path) -> TwoClocks:
     return TwoClocks(Storage(tmp_path / "log"))
 
 
-def test_a_commit_has_the_storages_time_where_the_clock_is_far_ahead(
+def test_a_commit_has_the_storages_time_if_the_clock_is_far_ahead(
     storage_url: Address, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the real time of a local disk, of memory and of S3."""
     storage = Storage(f"{storage_url.url}/log", storage_url.options)
     before_ms = now_ms()
     with caplog.at_level(logging.WARNING):
@@ -54,8 +53,8 @@ def test_a_repeated_batch_is_known_after_a_month_ahead_was_tried(storage_url: Ad
 
 
 @pytest.mark.s3
-def test_commits_that_follow_each_other_ask_the_storage_nothing(s3_url: Address) -> None:
-    """An append looks for a newer commit, and puts a log, an index and a commit, until the clock leaps."""
+def test_consecutive_commits_do_not_request_the_storages_time(s3_url: Address) -> None:
+    """An append requests the next commit, and puts a log, an index and a commit, until the clock leaps."""
     clock = Clock()
     topic = topic_on(Storage(f"{s3_url.url}/log", s3_url.options), 1, clock=clock)
     topic.append(values([0]))
@@ -67,14 +66,14 @@ def test_commits_that_follow_each_other_ask_the_storage_nothing(s3_url: Address)
 
 
 def cost_of_append(topic: Topic, number: int) -> tuple[int, int, int]:
-    """Requests to get, put and list."""
+    """Return the numbers of get, put and list requests."""
     counters = topic.storage.counters
     old_counters = dataclasses.replace(counters)
     topic.append(values([number]))
     return counters.gets - old_counters.gets, counters.puts - old_counters.puts, counters.lists - old_counters.lists
 
 
-def test_a_clock_that_is_a_little_ahead_is_believed_and_one_that_is_behind_too(world: TwoClocks) -> None:
+def test_a_clock_that_is_slightly_ahead_or_late_is_trusted(world: TwoClocks) -> None:
     world.bad.now_ms = NOW + AHEAD_MS
     assert world.by(world.bad).append(values([1])).version == 1
     assert world.good.refresh().snapshot.timestamp_ms == NOW + AHEAD_MS
@@ -83,7 +82,7 @@ def test_a_clock_that_is_a_little_ahead_is_believed_and_one_that_is_behind_too(w
     assert world.good.refresh().snapshot.timestamp_ms == NOW + AHEAD_MS + 1
 
 
-def test_retention_by_a_process_a_month_ahead_lets_nothing_go_too_early(tmp_path: Path) -> None:
+def test_retention_by_a_process_a_month_ahead_deletes_nothing_early(tmp_path: Path) -> None:
     world = TwoClocks(Storage(tmp_path / "log"), retention_ms=DAY_MS)
     world.good.append(values([1, 2]))
     world.store.now_ms += DAY_MS // 2
@@ -94,8 +93,7 @@ def test_retention_by_a_process_a_month_ahead_lets_nothing_go_too_early(tmp_path
     assert world.by(world.bad).retention().to_dict()["segments"] == 1
 
 
-def test_records_that_a_bad_clock_made_age_from_their_commit(tmp_path: Path) -> None:
-    """Their timestamps, and when it says that it wrote the file, are a month ahead."""
+def test_records_of_a_bad_clock_age_from_their_commit(tmp_path: Path) -> None:
     world = TwoClocks(Storage(tmp_path / "log"), retention_ms=DAY_MS)
     world.by(world.bad).append([{"value": "v"}])
     good = world.by(world.store)
@@ -123,7 +121,7 @@ def values_of(topic: Topic) -> list[bytes | None]:
     return topic.scan(columns=["value"]).to_table()["value"].to_pylist()
 
 
-def test_a_storage_says_what_time_it_is_and_when_a_file_was_written(storage_url: Address) -> None:
+def test_a_storage_has_a_time_and_the_modification_times_of_files(storage_url: Address) -> None:
     storage = Storage(f"{storage_url.url}/log", storage_url.options)
     storage.put("_commits/a", b"x")
     (file,) = storage.list("_commits")
@@ -144,6 +142,6 @@ def test_a_dry_run_needs_no_right_to_write(tmp_path: Path, monkeypatch: pytest.M
     assert topic.retention(dry_run=True).to_dict()["segments"] == 0
 
 
-def test_a_folder_that_is_not_there_has_no_time(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_time(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot get the storage's time"):
         Storage(tmp_path).now_ms("_commits")

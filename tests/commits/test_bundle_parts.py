@@ -1,4 +1,4 @@
-"""Segments that are parts of a bundle: what commits and checkpoints say of them, and what is refused."""
+"""Segments in bundles: their fields in commits and checkpoints, and invalid ones."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ POSITIONS = ("log_position", "offset_index_position", "time_index_position")
 
 
 def part(partition: int = 0, log: int = 0, offsets: int = 1000, times: int = 2000, **changes: Any) -> SegmentInfo:
-    """The segment of a partition whose 100 bytes of log, and 8 and 12 bytes of indexes, are at these positions."""
+    """Return a segment with 100 bytes of log, and 8 and 12 bytes of indexes, at these positions."""
     info = segment(partition, log_bytes=100, offset_index_bytes=8, time_index_bytes=12)
     positions = dict(zip(POSITIONS, (log, offsets, times), strict=True))
     return dataclasses.replace(info, **{"stem": STEM, **positions, **changes})
 
 
 def added(*segments: SegmentInfo) -> Snapshot:
-    """The state after a commit of the segments."""
     history = History()
     history.create(4)
     history.commit(*map(Add, segments))
@@ -46,7 +45,7 @@ def test_a_segment_without_positions_has_files_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", POSITIONS)
 @pytest.mark.parametrize("value", [-2, MAX_LONG + 1, 1.0, None, "0"])
-def test_a_position_that_no_file_has_is_refused_by_name(name: str, value: object) -> None:
+def test_an_impossible_position_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
         fields.read(SegmentInfo, {**fields.write(part()), name: value})
 
@@ -69,7 +68,7 @@ def test_an_index_is_in_a_bundle_only_if_its_log_is() -> None:
         ([part(log=MAX_LONG - 99)], "largest position"),
     ],
 )
-def test_parts_that_share_a_byte_or_have_no_end_are_refused(segments: list[SegmentInfo], complaint: str) -> None:
+def test_parts_that_overlap_or_have_no_end_are_refused(segments: list[SegmentInfo], complaint: str) -> None:
     with pytest.raises(CorruptMetadataError, match=complaint):
         added(*segments)
     apart = [dataclasses.replace(info, stem=paths.new_stem(0, uuid.uuid4().hex)) for info in segments]

@@ -1,4 +1,4 @@
-"""Checkpoints: the state comes back as it was, and a wrong file is known as one."""
+"""Checkpoints: the state round trips, and a damaged file is detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from distlog.core.storage.storage import Storage
 
 @pytest.fixture
 def snapshot() -> Snapshot:
-    """A topic that has some of everything."""
     history = History()
     history.create(4)
     history.commit(*(Add(segment(0, base, 10)) for base in (0, 10, 20)), Add(segment(3, 0, 7)))
@@ -34,25 +33,23 @@ def snapshot() -> Snapshot:
 
 
 def with_state(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
-    """The checkpoint `data` with its JSON changed."""
     state, segments, transactions, _ = checkpoint.unpack(data)
     change(state)
     return checkpoint.pack(state, segments, transactions)
 
 
 def with_segments(data: bytes, change: Callable[[list[dict[str, Any]]], object]) -> bytes:
-    """The checkpoint `data` with its rows changed."""
     state, segments, transactions, _ = checkpoint.unpack(data)
     rows = segments.to_pylist()
     change(rows)
     return checkpoint.pack(state, pa.RecordBatch.from_pylist(rows, segments.schema), transactions)
 
 
-def test_the_state_comes_back_as_it_was(storage: Storage, snapshot: Snapshot) -> None:
+def test_the_state_round_trips(storage: Storage, snapshot: Snapshot) -> None:
     assert checkpoint.read(storage, checkpoint.write(storage, snapshot)) == snapshot
 
 
-def test_the_state_of_a_new_and_of_a_dropped_topic_come_back(storage: Storage) -> None:
+def test_the_state_of_a_new_and_of_a_dropped_topic_round_trip(storage: Storage) -> None:
     history = History()
     history.create(1)
     assert checkpoint.read(storage, checkpoint.write(storage, history.snapshot())) == history.snapshot()
@@ -60,7 +57,7 @@ def test_the_state_of_a_new_and_of_a_dropped_topic_come_back(storage: Storage) -
     assert checkpoint.read(storage, checkpoint.write(storage, history.snapshot())) == history.snapshot()
 
 
-def test_the_file_is_a_text_and_messages_of_arrow_in_a_zstd_frame(snapshot: Snapshot) -> None:
+def test_the_file_is_json_and_arrow_messages_in_a_zstd_frame(snapshot: Snapshot) -> None:
     file = pa.BufferReader(pa.input_stream(io.BytesIO(checkpoint.encode(snapshot)), compression="zstd").read())
     state = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     tables = (segment_table, transaction_table, producer_table)
@@ -83,17 +80,17 @@ def test_the_hint_names_the_checkpoint_written_last(storage: Storage, snapshot: 
 @pytest.mark.parametrize(
     "hint", [b"", b"\xff\x00", b"../../etc/passwd", former_file(4).encode(), b"x" * 100_000, b"_commits/../x"]
 )
-def test_a_hint_that_is_no_name_of_a_checkpoint_is_no_hint(storage: Storage, hint: bytes) -> None:
+def test_an_invalid_hint_is_ignored(storage: Storage, hint: bytes) -> None:
     storage.put(paths.LAST_CHECKPOINT, hint)
     assert checkpoint.read_hint(storage) is None
 
 
-def test_a_missing_checkpoint_is_told_from_a_wrong_one(storage: Storage) -> None:
+def test_a_missing_checkpoint_and_a_damaged_one_raise_different_errors(storage: Storage) -> None:
     with pytest.raises(FileNotFoundError):
         checkpoint.read(storage, paths.checkpoint_file(4, "0" * 32))
 
 
-def test_a_flipped_bit_or_a_cut_is_noticed(storage: Storage, snapshot: Snapshot) -> None:
+def test_a_flipped_bit_or_a_truncation_is_detected(storage: Storage, snapshot: Snapshot) -> None:
     name, random = checkpoint.write(storage, snapshot), Random(7)
     data = storage.read(name)
     for position in (0, len(data) - 1, *random.sample(range(len(data)), 50)):
@@ -113,7 +110,7 @@ def test_a_checkpoint_under_the_name_of_another_version_is_refused(storage: Stor
         checkpoint.read(storage, name)
 
 
-def test_without_the_checksum_no_flipped_bit_is_a_crash(snapshot: Snapshot) -> None:
+def test_without_the_checksum_no_flipped_bit_crashes(snapshot: Snapshot) -> None:
     data, random = checkpoint.encode(snapshot), Random(7)
     streams = pa.input_stream(io.BytesIO(data), compression="zstd").read()
     outcomes = set()
@@ -179,7 +176,7 @@ def test_metadata_that_does_not_agree_with_the_rows_is_refused(
         lambda rows: rows[0].update(compacted=None),
     ],
 )
-def test_segments_that_cannot_be_are_refused(
+def test_impossible_segments_are_refused(
     snapshot: Snapshot, change: Callable[[list[dict[str, Any]]], object]
 ) -> None:
     data = checkpoint.encode(snapshot)
@@ -197,7 +194,7 @@ def test_segments_of_another_partition_than_the_metadata_says_are_refused(snapsh
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1" * 100, b"\0" * 10_000, b"\x28\xb5\x2f\xfd\xff"])
-def test_a_file_that_is_no_frame_is_refused(data: bytes) -> None:
+def test_a_file_that_is_not_a_frame_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptMetadataError, match="a file"):
         checkpoint.decode(data, "a file")
 

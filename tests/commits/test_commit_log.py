@@ -1,4 +1,4 @@
-"""The commit log: topics that are created and loaded, and how many requests that takes."""
+"""The commit log: topics that are created and loaded, and the requests of each."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 
 
-def test_a_created_topic_is_what_is_loaded(storage: Storage, log: CommitLog) -> None:
+def test_a_created_topic_can_be_loaded(storage: Storage, log: CommitLog) -> None:
     created = log.create(3, CONFIG)
     assert (created.version, created.name, len(created.partitions), created.config) == (0, "clicks", 3, CONFIG)
     assert commit_log(storage).load() == created
 
 
-def test_where_there_is_no_topic_none_is_found(storage: Storage, log: CommitLog) -> None:
+def test_a_missing_topic_is_not_found(storage: Storage, log: CommitLog) -> None:
     for call in (log.load, log.history, lambda: log.load(version=0), lambda: log.load(timestamp_ms=0)):
         with pytest.raises(TopicNotFoundError, match="clicks"):
             call()
@@ -40,7 +40,7 @@ def test_a_topic_is_created_once(storage: Storage, log: CommitLog) -> None:
     assert log.load() == created
 
 
-def test_of_two_that_create_at_once_one_is_told(storage: Storage) -> None:
+def test_concurrent_create_succeeds_once(storage: Storage) -> None:
     second = commit_log(storage)
     first = commit_log(RunsFirst(storage, "put_if_absent", lambda: second.create(2, CONFIG)))
     with pytest.raises(TopicExistsError):
@@ -61,7 +61,7 @@ def test_a_number_of_partitions_out_of_range_creates_nothing(log: CommitLog, par
         log.load()
 
 
-def test_a_refresh_with_nothing_new_is_one_request(storage: Storage, log: CommitLog) -> None:
+def test_a_refresh_without_new_commits_is_one_request(storage: Storage, log: CommitLog) -> None:
     snapshot = append(log, log.create(1, CONFIG), 5)
     assert requests(storage, lambda: log.refresh(snapshot)) == (1, 0, 0)
 
@@ -74,7 +74,7 @@ def test_a_commit_on_a_fresh_snapshot_is_one_put(storage: Storage, log: CommitLo
 def test_a_lost_race_costs_one_put_and_the_winner_is_read_once(storage: Storage, log: CommitLog) -> None:
     snapshot = log.create(1, CONFIG)
     append(commit_log(storage), snapshot)
-    # The winner's bytes by put_if_absent, the next version to see that there is none.
+    # put_if_absent returns the winner's bytes; the other request finds no next version
     assert requests(storage, lambda: append(log, snapshot)) == (2, 2, 0)
 
 
@@ -85,9 +85,7 @@ def test_opening_reads_the_hint_the_checkpoint_its_commit_s_time_and_one_group_o
 
 
 @pytest.mark.parametrize(("commits", "reads"), [(0, 2), (1, 2), (2, 4)])
-def test_a_topic_that_is_known_is_loaded_again_with_its_new_commits_alone(
-    storage: Storage, commits: int, reads: int
-) -> None:
+def test_a_loaded_topic_is_reloaded_with_its_new_commits_only(storage: Storage, commits: int, reads: int) -> None:
     log = commit_log(storage, checkpoint_commits=10)
     snapshot = append(log, log.create(1, CONFIG), 25)
     head = append(log, snapshot, commits) if commits else snapshot
@@ -96,7 +94,7 @@ def test_a_topic_that_is_known_is_loaded_again_with_its_new_commits_alone(
 
 
 @pytest.mark.parametrize(("recent_ms", "version", "reads"), [(150, 27, 2), (250, 26, 1), (2000, 26, 1), (0, 29, 8)])
-def test_the_first_new_commit_of_a_topic_that_is_known_is_taken_for_the_head_if_it_is_recent(
+def test_a_recent_first_new_commit_is_taken_as_the_head(
     storage: Storage, recent_ms: int, version: int, reads: int
 ) -> None:
     times = iter([*[0] * 26, 1000, 1100, 1150, 1180])
@@ -108,14 +106,14 @@ def test_the_first_new_commit_of_a_topic_that_is_known_is_taken_for_the_head_if_
     assert requests(storage, lambda: log.load(cached=snapshot, recent_ms=recent_ms)) == (reads, 0, 0)
 
 
-def test_a_drop_is_not_taken_for_the_head_however_recent(storage: Storage, log: CommitLog) -> None:
+def test_a_recent_drop_is_not_taken_as_the_head(storage: Storage, log: CommitLog) -> None:
     snapshot = log.create(1, CONFIG)
     put_commit(log, snapshot, "drop", lambda _: [Drop()])
     new_topic = log.create(2, CONFIG)
     assert log.load(cached=snapshot, recent_ms=10_000) == new_topic
 
 
-def test_a_commit_of_the_future_is_not_recent(storage: Storage) -> None:
+def test_a_commit_from_the_future_is_not_recent(storage: Storage) -> None:
     now_ms = 1000
     log = commit_log(storage, clock=lambda: now_ms)
     snapshot = log.create(1, CONFIG)
@@ -134,7 +132,7 @@ def test_a_dropped_topic_is_deleted_and_a_recreated_one_is_another(storage: Stor
 
 
 @pytest.mark.parametrize("commits", [1, 9])
-def test_a_topic_that_is_known_and_whose_folder_was_deleted_is_loaded_from_the_beginning(
+def test_a_topic_with_a_deleted_folder_is_loaded_from_the_beginning(
     storage: Storage, log: CommitLog, commits: int
 ) -> None:
     snapshot = append(log, log.create(1, CONFIG), 5)
@@ -164,7 +162,6 @@ def test_a_topic_of_few_commits_may_have_checkpoints_or_none_or_be_dropped(stora
     assert requests(storage, finds_none) == (0, 0, 1)
     writer = commit_log(storage, checkpoint_commits=4)
     head = append(writer, writer.create(1, CONFIG), 6)
-    # the checkpoint, its commit and two others
     assert requests(storage, lambda: log.load(few=True)) == (4, 0, 1)
     assert log.load(few=True) == head
     put_commit(log, head, "drop", lambda _: [Drop()])

@@ -1,4 +1,4 @@
-"""Checkpoints of the commit log: when they are written, and that nobody needs them to be right."""
+"""Checkpoints of the commit log: when they are written, and damaged or missing ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 
 
-def test_a_checkpoint_is_written_every_so_many_commits_by_whoever_is_there(storage: Storage) -> None:
+def test_any_writer_writes_a_checkpoint_after_a_number_of_commits(storage: Storage) -> None:
     logs = [commit_log(storage, checkpoint_commits=5) for _ in range(3)]
     snapshot = logs[0].create(1, CONFIG)
     for log in itertools.islice(itertools.cycle(logs), 14):
@@ -38,7 +38,7 @@ def test_a_checkpoint_is_written_every_so_many_commits_by_whoever_is_there(stora
     assert checkpoints(storage) == [5, 10]
 
 
-def test_a_checkpoint_is_written_after_so_many_bytes(
+def test_a_checkpoint_is_written_after_a_number_of_bytes(
     storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = log.create(1, CONFIG)
@@ -79,7 +79,7 @@ def test_more_batch_ids_than_a_checkpoint_holds_make_an_open_read_commits(
 
 
 @pytest.mark.parametrize("hint", [b"", b"garbage", b"../x", paths.checkpoint_file(20, "0" * 32).encode()])
-def test_a_hint_that_helps_nobody_is_replaced_by_a_listing(storage: Storage, old: Snapshot, hint: bytes) -> None:
+def test_a_useless_hint_is_replaced_by_a_listing(storage: Storage, old: Snapshot, hint: bytes) -> None:
     storage.put(paths.LAST_CHECKPOINT, hint)
     assert commit_log(storage).load() == old
     reads, _, lists = requests(storage, commit_log(storage).load)
@@ -92,29 +92,25 @@ def test_an_old_hint_only_costs_time(storage: Storage, old: Snapshot) -> None:
     assert commit_log(storage).load() == old
 
 
-def test_a_missing_checkpoint_is_replaced_by_the_one_before_or_by_the_commits(
-    storage: Storage, old: Snapshot
-) -> None:
+def test_the_previous_checkpoint_or_the_commits_replace_a_missing_checkpoint(storage: Storage, old: Snapshot) -> None:
     for name in reversed(checkpoint_files(storage)):
         storage.delete([name])
         assert commit_log(storage).load() == old
 
 
-def test_the_checkpoint_before_a_wrong_one_saves_reading_all_commits(storage: Storage, old: Snapshot) -> None:
+def test_the_checkpoint_before_a_damaged_one_is_used(storage: Storage, old: Snapshot) -> None:
     storage.put(checkpoint_files(storage)[-1], b"PAR1")
     reads, _, _ = requests(storage, commit_log(storage).load)
     assert reads < 25
 
 
-def test_all_checkpoints_wrong_is_no_harm(storage: Storage, old: Snapshot) -> None:
+def test_commits_replace_damaged_checkpoints(storage: Storage, old: Snapshot) -> None:
     for name in checkpoint_files(storage):
         storage.put(name, b"PAR1")
     assert commit_log(storage).load() == old
 
 
-def test_a_sound_checkpoint_of_another_topic_is_not_believed(
-    storage: Storage, old: Snapshot, memory_url: Address
-) -> None:
+def test_a_valid_checkpoint_of_another_topic_is_ignored(storage: Storage, old: Snapshot, memory_url: Address) -> None:
     other = commit_log(Storage(f"{memory_url.url}/other/clicks"))
     foreign = append(other, other.create(2, CONFIG), 22)
     assert checkpoint.write(storage, foreign)
@@ -123,7 +119,7 @@ def test_a_sound_checkpoint_of_another_topic_is_not_believed(
     assert commit_log(storage).load() == old
 
 
-def test_opening_a_large_topic_makes_no_object_per_segment(
+def test_opening_a_large_topic_creates_no_object_per_segment(
     storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def add_many(snapshot: Snapshot) -> list[Action]:

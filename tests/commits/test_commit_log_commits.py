@@ -1,4 +1,4 @@
-"""What a commit says, what it refuses, and what becomes of it when others commit too."""
+"""Commits: their content, invalid ones, and concurrent writers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from distlog.core.errors import CommitConflictError, CommitStateUnknownError, Tr
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 
-def test_a_commit_says_what_was_done_by_whom_and_when(storage: Storage) -> None:
+def test_a_commit_records_its_operation_writer_and_time(storage: Storage) -> None:
     log = commit_log(storage, Clock(5_000), writer="distlog 1.0 somewhere")
     commit, snapshot = put_commit(log, log.create(1, CONFIG), "append", appending())
     assert commit is not None
@@ -36,7 +36,7 @@ def test_a_commit_says_what_was_done_by_whom_and_when(storage: Storage) -> None:
     assert log.load() == snapshot
 
 
-def test_a_commit_says_which_write_it_comes_from(storage: Storage, log: CommitLog) -> None:
+def test_a_commit_records_its_write(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
     _, head = put_commit(log, created, "append", appending(), write_id="a write")
     put_commit(log, head, "append", appending())
@@ -46,13 +46,13 @@ def test_a_commit_says_which_write_it_comes_from(storage: Storage, log: CommitLo
     assert b"write_id" not in storage.read(paths.commit_file(2))
 
 
-def test_a_plan_with_nothing_to_do_commits_nothing(storage: Storage, log: CommitLog) -> None:
+def test_an_empty_plan_commits_nothing(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
     assert requests(storage, lambda: put_commit(log, created, "append", lambda snapshot: None)) == (0, 0, 0)
     assert put_commit(log, created, "append", lambda snapshot: None) == (None, created)
 
 
-def test_who_loses_a_race_plans_again_on_what_won(storage: Storage, log: CommitLog) -> None:
+def test_the_loser_of_a_race_plans_again(storage: Storage, log: CommitLog) -> None:
     created = log.create(2, CONFIG)
     append(commit_log(storage), created, 3, count=7)
     plans = []
@@ -71,7 +71,7 @@ def test_who_loses_a_race_plans_again_on_what_won(storage: Storage, log: CommitL
     assert log.load() == snapshot
 
 
-def test_a_plan_that_is_no_longer_applicable_says_so_after_a_lost_race(storage: Storage, log: CommitLog) -> None:
+def test_an_outdated_plan_fails_after_a_lost_race(storage: Storage, log: CommitLog) -> None:
     snapshot = append(log, log.create(1, CONFIG), 2)
     oldest = snapshot.partitions[0].segments[0]
 
@@ -102,7 +102,7 @@ def test_a_plan_that_breaks_an_invariant_is_never_written(storage: Storage, log:
     assert log.load() == snapshot
 
 
-def test_a_batch_is_committed_once_however_often_it_is_tried(storage: Storage, log: CommitLog) -> None:
+def test_a_repeated_batch_is_committed_once(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
     first, snapshot = put_commit(log, created, "append", appending(batch=("app", 7)))
     assert first is not None
@@ -115,7 +115,7 @@ def test_a_batch_is_committed_once_however_often_it_is_tried(storage: Storage, l
     assert log.load() == snapshot
 
 
-def test_settings_that_two_change_at_once_are_both_kept(storage: Storage, log: CommitLog) -> None:
+def test_concurrent_changes_of_settings_are_both_kept(storage: Storage, log: CommitLog) -> None:
     def setting(**settings: str) -> Callable[[Snapshot], list[Action]]:
         changes = {name.replace("_", "."): value for name, value in settings.items()}
         return lambda snapshot: [SetConfig(snapshot.config.changed(changes).overrides())]
@@ -171,7 +171,7 @@ def test_the_deadline_ends_a_race_that_is_never_won(storage: Storage) -> None:
     assert len(set(pauses)) > 1
 
 
-def test_maintenance_lets_appends_go_first(storage: Storage) -> None:
+def test_maintenance_yields_to_appends(storage: Storage) -> None:
     pauses: list[float] = []
     log = commit_log(storage, sleep=pauses.append)
     created = log.create(1, CONFIG)
@@ -182,7 +182,7 @@ def test_maintenance_lets_appends_go_first(storage: Storage) -> None:
     assert max(pauses) > 0.3
 
 
-def test_time_goes_forward_though_the_clock_goes_back(storage: Storage) -> None:
+def test_commit_times_rise_when_the_clock_steps_back(storage: Storage) -> None:
     clock = Clock(10_000)
     log = commit_log(storage, clock)
     snapshot = log.create(1, CONFIG)

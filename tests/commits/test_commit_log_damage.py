@@ -27,7 +27,7 @@ from distlog.core.errors import (
 from distlog.core.storage.storage import Storage
 
 
-def test_a_hole_is_an_error_wherever_it_is(storage: Storage, log: CommitLog) -> None:
+def test_a_missing_commit_fails(storage: Storage, log: CommitLog) -> None:
     append(log, log.create(1, CONFIG), 9)
     for version in range(9):
         data = storage.read(paths.commit_file(version))
@@ -41,28 +41,26 @@ def test_a_hole_is_an_error_wherever_it_is(storage: Storage, log: CommitLog) -> 
 
 
 @pytest.mark.parametrize("version", [20, 21, 22, 23, 24])
-def test_a_hole_after_the_checkpoint_is_an_error(storage: Storage, old: Snapshot, version: int) -> None:
+def test_a_missing_commit_after_the_checkpoint_fails(storage: Storage, old: Snapshot, version: int) -> None:
     storage.delete([paths.commit_file(version)])
     with pytest.raises(CorruptMetadataError, match=f"{version:020d}"):
         commit_log(storage).load()
 
 
-def test_commits_that_are_gone_at_the_end_are_missed_if_a_checkpoint_saw_them(
-    storage: Storage, old: Snapshot
-) -> None:
+def test_missing_last_commits_are_detected_with_a_later_checkpoint(storage: Storage, old: Snapshot) -> None:
     storage.delete([paths.commit_file(version) for version in range(20, 26)])
     with pytest.raises(CorruptMetadataError, match=f"{20:020d}"):
         commit_log(storage).load()
 
 
-def test_a_wide_hole_at_the_beginning_is_an_error(storage: Storage, log: CommitLog) -> None:
+def test_many_missing_first_commits_fail(storage: Storage, log: CommitLog) -> None:
     append(log, log.create(1, CONFIG), 9)
     storage.delete([paths.commit_file(version) for version in range(7)])
     with pytest.raises(CorruptMetadataError, match=f"{0:020d}"):
         log.load()
 
 
-def test_files_that_are_no_commits_are_no_topic(storage: Storage, log: CommitLog) -> None:
+def test_foreign_files_are_not_a_topic(storage: Storage, log: CommitLog) -> None:
     for name in (".0123.tmp", ".probe-0123", "7.json", "0" * 21 + ".json", "x"):
         storage.put(f"{paths.COMMITS_DIR}/{name}", b"x")
     with pytest.raises(TopicNotFoundError):
@@ -70,12 +68,12 @@ def test_files_that_are_no_commits_are_no_topic(storage: Storage, log: CommitLog
     assert log.create(1, CONFIG) == log.load()
 
 
-def test_a_hole_below_the_checkpoint_is_no_harm_to_readers(storage: Storage, old: Snapshot) -> None:
+def test_readers_accept_missing_commits_before_the_checkpoint(storage: Storage, old: Snapshot) -> None:
     storage.delete([paths.commit_file(3)])
     assert commit_log(storage).load() == old
 
 
-def test_a_commit_that_is_written_while_the_head_is_looked_for_is_no_hole(storage: Storage, log: CommitLog) -> None:
+def test_a_concurrent_commit_during_a_load_is_not_a_hole(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
     head = append(log, created, 4)
     missed = paths.commit_file(3)
@@ -85,7 +83,7 @@ def test_a_commit_that_is_written_while_the_head_is_looked_for_is_no_hole(storag
     assert commit_log(MissesOnce(storage, missed)).load() == head
 
 
-def test_a_commit_that_cannot_be_read_stops_readers_and_writers(storage: Storage, log: CommitLog) -> None:
+def test_an_unreadable_commit_stops_readers_and_writers(storage: Storage, log: CommitLog) -> None:
     snapshot = log.create(1, CONFIG)
     storage.put(paths.commit_file(1), b"")
     for call in (log.load, lambda: log.refresh(snapshot), lambda: append(log, snapshot)):
@@ -108,7 +106,7 @@ def test_a_broken_chain_is_refused(storage: Storage, log: CommitLog) -> None:
             call()
 
 
-def test_a_store_too_slow_for_vacuum_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_store_during_vacuum_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(tmp_path / "t")
     distlog.create(str(tmp_path / "t"))
 

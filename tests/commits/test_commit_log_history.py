@@ -37,7 +37,7 @@ def test_a_version_that_does_not_exist_is_out_of_range(storage: Storage, old: Sn
         commit_log(storage).load(version=version)
 
 
-def test_a_time_gives_the_newest_commit_that_is_not_after_it(storage: Storage) -> None:
+def test_a_time_selects_the_newest_commit_up_to_it(storage: Storage) -> None:
     clock = Clock(1_000)
     log = commit_log(storage, clock, checkpoint_commits=3)
     snapshot = log.create(1, CONFIG)
@@ -57,7 +57,7 @@ def test_history_is_newest_first(storage: Storage, old: Snapshot) -> None:
     assert log.history(limit=1)[0].id == old.commit_id
 
 
-def test_history_begins_at_a_floor_that_rises_while_it_is_read(
+def test_history_starts_at_a_horizon_that_rises_concurrently(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = commit_log(storage, checkpoint_commits=1)
@@ -70,7 +70,7 @@ def test_history_begins_at_a_floor_that_rises_while_it_is_read(
     assert [commit.version for commit in log.history()] == [4, 3, 2]
 
 
-def test_history_does_not_hide_that_a_commit_was_replaced(storage: Storage, old: Snapshot) -> None:
+def test_history_reports_a_replaced_commit(storage: Storage, old: Snapshot) -> None:
     old_snapshot = commit_log(storage).load(version=2)
     forged(storage, old_snapshot)
     log = commit_log(storage)
@@ -92,7 +92,7 @@ def test_a_dropped_topic_is_not_found(storage: Storage, log: CommitLog) -> None:
     assert [commit.operation for commit in log.history()] == ["drop", "append", "create"]
 
 
-def test_a_topic_that_is_created_again_goes_on_counting_versions(storage: Storage, log: CommitLog) -> None:
+def test_a_recreated_topic_continues_the_versions(storage: Storage, log: CommitLog) -> None:
     first = log.create(2, CONFIG)
     drop(log, append(log, first))
     second = log.create(1, TopicConfig())
@@ -109,7 +109,6 @@ def test_a_topic_records_when_it_replaced_a_dropped_one_unless_imported(storage:
     drop(log, append(log, first))
     second = log.create(1, CONFIG)
     assert (first.replaced_ms, second.replaced_ms) == (0, second.timestamp_ms)
-    # by its checkpoint
     third = append(log, append(log, second))
     assert commit_log(storage).load().replaced_ms == second.timestamp_ms < third.timestamp_ms
     drop(log, third)

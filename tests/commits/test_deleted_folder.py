@@ -1,8 +1,4 @@
-"""Somebody deletes a topic's folder while a writer goes on: a commit there would have no beginning.
-
-Who goes on gets a clear error. On a local disk each commit looks; on an object store, where a look is a request, one
-looks now and then.
-"""
+"""A topic's folder is deleted under a live writer: a later commit fails, since it would have no beginning."""
 
 from __future__ import annotations
 
@@ -79,7 +75,7 @@ def test_a_direct_append_into_a_deleted_folder_is_refused(tmp_path: Path) -> Non
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_on_an_object_store_one_looks_now_and_then_and_at_what_was_there_before(memory_url: Address) -> None:
+def test_on_an_object_store_a_commit_checks_earlier_commits_periodically(memory_url: Address) -> None:
     now_s, storage = [0.0], Storage(f"{memory_url.url}/t")
     log = logged(storage, now_s)
     snapshot = log.create(1, TopicConfig())
@@ -91,7 +87,6 @@ def test_on_an_object_store_one_looks_now_and_then_and_at_what_was_there_before(
     storage.delete([file.name for file in storage.list("_commits")])
     _, snapshot = put_commit(log, snapshot, "config", nothing)
     now_s[0] += CHECK_S
-    # its own last commit is there: it is those before that are missing
     with pytest.raises(TopicNotFoundError, match="deleted"):
         put_commit(log, snapshot, "config", nothing)
     with pytest.raises(TopicNotFoundError, match="deleted"):

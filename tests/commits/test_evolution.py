@@ -1,4 +1,4 @@
-"""A topic that another version of the library wrote is read, or refused by name."""
+"""A topic of another version of the library is read, or refused by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distlog.core.storage.storage import Storage
 
 
 def rewrite(storage: Storage, version: int, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a commit as if another library had written it so."""
+    """Change a commit as another library would write it."""
     body = json.loads(storage.read(paths.commit_file(version)))
     del body["crc32c"]
     change(body)
@@ -32,12 +32,10 @@ def rewrite(storage: Storage, version: int, change: Callable[[dict[str, Any]], o
 
 
 def through_a_checkpoint(storage: Storage, log: CommitLog) -> Snapshot:
-    """The state as it is loaded from a checkpoint of the head alone."""
+    """Load the state from a checkpoint of the head."""
     name = checkpoint.write(storage, log.load())
     return checkpoint.read(storage, name)
 
-
-# Fields and formats
 
 OTHER_FORMATS = pytest.mark.parametrize(
     ("stored_format", "message"), [(1, "before the first release"), (3, "newer distlog.*upgrade")]
@@ -75,10 +73,7 @@ def test_a_checkpoint_of_another_format_is_refused(storage: Storage, stored_form
         checkpoint.decode(checkpoint.pack({**body, "format": stored_format}, *rows), "a file")
 
 
-# Settings
-
-
-def test_an_unknown_setting_is_kept_and_not_used(storage: Storage) -> None:
+def test_an_unknown_setting_is_kept_and_ignored(storage: Storage) -> None:
     log = commit_log(storage)
     snapshot = log.create(1, CONFIG)
     forged(storage, snapshot, actions=[{"config": {"settings": {"retention.ms": "7", "tiering.mode": "cold"}}}])
@@ -108,11 +103,8 @@ def test_a_value_of_a_newer_library_is_refused_by_name(storage: Storage) -> None
             call()
 
 
-# Actions and features
-
-
 @pytest.mark.parametrize("body", [{}, {"reader_safe": True}])
-def test_an_unknown_action_stops_everybody_by_name(storage: Storage, body: dict[str, object]) -> None:
+def test_an_unknown_action_stops_readers_and_writers_by_name(storage: Storage, body: dict[str, object]) -> None:
     log = commit_log(storage)
     snapshot = log.create(1, CONFIG)
     forged(storage, snapshot, actions=[{"bloom_filter": body}])
@@ -122,9 +114,7 @@ def test_an_unknown_action_stops_everybody_by_name(storage: Storage, body: dict[
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_feature_that_writers_must_know_stops_them_by_name_and_readers_read_on(
-    storage: Storage, checkpointed: bool
-) -> None:
+def test_an_unknown_writer_feature_stops_only_writers(storage: Storage, checkpointed: bool) -> None:
     topic = topic_on(storage, 1, TINY)
     topic.append(values(range(5)))
     forged(storage, topic.snapshot, requires={"writer": ["row-tracking"]})
@@ -153,7 +143,7 @@ def test_a_dropped_topic_of_a_newer_library_is_not_created_again(storage: Storag
     assert storage.counters.puts == old_puts
 
 
-def test_a_feature_of_writers_is_in_the_state_from_then_on(storage: Storage) -> None:
+def test_a_writer_feature_stays_in_the_state(storage: Storage) -> None:
     log = commit_log(storage)
     forged(storage, log.create(1, CONFIG), requires={"writer": ["row-tracking"]})
     forged(storage, log.load(), requires={"writer": ["bloom-filters"]})
@@ -161,7 +151,7 @@ def test_a_feature_of_writers_is_in_the_state_from_then_on(storage: Storage) -> 
     assert through_a_checkpoint(storage, log).requires == log.load().requires
 
 
-def test_a_feature_that_readers_must_know_stops_everybody_by_name(storage: Storage) -> None:
+def test_an_unknown_reader_feature_stops_readers_and_writers(storage: Storage) -> None:
     log = commit_log(storage)
     snapshot = log.create(1, CONFIG)
     forged(storage, snapshot, requires={"reader": ["tables"]}, actions=[{"add": {"nothing": "we know"}}])
@@ -170,7 +160,7 @@ def test_a_feature_that_readers_must_know_stops_everybody_by_name(storage: Stora
             call()
 
 
-def test_a_feature_of_readers_in_a_checkpoint_stops_them_by_name(storage: Storage) -> None:
+def test_an_unknown_reader_feature_in_a_checkpoint_stops_readers(storage: Storage) -> None:
     log = commit_log(storage)
     state = dataclasses.replace(log.create(1, CONFIG), requires=Requires(reader=("tables",)))
     with pytest.raises(UnsupportedVersionError, match="tables"):
@@ -182,7 +172,7 @@ def test_a_feature_of_readers_in_a_checkpoint_stops_them_by_name(storage: Storag
 @pytest.mark.parametrize(
     "requires", [[], {"reader": "tables"}, {"reader": [1]}, {"writer": ["a b"]}, {"reader": [""]}]
 )
-def test_what_is_no_list_of_features_is_refused(storage: Storage, requires: object) -> None:
+def test_an_invalid_list_of_features_is_refused(storage: Storage, requires: object) -> None:
     log = commit_log(storage)
     forged(storage, log.create(1, CONFIG), requires=requires)
     with pytest.raises(DistlogError, match=r"0001\.json"):

@@ -1,4 +1,4 @@
-"""Many writers of one topic, in simulated time: nobody waits much longer than the others, and few do not wait."""
+"""Many concurrent writers of one topic, in simulated time: waits are bounded and similar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distlog.core.storage.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How long each commit took, in seconds, ascending; how many there were in a second while all were at it."""
+    """The seconds of each commit, ascending, and the commits per second while all writers were active."""
 
     took: list[float]
     per_second: float
@@ -40,7 +40,7 @@ def cheap(snapshot: Snapshot) -> list[Action]:
 
 
 def race(writers: int, commits: int, seed: int) -> Outcome:
-    """`writers` that commit `commits` times each; before each they look at the head, and write two files."""
+    """Return the outcome of `writers` that commit `commits` times each, with a refresh and two puts before each."""
     took, ends = list[float](), list[float]()
     with World(seed) as world:
         world.switching = 0.0
@@ -51,7 +51,7 @@ def race(writers: int, commits: int, seed: int) -> Outcome:
             storage, source = Storage("s3://bucket/clicks"), random.Random(1_000 * seed + number)
             clock, author = lambda: int(world.now * 1000), f"writer {number}"
             logs[number] = CommitLog(storage, clock=clock, random=source, writer=author, checkpoint_commits=1_000_000)
-            # the race for one name comes before the first put of a process
+            # before its first put, a process creates the folder
             storage.probe_put_if_absent(paths.COMMITS_DIR)
 
         def work(number: int) -> None:
@@ -93,13 +93,10 @@ def latency(source: random.Random, writes: bool) -> float:
 
 
 @pytest.mark.long
-def test_of_many_writers_none_waits_much_longer_than_the_others() -> None:
+def test_many_writers_wait_about_equally_long() -> None:
     outcome = race(50, 5, seed=1)
     assert outcome.part(0.99) < 5 * outcome.part(0.5)
     assert outcome.per_second > 11
-
-
-# --- one writer's waits
 
 
 class Waits:
@@ -115,7 +112,7 @@ class Waits:
         self.now += seconds
 
     def lose(self, log: CommitLog, snapshot: Snapshot, waited_s: float, after_s: float = 1) -> float:
-        """Lose `after_s` to a commit whose writer tried for `waited_s`; how long the wait is then."""
+        """Lose `after_s` to a commit whose writer tried for `waited_s`; return the wait that follows."""
         commit, _ = put_commit(log, snapshot, "append", appending())
         assert commit is not None
         self.now += after_s
@@ -124,7 +121,7 @@ class Waits:
         return self.pauses[-1]
 
 
-def test_who_has_tried_for_less_than_the_winner_waits_and_who_has_for_longer_does_not(log: CommitLog) -> None:
+def test_a_loser_waits_only_if_the_winner_tried_for_longer(log: CommitLog) -> None:
     created = log.create(1, CONFIG)
     assert 0 < Waits().lose(log, log.load(), 0) < 0.05
     assert 0.5 < Waits().lose(log, log.load(), 4) < 1.4
@@ -134,13 +131,13 @@ def test_who_has_tried_for_less_than_the_winner_waits_and_who_has_for_longer_doe
     assert created.version == 0
 
 
-def test_where_nobody_tries_for_long_nobody_waits_for_a_turn(log: CommitLog) -> None:
+def test_short_races_have_no_waits(log: CommitLog) -> None:
     log.create(1, CONFIG)
     assert Waits().lose(log, log.load(), 0.5, after_s=0.01) <= PAUSE_S
     assert Waits().lose(log, log.load(), 0.6, after_s=0.01) > PAUSE_S
 
 
-def test_no_commit_makes_others_wait_for_long(log: CommitLog) -> None:
+def test_one_commit_delays_others_only_briefly(log: CommitLog) -> None:
     log.create(1, CONFIG)
     assert Waits().lose(log, log.load(), 10**9) <= LONGEST_TURN_S
     assert Waits(timeout_s=2).lose(log, log.load(), 10**9) <= 1
@@ -148,7 +145,7 @@ def test_no_commit_makes_others_wait_for_long(log: CommitLog) -> None:
         Waits(timeout_s=1).lose(log, log.load(), 0)
 
 
-def test_a_commit_says_how_long_its_writer_tried_only_if_it_lost(log: CommitLog) -> None:
+def test_a_commit_records_the_time_of_its_tries_after_a_lost_race(log: CommitLog) -> None:
     commit, snapshot = put_commit(log, log.create(1, CONFIG), "append", appending())
     assert commit is not None
     assert commit.waited_ms == 0

@@ -1,4 +1,4 @@
-"""What commits do to a snapshot, and what none of them may do."""
+"""The effect of commits on a snapshot, and their invariants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from distlog.core.errors import CorruptMetadataError
 
 @pytest.fixture
 def history() -> History:
-    """A topic with partition 0 of three segments, 0 to 30, and partition 1, empty."""
+    """Return a topic with partition 0 of three segments, 0 to 30, and an empty partition 1."""
     history = History()
     history.create()
     history.commit(*(Add(segment(0, base, 10)) for base in (0, 10, 20)))
@@ -36,7 +36,7 @@ def history() -> History:
 
 
 def refused(history: History, *actions: Action, match: str, **changes: Any) -> None:
-    """Assert that the next commit breaks an invariant, that the error names its file, and that nothing changed."""
+    """Check that the next commit breaks an invariant, that the error names its file, and that nothing changed."""
     old_snapshot, now_ms = history.snapshot(), history.now_ms
     commit = history.commit(*actions, **changes)
     with pytest.raises(CorruptMetadataError, match=match) as caught:
@@ -48,7 +48,6 @@ def refused(history: History, *actions: Action, match: str, **changes: Any) -> N
 
 
 def live(history: History, partition: int = 0) -> list[tuple[int, int]]:
-    """The offsets of a partition's segments."""
     return [(info.base_offset, info.next_offset) for info in history.snapshot().partitions[partition].segments]
 
 
@@ -100,7 +99,7 @@ def test_removed_segments_come_back_and_the_log_start_goes_down(history: History
     assert (live(history), history.snapshot().partitions[0].log_start_offset) == ([(0, 10), (10, 20), (20, 30)], 0)
 
 
-def test_what_was_made_of_segments_makes_room_for_them_again(history: History) -> None:
+def test_removed_outputs_make_room_for_their_inputs(history: History) -> None:
     olds = history.snapshot().partitions[0].segments
     merged = segment(0, 0, 20)
     history.commit(*(Remove(0, old.stem) for old in olds[:2]), Add(merged))
@@ -110,7 +109,7 @@ def test_what_was_made_of_segments_makes_room_for_them_again(history: History) -
     refused(history, Restore(0, 0, 1), Add(again), match="twice|no hole")
 
 
-def test_only_files_that_vacuum_keeps_come_back(history: History) -> None:
+def test_only_files_that_vacuum_keeps_can_be_restored(history: History) -> None:
     first = history.snapshot().partitions[0].segments[0]
     history.commit(Remove(0, first.stem), SetLogStartOffset(0, 10))
     refused(history, Restore(0, 0, 3), Add(first), match="version 3 are not kept")
@@ -119,7 +118,7 @@ def test_only_files_that_vacuum_keeps_come_back(history: History) -> None:
     refused(history, Add(first), match="vacuum horizon")
 
 
-def test_files_older_than_the_gc_floor_come_back_if_a_version_above_it_had_them(history: History) -> None:
+def test_files_older_than_the_vacuum_horizon_return_if_a_newer_version_has_them(history: History) -> None:
     first = history.snapshot().partitions[0].segments[0]
     history.commit(GcFloor(2))
     history.commit(Remove(0, first.stem), SetLogStartOffset(0, 10))
@@ -225,7 +224,7 @@ def test_an_active_segment_begins_at_the_log_end_under_a_new_name(history: Histo
 
 @pytest.mark.long
 @given(st.lists(st.sampled_from(["append", "retain", "compact", "batch", "grow", "clean"]), max_size=12), st.data())
-def test_to_fold_all_at_once_is_to_apply_one_by_one(steps: list[str], data: st.DataObject) -> None:
+def test_folding_at_once_equals_applying_each_commit(steps: list[str], data: st.DataObject) -> None:
     history = History()
     history.create(1)
     for number, step in enumerate(steps):

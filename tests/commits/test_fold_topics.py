@@ -1,4 +1,4 @@
-"""What commits make of a topic beside its segments: log starts, settings, batches, pins; its end and next life."""
+"""The effect of commits on log starts, settings, batches, pins, and dropped topics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_empty_partition_may_begin_anywhere(history: History) -> None:
     assert (state.log_start_offset, state.log_end_offset) == (1_000, 1_010)
 
 
-def test_partitions_are_added_and_never_taken_away(history: History) -> None:
+def test_partitions_are_added_and_never_removed(history: History) -> None:
     history.commit(SetPartitions(4))
     assert len(history.snapshot().partitions) == 4
     refused(history, SetPartitions(3), match="shrink")
@@ -82,7 +82,7 @@ def test_a_batch_is_forgotten_by_commit_time(history: History) -> None:
     assert fold(None, history.commits).transaction("app", 7)
 
 
-def test_an_applications_newest_batch_is_remembered_for_ever(history: History) -> None:
+def test_an_applications_newest_batch_is_remembered_forever(history: History) -> None:
     history.commit(SetTransaction("app", 7, {}))
     history.commit(timestamp_ms=history.now_ms + 100 * KEPT_MS)
     assert history.snapshot().transaction("app", 7)
@@ -98,7 +98,7 @@ def test_files_older_than_the_vacuum_horizon_are_refused(history: History) -> No
     assert len(live(history)) == 5
 
 
-def test_the_gc_floor_spares_files_that_were_known_before(history: History) -> None:
+def test_the_vacuum_horizon_spares_earlier_files(history: History) -> None:
     active = Active(1, segment(read_version=0).stem, 0)
     history.commit(active)
     history.commit(GcFloor(3))
@@ -108,14 +108,14 @@ def test_the_gc_floor_spares_files_that_were_known_before(history: History) -> N
     assert live(history, 1) == [(0, 5)]
 
 
-def test_the_gc_floor_only_rises_and_lies_in_the_past(history: History) -> None:
+def test_the_vacuum_horizon_only_rises_and_is_in_the_past(history: History) -> None:
     history.commit(GcFloor(2))
     history.commit(GcFloor(1))
     assert history.snapshot().gc_floor == 2
     refused(history, GcFloor(5), match="future")
 
 
-def test_a_dropped_topic_is_empty_and_takes_only_a_gc_floor(history: History) -> None:
+def test_a_dropped_topic_is_empty_and_accepts_only_a_vacuum_horizon(history: History) -> None:
     history.commit(SetTransaction("app", 1, {}))
     history.commit(Drop())
     snapshot = history.snapshot()

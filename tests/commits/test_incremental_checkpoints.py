@@ -1,4 +1,4 @@
-"""Incremental checkpoints: with the full one that they name they are the state, and else they are passed over."""
+"""Incremental checkpoints: together with their full checkpoint they hold the state; without it they are ignored."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ EVERY = 5
 
 @pytest.fixture
 def log(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> CommitLog:
-    """A log whose checkpoints are incremental from 40 rows on."""
+    """A log with incremental checkpoints from 40 rows on."""
     monkeypatch.setattr(checkpoint, "LARGE_ROWS", 40)
     return commit_log(storage, checkpoint_commits=EVERY)
 
 
 def large_topic(log: CommitLog) -> Snapshot:
-    """A topic with so many rows that a full checkpoint is much larger than what five commits change."""
+    """Return a topic with enough rows that a full checkpoint is much larger than the changes of five commits."""
 
     def add_many(snapshot: Snapshot) -> list[Action]:
         return [SetPartitions(3), *(Add(segment(base % 2, base // 2, 1)) for base in range(400))]
@@ -72,7 +72,7 @@ def large_topic(log: CommitLog) -> Snapshot:
 
 
 def grown(log: CommitLog, snapshot: Snapshot, times: int = EVERY) -> Snapshot:
-    """The snapshot after appends; each checkpoint is written when this returns."""
+    """Append, and return the snapshot after its checkpoints were written."""
     for _ in range(times):
         snapshot = append(log, snapshot)
         log.checkpoints.wait()
@@ -86,7 +86,7 @@ def incremental(storage: Storage) -> list[str]:
 def test_a_large_topic_has_incremental_checkpoints_of_the_last_full_one(storage: Storage, log: CommitLog) -> None:
     snapshot = grown(log, large_topic(log), 2 * EVERY)
     full, *increments = checkpoint_files(storage)
-    assert [paths.base_of_checkpoint(name) for name in (full, *increments)] == [None, full, full], "they are no chain"
+    assert [paths.base_of_checkpoint(name) for name in (full, *increments)] == [None, full, full], "not a chain"
     assert checkpoints(storage) == [5, 10, 15]
     sizes = [storage.size(name) for name in (full, *increments)]
     assert 8 * max(sizes[1:]) < sizes[0]
@@ -95,7 +95,7 @@ def test_a_large_topic_has_incremental_checkpoints_of_the_last_full_one(storage:
 
 
 @pytest.mark.long
-def test_a_full_one_is_due_when_the_incremental_ones_together_are_as_large(storage: Storage, log: CommitLog) -> None:
+def test_a_full_one_follows_when_the_incremental_ones_are_as_large(storage: Storage, log: CommitLog) -> None:
     grown(log, large_topic(log), 40 * EVERY)
     full = [name for name in checkpoint_files(storage) if not paths.base_of_checkpoint(name)]
     assert len(full) > 1
@@ -105,7 +105,7 @@ def test_a_full_one_is_due_when_the_incremental_ones_together_are_as_large(stora
         assert 0.4 * storage.size(base) < sum(of_it) < 1.6 * storage.size(base)
 
 
-def test_another_process_goes_on_from_the_same_full_one(storage: Storage, log: CommitLog) -> None:
+def test_another_process_continues_from_the_same_full_one(storage: Storage, log: CommitLog) -> None:
     snapshot = grown(log, large_topic(log))
     other = commit_log(storage, checkpoint_commits=EVERY)
     grown(other, other.load())
@@ -114,9 +114,7 @@ def test_another_process_goes_on_from_the_same_full_one(storage: Storage, log: C
 
 
 @pytest.mark.parametrize("damage", ["flipped", "deleted"])
-def test_no_incremental_one_is_written_on_a_full_one_that_is_of_no_use(
-    storage: Storage, log: CommitLog, damage: str
-) -> None:
+def test_no_incremental_one_is_written_on_a_useless_full_one(storage: Storage, log: CommitLog, damage: str) -> None:
     snapshot = grown(log, large_topic(log))
     (full, _) = checkpoint_files(storage)
     storage.delete([full])
@@ -130,7 +128,7 @@ def test_no_incremental_one_is_written_on_a_full_one_that_is_of_no_use(
 def test_a_process_that_was_forked_writes_its_checkpoints_at_once(
     storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may leave by `os._exit`, which waits for no thread; likewise a process of few commits."""
+    """It may end by `os._exit`, which waits for no thread; likewise a process of few commits."""
     snapshot = grown(log, large_topic(log), 1)
     monkeypatch.setattr(checkpoint, "begin", lambda _: pytest.fail("this is in the background"))
     monkeypatch.setattr(os, "getpid", lambda: 0)
@@ -142,7 +140,7 @@ def test_a_process_that_was_forked_writes_its_checkpoints_at_once(
     assert checkpoints(storage)[-1] == 3 * EVERY
 
 
-def test_a_folder_that_was_deleted_does_not_come_back_by_a_checkpoint(
+def test_a_checkpoint_does_not_recreate_a_deleted_folder(
     storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
@@ -153,7 +151,7 @@ def test_a_folder_that_was_deleted_does_not_come_back_by_a_checkpoint(
     assert not storage.list(paths.COMMITS_DIR)
 
 
-def test_most_rows_gone_is_a_full_one(storage: Storage, log: CommitLog) -> None:
+def test_a_full_one_follows_the_removal_of_most_rows(storage: Storage, log: CommitLog) -> None:
     snapshot = large_topic(log)
     stems = [(number, info.stem) for number, state in enumerate(snapshot.partitions) for info in state.segments]
     _, snapshot = put_commit(log, snapshot, "retention", lambda _: [Remove(*stem) for stem in stems[:-60]])
@@ -162,7 +160,7 @@ def test_most_rows_gone_is_a_full_one(storage: Storage, log: CommitLog) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "deleted", "base flipped", "base deleted", "base of another"])
-def test_a_damaged_one_or_one_without_its_base_is_passed_over(storage: Storage, log: CommitLog, damage: str) -> None:
+def test_a_damaged_one_or_one_without_its_base_is_ignored(storage: Storage, log: CommitLog, damage: str) -> None:
     snapshot = grown(log, large_topic(log), 2 * EVERY + 2)
     full, first, second = checkpoint_files(storage)
     name = full if damage.startswith("base") else second
@@ -182,7 +180,7 @@ def test_a_damaged_one_or_one_without_its_base_is_passed_over(storage: Storage, 
 
 
 @pytest.mark.long
-def test_whichever_byte_flips_it_is_no_other_state(storage: Storage, log: CommitLog) -> None:
+def test_a_flipped_byte_never_changes_the_state(storage: Storage, log: CommitLog) -> None:
     snapshot = grown(log, large_topic(log))
     full, name = checkpoint_files(storage)
     base, data = storage.read(full), storage.read(name)
@@ -195,14 +193,14 @@ def test_whichever_byte_flips_it_is_no_other_state(storage: Storage, log: Commit
             checkpoint.decode(base, "a file", pa.Codec("zstd").compress(bytes(flipped), asbytes=True))
 
 
-def test_a_full_one_of_another_topic_is_no_base(storage: Storage, log: CommitLog) -> None:
+def test_a_full_one_of_another_topic_is_not_a_base(storage: Storage, log: CommitLog) -> None:
     snapshot = large_topic(log)
     base, *_ = checkpoint_files(storage)
     another = dataclasses.replace(snapshot, version=6, topic_id=str(uuid.uuid4()))
     assert checkpoint.write_incremental(storage, another, base, EVERY) is None
 
 
-def test_a_full_one_below_a_floor_is_no_base_any_more(storage: Storage, log: CommitLog) -> None:
+def test_a_full_one_before_the_horizon_is_not_a_base(storage: Storage, log: CommitLog) -> None:
     snapshot = large_topic(log)
     _, snapshot = put_commit(log, snapshot, "gc", lambda head: [GcFloor(6), LogFloor(6)])
     for number in range(EVERY):
@@ -211,7 +209,7 @@ def test_a_full_one_below_a_floor_is_no_base_any_more(storage: Storage, log: Com
     assert (checkpoints(storage), incremental(storage)) == ([5, 10], [])
 
 
-def test_vacuum_keeps_the_full_one_that_a_kept_one_needs_and_none_that_lacks_it() -> None:
+def test_vacuum_keeps_the_full_one_of_each_kept_incremental_one() -> None:
     def file(version: int, base: int | None = None) -> FileInfo:
         full = None if base is None else paths.checkpoint_file(base, f"{base:032x}")
         return FileInfo(paths.checkpoint_file(version, f"{version:032x}", full), 1, 1)
@@ -230,11 +228,11 @@ def test_vacuum_keeps_the_full_one_that_a_kept_one_needs_and_none_that_lacks_it(
     assert remaining(gc_floor=350, log_floor=300) == [300, 500], "what needs one below the floor goes with it"
     files = [file(100), file(150), file(160), file(170, 100), *map(file, range(200, 600, 100))]
     assert remaining(gc_floor=500, log_floor=100) == [100, 400, 500]
-    text = "another run may raise the floor to one of them"
+    text = "a concurrent run may raise the floor to 100, 150 or 160"
     assert remaining(gc_floor=500, log_floor=100, highest=160) == [100, 150, 160, 400, 500], text
 
 
-def test_the_floor_of_the_log_stands_on_a_full_checkpoint(storage: Storage, log: CommitLog) -> None:
+def test_the_log_horizon_is_at_a_full_checkpoint(storage: Storage, log: CommitLog) -> None:
     snapshot = grown(log, large_topic(log))
     storage.delete([name for name in checkpoint_files(storage) if not paths.base_of_checkpoint(name)])
     folder = CommitsFolder.of(storage.list_after(paths.COMMITS_DIR))
@@ -243,8 +241,8 @@ def test_the_floor_of_the_log_stands_on_a_full_checkpoint(storage: Storage, log:
     assert [paths.parse_checkpoint_file(name) for name in full] == [snapshot.version], "one was written"
 
 
-def test_two_full_checkpoints_stand_from_the_floor_on(storage: Storage, log: CommitLog) -> None:
-    """If they were one, a flipped byte of it would be the end, as older commits are deleted."""
+def test_two_full_checkpoints_follow_the_horizon(storage: Storage, log: CommitLog) -> None:
+    """A flipped byte in a single one would lose the topic, since older commits are deleted."""
     snapshot = grown(log, large_topic(log), 2 * EVERY + 1)
     assert ensure_checkpoint(storage, snapshot, CommitsFolder.of(storage.list_after(paths.COMMITS_DIR)))
     full = [name for name in checkpoint_files(storage) if not paths.base_of_checkpoint(name)]
@@ -290,15 +288,13 @@ def large_topic_without_wait(log: CommitLog) -> Snapshot:
     return append(log, snapshot, EVERY - 1, partition=1)
 
 
-# --- any tables, and any history
-
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 2)), max_size=30)
 
 
 @pytest.mark.long
 @given(base=ROWS, rows=ROWS, keyed=st.booleans())
 @examples(300)
-def test_any_table_is_made_of_any_other(
+def test_any_table_can_be_changed_into_any_other(
     base: list[tuple[int, int, int]], rows: list[tuple[int, int, int]], keyed: bool
 ) -> None:
     old_table, after = table(base, keyed), table(rows, keyed)
@@ -309,7 +305,6 @@ def test_any_table_is_made_of_any_other(
 
 
 def table(rows: list[tuple[int, int, int]], keyed: bool) -> pa.RecordBatch:
-    """Rows in the order of their keys; with `keyed` the first of each key only."""
     if keyed:
         rows = list({row[:2]: row for row in reversed(rows)}.values())
     rows = sorted(rows, key=lambda row: row[: 1 + keyed])
@@ -322,7 +317,7 @@ def table(rows: list[tuple[int, int, int]], keyed: bool) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("removed", [[3], [-1], [1, 0], [1, 1]])
-def test_changes_of_rows_that_are_not_there_are_refused(removed: list[int]) -> None:
+def test_changes_of_missing_rows_are_refused(removed: list[int]) -> None:
     base = pa.RecordBatch.from_arrays([integers(np.arange(3))], names=["first"])
     with pytest.raises(ValueError, match="not there"):
         RowChanges(np.array(removed), np.array([], np.int64), base.slice(0, 0)).applied(base)
@@ -333,7 +328,7 @@ def test_changes_of_rows_that_are_not_there_are_refused(removed: list[int]) -> N
 @pytest.mark.long
 @given(seed=st.integers(0, 2**32))
 @examples(5)
-def test_what_commits_tell_is_what_a_full_and_an_incremental_checkpoint_tell(seed: int) -> None:
+def test_commits_and_both_kinds_of_checkpoints_hold_the_same_state(seed: int) -> None:
     draw, storage = Random(seed), topic_storage(f"memory://{uuid.uuid4().hex}")
     clock = Clock()
     log = commit_log(storage, clock)
@@ -352,7 +347,7 @@ def test_what_commits_tell_is_what_a_full_and_an_incremental_checkpoint_tell(see
 
 
 def drawn(draw: Random, head: Snapshot) -> list[Action]:
-    """What a commit may tell of segments, batches and producers."""
+    """Return random actions on segments, batches and producers."""
     number = draw.randrange(4)
     state = head.partitions[number]
     kind = draw.randrange(5)

@@ -1,4 +1,4 @@
-"""Hostile metadata: a small file cannot make its reader take much memory, nor can a large one."""
+"""Hostile metadata: neither a small file or a large one can make its reader use much memory."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ MIB = 1 << 20
 
 
 def peak(call: Callable[[], object]) -> int:
-    """How many bytes Python and Arrow took at most for `call`, which a CorruptMetadataError may end."""
+    """Return the peak memory of Python and Arrow in bytes during `call`, which may raise CorruptMetadataError."""
     pool, initial_pool = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
-    # what Arrow's threads still hold must not outlive its pool, not even when the interpreter ends
+    # memory that Arrow's threads still hold must not outlive its pool, even at interpreter exit
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
     pa.set_memory_pool(pool)
     tracemalloc.start()
@@ -53,7 +53,6 @@ State: TypeAlias = "tuple[dict[str, Any], pa.RecordBatch, pa.RecordBatch, pa.Rec
 
 @pytest.fixture(scope="module")
 def honest() -> State:
-    """A checkpoint's state with one segment and one transaction."""
     history = History()
     history.create(1)
     history.commit(Add(segment(0, 0, 10)), SetTransaction("app", 7, {0: (0, 10)}))
@@ -66,7 +65,7 @@ def with_name(honest: State, size: int) -> State:
 
 
 def plain(state: State, **options: Any) -> bytes:
-    """What a checkpoint of `state` decompresses to; its batches as these options of Arrow have it."""
+    """Return the decompressed bytes of a checkpoint of `state`, with batches by these options of Arrow."""
     body, *batches = state
     columns = [{spec.name: str(spec.type) for spec in batch.schema} for batch in batches]
     names = "segments", "transactions", "producers"
@@ -88,7 +87,7 @@ def frame(data: bytes) -> bytes:
     return pa.Codec("zstd").compress(data, asbytes=True)
 
 
-#: Small files that would take far more memory to read, each in another way.
+#: Small files that would use far more memory to read.
 BOMBS: dict[str, tuple[Callable[[State], bytes], str]] = {
     "a very long name": (lambda honest: frame(plain(with_name(honest, 40 * MIB))), "decompresses to"),
     "a name that is compressed twice": (
@@ -101,7 +100,7 @@ BOMBS: dict[str, tuple[Callable[[State], bytes], str]] = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_small_checkpoint_takes_little_memory_whatever_it_says(honest: State, bomb: str) -> None:
+def test_a_hostile_small_checkpoint_uses_little_memory(honest: State, bomb: str) -> None:
     make, complaint = BOMBS[bomb]
     data = make(honest)
     assert len(data) < 4 * MIB
@@ -117,14 +116,14 @@ def test_columns_that_share_their_bytes_are_refused(honest: State) -> None:
     data = plain((state, segments, transactions, producers))
     assert [len(batch) for batch in checkpoint.unpack(frame(data))[1:]] == [1, 1, 0]
     words = np.frombuffer(data, np.int64).copy()
-    # a buffer is its position and its size; a column has those of nulls, of offsets and of the text
+    # a buffer is its position and its size; a column has buffers of nulls, offsets and text
     (size,) = np.flatnonzero(words == MIB)
     words[size + 3 : size + 7] = words[size + 9 : size + 13] = words[size - 3 : size + 1]
     with pytest.raises(ValueError, match="larger than the bytes"):
         checkpoint.unpack(frame(words.tobytes()))
 
 
-def test_a_checkpoint_that_no_reader_would_take_is_not_written(
+def test_a_checkpoint_that_no_reader_would_accept_is_not_written(
     memory_url: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = topic_storage(memory_url.url)
@@ -138,10 +137,8 @@ def test_a_checkpoint_that_no_reader_would_take_is_not_written(
     assert log.load() == snapshot
 
 
-def test_a_legal_state_whose_rows_are_all_alike_has_a_checkpoint_too(
-    memory_url: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A record for each of a hundred partitions, time after time: it packs as well as a bomb, so it is padded."""
+def test_a_state_of_equal_rows_has_a_checkpoint(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record for each of a hundred partitions, repeatedly: it compresses as well as a bomb, so it is padded."""
     monkeypatch.setattr(checkpoint, "FREE_BYTES", MIB)
     storage = topic_storage(memory_url.url)
     snapshot = commit_log(storage).create(100, CONFIG)
@@ -161,7 +158,7 @@ def test_a_legal_state_whose_rows_are_all_alike_has_a_checkpoint_too(
 
 
 def sparse(storage: Storage, name: str, size: int) -> None:
-    """A file of zeros that takes no room on the disk."""
+    """Create a sparse file of zeros."""
     path = Path(storage.local_path(name))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -180,7 +177,7 @@ def test_a_commit_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path,
     assert peak(call) < MAX_CONDITIONAL_BYTES + 10 * MIB
 
 
-def test_a_hint_or_a_checkpoint_that_is_too_large_is_passed_over(tmp_path: Path) -> None:
+def test_a_hint_or_a_checkpoint_that_is_too_large_is_ignored(tmp_path: Path) -> None:
     storage = topic_storage(tmp_path)
     log = commit_log(storage)
     snapshot = append(log, log.create(1, CONFIG), 3)
@@ -202,7 +199,7 @@ def test_a_commit_of_far_more_values_than_its_size_is_refused(filler: bytes) -> 
     assert peak(lambda: Commit.decode(data, "a file")) < MIB
 
 
-def test_a_large_commit_of_small_actions_is_no_bomb() -> None:
+def test_a_large_commit_of_small_actions_is_accepted() -> None:
     history = History()
     history.create(1)
     removes = [{"remove": {"partition": 0, "stem": segment().stem}}] * 50_000

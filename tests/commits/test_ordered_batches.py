@@ -1,4 +1,4 @@
-"""Applications that commit their batches in order: what a topic remembers of them."""
+"""Applications that commit their batches in order: the batches that a topic remembers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_only_the_last_batches_of_an_application_that_commits_in_order_are_kept(
         assert not table.is_forgotten("another", 3)
 
 
-def test_what_an_application_committed_before_it_went_in_order_is_forgotten_with_its_numbers() -> None:
+def test_batches_from_before_an_application_committed_in_order_are_forgotten() -> None:
     draft = TransactionDraft(NO_TRANSACTIONS)
     for number in range(300):
         draft.record("app", number, info(number, number, in_order=False), number - 1)
@@ -68,7 +68,7 @@ def test_what_an_application_committed_before_it_went_in_order_is_forgotten_with
     assert numbers(table, "other") == ["3"]
 
 
-def test_a_batch_in_order_is_refused_when_it_is_known() -> None:
+def test_a_repeated_batch_in_order_is_refused() -> None:
     for table in (in_order(range(20)), NO_TRANSACTIONS):
         draft = TransactionDraft(table)
         if not len(table):
@@ -77,7 +77,7 @@ def test_a_batch_in_order_is_refused_when_it_is_known() -> None:
             draft.record("app", 19, info(21, 21), 20)
 
 
-def test_the_state_is_the_same_however_commits_are_folded_and_through_a_checkpoint() -> None:
+def test_the_state_does_not_depend_on_grouping_or_checkpoints() -> None:
     history = History()
     history.create()
     for number in range(50):
@@ -111,8 +111,8 @@ STEPS = st.tuples(
 
 @given(st.lists(STEPS, max_size=60), st.integers(1, 7))
 @example([("b", 1, False, 9 * DAY_MS), *(("a", n, False, DAY_MS) for n in range(12)), ("a", 20, True, 1)], 20)
-def test_a_table_remembers_what_the_rule_says(steps: list[tuple[str, int | str, bool, int]], group: int) -> None:
-    """Against the rule spelled out, however commits are grouped, and the table is stored and loaded."""
+def test_a_table_remembers_the_batches_of_the_rule(steps: list[tuple[str, int | str, bool, int]], group: int) -> None:
+    """Compare with a plain implementation, for any grouping of commits, and after the table was stored and loaded."""
     plain, ordered, now_ms = dict[Batch, TransactionInfo](), dict[Batch, TransactionInfo](), 0
     table, draft = NO_TRANSACTIONS, TransactionDraft(NO_TRANSACTIONS)
     for version, (app, batch, orderly, passed_ms) in enumerate(steps):
@@ -147,7 +147,7 @@ Step = tuple[str, int, bool, int]
 
 
 def folded(steps: list[Step], *, at_once: bool) -> TransactionTable:
-    """The table after batches (app, number, in order, at which day)."""
+    """Return the table after batches (app, number, in order, day)."""
     draft, before_ms = TransactionDraft(NO_TRANSACTIONS), 0
     for version, (app, number, orderly, day) in enumerate(steps):
         now_ms = day * DAY_MS + version
@@ -159,8 +159,8 @@ def folded(steps: list[Step], *, at_once: bool) -> TransactionTable:
 
 
 @pytest.mark.parametrize("first_steps", [[], [("a", 5, True, 1)]])
-def test_what_was_too_old_stays_forgotten_when_batches_between_are_forgotten_too(first_steps: list[Step]) -> None:
-    """The batches of `a` make time go by for those of `b`, of which the first is too old by then."""
+def test_expired_batches_stay_forgotten_after_batches_between_expire(first_steps: list[Step]) -> None:
+    """The batches of `a` let time pass for the batches of `b`, so that the first one of `b` expires."""
     days: list[Step] = [("a", day, False, day) for day in range(10, 45)]
     steps: list[Step] = [("b", 0, False, 0), ("b", 1, False, 1), *first_steps, *days, ("a", 100, True, 45)]
     stepwise = folded(steps, at_once=False)
@@ -169,7 +169,7 @@ def test_what_was_too_old_stays_forgotten_when_batches_between_are_forgotten_too
     assert folded(steps, at_once=True) == stepwise
 
 
-def test_what_was_too_old_stays_forgotten_when_an_application_was_in_order_before() -> None:
+def test_expired_batches_stay_forgotten_after_an_application_left_order() -> None:
     first_steps: list[Step] = [("a", 30 + day, False, day) for day in range(1, 20)]
     other_steps: list[Step] = [("c", day, False, day) for day in range(21, 34)]
     begin: list[Step] = [("b", 0, False, 0), ("b", 1, False, 0)]

@@ -1,4 +1,4 @@
-"""What commits tell of producers is what their batches say, however it is folded, stored and read."""
+"""The producer state of commits equals the state of their batches, through folds, checkpoints and reads."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from distlog.core.segments.producer_states import NONE, ProducerStates, batches_
 
 
 def snapshot_of_entries(producer: int = 7, offset: int = 0, count: int = 1, **changes: Any) -> ProducerBatch:
-    """What the batch of these offsets tells; its records are numbered as they are, unless it says otherwise."""
+    """Return the entry of a batch at these offsets; sequence numbers equal offsets by default."""
     last = offset + count - 1
     return ProducerBatch(producer, 0, last, last, count - 1, 1_000, DATA, NONE)._replace(**changes)
 
 
 def append(history: History, *batches: ProducerBatch, partition: int = 0, end: int | None = None) -> Commit:
-    """Commit a segment behind the log's end, up to `end`, and what its batches tell."""
+    """Commit a segment at the end of the log, up to `end`, with the producer entries of its batches."""
     begin = history.snapshot().partitions[partition].log_end_offset
     end = max(row.last_offset for row in batches) + 1 if end is None else end
     added = Add(segment(partition, begin, end - begin))
@@ -61,7 +61,7 @@ def table(history: History, partition: int = 0) -> ProducerTable:
     return history.snapshot().partitions[partition].producers
 
 
-# producer, epoch, what it is, time that passed before its commit
+# producer, epoch, kind, time that passed before its commit
 STEPS = st.lists(
     st.tuples(
         st.integers(1, 5),
@@ -75,7 +75,6 @@ STEPS = st.lists(
 
 
 def raw(steps: list[tuple[int, int, str, int, int]]) -> bytes:
-    """The batches of the steps, one after the other."""
     data, offset = b"", 0
     for producer, epoch, kind, count, _ in steps:
         attributes, key, sequence = 0, None, offset
@@ -92,7 +91,7 @@ def raw(steps: list[tuple[int, int, str, int, int]]) -> bytes:
 
 @pytest.mark.long
 @given(steps=STEPS, most=st.sampled_from([0, 2, 64]), data=st.data())
-def test_a_fold_of_commits_knows_what_the_rules_of_a_log_make_of_their_batches(
+def test_a_fold_of_commits_has_the_producer_state_of_their_batches(
     steps: list[tuple[int, int, str, int, int]], most: int, data: st.DataObject
 ) -> None:
     history, states, passed_ms, log = History(), ProducerStates(), 0, raw(steps)
@@ -133,7 +132,7 @@ def test_a_fold_of_commits_knows_what_the_rules_of_a_log_make_of_their_batches(
 
 
 @given(steps=STEPS)
-def test_what_a_commit_leaves_out_says_nothing_and_what_it_keeps_is_little(
+def test_a_commit_omits_redundant_producer_entries(
     steps: list[tuple[int, int, str, int, int]],
 ) -> None:
     log = raw(steps)
@@ -171,16 +170,14 @@ def test_offsets_that_the_commit_does_not_add_are_refused(history: History, wron
         apply(old_snapshot, commit)
 
 
-def test_where_nothing_was_told_before_a_commit_may_tell_of_the_whole_log(history: History) -> None:
+def test_the_first_entries_may_describe_the_whole_log(history: History) -> None:
     history.commit(Add(segment(0, 0, 10)))
     append(history, snapshot_of_entries(7, 3), snapshot_of_entries(8, 12), end=15)
     assert [producer for producer, _ in table(history).items()] == [7, 8]
 
 
 @pytest.mark.parametrize("flag", ["has_producers", "has_transactions"])
-def test_what_is_known_is_forgotten_when_batches_of_producers_come_of_which_nothing_is_told(
-    history: History, flag: str
-) -> None:
+def test_undescribed_batches_of_producers_reset_the_state(history: History, flag: str) -> None:
     append(history, snapshot_of_entries(7, 0))
     history.commit(Add(segment(0, 1, 5)))
     assert len(table(history)) == 1
@@ -196,7 +193,7 @@ def test_batches_of_a_producer_that_are_not_in_their_order_are_refused(history: 
 
 
 def body() -> dict[str, Any]:
-    """The JSON of what a commit tells of two batches."""
+    """Return the JSON of the producer entries of two batches."""
     action = ProducerBatches(
         {
             0: (snapshot_of_entries(7, 0, 3), snapshot_of_entries(8, 3)),
@@ -228,27 +225,27 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "offsets that are too large": ("last_offset", [MAX_LONG, 1, 1]),
     "offsets that become negative": ("last_offset", [2, -3, 0]),
     "a negative delta": ("offset_delta", -1),
-    "a kind that there is not": ("kind", 4),
+    "an unknown kind": ("kind", 4),
     "times that are too large": ("timestamp", [MAX_LONG, 1, 0]),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_columns_that_make_no_sense_are_refused(name: str) -> None:
+def test_invalid_columns_are_refused(name: str) -> None:
     column, value = HOSTILE[name]
     with pytest.raises(ValueError, match=r"must|a commit has|column"):
         commit_json.read_actions([{"producers": {**body(), column: value}}])
 
 
 @pytest.mark.parametrize("name", ["producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta"])
-def test_a_column_that_is_missing_is_refused(name: str) -> None:
+def test_a_missing_column_is_refused(name: str) -> None:
     columns = body()
     del columns[name]
     with pytest.raises(ValueError, match=name):
         commit_json.read_actions([{"producers": columns}])
 
 
-def test_a_commit_tells_of_a_bounded_number_of_batches() -> None:
+def test_a_commit_describes_a_bounded_number_of_batches() -> None:
     columns = {
         **body(),
         **dict.fromkeys(("producer_id", "last_sequence", "last_offset", "offset_delta", "timestamp"), 0),
@@ -263,23 +260,23 @@ def test_a_commit_tells_of_a_bounded_number_of_batches() -> None:
                 commit_json.read_actions([item])
 
 
-def test_a_commit_tells_of_producers_once() -> None:
+def test_a_commit_describes_producers_once() -> None:
     with pytest.raises(ValueError, match="once"):
         commit_json.read_actions([{"producers": body()}, {"producers": body()}])
 
 
 WRONG_ROWS: dict[str, tuple[str, Any]] = {
-    "a partition that there is not": ("partition", 3),
+    "a missing partition": ("partition", 3),
     "a negative id": ("producer_id", -5),
     "the same producer twice": ("producer_id", 8),
     "an epoch that is too large": ("epoch", 2**15),
-    "an open transaction behind the log's end": ("transaction_first_offset", 50),
+    "an open transaction past the log's end": ("transaction_first_offset", 50),
     "a time that has not passed": ("heard_ms", 10**15),
     "six batches": (
         "batches",
         [{"last_sequence": n, "last_offset": n, "offset_delta": 0, "timestamp": 0} for n in range(6)],
     ),
-    "a batch behind the log's end": (
+    "a batch past the log's end": (
         "batches",
         [{"last_sequence": 0, "last_offset": 50, "offset_delta": 0, "timestamp": 0}],
     ),
@@ -295,7 +292,7 @@ WRONG_ROWS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG_ROWS)
-def test_rows_of_a_checkpoint_that_cannot_be_are_refused(history: History, name: str) -> None:
+def test_impossible_rows_of_a_checkpoint_are_refused(history: History, name: str) -> None:
     append(history, snapshot_of_entries(7, 0), snapshot_of_entries(8, 1), end=10)
     state, segments, transactions, producers = checkpoint.unpack(checkpoint.encode(history.snapshot()))
     rows, (column, value) = producers.to_pylist(), WRONG_ROWS[name]
@@ -313,7 +310,7 @@ def test_a_checkpoint_with_fewer_rows_than_it_says_is_refused(history: History) 
 
 
 @given(steps=STEPS)
-def test_an_entry_of_a_brokers_snapshot_becomes_batches_that_say_the_same(
+def test_an_entry_of_a_brokers_snapshot_becomes_equivalent_batches(
     steps: list[tuple[int, int, str, int, int]],
 ) -> None:
     log, states = raw(steps), ProducerStates()

@@ -1,4 +1,4 @@
-"""What a snapshot knows of one segment."""
+"""The description of a segment in a snapshot."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_a_segment_is_dense_only_if_each_offset_is_a_record_that_readers_get() -
     assert not segment(has_transactions=True).dense
 
 
-def test_stored_offsets_that_would_overflow_where_readers_count_on_are_refused() -> None:
+def test_stored_offsets_that_would_overflow_are_refused() -> None:
     segment(stored_base_offset=2**63 - 11).check()
     with pytest.raises(ValueError, match="larger than offsets are"):
         segment(stored_base_offset=2**63 - 10).check()
 
 
-def test_only_what_has_a_default_may_be_missing() -> None:
+def test_only_fields_with_a_default_may_be_missing() -> None:
     info, body = segment(), fields.write(segment())
     for spec in dataclasses.fields(SegmentInfo):
         if spec.default is not dataclasses.MISSING:
@@ -78,7 +78,7 @@ def test_a_field_out_of_its_range_is_refused_by_name(name: str, value: object) -
 
 
 @pytest.mark.parametrize("body", [None, [], "segment", 1])
-def test_what_is_no_object_is_no_segment(body: object) -> None:
+def test_a_segment_must_be_an_object(body: object) -> None:
     with pytest.raises(ValueError, match="must be an object"):
         fields.read(SegmentInfo, body)
 

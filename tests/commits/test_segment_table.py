@@ -1,4 +1,4 @@
-"""The segment table: a list of segments, as columns. It is Kafka's ordered map of segments."""
+"""The segment table: a list of segments in columns. It is Kafka's ordered map of segments."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from distlog.core.commits.segment_table import SegmentTable
 
 
 def run_of(counts: Sequence[int], start: int = 0) -> list[SegmentInfo]:
-    """Segments that follow each other, of `counts` offsets each."""
     ends = np.cumsum([start, *counts]).tolist()
     return [segment(0, base, count) for base, count in zip(ends, counts, strict=False)]
 
 
 def with_tail(segments: Sequence[SegmentInfo], tail: int) -> SegmentTable:
-    """A table whose last `tail` segments were appended one by one."""
+    """Return a table with its last `tail` segments appended one by one."""
     split = len(segments) - min(tail, len(segments))
     table = SegmentTable.of(segments[:split])
     for added in segments[split:]:
@@ -79,7 +78,7 @@ def test_find_gives_the_first_segment_that_ends_above_an_offset(counts: list[int
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), TAILS, TAILS, st.data())
-def test_tables_that_differ_in_one_number_are_not_equal(
+def test_tables_with_one_different_number_are_not_equal(
     counts: list[int], tail: int, other_tail: int, data: st.DataObject
 ) -> None:
     segments = run_of(counts)
@@ -93,7 +92,7 @@ def test_tables_that_differ_in_one_number_are_not_equal(
 
 
 @pytest.mark.parametrize("count", [1, 100])
-def test_a_table_with_an_active_segment_is_not_the_one_where_it_is_sealed(count: int) -> None:
+def test_an_active_and_a_sealed_segment_are_not_equal(count: int) -> None:
     *sealed, last = run_of([1] * count)
     table = with_tail(sealed, 0)
     assert table.with_active(replace(last, is_active=True)) == table.with_active(replace(last, is_active=True))
@@ -101,7 +100,7 @@ def test_a_table_with_an_active_segment_is_not_the_one_where_it_is_sealed(count:
 
 
 @given(COUNTS, TAILS, st.data())
-def test_replacing_is_what_it_is_for_a_list(counts: list[int], tail: int, data: st.DataObject) -> None:
+def test_replacing_works_as_in_a_list(counts: list[int], tail: int, data: st.DataObject) -> None:
     segments = run_of(counts)
     removed = data.draw(st.sets(st.sampled_from(segments))) if segments else set()
     added = [
@@ -134,7 +133,7 @@ def test_a_pickled_slice_of_a_large_table_is_small() -> None:
     assert list(pickle.loads(data)) == table[4_990:]
 
 
-def test_a_plain_segment_behind_an_open_transaction_leaves_it_open() -> None:
+def test_a_plain_segment_leaves_an_earlier_transaction_open() -> None:
     open_segment = segment(0, 0, has_transactions=True, first_unstable_offset=4)
     plain = segment(0, 10, has_transactions=False, first_unstable_offset=NO_OFFSET)
     ended = segment(0, 20, has_transactions=True, first_unstable_offset=NO_OFFSET)
@@ -146,7 +145,6 @@ def test_a_plain_segment_behind_an_open_transaction_leaves_it_open() -> None:
 
 
 def resident() -> int:
-    """How many bytes this process has in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -167,8 +165,8 @@ def test_a_part_of_a_part_has_its_own_segments(counts: list[int], tail: int, dat
         assert pickle.loads(pickle.dumps(table)) == table == SegmentTable.of(segments)
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is told by Linux")
-def test_states_that_are_looked_up_one_by_one_take_little_memory() -> None:
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the memory counts of Linux")
+def test_repeated_lookups_of_states_use_little_memory() -> None:
     count = 20_000
     rows = SegmentTable.of([segment(number, 0, 1) for number in range(count)]).columns()
     ends = np.ones(count, np.int64)

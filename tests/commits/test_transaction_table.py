@@ -14,14 +14,13 @@ def info(version: int, timestamp_ms: int | None = None) -> TransactionInfo:
 
 
 def filled(count: int) -> TransactionTable:
-    """A table of `count` batches, most of them in columns."""
     table = NO_TRANSACTIONS
     for version in range(count):
         table = table.updated({("app", version): info(version)}, version)
     return table
 
 
-def test_a_batch_is_found_with_what_it_got() -> None:
+def test_a_batch_is_found_with_its_offsets() -> None:
     table = filled(transaction_table.TAIL_LIMIT + 10)
     for version in (0, 100, transaction_table.TAIL_LIMIT + 9):
         assert table.get("app", version) == info(version)
@@ -45,15 +44,14 @@ def test_all_offsets_of_a_batch_come_back_from_columns() -> None:
 
 
 def daily(days: int, apps: int = 1) -> TransactionTable:
-    """A batch a day, on each day of the next of `apps` applications in turn."""
+    """Return a batch a day, with `apps` applications in turn."""
     table = NO_TRANSACTIONS
     for day in range(days):
         table = table.updated({(f"app{day % apps}", day): info(day, day * DAY_MS)}, day * DAY_MS)
     return table
 
 
-def test_a_commit_from_the_far_future_makes_no_batch_older_than_a_day_more() -> None:
-    """1. A batch a day. 2. One commit a year ahead, and what must come after it. 3. Everything is still known."""
+def test_a_commit_from_the_far_future_ages_batches_by_a_day() -> None:
     future = 400 * DAY_MS
     for table in (daily(40), TransactionTable(daily(40).columns())):
         poisoned = table.updated({("bad clock", 1): info(40, future)}, future)
@@ -64,7 +62,7 @@ def test_a_commit_from_the_far_future_makes_no_batch_older_than_a_day_more() -> 
 
 
 def remembered(batches: dict[Batch, TransactionInfo], now_ms: int) -> dict[Batch, TransactionInfo]:
-    """What is younger than thirty days of which no pause counts for more than one, and each application's newest."""
+    """Return the batches of the last thirty days, with pauses capped at a day, and any application's newest batch."""
     ordered = sorted(batches.items(), key=lambda item: item[1].timestamp_ms)
     newest = {app: batch for (app, batch), _ in ordered}
     remembered_rows, age, after_ms = dict[Batch, TransactionInfo](), 0, now_ms
@@ -76,7 +74,7 @@ def remembered(batches: dict[Batch, TransactionInfo], now_ms: int) -> dict[Batch
     return remembered_rows
 
 
-def test_the_newest_number_of_an_application_is_that_of_its_last_commit() -> None:
+def test_the_newest_number_of_an_application_is_from_its_last_commit() -> None:
     silent = daily(1, apps=1).updated({("app0", "text"): info(1, DAY_MS)}, DAY_MS)
     assert silent.newest("app0") == 0
     assert silent.newest("another") is None

@@ -1,4 +1,4 @@
-"""Records in a format of one's own, as kcat prints them, and as CSV."""
+"""Records in a custom format, as kcat prints them, and as CSV."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ def test_only_the_columns_that_are_shown_are_read() -> None:
         (r"%v\x4", r"unknown escape \\x"),
     ],
 )
-def test_a_format_that_is_none_is_told_so(text: str, reason: str) -> None:
+def test_a_wrong_format_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Conversions.parse(text)
 
 
-def test_csv_has_bytes_that_are_no_text_as_they_are() -> None:
+def test_csv_keeps_binary_bytes() -> None:
     columns = batch((b'"\xff', None)).select(["key", "value", "offset"])
     assert bytes(csv_rows(columns, titles=False)) == b'"""\xff",,7\n'
 
 
 @given(st.lists(st.tuples(st.none() | st.text(max_size=5), st.text(max_size=5)), min_size=1, max_size=5))
-def test_csv_is_read_back_by_others(records: list[tuple[str | None, str]]) -> None:
+def test_other_readers_can_read_the_csv(records: list[tuple[str | None, str]]) -> None:
     rows = batch(*((None if key is None else key.encode(), value.encode()) for key, value in records))
     text = bytes(csv_rows(rows, titles=True)).decode()
     table = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))

@@ -1,4 +1,4 @@
-"""Records as lines in bulk are what they are one by one."""
+"""Lines of many records equal the lines of single records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distlog.core.format.record_batch import COLUMNS, SCHEMA
 BYTES = st.none() | st.binary(max_size=8) | st.text(max_size=8).map(lambda text: text.encode("utf-8", "replace"))
 HEADERS = st.lists(st.fixed_dictionaries({"key": st.text('abé\n"', max_size=3), "value": BYTES}), max_size=2)
 NAMED_TIMES = [-1, 0, 1, 999, 951_782_400_000, 1_700_000_000_123, 253_402_300_799_999, 253_402_300_800_000]
-#: Around the begin of the year 1, and that of the year 1000, in logs of other writers.
+#: Around the start of the years 1 and 1000, as in logs of other writers.
 EARLY_TIMES = [-2, -62_135_596_800_001, -62_135_596_800_000, -30_610_224_000_001, -30_610_224_000_000]
 TIMES = (
     st.sampled_from(NAMED_TIMES + EARLY_TIMES)
@@ -46,7 +46,7 @@ TEXTS = [
     "\x00",
     "é 日本 🙂",
     "",
-    "\\n is no break",
+    "\\n is not a break",
 ]
 
 
@@ -64,12 +64,12 @@ def check(batch: pa.RecordBatch) -> None:
 
 
 @given(ROWS)
-def test_any_records_are_printed_as_single_rows_are(rows: list[dict[str, object]]) -> None:
+def test_records_are_printed_like_single_rows(rows: list[dict[str, object]]) -> None:
     check(batch_of(rows))
     check(batch_of(rows).slice(len(rows) // 2))
 
 
-def test_times_before_1970_are_printed_as_single_ones_are_and_years_have_four_digits() -> None:
+def test_times_before_1970_are_printed_alike_with_four_digit_years() -> None:
     batch = batch_of([{**EMPTY, "timestamp": time} for time in EARLY_TIMES])
     check(batch)
     lines = bytes(record_lines.tabbed(batch.select(["timestamp"]))).decode().split()

@@ -1,4 +1,4 @@
-"""How commands and jobs end: what people and programs see of a report, and the exit status."""
+"""How commands and jobs end: the output for people and programs, and the exit status."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ LEFTOVER = Summary("left 2 files", {"files": 2}, [{"name": "a", "size": 1}, {"na
 
 
 class Damaged:
-    """A report that something is wrong."""
-
     def __str__(self) -> str:
         return "1 damaged"
 
@@ -34,25 +32,24 @@ def printed(report: Report, capsys: pytest.CaptureFixture[str], *, as_json: bool
     return capsys.readouterr().out.splitlines()
 
 
-def test_people_see_the_text_and_then_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output_is_the_summary_and_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(LEFTOVER, capsys, as_json=False) == ["left 2 files", "name", "a", "b"]
     assert printed(Damaged(), capsys, as_json=False) == ["1 damaged", "file", "x.log"]
     assert printed(Summary("", {"rows": []}), capsys, as_json=False) == []
 
 
 @pytest.mark.parametrize("report", [LEFTOVER, Damaged()])
-def test_programs_see_one_object_on_the_last_line(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_one_object_on_the_last_line(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
     print("what came before")
     (_, line) = printed(report, capsys, as_json=True)
     assert json.loads(line) == report.to_dict()
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_programs_can_read_the_object_whatever_the_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+def test_json_output_does_not_depend_on_the_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     for errors in ("strict", "surrogateescape"):
         out = io.TextIOWrapper(io.BytesIO(), encoding, errors)
         monkeypatch.setattr(sys, "stdout", out)
-        # a folder whose name is not UTF-8, as Python has it
         document = {"topics": ["/data/\u65e5\u672c", "/data/\udcff"]}
         print_report(Summary("", document), as_json=True)
         assert json.loads(out.buffer.getvalue()) == document

@@ -1,4 +1,4 @@
-"""Changes of several transactions to one key: of those that are committed, the last one in the log counts."""
+"""Changes of one key by several transactions: the last committed one in the log applies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from distlog.core.read.consumer_offsets import WaitingChanges
 
-#: Of producers 1 to 3: a change in a transaction, its commit, its abort, and a change outside of transactions.
+#: Events of producers 1 to 3: a change in a transaction, its commit, its abort, and a change without one.
 EVENTS = st.lists(st.tuples(st.sampled_from("wcap"), st.integers(1, 3), st.sampled_from("xy")), max_size=30)
 
 

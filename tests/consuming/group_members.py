@@ -1,4 +1,4 @@
-"""Members of a group of consumers, each of a process of its own."""
+"""Members of a consumer group, each in its own process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from distlog.core.read.group_log import GroupLog, GroupState
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
-#: The lease of each member.
 LEASE_S = 60.0
 
 
 @pytest.fixture(params=["local", "memory"])
 def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
-    """Six records in each of two partitions."""
     url = str(tmp_path / "topic") if request.param == "local" else f"memory://{tmp_path.name}/topic"
     topic = topic_on(Storage(url), 2, TINY)
     for partition in range(2):
@@ -30,27 +28,23 @@ def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
 
 @pytest.fixture
 def time() -> Time:
-    """The time of all members."""
     return Time()
 
 
 def joined(topic: Topic, time: Time, **options: Any) -> Consumer:
-    """A new member, of a process of its own."""
     return consume(topic_on(topic.storage), time, group="g", **{"timeout": 0, "lease": LEASE_S, **options})
 
 
 def state(topic: Topic) -> GroupState:
-    """The group as it is stored."""
     return GroupLog(topic.storage, topic.snapshot.topic_id, "g").load()
 
 
 def ids(topic: Topic) -> list[str]:
-    """The ids of the group's members."""
     return [member.id for member in state(topic).members]
 
 
 def live(time: Time, seconds: float, *members: Consumer, step_s: float = 1.0) -> None:
-    """Let time pass, in which these members look at the group and show that they live."""
+    """Let time pass while these members refresh the group and send heartbeats."""
     for _ in range(round(seconds / step_s)):
         time.now_s += step_s
         for member in members:
@@ -58,5 +52,5 @@ def live(time: Time, seconds: float, *members: Consumer, step_s: float = 1.0) ->
 
 
 def until_settled(time: Time, *members: Consumer) -> None:
-    """Let members look at each other until nothing changes hands any more."""
+    """Let members refresh the group until its assignment no longer changes."""
     live(time, 0.8 * LEASE_S, *members, step_s=LEASE_S / 20)

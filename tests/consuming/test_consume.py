@@ -1,4 +1,4 @@
-"""A consumer hands out each record once, in order, as it comes, whatever happens beside it."""
+"""A consumer returns each record once, in order, and as soon as it comes."""
 
 from __future__ import annotations
 
@@ -36,18 +36,17 @@ def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
 
 
 def append(topic: Topic, partition: int, count: int) -> None:
-    """Append records as another process does."""
     topic_on(topic.storage).append(values(range(count)), partition=partition)
 
 
 def write(topic: Topic, partition: int, count: int) -> None:
-    """Write records as another process does, in place on a local disk."""
+    """Write records as another process does: on a local disk into the active segment."""
     with topic_on(topic.storage).writer(linger_ms=NEVER_MS) as writer:
         for _ in range(count):
             writer.append(b"v", partition=partition)
 
 
-def test_what_is_there_comes_first_and_then_what_is_added(topic: Topic) -> None:
+def test_present_records_come_before_added_ones(topic: Topic) -> None:
     append(topic, 0, 30)
     append(topic, 1, 2)
     time = Time()
@@ -91,7 +90,7 @@ def test_the_topic_object_stays_at_its_snapshot(topic: Topic) -> None:
         ({0: "2023-11-14T22:13:20.003Z"}, 3),
     ],
 )
-def test_it_begins_at_an_offset_or_a_time(start: Any, first: int, tmp_path: Path) -> None:
+def test_it_starts_at_an_offset_or_a_time(start: Any, first: int, tmp_path: Path) -> None:
     topic = topic_on(Storage(f"memory://{tmp_path.name}/topic"), 2)
     topic.append(values(range(10)), partition=0)
     topic.append(values(range(10)), partition=1)
@@ -100,20 +99,19 @@ def test_it_begins_at_an_offset_or_a_time(start: Any, first: int, tmp_path: Path
     assert drained(consumer) == span(0, first, 12)
 
 
-def test_it_ends_when_nothing_came_for_the_timeout_and_goes_on_when_asked_again(topic: Topic) -> None:
+def test_it_ends_at_the_timeout_and_can_continue(topic: Topic) -> None:
     time = Time()
     consumer = consume(topic, time, timeout=3.0)
     assert drained(consumer) == []
     assert time.now_s == pytest.approx(3.0)
     append(topic, 0, 2)
     assert drained(consumer) == span(0, 0, 2)
-    # the time for which the caller is busy is not the topic's
     append(topic, 0, 1)
     time.now_s += 100
     assert drained(consumer) == span(0, 2, 3)
 
 
-def test_with_a_timeout_of_nothing_it_hands_out_what_is_there(topic: Topic) -> None:
+def test_a_timeout_of_zero_returns_present_records(topic: Topic) -> None:
     append(topic, 0, 2)
     time = Time()
     assert drained(consume(topic, time, timeout=0)) == span(0, 0, 2)
@@ -134,7 +132,7 @@ def test_pauses_grow_to_the_interval_and_are_short_again_after_a_record(topic: T
 
 
 @pytest.mark.parametrize(("is_local", "looks"), [(True, 35), (False, 9)])
-def test_a_local_look_comes_within_a_sixteenth_of_the_time_since_the_last_record(
+def test_the_local_poll_interval_is_a_sixteenth_of_the_idle_time(
     is_local: bool, looks: int, memory_topic: Callable[[], Topic], tmp_path: Path
 ) -> None:
     topic = topic_on(Storage(str(tmp_path / "local")), 1, TINY) if is_local else memory_topic()
@@ -148,7 +146,7 @@ def test_a_local_look_comes_within_a_sixteenth_of_the_time_since_the_last_record
         idle += pause
 
 
-def test_only_the_columns_asked_for_are_handed_out(topic: Topic) -> None:
+def test_only_selected_columns_are_returned(topic: Topic) -> None:
     append(topic, 0, 2)
     append(topic, 1, 1)
     tables = list(consume(topic, columns=["value"]))
@@ -156,7 +154,7 @@ def test_only_the_columns_asked_for_are_handed_out(topic: Topic) -> None:
     assert sorted(value for batch in tables for value in batch.column(0).to_pylist()) == [b"v0", b"v0", b"v1"]
 
 
-def test_partitions_that_are_added_are_followed_from_their_start(topic: Topic) -> None:
+def test_added_partitions_are_consumed_from_their_start(topic: Topic) -> None:
     def add() -> None:
         other = topic_on(topic.storage)
         put_commit(other.log, other.snapshot, "config", lambda _: [SetPartitions(4)])
@@ -170,7 +168,7 @@ def test_partitions_that_are_added_are_followed_from_their_start(topic: Topic) -
     assert consumer.position == {0: 2, 1: 0, 2: 1, 3: 2}
 
 
-def test_some_partitions_stay_those(topic: Topic) -> None:
+def test_selected_partitions_do_not_change(topic: Topic) -> None:
     append(topic, 0, 2)
     append(topic, 1, 2)
     assert drained(consume(topic, partitions=[1])) == span(1, 0, 2)
@@ -178,14 +176,13 @@ def test_some_partitions_stay_those(topic: Topic) -> None:
         consume(topic, partitions=[2])
 
 
-def test_windows_take_turns_and_leave_nothing_out(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_alternate_between_partitions_without_gaps(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         append(topic, 0, 20)
     append(topic, 1, 5)
     monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 700)
     records = drained(consume(topic))
     assert [row for row in records if row[0] == 0] == span(0, 0, 100)
-    # the other partition need not wait for all of the first
     assert records.index((1, 4)) < records.index((0, 60))
 
 
@@ -199,7 +196,7 @@ def test_a_segment_larger_than_a_window_is_read_in_parts(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
-def test_a_log_start_that_passes_the_position_is_a_matter_of_policy(policy: Any, topic: Topic) -> None:
+def test_a_position_before_the_log_start_follows_the_policy(policy: Any, topic: Topic) -> None:
     append(topic, 0, 10)
     time = Time()
     consumer = consume(topic, time, partitions=[0], out_of_range=policy, start=2)
@@ -207,7 +204,7 @@ def test_a_log_start_that_passes_the_position_is_a_matter_of_policy(policy: Any,
     other.delete_records({0: 6})
     time.events.append(lambda: append(topic, 0, 1))
     if policy == "fail":
-        # what was planned before is still read; the next look finds out
+        # records of an earlier plan are still returned; the next refresh detects the deletion
         consumer.close()
         consumer = consume(topic_on(topic.storage), time, partitions=[0])
         next(consumer)
@@ -222,7 +219,7 @@ def test_a_log_start_that_passes_the_position_is_a_matter_of_policy(policy: Any,
     assert drained(again) == (span(0, 6, 11) if policy == "earliest" else [])
 
 
-def test_a_dropped_topic_is_an_error_and_so_is_one_that_was_created_again(topic: Topic) -> None:
+def test_a_dropped_or_recreated_topic_fails(topic: Topic) -> None:
     for create_again in (False, True):
         consumer = consume(topic)
         other = topic_on(topic.storage)
@@ -236,7 +233,7 @@ def test_a_dropped_topic_is_an_error_and_so_is_one_that_was_created_again(topic:
             topic = topic_on(topic.storage, 2)
 
 
-def test_it_goes_on_while_segments_are_merged_and_vacuumed(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_continues_while_segments_are_merged_and_vacuumed(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(12):
         append(topic, 0, 5)
     monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 700)
@@ -249,7 +246,6 @@ def test_it_goes_on_while_segments_are_merged_and_vacuumed(topic: Topic, monkeyp
     live = topic.segments()["stem"].to_pylist()
     assert len(live) < len(old_values)
     names = [file.name for file in topic.storage.list("topic-0") if any(stem in file.name for stem in old_values)]
-    # as vacuum does, after the delay
     topic.storage.delete([name for name in names if not any(stem in name for stem in live)])
     records += drained(consumer)
     assert records == span(0, 0, 60)
@@ -262,12 +258,12 @@ def test_with_read_committed_it_ends_at_the_last_stable_offset(name: str, tmp_pa
         consumer = consume(topic, isolation=isolation, columns=["offset"])
         offsets = [offset for batch in consumer for offset in batch.column(0).to_pylist()]
         assert offsets == topic.scan(isolation=isolation).to_table()["offset"].to_pylist()
-        # behind the markers and the aborted records at the end too, but never behind an open transaction
+        # past the markers and the aborted records at the end too, but never past an open transaction
         assert consumer.lag() == {0: 0}
     assert consumer.position == topic.end_offsets()
 
 
-def test_an_open_transaction_holds_back_what_comes_after_it(tmp_path: Path) -> None:
+def test_an_open_transaction_holds_back_later_records(tmp_path: Path) -> None:
     topic = adopt_golden(f"memory://{tmp_path.name}", golden.partitions()["first.txn-0"])
     consumer = consume(topic, isolation="read_committed")
     drained(consumer)
@@ -278,7 +274,7 @@ def test_an_open_transaction_holds_back_what_comes_after_it(tmp_path: Path) -> N
     assert consumer.position == {0: stable}
 
 
-def test_files_that_are_gone_again_and_again_are_an_error(topic: Topic) -> None:
+def test_repeatedly_missing_files_fail(topic: Topic) -> None:
     append(topic, 0, 5)
     consumer = consume(topic)
     for file in topic.storage.list("topic-0"):
@@ -287,7 +283,7 @@ def test_files_that_are_gone_again_and_again_are_an_error(topic: Topic) -> None:
         next(consumer)
 
 
-def test_lag_counts_what_is_behind_the_positions(topic: Topic) -> None:
+def test_lag_counts_the_records_after_the_positions(topic: Topic) -> None:
     append(topic, 0, 4)
     consumer = consume(topic, start={0: 1})
     append(topic, 1, 2)
@@ -314,14 +310,14 @@ def test_a_pinned_topic_is_refused(topic: Topic) -> None:
         {"start": {0.5: 1}},
     ],
 )
-def test_numbers_that_mean_nothing_are_refused_before_it_signs_on(options: dict[str, Any], topic: Topic) -> None:
+def test_wrong_numbers_are_refused_before_it_joins(options: dict[str, Any], topic: Topic) -> None:
     with pytest.raises(InvalidConfigError):
         topic.consume(group="g", **options)
     assert not topic.groups().num_rows
 
 
 @pytest.mark.parametrize("options", [{"isolation": "dirty"}, {"out_of_range": "skip"}, {"start": "soon"}])
-def test_words_that_mean_nothing_are_refused(options: dict[str, Any], topic: Topic) -> None:
+def test_wrong_words_are_refused(options: dict[str, Any], topic: Topic) -> None:
     with pytest.raises(ValueError, match=r"must be"):
         topic.consume(**options)
 
@@ -331,7 +327,7 @@ def test_without_a_group_there_is_nothing_to_commit(topic: Topic) -> None:
         consume(topic).commit()
 
 
-def test_an_idle_look_at_objects_is_one_request(memory_topic: Callable[[], Topic]) -> None:
+def test_an_idle_poll_of_an_object_store_is_one_request(memory_topic: Callable[[], Topic]) -> None:
     topic = memory_topic()
     time = Time()
     consumer = consume(topic, time, timeout=60.0)
@@ -339,7 +335,6 @@ def test_an_idle_look_at_objects_is_one_request(memory_topic: Callable[[], Topic
     old_gets, paused = topic.storage.counters.gets, len(time.pauses)
     assert drained(consumer) == []
     counters = topic.storage.counters
-    # the last look comes after the last pause
     assert counters.gets - old_gets == len(time.pauses) - paused + 1
     assert len(time.pauses) - paused > 50
     assert (counters.lists, counters.puts) == (1, counters.puts)

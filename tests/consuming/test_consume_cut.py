@@ -1,4 +1,4 @@
-"""A consumer of an active segment that loses its end, after records of it were handed out."""
+"""A consumer of an active segment that is truncated after its records were returned."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ def topic(tmp_path: Path) -> Topic:
 
 
 def write(topic: Topic, count: int) -> None:
-    """Append in place; the end of the block flushes."""
     with distlog.open(topic.url).writer(linger_ms=0) as writer:
         for _ in range(count):
             writer.append(b"v", partition=0)
 
 
 def lose(topic: Topic, count: int, read_on: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Append in place; when all of it was `seen`, the sync fails, so it is cut off."""
+    """Append to the active segment; after all records were `seen`, the sync fails, so they are truncated."""
     writer, real, failures = distlog.open(topic.url).writer(linger_ms=0), os.fsync, [True]
 
     def fsync(file: int) -> None:
@@ -51,7 +50,7 @@ def lose(topic: Topic, count: int, read_on: Callable[[], Any], monkeypatch: pyte
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 @pytest.mark.parametrize("more", [0, 1, 9])
-def test_records_that_replace_cut_ones_are_returned(
+def test_records_that_replace_truncated_ones_are_returned(
     policy: Any, more: int, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(topic, 3)
@@ -66,7 +65,7 @@ def test_records_that_replace_cut_ones_are_returned(
 
 
 @pytest.mark.parametrize("more", [0, 1, 9])
-def test_records_that_were_handed_out_and_cut_are_an_error_that_says_where(
+def test_truncated_records_that_were_returned_fail_with_their_offsets(
     more: int, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(topic, 3)

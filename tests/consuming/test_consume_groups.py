@@ -1,4 +1,4 @@
-"""A group of consumers goes on where it was: what is committed, where it begins, and how it is changed."""
+"""A consumer group continues at its committed offsets: commits, starts, resets and deletion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from distlog.core.read.group_log import GroupLog
 from distlog.core.topic import Topic
 
 
-def test_a_group_goes_on_where_it_was(topic: Topic, time: Time) -> None:
+def test_a_group_continues_at_its_committed_offsets(topic: Topic, time: Time) -> None:
     with joined(topic, time) as consumer:
         assert sorted(drained(consumer)) == span(0, 0, 6) + span(1, 0, 6)
     topic.append(values(range(1)), partition=1)
@@ -38,9 +38,7 @@ def test_a_group_goes_on_where_it_was(topic: Topic, time: Time) -> None:
     assert state(topic).members == ()
 
 
-def test_what_was_not_committed_is_handed_out_again(
-    topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uncommitted_records_are_returned_again(topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 60)
 
     def fail() -> None:
@@ -61,7 +59,7 @@ def test_what_was_not_committed_is_handed_out_again(
     assert sorted(records) == [row for row in span(0, 0, 6) + span(1, 0, 6) if row[1] >= committed[row[0]]]
 
 
-def test_a_block_that_commits_by_itself_keeps_what_it_committed(topic: Topic, time: Time) -> None:
+def test_an_explicit_commit_in_a_block_is_kept(topic: Topic, time: Time) -> None:
     with joined(topic, time) as consumer:
         next(consumer)
         consumer.commit({0: 1})
@@ -69,7 +67,7 @@ def test_a_block_that_commits_by_itself_keeps_what_it_committed(topic: Topic, ti
     assert state(topic).positions[0] == 1
 
 
-def test_only_what_was_handed_out_can_be_committed_and_only_forward(topic: Topic, time: Time) -> None:
+def test_only_returned_records_can_be_committed_and_only_forward(topic: Topic, time: Time) -> None:
     consumer = joined(topic, time, partitions=[0])
     drained(consumer)
     consumer.commit({0: 4})
@@ -82,10 +80,10 @@ def test_only_what_was_handed_out_can_be_committed_and_only_forward(topic: Topic
     assert state(topic).positions == {0: 6, 1: 0}
 
 
-def test_a_start_counts_when_the_group_is_made_and_for_each_partition(topic: Topic, time: Time) -> None:
+def test_a_start_applies_when_the_group_is_created_and_to_each_partition(topic: Topic, time: Time) -> None:
     joined(topic, time, start=distlog.LATEST).close()
     topic.append(values(range(2)), partition=1)
-    # nothing was handed out yet, and what came since is not skipped
+    # no record was returned yet, and records that came since are not skipped
     with joined(topic, time, start=distlog.LATEST) as consumer:
         assert drained(consumer) == span(1, 6, 8)
 
@@ -178,29 +176,27 @@ def test_groups_of_a_pinned_topic_are_not_changed(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
-def test_a_position_that_is_newer_than_what_the_member_knew_of_the_log_is_no_loss(
-    policy: Any, topic: Topic, time: Time
-) -> None:
-    # 1. two members; the other one has not looked at the topic since it came
+def test_a_committed_offset_past_the_members_snapshot_is_not_data_loss(policy: Any, topic: Topic, time: Time) -> None:
+    # 1. two members; the second has not refreshed the topic since it joined
     member, other = joined(topic, time), joined(topic, time, out_of_range=policy)
     until_settled(time, member, other)
     (number,) = member.position
-    # 2. the first hands out and commits what was appended since, and leaves
+    # 2. the first returns and commits the appended records, and leaves
     topic.append(values(range(3)), partition=number)
     drained(member)
     member.commit()
     member.close()
-    # 3. the other takes over at a position behind the end that it knows
+    # 3. the second takes over at a committed offset past the end of its snapshot
     until_settled(time, other)
     assert other.position[number] == 9
     assert drained(other) == span(1 - number, 0, 6)
     assert state(topic).positions[number] == 9
 
 
-def test_a_log_that_lost_its_end_takes_the_position_back_with_it(topic: Topic, time: Time) -> None:
+def test_a_truncated_log_moves_the_committed_offset_back(topic: Topic, time: Time) -> None:
     with joined(topic, time) as consumer:
         drained(consumer)
-    # as after a power loss that took records which were acknowledged without a sync
+    # as after a power loss that took acknowledged records without a sync
     log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
     put_state(log, log.load(), lambda state: replace(state, positions={**state.positions, 0: 9}))
     consumer = joined(topic, time, out_of_range="earliest", partitions=[0])
@@ -210,7 +206,7 @@ def test_a_log_that_lost_its_end_takes_the_position_back_with_it(topic: Topic, t
     assert state(topic).positions[0] == 6
 
 
-def test_a_new_topic_at_the_address_knows_no_groups_of_the_old_one(topic: Topic, time: Time) -> None:
+def test_a_recreated_topic_has_no_groups_of_the_old_one(topic: Topic, time: Time) -> None:
     with joined(topic, time) as consumer:
         drained(consumer)
     topic.refresh().drop()
@@ -223,7 +219,7 @@ def test_a_new_topic_at_the_address_knows_no_groups_of_the_old_one(topic: Topic,
 
 @dataclass
 class Member:
-    """A membership of which each `sync` brings what is next in `states`: the group's positions of its partitions."""
+    """A membership whose `sync` returns the next of `states`: the committed offsets of its partitions."""
 
     states: list[dict[int, int]]
     owned: dict[int, int] = field(default_factory=dict)
@@ -243,8 +239,8 @@ def assigned(*states: dict[int, int]) -> GroupAssignment:
     return GroupAssignment(log, member, None, "fail")
 
 
-def test_a_partition_that_was_given_up_and_came_back_at_once_goes_on_where_another_member_left_it() -> None:
-    # within one call that was slow: it gave partition 1 up, and took it again when the other member had left
+def test_a_returned_partition_continues_at_the_other_members_commit() -> None:
+    # during one slow call it lost partition 1 to another member and got it back
     assignment = assigned({0: 0, 1: 199}, {0: 0, 1: 235})
     assignment.renew()
     assert assignment.position == {0: 0, 1: 199}
@@ -252,7 +248,7 @@ def test_a_partition_that_was_given_up_and_came_back_at_once_goes_on_where_anoth
     assert assignment.position == {0: 0, 1: 235}
 
 
-def test_what_was_handed_out_and_is_not_committed_is_not_read_again() -> None:
+def test_returned_uncommitted_records_are_not_read_again() -> None:
     assignment = assigned({0: 5}, {0: 5})
     assignment.renew()
     assignment.position[0] = 9

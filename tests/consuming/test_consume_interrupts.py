@@ -1,4 +1,4 @@
-"""A consumer that is interrupted anywhere, or that a forked child inherits."""
+"""A consumer under an interrupt at any place, or in a forked child."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topic(tmp_path: Path) -> Topic:
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt when the consumer's code begins a function or ends a call, as Ctrl-C does there."""
+    """Raises KeyboardInterrupt at a call or return in the consumer's code, as Ctrl-C does there."""
 
     def __init__(self, number: int) -> None:
         self.remaining = number
@@ -43,7 +43,7 @@ class Interrupt:
 
 
 def interrupted(consumer: Consumer, number: int) -> list[tuple[int, int]] | None:
-    """What the consumer hands out when it is interrupted `at` that place; None if there are not as many places."""
+    """Return the records of a consumer that is interrupted at call number `number`, or None after the last call."""
     sys.setprofile(Interrupt(number))
     try:
         window = rows(next(consumer))
@@ -54,7 +54,7 @@ def interrupted(consumer: Consumer, number: int) -> list[tuple[int, int]] | None
     return None if window else []
 
 
-def test_wherever_an_interrupt_comes_nothing_is_lost_and_the_group_is_left(topic: Topic) -> None:
+def test_an_interrupt_anywhere_loses_nothing_and_leaves_the_group(topic: Topic) -> None:
     for number in itertools.count(1):
         consumer = consume(topic, group=f"g{number}")
         if interrupted(consumer, number) is None:
@@ -76,7 +76,7 @@ def is_refused(use: Callable[[], object]) -> bool:
     return False
 
 
-def test_a_forked_child_cannot_use_the_follower_of_its_parent(topic: Topic) -> None:
+def test_a_forked_child_cannot_use_the_consumer_of_its_parent(topic: Topic) -> None:
     with consume(topic, group="g") as consumer:
         next(consumer)
         child = os.fork()

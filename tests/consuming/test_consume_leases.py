@@ -1,4 +1,4 @@
-"""Members of a group share the partitions, and take over from each other when leases end."""
+"""Members of a group share the partitions, and take over when leases end."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
 
-def test_two_members_share_and_the_second_begins_when_the_first_has_committed(topic: Topic, time: Time) -> None:
+def test_a_second_member_starts_after_the_commit_of_the_first(topic: Topic, time: Time) -> None:
     member = joined(topic, time)
     records = drained(member)
     assert len(records) == 12
     other = joined(topic, time)
     until_settled(time, member, other)
-    # what the first has in hand is its own for a lease, so that nothing is processed twice
+    # the first member keeps its returned records for a lease, so that none is processed twice
     assert (sorted(member.position), other.position) == ([0, 1], {})
     topic.append(values(range(2)), partition=0)
     topic.append(values(range(2)), partition=1)
@@ -44,7 +44,7 @@ def test_two_members_share_and_the_second_begins_when_the_first_has_committed(to
     assert drained(other) == span(1, 6, 8)
 
 
-def test_a_partition_that_is_not_committed_is_given_up_after_a_lease(topic: Topic, time: Time) -> None:
+def test_an_uncommitted_partition_is_released_after_a_lease(topic: Topic, time: Time) -> None:
     member = joined(topic, time)
     drained(member)
     other = joined(topic, time)
@@ -56,7 +56,7 @@ def test_a_partition_that_is_not_committed_is_given_up_after_a_lease(topic: Topi
     assert state(topic).positions == {0: 6, 1: 0}
 
 
-def test_a_member_that_leaves_is_replaced_at_the_next_look(topic: Topic, time: Time) -> None:
+def test_a_leaving_member_is_replaced_at_the_next_poll(topic: Topic, time: Time) -> None:
     member, other = joined(topic, time), joined(topic, time)
     until_settled(time, member, other)
     assert len(member.position) == len(other.position) == 1
@@ -65,7 +65,7 @@ def test_a_member_that_leaves_is_replaced_at_the_next_look(topic: Topic, time: T
     assert len(other.position) == 2
 
 
-def test_a_member_that_cannot_leave_says_so_and_what_went_wrong_before_is_raised(
+def test_a_member_that_cannot_leave_warns_and_raises_the_first_error(
     topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail_within() -> None:
@@ -80,7 +80,7 @@ def test_a_member_that_cannot_leave_says_so_and_what_went_wrong_before_is_raised
 
 
 @pytest.mark.parametrize("after", range(5))
-def test_a_member_that_dies_is_replaced_after_its_lease_and_not_before(after: int, topic: Topic, time: Time) -> None:
+def test_a_dead_member_is_replaced_after_its_lease(after: int, topic: Topic, time: Time) -> None:
     member = joined(topic, time)
     time.now_s += after * LEASE_S / 10
     other = joined(topic, time)
@@ -90,7 +90,6 @@ def test_a_member_that_dies_is_replaced_after_its_lease_and_not_before(after: in
         assert time.now_s - began < (1.4 if topic.storage.is_local else 1.6) * LEASE_S
         live(time, 1, other)
     assert len(ids(topic)) == 1
-    # and so is its file of heartbeats
     assert len(heartbeats(topic)) <= 1
 
 
@@ -104,7 +103,7 @@ def test_clocks_of_members_need_not_agree(topic: Topic) -> None:
     assert len(first_member.position) == len(other.position) == 1
 
 
-def test_a_member_that_was_paused_cannot_commit_and_hands_out_nothing_old(topic: Topic, time: Time) -> None:
+def test_a_paused_member_cannot_commit_and_returns_no_old_records(topic: Topic, time: Time) -> None:
     paused, other = joined(topic, time), joined(topic, time)
     until_settled(time, paused, other)
     (mine,) = paused.position
@@ -118,12 +117,11 @@ def test_a_member_that_was_paused_cannot_commit_and_hands_out_nothing_old(topic:
     assert state(topic).positions == {0: 6, 1: 6}
     assert rows(batch)[0] == (mine, 0)
     assert drained(paused) == []
-    # it is a member again
     until_settled(time, paused, other)
     assert len(paused.position) == 1
 
 
-def test_a_member_that_was_paused_alone_goes_on(topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_single_member_continues(topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 60)
     consumer = joined(topic, time)
     next(consumer)
@@ -134,7 +132,7 @@ def test_a_member_that_was_paused_alone_goes_on(topic: Topic, time: Time, monkey
     assert ids(topic) == old_ids
 
 
-def test_a_fetch_that_takes_longer_than_the_lease_hands_out_nothing(
+def test_a_fetch_longer_than_the_lease_returns_nothing(
     topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused, read, other_members = joined(topic, time), consumed_log.ConsumedLog.read, list[Consumer]()
@@ -168,24 +166,23 @@ def test_an_idle_member_makes_four_requests_a_minute_in_a_group_of_any_size(
         getattr(counters, name) - getattr(old_counters, name) for name in ("puts", "lists", "gets", "deletes")
     ]
     assert requests == [2 * minutes * count, 2 * minutes * count, 0, 0]
-    # and each of them has lived all the time
     assert ids(topic) == member_ids
     assert sum(len(member.position) for member in members) == 60
 
 
 def heartbeats(topic: Topic) -> list[str]:
-    """The ids of those that have shown that they live."""
+    """Return the ids of the members with a heartbeat."""
     _, heartbeat_names = GroupLog(topic.storage, topic.snapshot.topic_id, "g").watch(None)
     return sorted(heartbeat_names)
 
 
 def beat(topic: Topic, time: Time, *members: Consumer) -> list[str]:
-    """The ids of all members, when these have put a heartbeat."""
+    """Return the ids of all members after heartbeats of `members`."""
     live(time, LEASE_S / 2, *members, step_s=LEASE_S / 2)
     return ids(topic)
 
 
-def test_who_leaves_takes_its_heartbeats_along(topic: Topic, time: Time) -> None:
+def test_a_leaving_member_deletes_its_heartbeats(topic: Topic, time: Time) -> None:
     member, other = joined(topic, time), joined(topic, time)
     heartbeat = beat(topic, time, member, other)
     assert heartbeats(topic) == sorted(heartbeat)
@@ -195,7 +192,7 @@ def test_who_leaves_takes_its_heartbeats_along(topic: Topic, time: Time) -> None
     assert heartbeats(topic) == []
 
 
-def test_a_heartbeat_that_comes_when_its_member_was_taken_for_dead_is_deleted(topic: Topic, time: Time) -> None:
+def test_a_heartbeat_after_the_removal_of_its_member_is_deleted(topic: Topic, time: Time) -> None:
     dead, other = joined(topic, time), joined(topic, time)
     (late,) = set(beat(topic, time, dead)) & set(heartbeats(topic))
     live(time, 100, other)
@@ -215,7 +212,7 @@ def test_a_reset_and_a_deletion_leave_no_heartbeats(topic: Topic, time: Time) ->
         assert heartbeats(topic) == []
 
 
-def test_a_commit_shows_life_too(tmp_path: Path, time: Time) -> None:
+def test_a_commit_is_a_heartbeat(tmp_path: Path, time: Time) -> None:
     topic = topic_on(Storage(f"memory://{tmp_path.name}/busy"), 1)
     consumer = joined(topic, time)
     counters = topic.storage.counters

@@ -1,4 +1,4 @@
-"""Consumers on S3: the requests that a server gets, and what a group does when replies are lost."""
+"""Consumers on S3: the requests of a group, and lost responses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(proxy: FaultProxy, s3_url: Address) -> Topic:
     return topic
 
 
-def test_an_idle_look_is_one_get_of_the_next_version(topic: Topic, proxy: FaultProxy) -> None:
+def test_an_idle_poll_is_one_get_of_the_next_version(topic: Topic, proxy: FaultProxy) -> None:
     time = Time()
     consumer = consume(topic, time, timeout=10.0)
     assert drained(consumer) == span(0, 0, 4)
@@ -47,7 +47,7 @@ def test_an_idle_look_is_one_get_of_the_next_version(topic: Topic, proxy: FaultP
 
 
 @pytest.mark.parametrize("fault", [LOSE_REPLY, answer(503, "SlowDown"), answer(500, "InternalError")])
-def test_a_commit_whose_reply_is_lost_happens_once(fault: object, topic: Topic, proxy: FaultProxy) -> None:
+def test_a_commit_with_a_lost_response_happens_once(fault: object, topic: Topic, proxy: FaultProxy) -> None:
     log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
     with consume(topic, group="g", timeout=0) as consumer:
         assert drained(consumer) == span(0, 0, 4)
@@ -60,7 +60,7 @@ def test_a_commit_whose_reply_is_lost_happens_once(fault: object, topic: Topic, 
         assert drained(consumer) == []
 
 
-def test_a_member_whose_sign_on_got_no_reply_is_one_member(topic: Topic, proxy: FaultProxy) -> None:
+def test_a_join_with_a_lost_response_is_one_member(topic: Topic, proxy: FaultProxy) -> None:
     proxy.inject("PUT", LOSE_REPLY, path="*_groups*")
     consumer = consume(topic, group="g", timeout=0)
     (member,) = GroupLog(topic.storage, topic.snapshot.topic_id, "g").load().members
@@ -68,6 +68,6 @@ def test_a_member_whose_sign_on_got_no_reply_is_one_member(topic: Topic, proxy: 
     assert drained(consumer) == span(0, 0, 4)
 
 
-def test_a_member_looks_at_nothing_beside_its_topic(topic: Topic, proxy: FaultProxy) -> None:
+def test_a_member_requests_only_its_topic(topic: Topic, proxy: FaultProxy) -> None:
     drained(consume(topic, group="g", timeout=0))
     assert not [request for request in proxy.requests if OFFSETS_TOPIC in request.path + request.query]

@@ -1,4 +1,4 @@
-"""A consumer that is closed, interrupted, or used by a second thread: no pause is slept out, no record is lost."""
+"""A consumer that is closed, interrupted, or used by a second thread: pauses end at once, and no record is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_close_in_a_signal_handler_ends_a_pause_at_once(topic: Topic) -> None:
         signal.signal(signal.SIGALRM, old_signal)
 
 
-def test_an_interrupt_comes_through_at_once_and_loses_nothing(topic: Topic) -> None:
+def test_an_interrupt_ends_a_pause_at_once_and_loses_nothing(topic: Topic) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""A group of consumers takes over where a group of Kafka's clients was, when a person says so and not else."""
+"""A consumer group starts at the committed offsets of a Kafka group, on request only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from distlog.core.topic import Topic
 
 @pytest.fixture
 def topic() -> Topic:
-    """Ten records in each of two partitions."""
     topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}/topic"), 2, TINY)
     for partition in range(2):
         topic.append(values(range(10)), partition=partition)
@@ -37,7 +36,7 @@ def positions(topic: Topic) -> list[int | None]:
     return [row["position"] for row in topic.groups().to_pylist()]
 
 
-def test_a_group_takes_over_the_positions_that_there_are_and_keeps_the_others(topic: Topic) -> None:
+def test_a_group_copies_existing_committed_offsets_and_keeps_its_own(topic: Topic) -> None:
     kafka = KafkaCommits(topic, "jobs")
     kafka({0: 4, 1: -1, 7: 3})
     assert topic.reset_group("g", kafka="jobs") == {0: 4, 1: 0}
@@ -48,7 +47,7 @@ def test_a_group_takes_over_the_positions_that_there_are_and_keeps_the_others(to
     assert topic.reset_group("g", kafka="jobs") == {0: 9, 1: 6}
 
 
-def test_groups_of_one_name_have_nothing_to_do_with_each_other_by_themselves(topic: Topic) -> None:
+def test_groups_with_the_same_name_are_independent(topic: Topic) -> None:
     KafkaCommits(topic)({0: 4})
     assert positions(topic) == []
     with consume(topic, group="g", timeout=0) as consumer:
@@ -57,7 +56,7 @@ def test_groups_of_one_name_have_nothing_to_do_with_each_other_by_themselves(top
     assert positions(topic) == [10, 10]
 
 
-def test_positions_in_a_dropped_topic_of_the_same_name_are_neither_taken_over_nor_past_the_end(topic: Topic) -> None:
+def test_committed_offsets_in_a_dropped_topic_are_not_copied(topic: Topic) -> None:
     KafkaCommits(topic, "jobs")({0: 4, 1: 9})
     topic.drop()
     recreated = distlog.create(topic.url, partitions=2)
@@ -67,7 +66,7 @@ def test_positions_in_a_dropped_topic_of_the_same_name_are_neither_taken_over_no
         recreated.reset_group("g", kafka="jobs")
 
 
-def test_nothing_is_taken_over_while_the_group_has_members(topic: Topic) -> None:
+def test_nothing_is_copied_while_the_group_has_members(topic: Topic) -> None:
     KafkaCommits(topic)({0: 4})
     with consume(topic, group="g", timeout=0) as consumer:
         with pytest.raises(CommitConflictError, match="has members"):
@@ -91,19 +90,19 @@ def test_a_group_without_committed_offsets_and_two_sources_are_refused(topic: To
     assert positions(topic) == []
 
 
-def test_a_position_that_retention_has_passed_is_the_log_start_and_one_above_the_log_is_refused(topic: Topic) -> None:
+def test_copied_offsets_are_raised_to_the_log_start_and_refused_past_the_end(topic: Topic) -> None:
     kafka = KafkaCommits(topic)
     topic.delete_records({0: 6})
     kafka({0: 4})
     assert topic.reset_group("g", kafka="g") == {0: 6, 1: 0}
-    # as of a topic that was dropped, and created again
+    # as in a topic that was dropped and recreated
     kafka({1: 11})
     with pytest.raises(OffsetOutOfRangeError, match="partition=1"):
         topic.reset_group("g", kafka="g")
     assert positions(topic) == [6, 0]
 
 
-def test_damage_beside_the_topic_is_named_and_nothing_is_taken_over(tmp_path: Path) -> None:
+def test_a_damaged_offsets_topic_is_named_and_nothing_is_copied(tmp_path: Path) -> None:
     topic = topic_on(Storage(str(tmp_path / "root" / "topic")), 2, TINY)
     KafkaCommits(topic)({0: 0})
     offsets_folder = tmp_path / "root" / OFFSETS_TOPIC
@@ -120,13 +119,13 @@ def test_damage_beside_the_topic_is_named_and_nothing_is_taken_over(tmp_path: Pa
 
 
 @pytest.mark.parametrize("url", ["/", "/topic", "memory://topic", "s3://bucket/topic", "s3://bucket"])
-def test_only_what_has_a_folder_above_it_has_a_neighbour(url: str) -> None:
+def test_only_topics_in_a_folder_have_an_offsets_topic(url: str) -> None:
     pytest.importorskip("s3fs")
     sibling = Storage(url).sibling("x")
     expected = {"/topic": "/x", "s3://bucket/topic": "s3://bucket/x"}.get(url)
     assert (sibling and sibling.url) == expected
 
 
-def test_a_topic_that_has_no_folder_above_it_has_no_clients_of_kafka() -> None:
+def test_a_topic_without_a_parent_folder_has_no_kafka_groups() -> None:
     topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}"), 1)
     assert kafka_positions(topic.handle, "g") == {}

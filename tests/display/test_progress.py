@@ -15,15 +15,11 @@ from distlog.core.display import Progress, duration_text, size_text
 
 
 class Terminal(io.StringIO):
-    """A stream that is a terminal."""
-
     def isatty(self) -> bool:
         return True
 
 
 class Clock:
-    """Seconds that pass when told to."""
-
     def __init__(self) -> None:
         self.seconds = 0.0
 
@@ -56,7 +52,7 @@ def test_what_was_not_shown_is_not_wiped() -> None:
 
 
 @pytest.mark.parametrize("is_typed", [True, False])
-def test_who_types_sees_what_takes_longer_than_a_second(monkeypatch: pytest.MonkeyPatch, is_typed: bool) -> None:
+def test_interactive_sessions_show_progress_after_a_second(monkeypatch: pytest.MonkeyPatch, is_typed: bool) -> None:
     terminal, clock = Terminal(), Clock()
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     if not is_typed:
@@ -70,7 +66,7 @@ def test_who_types_sees_what_takes_longer_than_a_second(monkeypatch: pytest.Monk
         assert terminal.getvalue() == ("\rreading  2 rows  50%  1 s left\x1b[K" if is_typed else "")
 
 
-def test_nobody_sees_what_is_not_to_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_progress_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, clock = Terminal(), Clock()
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     with Progress("reading", shown=False, stream=terminal, clock=clock) as progress:
@@ -160,5 +156,5 @@ def test_sizes_are_in_powers_of_1000(size: float, text: str) -> None:
         (90_000, "1 d 01 h"),
     ],
 )
-def test_durations_have_two_units_at_the_most(seconds: float, text: str) -> None:
+def test_durations_have_at_most_two_units(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text

@@ -39,7 +39,7 @@ def test_a_listing_is_lines_with_numbers_to_the_right() -> None:
     )
 
 
-def test_of_a_long_table_both_ends_are_shown() -> None:
+def test_a_long_table_shows_both_ends() -> None:
     table = pa.table({"number": range(2000)})
     assert display.lines(table, most=5).split() == ["number", "0", "1", "2", "…", "1,998", "1,999"]
     assert display.html(table).count("<tr>") == 22
@@ -86,7 +86,7 @@ def test_a_topic_shows_its_partitions(topic: distlog.Topic) -> None:
     assert many._repr_html_().count("<tr>") == 22
 
 
-def test_a_scan_shows_what_it_would_read_and_reads_nothing(topic: distlog.Topic) -> None:
+def test_a_scan_shows_its_plan_and_reads_nothing(topic: distlog.Topic) -> None:
     scan = topic.scan(start={0: 0, 1: 1})
     old_bytes_read = topic.storage.counters.bytes_read
     assert repr(scan).startswith("Scan(segments=1, bytes=")
@@ -94,7 +94,7 @@ def test_a_scan_shows_what_it_would_read_and_reads_nothing(topic: distlog.Topic)
     assert topic.storage.counters.bytes_read == old_bytes_read
 
 
-def test_settings_show_what_was_set_and_in_a_notebook_all() -> None:
+def test_settings_show_changed_ones_and_in_a_notebook_all() -> None:
     config = TopicConfig.parse({"retention.ms": DAY_MS})
     assert repr(config) == f"TopicConfig(retention.ms={DAY_MS})"
     shown = config._repr_html_()
@@ -104,7 +104,6 @@ def test_settings_show_what_was_set_and_in_a_notebook_all() -> None:
 
 
 def reports(folder: Path) -> Iterator[Any]:
-    """Each kind of report, made by what people call."""
     topic = topic_on(Storage(str(folder / "t")), 1, {"file.delete.delay.ms": 0}, Clock())
     yield topic.append(values(range(5)))
     yield topic.append(values(range(5)), app_id="a", batch_id=1)

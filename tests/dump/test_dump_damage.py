@@ -1,4 +1,4 @@
-"""A dump of damaged files says what is wrong and where, and goes on as far as anything can be read."""
+"""A dump of damaged files reports what is wrong and where, and continues as far as possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = LOG.read_bytes()[:596]
 SECOND, THIRD = 437, 515
 
 
-def test_a_bundle_is_not_looked_into_and_what_to_do_is_said(tmp_path: Path, cli: CommandLine) -> None:
+def test_a_bundle_is_refused_with_advice(tmp_path: Path, cli: CommandLine) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), 2)
     topic.append([{"value": b"v", "partition": number} for number in (0, 1)])
     (bundle,) = (tmp_path / "clicks").glob("_bundles/*")
@@ -74,7 +74,7 @@ def test_what_cannot_be_decoded_is_named_and_the_next_batch_is_shown(
 
 
 @pytest.mark.parametrize("length", [5, -1, -(2**31), 13, 30])
-def test_behind_an_impossible_size_nothing_is_read_and_the_rest_is_counted(tmp_path: Path, length: int) -> None:
+def test_bytes_after_an_impossible_size_are_only_counted(tmp_path: Path, length: int) -> None:
     dump = of(tmp_path, put(SECOND + 8, struct.pack(">i", length)))
     assert f"a batch claims {length} bytes" in dump.err
     assert f"position={SECOND}" in dump.err
@@ -94,7 +94,6 @@ def test_each_changed_byte_gives_a_dump(tmp_path: Path) -> None:
     for position, data in list(each_byte_changed(SMALL))[::7]:
         lines = of(tmp_path, data).lines
         assert lines[1] == "Log starting offset: 114"
-        # what lies ahead of the damaged batch is as it was
         first = 5 if position >= THIRD else 2
         assert lines[:first] == sound_lines[:first]
 
@@ -167,7 +166,7 @@ def test_an_index_that_is_not_sane_is_named(tmp_path: Path, name: str, data: byt
         ("leader-epoch-checkpoint", b"1\n0\n", "not a checkpoint of leader epochs"),
         ("leader-epoch-checkpoint", b"0\n2\n1 1\n", "not a checkpoint of leader epochs"),
         ("leader-epoch-checkpoint", b"\xff", "not a checkpoint of leader epochs"),
-        ("00000000000000000000.index", b"\0" * 8, "No such file"),
+        ("00000000000000000000.index", b"\0" * 8, "such file"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_and_the_next_one_is_shown(
@@ -180,7 +179,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_next_one_is_shown(
     assert dump.lines[-1].startswith("version: 0 producerId: 9")
 
 
-def test_unknown_and_missing_files_are_named_and_the_exit_status_tells(tmp_path: Path, cli: CommandLine) -> None:
+def test_unknown_and_missing_files_are_named_and_fail(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "x.txt").write_bytes(b"x")
     outcome = cli.bare("dump", str(tmp_path / "x.txt"))
     assert (outcome.status, outcome.err) == (0, f"Ignoring unknown file {tmp_path / 'x.txt'}\n")
@@ -190,7 +189,7 @@ def test_unknown_and_missing_files_are_named_and_the_exit_status_tells(tmp_path:
     assert "baseOffset: 114" in outcome.out
 
 
-def test_a_dump_of_nothing_says_what_is_missing(cli: CommandLine) -> None:
+def test_a_dump_without_files_fails_with_advice(cli: CommandLine) -> None:
     outcome = cli.bare("dump")
     assert (outcome.status, outcome.out) == (2, "")
     assert "missing argument FILE" in outcome.err

@@ -1,4 +1,4 @@
-"""A log is dumped window by window, by several threads, and the whole is as if it were one piece."""
+"""Several threads dump a log in windows, and the output does not depend on the windows."""
 
 from __future__ import annotations
 
@@ -28,29 +28,26 @@ LOGS = [
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.parent.name)
 def test_windows_of_any_size_give_the_same_lines(log: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = dumped(log, as_json=as_json, print_data_log=True)
+    dump_at_once = dumped(log, as_json=as_json, print_data_log=True)
     monkeypatch.setattr(log_dump, "WINDOW_BYTES", 700)
     monkeypatch.setattr(log_dump, "PART_BYTES", 300)
-    assert dumped(log, as_json=as_json, print_data_log=True) == whole
+    assert dumped(log, as_json=as_json, print_data_log=True) == dump_at_once
 
 
-def test_what_is_damaged_is_told_in_its_place_in_whatever_window_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_is_reported_at_its_position_in_any_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, data = tmp_path / LOGS[0].name, bytearray(LOGS[0].read_bytes())
     second = 12 + int.from_bytes(data[8:12], "big")
-    # the number of its records
     data[second + 57] = 0xFF
     log.write_bytes(data[:-5])
-    whole = dumped(log, deep_iteration=True)
-    assert (whole.err.count("negative number of records"), whole.err.count("Non-consecutive")) == (1, 1)
-    assert whole.lines[-1].startswith("Found ")
+    dump_at_once = dumped(log, deep_iteration=True)
+    assert (dump_at_once.err.count("negative number of records"), dump_at_once.err.count("Non-consecutive")) == (1, 1)
+    assert dump_at_once.lines[-1].startswith("Found ")
     monkeypatch.setattr(log_dump, "WINDOW_BYTES", 700)
-    assert dumped(log, deep_iteration=True) == whole
+    assert dumped(log, deep_iteration=True) == dump_at_once
 
 
 class Closed(io.BytesIO):
-    """A pipe whose reader goes away after some lines."""
+    """A pipe that is closed by its reader after some lines."""
 
     def write(self, data: object) -> int:
         if self.tell():
@@ -58,7 +55,7 @@ class Closed(io.BytesIO):
         return super().write(data)  # type: ignore[arg-type]
 
 
-def test_no_thread_is_left_when_the_reader_of_the_output_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_is_left_after_the_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_dump, "WINDOW_BYTES", 700)
     with pytest.raises(BrokenPipeError):
         dump(
@@ -66,31 +63,31 @@ def test_no_thread_is_left_when_the_reader_of_the_output_goes(monkeypatch: pytes
             DumpOptions(deep_iteration=True),
             DumpOutput(Closed(), io.BytesIO()),
         )
-    assert [each.name for each in threading.enumerate() if each.name.startswith("distlog-ahead")] == []
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("distlog-ahead")] == []
 
 
-def test_a_window_that_decompresses_to_much_is_not_made_as_a_whole_before_it_is_wanted(
+def test_a_large_window_is_decompressed_part_by_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[int] = []
+    sizes: list[int] = []
     show = LogWindows.show
 
     def counted(self: LogWindows, frames: Batches) -> Iterator[ShownBatches]:
         for part in show(self, frames):
-            made.append(len(part.lines))
+            sizes.append(len(part.lines))
             yield part
 
     class Watched(io.BytesIO):
         def write(self, data: object) -> int:
-            seen.append(len(made))
+            sizes_at_write.append(len(sizes))
             return super().write(data)  # type: ignore[arg-type]
 
-    seen: list[int] = []
+    sizes_at_write: list[int] = []
     monkeypatch.setattr(LogWindows, "show", counted)
     monkeypatch.setattr(log_dump, "PART_BYTES", 100)
     dump(
         [DumpedFile.from_address(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(Watched(), io.BytesIO())
     )
-    # two lines of titles, then part by part
-    assert seen[:4] == [0, 0, 4, 4]
-    assert len(made) > 10
+    # two lines of titles, then part after part
+    assert sizes_at_write[:4] == [0, 0, 4, 4]
+    assert len(sizes) > 10

@@ -1,4 +1,4 @@
-"""Dumps of real brokers' files are those of Kafka's own tool, line for line; as JSON they say the same."""
+"""Dumps of real brokers' files equal the dumps of Kafka's tool line by line; the JSON has the same values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ PARTITIONS = golden.partitions()
 
 
 def file_of(name: str) -> str:
-    """The file that a dump is of, relative to the folder that the dump lies in."""
     partition, _, file = name.removeprefix("dump.").partition(".")
     stage = "logs" if "kafka-2.8" in EXPECTED[name].parts else "first"
     return f"{stage}/{partition}/{file}"
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_dump_is_that_of_kafkas_tool(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dump_equals_the_dump_of_kafkas_tool(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXPECTED[name].parent)
     dump = dumped(file_of(name), **ALL)
     assert dump.out == gzip.decompress(EXPECTED[name].read_bytes())
@@ -40,7 +39,7 @@ def test_the_command_prints_it(monkeypatch: pytest.MonkeyPatch, cli: CommandLine
     outcome = cli.bare("dump", "--deep-iteration", "--print-data-log", file_of(name))
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.encode() == gzip.decompress(EXPECTED[name].read_bytes())
-    # as kafka-dump-log takes files
+    # as kafka-dump-log accepts files
     same = cli.bare("dump", "--deep-iteration", "--print-data-log", "--files", f"{file_of(name)},{file_of(name)}")
     assert (same.status, same.err, same.out) == (0, "", 2 * outcome.out)
 
@@ -119,7 +118,7 @@ def test_leader_epochs_are_printed(tmp_path: Path) -> None:
     assert json.loads(dumped(file, as_json=True).lines[2]) == {"type": "leaderEpoch", "epoch": 3, "startOffset": 124}
 
 
-def test_a_compacted_log_is_told_where_its_offsets_have_gaps() -> None:
+def test_offset_gaps_of_a_compacted_log_are_reported() -> None:
     logs = PARTITIONS["cleaned.compact-none-0"].logs
     dumps = [dumped(log, deep_iteration=True) for log in logs]
     offsets = [[int(line.split()[2]) for line in offset.lines if line.startswith("|")] for offset in dumps]
@@ -131,7 +130,7 @@ def test_a_compacted_log_is_told_where_its_offsets_have_gaps() -> None:
     assert any("deleteHorizonMs: OptionalLong[" in line for offset in dumps for line in offset.lines)
 
 
-def test_only_the_first_bytes_are_read_if_that_is_asked_for() -> None:
+def test_a_limit_of_bytes_reads_only_the_first_bytes() -> None:
     log = PARTITIONS["first.codec-lz4-0"].logs[0]
     lines = dumped(log).lines
     second = int(lines[3].partition("position: ")[2].split()[0])
@@ -139,7 +138,7 @@ def test_only_the_first_bytes_are_read_if_that_is_asked_for() -> None:
     assert dumped(log, max_bytes=second + 1).lines == lines[:3]
 
 
-def test_the_name_of_a_copy_on_object_storage_is_no_offset(tmp_path: Path) -> None:
+def test_the_name_of_a_copy_on_object_storage_is_not_an_offset(tmp_path: Path) -> None:
     (log, *_) = sorted(PARTITIONS["first.codec-lz4-0"].folder.glob("*.log"))
     copy = tmp_path / f"{'9' * 20}.log"
     copy.write_bytes(log.read_bytes())

@@ -1,4 +1,4 @@
-"""The examples run, and do what they say."""
+"""The examples run, and do what their text promises."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ import distlog
 pytestmark = pytest.mark.spark
 
 MINUTE = 60_000
-START = 1_700_000_040_000  # the beginning of a minute
+START = 1_700_000_040_000
 
 
 def example(name: str) -> dict[str, Any]:
-    """The functions of an example."""
     return runpy.run_path(str(Path(__file__).parents[2] / "examples" / f"{name}.py"))
 
 
@@ -37,7 +36,7 @@ def test_finished_windows_are_counted_and_late_records_dropped(spark: SparkSessi
     clicks = [(key, minute + n) for key in ("a", "b") for minute in minutes for n in range(minute // MINUTE % 3 + 2)]
     source.append([{"key": key, "value": "click", "timestamp": time} for key, time in clicks])
     run("windowed_count", spark, tmp_path)
-    assert target.refresh().scan().count() == 0  # the watermark has not passed any window
+    assert target.refresh().scan().count() == 0
     source.append([{"key": "b", "value": "an hour later", "timestamp": START + 60 * MINUTE}])
     run("windowed_count", spark, tmp_path)
     source.append([{"key": "a", "value": "too late", "timestamp": START}])
@@ -77,7 +76,7 @@ def test_a_copy_has_another_number_of_partitions_and_each_keys_order(spark: Spar
     assert min(target.end_offsets().values()) > 0
 
 
-#: What a query on Spark's Kafka source says; only `format` and the path of `load` change.
+#: A query for Spark's Kafka source; only `format` and the path of `load` change.
 KAFKA_OPTIONS = {
     "kafka.bootstrap.servers": "localhost:9092",
     "kafka.group.id": "reports",
@@ -95,7 +94,6 @@ KAFKA_OPTIONS = {
 
 
 def job_of_kafka(records: DataFrame) -> DataFrame:
-    """A query as it is written for Spark's Kafka source."""
     texts = ("CAST(key AS STRING)", "CAST(value AS STRING)")
     return records.selectExpr(*texts, "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 

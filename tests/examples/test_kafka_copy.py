@@ -1,8 +1,4 @@
-"""Topics go from a Kafka broker to distlog and back, by Spark's Kafka connector.
-
-The test needs a broker, named by DISTLOG_TEST_KAFKA (host:port), and the jars of the connector with those it needs
-(spark-sql-kafka-0-10, spark-token-provider-kafka-0-10, kafka-clients, commons-pool2), by DISTLOG_TEST_KAFKA_JARS.
-"""
+"""Topics are copied from a Kafka broker to distlog and back by Spark's Kafka connector."""
 
 from __future__ import annotations
 
@@ -28,14 +24,14 @@ pytestmark = [
 
 
 def copy(topic: str, log: str, checkpoint: Path, *more: str) -> None:
-    """Run the example in a Spark of its own, which has the connector."""
+    """Run the example in another Spark, with the connector."""
     arguments = ["--servers", SERVERS, "--topic", topic, "--log", log, "--checkpoint", str(checkpoint), *more]
     jars = {"PYSPARK_SUBMIT_ARGS": f"--master local[2] --jars {JARS} pyspark-shell"}
     subprocess.run([sys.executable, str(EXAMPLE), *arguments], check=True, env={**os.environ, **jars}, timeout=300)
 
 
 def consumed(topic: str) -> dict[int, list[tuple[object, ...]]]:
-    """(key, value, headers) of all records, by partition, in order."""
+    """Return (key, value, headers) of all records by partition, in order."""
     rows: dict[int, list[tuple[object, ...]]] = {}
     consumer = KafkaConsumer(
         topic, bootstrap_servers=SERVERS, auto_offset_reset="earliest", consumer_timeout_ms=5000, group_id=None
@@ -53,7 +49,7 @@ def test_a_topic_goes_from_kafka_to_distlog_and_back(tmp_path: Path) -> None:
     admin.close()
     topic = distlog.create(f"{tmp_path}/clicks", partitions=3)
     producer = KafkaProducer(bootstrap_servers=SERVERS)
-    for first in (0, 500):  # the second time, the copy goes on where it was
+    for first in (0, 500):
         for number in range(first, first + 500):
             producer.send(source, b"v%d" % number, b"k%d" % (number % 50), headers=[("n", b"%d" % number)])
         producer.flush()

@@ -1,4 +1,4 @@
-"""Fields of JSON objects and of CSV become keys, values and timestamps; lines that have none are named."""
+"""Fields of JSON objects and of CSV become keys, values and timestamps; lines without them are named."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ def test_fields_of_an_object_are_the_parts_of_a_record() -> None:
 @pytest.mark.parametrize(
     "number", ["1.10", "12345678901234567.89", "1e2", "1E400", "-0.0", "0.1000000000000000055", '[{"x": [1.50, 2]}]']
 )
-def test_numbers_stay_as_they_were_written(number: str) -> None:
-    found = parsed(objects(key="n", value="n"), f'{{"n": {number}}}'.encode())
-    assert [(row["key"], row["value"]) for row in rows(found)] == [(number.encode(), number.encode())]
+def test_numbers_keep_their_digits(number: str) -> None:
+    parsed_block = parsed(objects(key="n", value="n"), f'{{"n": {number}}}'.encode())
+    assert [(row["key"], row["value"]) for row in rows(parsed_block)] == [(number.encode(), number.encode())]
 
 
-def test_lines_that_are_no_objects_and_times_that_are_none_are_named() -> None:
+def test_lines_without_an_object_and_invalid_times_are_named() -> None:
     block = b'[1]\n{"at": 1}\n{"at": "soon"}\n{no'
-    found = parsed(objects(timestamp="at"), block)
-    assert bad_lines(found, block) == [(1, 0), (3, 1), (4, 1)]
-    assert "it must be an object" in found.bad[0].reason
+    parsed_block = parsed(objects(timestamp="at"), block)
+    assert bad_lines(parsed_block, block) == [(1, 0), (3, 1), (4, 1)]
+    assert "it must be an object" in parsed_block.bad[0].reason
     (true,) = parsed(objects(timestamp="at"), b'{"at": true}').bad
     assert "not a time" in true.reason
 
 
 def test_a_row_of_csv_is_an_object_unless_a_field_is_the_value() -> None:
     text = 'id,na"me\r\n1,"a ""b"", c"\r\n2,\n'
-    found = [json.loads(row["value"]) for row in rows(csv(text)[0])]
-    assert found == [{"id": "1", 'na"me': 'a "b", c'}, {"id": "2", 'na"me': ""}]
+    objects_in_csv = [json.loads(row["value"]) for row in rows(csv(text)[0])]
+    assert objects_in_csv == [{"id": "1", 'na"me': 'a "b", c'}, {"id": "2", 'na"me': ""}]
     assert rows(csv(text, key="id", value='na"me')[0]) == [
         {"key": b"1", "value": b'a "b", c'},
         {"key": b"2", "value": b""},
@@ -66,21 +66,21 @@ def test_a_row_of_csv_is_an_object_unless_a_field_is_the_value() -> None:
 
 def test_times_of_csv_are_milliseconds_or_iso_8601() -> None:
     assert [row["timestamp"] for row in rows(csv("at\n5\n-1\n", timestamp="at")[0])] == [5, -1]
-    found, block = csv("at,x\n1970-01-01T00:00:01Z,\n7,\nsoon,\n,\n", timestamp="at", value="x")
-    assert [row["timestamp"] for row in rows(found)] == [1000, 7, None]
-    assert bad_lines(found, block) == [(3, 2)]
+    parsed_block, block = csv("at,x\n1970-01-01T00:00:01Z,\n7,\nsoon,\n,\n", timestamp="at", value="x")
+    assert [row["timestamp"] for row in rows(parsed_block)] == [1000, 7, None]
+    assert bad_lines(parsed_block, block) == [(3, 2)]
 
 
-def test_lines_with_other_fields_than_the_names_are_left_out_and_named_by_their_number() -> None:
-    found, block = csv('a,b\n1,2\n\n3\n4,5,6\n7,8\n"x"y,9', value="a")
-    assert rows(found) == [{"value": b"1"}, {"value": b"7"}]
-    assert bad_lines(found, block) == [(3, 1), (4, 1), (6, 2)]
-    assert found.bad[0].reason == "the row has 1 fields, not 2"
-    assert "text after the end of a quoted field" in found.bad[2].reason
+def test_lines_with_a_wrong_number_of_fields_are_skipped_and_named() -> None:
+    parsed_block, block = csv('a,b\n1,2\n\n3\n4,5,6\n7,8\n"x"y,9', value="a")
+    assert rows(parsed_block) == [{"value": b"1"}, {"value": b"7"}]
+    assert bad_lines(parsed_block, block) == [(3, 1), (4, 1), (6, 2)]
+    assert parsed_block.bad[0].reason == "the row has 1 fields, not 2"
+    assert "text after the end of a quoted field" in parsed_block.bad[2].reason
 
 
 @pytest.mark.parametrize("head", ["", "a,a", "\xff"])
-def test_names_that_are_none_are_refused(head: str) -> None:
+def test_invalid_names_are_refused(head: str) -> None:
     with pytest.raises(InvalidRecordError, match="names of the fields"):
         header_names(head.encode("latin-1"))
     for head in ('a,"b\nc"\n1,2', "a\rb", '"a"b'):
@@ -91,37 +91,37 @@ def test_names_that_are_none_are_refused(head: str) -> None:
 
 
 @given(st.lists(st.tuples(CELLS, CELLS), max_size=8))
-def test_every_row_that_python_writes_is_read_as_it_was(cells: list[tuple[str, str]]) -> None:
+def test_rows_of_pythons_csv_round_trip(cells: list[tuple[str, str]]) -> None:
     def quoted(cell: str) -> str:
         return '"' + cell.replace('"', '""') + '"'
 
     text = "a,b\n" + "".join(f"{quoted(a)},{quoted(b)}\n" for a, b in cells)
-    found, _ = csv(text.removesuffix("\n"), key="a", value="b")
-    assert not found.bad
-    assert rows(found) == [{"key": a.encode(), "value": b.encode()} for a, b in cells]
+    parsed_block, _ = csv(text.removesuffix("\n"), key="a", value="b")
+    assert not parsed_block.bad
+    assert rows(parsed_block) == [{"key": a.encode(), "value": b.encode()} for a, b in cells]
 
 
 @pytest.mark.parametrize(("unit", "number"), [("s", 1_700_000_000), ("us", 1_700_000_000_000_999)])
-def test_numbers_count_the_unit_of_the_command_line_in_every_format(unit: str, number: int, tmp_path: Path) -> None:
+def test_numbers_have_the_unit_of_the_command_line_in_every_format(unit: str, number: int, tmp_path: Path) -> None:
     lines = b'{"at": %d}' % number
     odd = b'{"at": "%d"}\n{"at": %d, "x": {}}\n{"at": "2023-11-14T22:13:20Z"}' % (number, number)
     pq.write_table(pa.table({"at": [number], "value": ["v"]}), tmp_path / "file.parquet")
     reader = FileReader(ReadOptions(timestamp="at", timestamp_unit=unit), InputStorage())
     parquet = reader.read(reader.splits(reader.files([str(tmp_path)])))
-    found = [parsed(objects(unit, timestamp="at"), block) for block in (lines, odd)]
-    found.append(csv(f"at\n{number}\n{number}", unit, timestamp="at")[0])
-    # whole records, as Arrow reads them, and of two types, which it does not read
-    whole = [b'{"value": "v", "timestamp": %s}' % time for time in (b"%d" % number, b'"%d"' % number)]
-    found += [parsed(records(unit), line) for line in (*whole, b"\n".join(whole))]
-    assert not any(one.bad for one in found)
-    tables = [part.records for part in parquet] + [one.records for one in found]
+    blocks = [parsed(objects(unit, timestamp="at"), block) for block in (lines, odd)]
+    blocks.append(csv(f"at\n{number}\n{number}", unit, timestamp="at")[0])
+    # whole records, which Arrow reads, and records of two types, which it does not read
+    records_of_types = [b'{"value": "v", "timestamp": %s}' % time for time in (b"%d" % number, b'"%d"' % number)]
+    blocks += [parsed(records(unit), line) for line in (*records_of_types, b"\n".join(records_of_types))]
+    assert not any(block.bad for block in blocks)
+    tables = [part.records for part in parquet] + [block.records for block in blocks]
     assert [set(table["timestamp"].to_pylist()) for table in tables] == [{1_700_000_000_000}] * 7
 
 
 def test_milliseconds_that_are_called_seconds_make_bad_lines() -> None:
     lines = parsed(objects("s", timestamp="at"), b'{"at": 1700000000000}')
-    for found in (lines, csv("at\n1700000000000", "s", timestamp="at")[0]):
-        assert "looks like milliseconds: give the unit, ms" in found.bad[0].reason
+    for parsed_block in (lines, csv("at\n1700000000000", "s", timestamp="at")[0]):
+        assert "looks like milliseconds: give the unit, ms" in parsed_block.bad[0].reason
 
 
 NOW = to_ms("2026-03-01T12:00:00Z")
@@ -148,7 +148,6 @@ def faults(texts: list[str], time_format: str | None) -> dict[int, str]:
         ("%Y-%m-%dT%H:%M:%S.%f", "2024-02-01T03:04:05.123999", "2024-02-01T03:04:05.123Z"),
         ("%d.%m.%y", "1.2.68", "2068-02-01T00:00:00Z"),
         ("%d.%m.%y", "1.2.70", "1970-02-01T00:00:00Z"),
-        # the latest year that is not more than a day ahead of 1 March 2026
         ("%b %d %H:%M:%S", "Feb  3 01:02:03", "2026-02-03T01:02:03Z"),
         ("%b %d %H:%M:%S", "Mar  2 11:00:00", "2026-03-02T11:00:00Z"),
         ("%b %d %H:%M:%S", "Mar  3 01:02:03", "2025-03-03T01:02:03Z"),
@@ -161,7 +160,7 @@ def test_a_format_is_that_of_strptime(form: str, text: str, iso: str) -> None:
     assert TimeReader("ms", form, NOW).of_value(text) == to_ms(iso)
 
 
-def test_texts_of_another_format_are_no_times() -> None:
+def test_texts_of_another_format_are_not_times() -> None:
     assert list(faults(["2024-02-01 10:00", "2024-02-01 10:00 +0000"], "%Y-%m-%d %H:%M %z")) == [0]
     assert list(faults(["Feb 30", "Feb 29", "x"], "%b %d")) == [0, 2]
     assert "before 1970" in faults(["1969"], "%Y")[0]
@@ -178,6 +177,6 @@ def test_times_without_a_zone_are_utc_in_every_type() -> None:
     assert read(pa.array([str(ms), str(ms)]).dictionary_encode()) == [ms, ms]
 
 
-def test_parts_of_a_millisecond_are_cut() -> None:
+def test_fractions_of_a_millisecond_are_dropped() -> None:
     assert read(pa.array(["1970-01-01T00:00:00.001999Z", None])) == [1, None]
     assert read(pa.array([1_999_999], pa.timestamp("ns"))) == [1]

@@ -1,4 +1,4 @@
-"""Times in columns: what `strptime` reads of texts of one length, and nothing else."""
+"""Times in columns equal the results of `strptime` for texts of one length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from searches import examples
 
 from distlog.core.files.record_times import FixedTimes, TimeReader
 
-#: For each directive what it reads, and what it does not or another one would read too.
+#: For each directive a text that it accepts, and one that it refuses or another directive would accept.
 PARTS = {
     "%Y": (["1971", "2023", "2024"], ["1969", "0000", " 202"]),
     "%m": (["01", "02", "12"], ["00", "13", " 1", "1:"]),
@@ -26,7 +26,7 @@ PARTS = {
 
 @st.composite
 def texts_of_a_format(draw: st.DrawFn) -> tuple[str, list[str]]:
-    """A format with a year, and texts that have it but for one part now and then."""
+    """A format with a year, and texts with some wrong parts."""
     month = draw(st.sampled_from(["%m", "%b"]))
     names = ["%Y", *draw(st.sets(st.sampled_from([month, "%d", "%H", "%M", "%S", "%f", "%z"])))]
     marks = draw(st.lists(st.sampled_from(["", "-", " ", "T", "1"]), min_size=len(names), max_size=len(names)))
@@ -43,7 +43,7 @@ def texts_of_a_format(draw: st.DrawFn) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize(("name", "wrong"), [(name, wrong) for name, part in PARTS.items() for wrong in part[1]])
-def test_a_wrong_part_is_what_strptime_makes_of_it(name: str, wrong: str) -> None:
+def test_a_wrong_part_has_the_result_of_strptime(name: str, wrong: str) -> None:
     parts = ["%Y", "-", "%b" if name == "%b" else "%m", "-", "%d", " ", "%H", ":", "%M", ":", "%S", ".", "%f", "%z"]
     fragments = [wrong if part == name else PARTS[part][0][-1] if part in PARTS else part for part in parts]
     check_columns_as_texts("".join(parts), ["".join(fragments)])
@@ -51,12 +51,12 @@ def test_a_wrong_part_is_what_strptime_makes_of_it(name: str, wrong: str) -> Non
 
 @examples(200)
 @given(texts_of_a_format())
-def test_texts_in_columns_are_the_times_that_strptime_reads(given_texts: tuple[str, list[str]]) -> None:
+def test_texts_in_columns_have_the_times_of_strptime(given_texts: tuple[str, list[str]]) -> None:
     check_columns_as_texts(*given_texts)
 
 
 def check_columns_as_texts(form: str, texts: list[str]) -> None:
-    """Check that texts have the same times and faults in columns as one by one."""
+    """Check that texts have the same times and faults in columns and alone."""
     times = TimeReader(time_format=form)
     column = times.of_column(pa.array(texts))
     with pytest.MonkeyPatch.context() as patch:

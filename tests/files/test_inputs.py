@@ -1,4 +1,4 @@
-"""Inputs become files in order: paths, folders, patterns, URLs; each file's content decides what it is."""
+"""Inputs become files in order: paths, folders, patterns, URLs; the content of a file decides its kind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from distlog.core.storage.storage import Storage
 
 
 def names(*inputs: object) -> list[str]:
-    return [Path(file.name).name for file in reader().files([str(each) for each in inputs])]
+    return [Path(file.name).name for file in reader().files([str(path) for path in inputs])]
 
 
 def test_files_come_in_the_order_of_the_inputs_and_of_a_folder_by_path(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_hidden_files_are_read_when_they_are_given_by_name(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"),
+    ("pattern", "matches"),
     [
         ("*.log", ["a1.log", "b1.log"]),
         ("[a-a]?.log", ["a1.log"]),
@@ -62,24 +62,24 @@ def test_hidden_files_are_read_when_they_are_given_by_name(tmp_path: Path) -> No
         ("_*.log", ["_h.log"]),
     ],
 )
-def test_a_pattern_is_the_files_that_it_matches_by_path(tmp_path: Path, pattern: str, found: list[str]) -> None:
+def test_a_pattern_selects_the_matching_files_by_path(tmp_path: Path, pattern: str, matches: list[str]) -> None:
     written(tmp_path, b1__log="b", a1__log="a", _h__log="h", other="o")
     written(tmp_path / "sub" / "deep", d1__log="d")
     written(tmp_path / "sub", c1__log="c")
-    assert names(tmp_path / pattern) == found
+    assert names(tmp_path / pattern) == matches
 
 
-def test_files_that_exist_are_no_patterns(tmp_path: Path) -> None:
+def test_existing_files_are_not_patterns(tmp_path: Path) -> None:
     paths = written(tmp_path, **{"a*__log": "1", "a[1]__log": "2", "a1__log": "3", "{x}": "4"})
     assert [values([path]) for path in paths] == [[b"1"], [b"2"], [b"3"], [b"4"]]
 
 
-@pytest.mark.parametrize("given", ["missing.log", "none*.log", "empty"])
-def test_an_input_that_is_no_file_is_an_error(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("name", ["missing.log", "none*.log", "empty"])
+def test_an_input_without_files_fails(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(StorageError, match=r"no such file|no files") as raised:
-        reader().files([str(tmp_path / given)])
-    assert given in str(raised.value)
+    with pytest.raises(StorageError, match=r"such file|no files") as raised:
+        reader().files([str(tmp_path / name)])
+    assert name in str(raised.value)
 
 
 def test_objects_are_listed_and_read_as_local_files_are(storage_url: tuple[str, dict[str, Any]]) -> None:
@@ -90,29 +90,29 @@ def test_objects_are_listed_and_read_as_local_files_are(storage_url: tuple[str, 
             file.write(gzip.compress(text) if name.endswith("gz") else text * 3)
     url = f"{storage_url[0]}/in".replace("s3://", "s3a://")
     source = FileReader(ReadOptions(), InputStorage(storage_url[1]))
-    for given, names in (
+    for pattern, names in (
         ("/*.log", ["a.log", "b.log"]),
         ("", ["a.log", "b.log", "c.log.gz"]),
         ("/_x.log", ["_x.log"]),
     ):
-        assert [Path(file.name).name for file in source.files([url + given])] == names
+        assert [Path(file.name).name for file in source.files([url + pattern])] == names
     splits = pickle.loads(pickle.dumps(source.splits(source.files([url]), 5)))
     parts = [part for run in pack(splits, 3) for part in pickle.loads(pickle.dumps(source)).read(run)]
-    found = [value for part in parts for value in part.records["value"].to_pylist()]
-    assert found == [b"a.log"] * 3 + [b"b.log"] * 3 + [b"sub/c.log.gz"]
-    with pytest.raises(StorageError, match="no such file"):
+    lines = [value for part in parts for value in part.records["value"].to_pylist()]
+    assert lines == [b"a.log"] * 3 + [b"b.log"] * 3 + [b"sub/c.log.gz"]
+    with pytest.raises(StorageError, match="such file"):
         source.files([f"{url}/missing"])
 
 
 @pytest.mark.parametrize("url", ["dbfs:/mnt/raw/a.log", "ftp://host/a.log", "wasbs://c@a/x"])
-def test_a_url_without_a_reader_is_an_error_that_shows_the_way_by_spark(url: str) -> None:
+def test_a_url_without_a_reader_fails_with_the_code_for_spark(url: str) -> None:
     with pytest.raises(StorageError) as raised:
         reader().files([url])
     assert f'distlog.spark.append(spark.read.text("{url}"), url)' in str(raised.value)
     assert "import distlog.spark" in str(raised.value)
 
 
-def test_hdfs_without_its_client_is_an_error_that_names_what_is_missing(
+def test_hdfs_without_its_client_fails_with_the_missing_packages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("HADOOP_HOME", raising=False)
@@ -137,7 +137,7 @@ COMPRESS = {
 
 @pytest.mark.parametrize("codec", COMPRESS)
 @pytest.mark.parametrize("name", ["A.LOG.GZ", "x.gz.1", "x.tgz", "plain"])
-def test_compressed_files_are_known_by_their_content(tmp_path: Path, codec: str, name: str) -> None:
+def test_compressed_files_are_recognized_by_their_content(tmp_path: Path, codec: str, name: str) -> None:
     (tmp_path / name).write_bytes(COMPRESS[codec](b"one\ntwo\n"))
     assert values([tmp_path / name]) == [b"one", b"two"]
     assert reader().files([str(tmp_path)])[0].kind == Kind("text", codec)
@@ -149,7 +149,7 @@ def test_several_gzip_members_are_one_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["users.csv.gz", "USERS.CSV", "users.csv.gz.2", "users.csv.1.gz"])
-def test_the_format_of_a_name_counts_whatever_its_case_and_compression(tmp_path: Path, name: str) -> None:
+def test_the_format_in_a_name_ignores_case_and_compression(tmp_path: Path, name: str) -> None:
     text = b"id,name\n7,ann\n"
     (tmp_path / name).write_bytes(gzip.compress(text) if "gz" in name else text)
     assert rows([tmp_path / name], key="id") == [(b"7", b'{"id": "7", "name": "ann"}', None)]
@@ -158,8 +158,8 @@ def test_the_format_of_a_name_counts_whatever_its_case_and_compression(tmp_path:
 def archive(kind: str) -> bytes:
     out = io.BytesIO()
     if kind == "zip":
-        with zipfile.ZipFile(out, "w") as made:
-            made.writestr("a.log", "one\n")
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.writestr("a.log", "one\n")
     else:
         with tarfile.open(fileobj=out, mode=kind) as tar:
             tar.addfile(tarfile.TarInfo("a.log"))
@@ -167,7 +167,7 @@ def archive(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "reason"),
     [
         (lzma.compress(b"one\n"), "xz files are not supported"),
         (archive("zip"), "zip files are not supported"),
@@ -184,21 +184,21 @@ def archive(kind: str) -> bytes:
         ("plain words\n".encode("utf-16-be"), "the file is UTF-16BE"),
         ("plain words\n".encode("utf-32-le"), "the file is UTF-32LE"),
     ],
-    # an archive holds the time at which it was made, and each worker of a run must see the same names
+    # an archive contains its creation time, and each worker of a run must have the same names
     ids=[
         *("xz", "zip", "tar", "tar.gz", "gzip twice", "snappy", "avro", "orc", "arrow"),
         *("utf-16", "utf-32", "utf-16-le", "utf-16-be", "utf-32-le"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, content: bytes, why: str) -> None:
+def test_an_unsupported_format_is_refused_by_name(tmp_path: Path, content: bytes, reason: str) -> None:
     (path,) = written(tmp_path, a__log=content)
-    with pytest.raises(InvalidRecordError, match=why) as raised:
+    with pytest.raises(InvalidRecordError, match=reason) as raised:
         values([path])
     assert raised.value.details["file"] == str(path)
 
 
 @pytest.mark.parametrize("name", ["a.snappy", "a.log.br", "a.tsv", "a.deflate"])
-def test_a_name_of_what_is_not_supported_is_refused_unless_the_format_is_given(tmp_path: Path, name: str) -> None:
+def test_an_unsupported_suffix_is_refused_without_a_format(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("one\n")
     with pytest.raises(InvalidRecordError, match="is not supported"):
         values([tmp_path])
@@ -221,7 +221,7 @@ def test_parquet_is_never_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "jsonl", "csv"])
-def test_a_byte_order_mark_is_no_part_of_a_value(tmp_path: Path, form: str) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_value(tmp_path: Path, form: str) -> None:
     texts = {"text": "v", "jsonl": '{"k": "v"}', "csv": "k\nv"}
     for content in (b"\xef\xbb\xbf" + texts[form].encode(), gzip.compress(b"\xef\xbb\xbf" + texts[form].encode())):
         (path,) = written(tmp_path, a=content)
@@ -236,7 +236,7 @@ def test_a_lone_carriage_return_ends_no_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["grown", "cut", "deleted"])
 @pytest.mark.parametrize("name", ["a.log", "a.log.gz", "large.log"])
-def test_a_file_counts_as_it_was_when_it_was_listed(tmp_path: Path, change: str, name: str) -> None:
+def test_a_file_is_read_as_it_was_listed(tmp_path: Path, change: str, name: str) -> None:
     text = b"one\ntwo\n" * (100_000 if name == "large.log" else 1)
     path = tmp_path / name
     path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
@@ -245,15 +245,15 @@ def test_a_file_counts_as_it_was_when_it_was_listed(tmp_path: Path, change: str,
     if change == "grown":
         with path.open("ab") as file:
             file.write(gzip.compress(b"more\n") if name.endswith("gz") else b"more\n")
-        found = b"".join(value + b"\n" for part in reading for value in part.records["value"].to_pylist())
-        assert found == text
+        lines = b"".join(value + b"\n" for part in reading for value in part.records["value"].to_pylist())
+        assert lines == text
         return
     if change == "cut":
         path.write_bytes(path.read_bytes()[:-3])
     else:
         path.unlink()
-    why = "shorter than when it was listed" if change == "cut" else "deleted after it was listed"
-    with pytest.raises(InvalidRecordError, match=why) as raised:
+    reason = "shorter than when it was listed" if change == "cut" else "deleted after it was listed"
+    with pytest.raises(InvalidRecordError, match=reason) as raised:
         list(reading)
     assert raised.value.details["file"] == str(path)
 
@@ -273,13 +273,13 @@ def test_a_file_counts_as_it_was_when_it_was_listed(tmp_path: Path, change: str,
         {"timestamp_unit": "days"},
     ],
 )
-def test_options_that_cannot_be_meant_are_refused_before_anything_is_read(wrong: dict[str, str]) -> None:
+def test_contradicting_options_are_refused_before_reading(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidConfigError):
         reader(**wrong)
 
 
 class RangeHandler(BaseHTTPRequestHandler):
-    """Serves one text, and ranges of it, at any path with the right signature."""
+    """Serves a text, whole or in ranges, at any path with the right signature."""
 
     content = b"".join(b"line %d\n" % number for number in range(2000))
 
@@ -294,12 +294,12 @@ class RangeHandler(BaseHTTPRequestHandler):
             self.send_error(403)
             return
         start, end = 0, len(self.content)
-        if found := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or ""):
-            start, end = int(found[1]), min(int(found[2]) + 1, end)
-        self.send_response(206 if found else 200)
+        if match := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or ""):
+            start, end = int(match[1]), min(int(match[2]) + 1, end)
+        self.send_response(206 if match else 200)
         self.send_header("Content-Length", str(end - start))
         self.send_header("Accept-Ranges", "bytes")
-        if found:
+        if match:
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(self.content)}")
         self.end_headers()
         if with_body:
@@ -315,12 +315,12 @@ def test_a_file_of_a_web_server_is_read_by_ranges_and_its_query_is_not_shown() -
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}/raw/a.log"
-            found = values([f"{url}?signature=secret"], 5000, 3)
+            lines = values([f"{url}?signature=secret"], 5000, 3)
             (file,) = reader().files([f"{url}?signature=secret"])
             with pytest.raises(StorageError) as raised:
                 reader().files([f"{url}?signature=wrong"])
         finally:
             server.shutdown()
             thread.join()
-    assert b"\n".join([*found, b""]) == RangeHandler.content
+    assert b"\n".join([*lines, b""]) == RangeHandler.content
     assert "signature" not in str(raised.value) + repr(file)

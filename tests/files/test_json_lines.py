@@ -1,4 +1,4 @@
-"""Objects of JSON, one a line, are what Python's `json` makes of them, with fields as they were written."""
+"""JSON objects, one a line, equal the results of Python's `json`, with fields as written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIELDS = {"key": "k", "value": "v"}
 
 
 def line_by_line(block: bytes) -> tuple[list[tuple[bytes | None, bytes | None]], list[int]]:
-    """The (key, value) of each object, and the numbers of lines that are none, by Python."""
+    """Return the (key, value) of each object, and the numbers of malformed lines, by Python."""
     pairs, bad = list[tuple[bytes | None, bytes | None]](), list[int]()
     for number, line in enumerate(block.split(b"\n"), 1):
         if not line.strip(b" \t\r"):
@@ -30,7 +30,7 @@ def line_by_line(block: bytes) -> tuple[list[tuple[bytes | None, bytes | None]],
 
 
 def text_of(value: Any) -> bytes | None:
-    """Texts and numbers as they are; containers are compared by their values."""
+    """Return texts and numbers as written; containers are compared by their values."""
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
     return json.dumps(value).encode()
@@ -77,7 +77,7 @@ def check(block: bytes) -> None:
         b"",
     ],
 )
-def test_lines_are_what_python_reads(block: bytes) -> None:
+def test_lines_equal_the_results_of_python(block: bytes) -> None:
     check(block)
     # at each alignment of words
     for space in range(8):
@@ -94,7 +94,7 @@ OBJECTS = st.dictionaries(st.sampled_from(["k", "v", "key", "", "é"]), VALUES, 
 
 
 @given(st.lists(OBJECTS | LEAVES, min_size=1, max_size=4), st.booleans(), st.sampled_from([None, (",", ":")]))
-def test_any_objects_are_what_python_reads(values: list[object], is_ascii: bool, separators: Any) -> None:
+def test_objects_equal_the_results_of_python(values: list[object], is_ascii: bool, separators: Any) -> None:
     check("\n".join(json.dumps(value, ensure_ascii=is_ascii, separators=separators) for value in values).encode())
 
 
@@ -106,12 +106,12 @@ def test_damaged_objects_are_bad_where_python_refuses_them(
     check(text[:position] + damage + text[position + 1 :])
 
 
-def test_a_field_of_another_object_is_not_the_key() -> None:
+def test_a_nested_field_is_not_the_key() -> None:
     result = parsed(objects(key="id"), b'{"m": {"id": 3.00}, "id": 3.0}\n{"id": {"id": 1}}')
     assert [row["key"] for row in rows(result)] == [b"3.0", b'{"id": 1}']
 
 
-def test_an_object_as_key_or_value_is_as_it_was_written() -> None:
+def test_an_object_as_key_or_value_keeps_its_text() -> None:
     result = parsed(objects(key="a", value="b"), b'{"a": {"x":1.50,  "y": "\\u00e9"}, "b":[ 12345678901234567.89 ]}')
     assert rows(result)[0]["key"] == b'{"x":1.50,  "y": "\\u00e9"}'
     assert rows(result)[0]["value"] == b"[ 12345678901234567.89 ]"

@@ -25,7 +25,7 @@ def one_line(**record: object) -> dict[str, object]:
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), min_size=1), st.integers(1, 50))
-def test_blocks_hold_whole_lines_and_all_of_them(lines: list[bytes], size: int) -> None:
+def test_blocks_hold_all_lines_whole(lines: list[bytes], size: int) -> None:
     content = b"\n".join(lines) + b"\n"
     parts = list(blocks(io.BytesIO(content), size))
     assert b"\n".join(parts) + b"\n" == content
@@ -86,7 +86,7 @@ def test_a_timestamp_may_be_iso_8601() -> None:
     assert one_line(value="", timestamp="1970-01-01T00:00:01.500Z")["timestamp"] == 1500
 
 
-def test_what_a_scan_adds_is_left_out() -> None:
+def test_added_fields_of_a_scan_are_ignored() -> None:
     assert "offset" not in one_line(value="v", offset=7, timestamp_type=0)
 
 
@@ -119,7 +119,7 @@ def test_blank_lines_are_skipped_but_counted() -> None:
         (b"[" * 100_000, "not a record"),
     ],
 )
-def test_what_is_no_record_is_refused_with_the_reason(line: bytes, reason: str) -> None:
+def test_an_invalid_record_is_refused_with_the_reason(line: bytes, reason: str) -> None:
     (bad,) = parsed(records(), line).bad
     assert re.search(reason, bad.reason)
 
@@ -130,7 +130,7 @@ def test_what_is_no_record_is_refused_with_the_reason(line: bytes, reason: str) 
     timestamp=st.integers(-1, 2**63 - 1),
     headers=st.lists(st.fixed_dictionaries({"key": st.text(), "value": st.none() | st.binary()})),
 )
-def test_what_read_prints_as_json_comes_back_as_it_was(
+def test_json_of_read_round_trips(
     key: bytes | None, value: bytes | None, timestamp: int, headers: list[dict[str, object]]
 ) -> None:
     record = {"partition": 3, "timestamp": timestamp, "key": key, "value": value, "headers": headers}

@@ -1,4 +1,4 @@
-"""Rows of Parquet as records: columns of each file, and all of a row as JSON."""
+"""Rows of Parquet as records: columns of each file, and whole rows as JSON."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_row_as_json_has_all_of_its_columns(tmp_path: Path) -> None:
     assert b'"price": 1.10,' in values[0]
 
 
-def test_a_column_as_key_or_value_is_what_it_is_in_a_row(tmp_path: Path) -> None:
+def test_a_column_as_key_or_value_equals_its_value_in_a_row(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet")
     for name in ("nested", "items", "attributes", "counts", "ratio", "big", "flag"):
         key, value, _ = rows([tmp_path], key=name, value=name)[0]
@@ -144,17 +144,15 @@ def test_a_bad_time_is_named_by_its_row_in_the_file(tmp_path: Path, split_bytes:
 
 
 @pytest.mark.parametrize(("together", "largest"), [(1 << 20, 600_000), (1 << 18, 80_000)])
-def test_a_large_row_group_of_an_object_is_never_held_as_a_whole(
+def test_a_large_row_group_is_never_in_memory_at_once(
     monkeypatch: pytest.MonkeyPatch, together: int, largest: int
 ) -> None:
-    """Of the two columns of 600 kB one is read: in a single request, or in requests of a buffer and a page."""
+    """One of two columns of 600 kB is read: in a single request, or in requests of a buffer and a page."""
     monkeypatch.setattr(table_rows, "_TOGETHER_BYTES", together)
     monkeypatch.setattr(table_rows, "_OBJECT_BUFFER", 1 << 16)
     count, sizes = 60_000, list[int]()
 
     class Measured(InputStorage):
-        """A storage that notes how much each read returns."""
-
         def read(self, url: str, start: int, end: int) -> bytes:
             sizes.append(end - start)
             return super().read(url, start, end)

@@ -1,4 +1,4 @@
-"""Patterns mean what Python's `re` says, whatever reads the lines."""
+"""Patterns match as in Python's `re`, in every reader."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_lines_that_do_not_match_or_have_no_time_are_bad() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:Possible set")
-def test_a_pattern_is_pythons(pattern: str, line: str | bytes, key: str | bytes) -> None:
+def test_a_pattern_has_pythons_syntax(pattern: str, line: str | bytes, key: str | bytes) -> None:
     result = parsed(pattern, [line, "plain ascii id=5 ab[c 'q' = xax aa"])
     data = line.encode() if isinstance(line, str) else line
     expected = (key.encode() if isinstance(key, str) else key, data)
@@ -89,7 +89,7 @@ PATTERNS = st.recursive(
     st.lists(st.text("ab1_ -.\t\x0b\x1c\ré", max_size=8), min_size=1, max_size=6),
 )
 @example(["a*?", "(?:a|ab)", "b*"], ["aab", "xab"])
-def test_any_pattern_finds_what_pythons_search_finds(fragments: list[str], lines: list[str]) -> None:
+def test_patterns_match_like_pythons_search(fragments: list[str], lines: list[str]) -> None:
     names = ("key", "value", "timestamp")
     pattern = "".join(
         f"(?P<{name}>{fragment})" for name, fragment in zip(names[:2], fragments, strict=False)

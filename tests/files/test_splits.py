@@ -1,4 +1,4 @@
-"""Splits of any size give the records of whole files, in order; errors name the file and the line."""
+"""Splits of any size have the records of whole files, in order; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def same_by_any_splits(texts: list[str], size: int, tasks: int, form: str, **fie
 @given(TEXTS, SIZES, st.integers(1, 9))
 @example(["a\r\nb\r\n", "€uro\nno end"], 2, 9)
 @example(["", "\n", "\n\n", "\r\n"], 1, 3)
-def test_lines_of_text_are_those_of_whole_files(texts: list[str], size: int, tasks: int) -> None:
+def test_splits_of_text_have_all_lines(texts: list[str], size: int, tasks: int) -> None:
     same_by_any_splits(texts, size, tasks, "text")
 
 
 @given(TEXTS, SIZES, st.integers(1, 9))
-def test_lines_of_json_are_those_of_whole_files(texts: list[str], size: int, tasks: int) -> None:
+def test_splits_of_json_have_all_lines(texts: list[str], size: int, tasks: int) -> None:
     lines = ["\n".join(json.dumps({"k": part}) for part in text.split("\n")) + text[-1:] for text in texts]
     same_by_any_splits(lines, size, tasks, "jsonl", key="k")
 
@@ -47,7 +47,7 @@ def test_lines_of_json_are_those_of_whole_files(texts: list[str], size: int, tas
 @example(['1,"a\n2,b\n3,c\n"\n4,d\n'], 3, 9)
 @example(['1,"a\n' + '2,"b"\n' * 5 + '3,c"\n4,d', '5,e\n"'], 4, 9)
 @example(["1,a"], 1, 9)
-def test_rows_of_csv_are_those_of_whole_files(texts: list[str], size: int, tasks: int) -> None:
+def test_splits_of_csv_have_all_rows(texts: list[str], size: int, tasks: int) -> None:
     same_by_any_splits([f"k,v\n{text}" for text in texts], size, tasks, "csv", key="k", value="v")
 
 
@@ -64,7 +64,7 @@ def test_row_groups_of_parquet_are_split_and_keep_their_order(tmp_path: Path, si
 
 @pytest.mark.parametrize("grows", [True, False])
 @pytest.mark.parametrize("form", ["text", "jsonl", "csv", "gz"])
-def test_records_stand_in_the_order_of_files_whatever_their_sizes(tmp_path: Path, grows: bool, form: str) -> None:
+def test_records_keep_the_order_of_files_of_any_size(tmp_path: Path, grows: bool, form: str) -> None:
     expected = []
     for number in range(8):
         count = 50 * (number + 1 if grows else 8 - number)
@@ -89,7 +89,7 @@ def test_runs_are_consecutive_splits_of_about_the_same_work(tmp_path: Path) -> N
     assert max(work) < 2 * min(work)
 
 
-def test_a_reader_its_splits_and_its_reports_are_small_values_that_tasks_can_be_sent(tmp_path: Path) -> None:
+def test_a_reader_its_splits_and_its_reports_pickle_small(tmp_path: Path) -> None:
     written(tmp_path, a="1\n2\n")
     source = reader(bad_lines="skip")
     splits = pickle.loads(pickle.dumps(source.splits(source.files([str(tmp_path)]))))
@@ -108,7 +108,7 @@ def test_a_bad_line_is_named_by_its_file_and_number(tmp_path: Path, size: int | 
     assert (raised.value.details["file"], raised.value.details["line"]) == (str(path), 51)
 
 
-def test_a_bad_row_of_csv_in_a_later_split_is_told_when_its_split_is_proven(tmp_path: Path) -> None:
+def test_a_bad_row_of_csv_in_a_later_split_is_reported(tmp_path: Path) -> None:
     good, wrong = ["k,v", *(f"{number},x" for number in range(50))], ["7"]
     (path,) = written(tmp_path, a__csv="\n".join([*good, *wrong, "8,y"]))
     source = reader()
@@ -133,7 +133,7 @@ def test_files_that_are_small_are_read_together_and_their_lines_are_named(tmp_pa
     assert raised.value.details == {"file": str(tmp_path / "0700.jsonl"), "line": 3}
 
 
-def test_a_field_that_no_line_of_all_files_has_is_an_error(tmp_path: Path) -> None:
+def test_an_unknown_field_in_all_files_fails(tmp_path: Path) -> None:
     written(tmp_path, a__jsonl='{"user": 1}\n' * 9, b__jsonl='{"usr": 2}\n')
     assert [row[0] for row in rows([tmp_path], 20, 9, key="usr")] == [None] * 9 + [b"2"]
     with pytest.raises(InvalidRecordError, match="no line has a field use; the lines have user, usr"):
@@ -145,14 +145,14 @@ def test_csv_of_a_header_alone_and_empty_files_have_no_records(tmp_path: Path) -
     assert rows([tmp_path], key="k", value="v") == [(b"1", b"2", None), (b"4", b"3", None)]
 
 
-def test_a_column_that_one_file_lacks_is_an_error_with_the_file(tmp_path: Path) -> None:
+def test_a_column_missing_in_one_file_fails_with_the_file(tmp_path: Path) -> None:
     a, b = written(tmp_path, a__csv="k,v\n1,2\n", b__csv="key,v\n1,2\n")
     with pytest.raises(InvalidRecordError, match="no column k; it has key, v") as raised:
         rows([a, b], key="k")
     assert raised.value.details["file"] == str(b)
 
 
-def test_an_endless_line_is_an_error(tmp_path: Path) -> None:
+def test_an_endless_line_fails(tmp_path: Path) -> None:
     (path,) = written(tmp_path, a__log=b"short\n" + b"x" * (70 << 20))
     with pytest.raises(InvalidRecordError, match="longer than 64 MiB") as raised:
         values([path])

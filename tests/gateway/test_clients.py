@@ -15,7 +15,6 @@ confluent_kafka = pytest.importorskip("confluent_kafka")
 
 
 def confluent_values(gateway: GatewayServer, partition: int, count: int) -> list[bytes]:
-    """The first values of a partition, as librdkafka reads them."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": gateway.address, "group.id": "a-test", "enable.auto.commit": False}
     )

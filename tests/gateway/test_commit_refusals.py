@@ -41,7 +41,6 @@ def test_librdkafka_commits_again_when_the_storage_did_not_answer(
     kafka = pytest.importorskip("confluent_kafka")
     client = kafka.Consumer({"bootstrap.servers": gateway.address, "group.id": "billing", "log_level": 0})
     partition = kafka.TopicPartition("clicks", 0, 0)
-    # the coordinator is known before
     client.committed([partition], 30)
     requested = failing(monkeypatch, gateway, 2)
     (reply,) = client.commit(offsets=[partition], asynchronous=False)

@@ -1,4 +1,4 @@
-"""Transactions in commits: what is undecided, and what was aborted, stands in the topic's metadata."""
+"""Transactions in commits: the topic's metadata has open and aborted transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def two(memory_url: Address) -> Iterator[tuple[Gateway, Gateway]]:
-    """Two gateways of one topic."""
     distlog.create(f"{memory_url.url}/clicks", 2)
     gateways = Gateway(memory_url), Gateway(memory_url)
     yield gateways
@@ -35,7 +34,6 @@ def two(memory_url: Address) -> Iterator[tuple[Gateway, Gateway]]:
 
 
 def stable(topic: Topic) -> list[int]:
-    """The last stable offset of each partition, from the metadata alone."""
     snapshot = topic.refresh().snapshot
     with_transactions = [
         segment for state in snapshot.partitions for segment in state.segments if segment.has_transactions
@@ -44,7 +42,7 @@ def stable(topic: Topic) -> list[int]:
     return [last_stable_offset(topic.reader, state) for state in snapshot.partitions]
 
 
-def test_what_is_undecided_is_told_by_the_metadata_while_it_is_and_no_longer(two: tuple[Gateway, Gateway]) -> None:
+def test_the_metadata_has_a_transaction_while_it_is_open(two: tuple[Gateway, Gateway]) -> None:
     first, other = two
     topic = first.topic()
     first.send(7, b"a")
@@ -65,7 +63,6 @@ def test_an_end_marker_that_another_commit_overtakes_ends_what_it_should(
     first, other = two
     first.send(7, b"a")
     overtaken = list[int]()
-    # the marker is written, and not committed
     after_write(monkeypatch, lambda path: "/_commits/" not in path, lambda: overtaken.append(other.send(8, b"b")))
     first.end(7, is_committed=is_committed)
     assert overtaken == [1]
@@ -75,7 +72,7 @@ def test_an_end_marker_that_another_commit_overtakes_ends_what_it_should(
     assert values_seen(topic)[0] == ([b"a", b"b"] if is_committed else [b"b"])
 
 
-def test_a_batch_of_a_transaction_needs_somebody_who_knows_that_it_is_open(two: tuple[Gateway, Gateway]) -> None:
+def test_a_batch_of_an_unknown_transaction_is_refused(two: tuple[Gateway, Gateway]) -> None:
     from distlog.core.format.record_batch import TRANSACTIONAL
 
     data = batch([record(0, 0, b"k", b"v")], attributes=TRANSACTIONAL, producer=(7, 0, 0))
@@ -152,7 +149,6 @@ def test_a_gateway_that_has_read_but_the_end_marker_of_a_transaction_takes_the_p
     first.send(7, b"a")
     first.now_ms = NOW + HOUR_MS // 5
     first.end(7, is_committed=True)
-    # from here on it does not read what is older than 15 minutes
     later = Gateway(first.address)
     later.now_ms = NOW + HOUR_MS // 3
     later.send(7, b"b", sequence=1)
@@ -169,7 +165,6 @@ def test_what_was_appended_directly_is_known_in_a_copy_on_an_object_store(
         for number in range(3):
             producer.append(b"%d" % number)
             producer.flush()
-    # which seals it
     topic.append([{"value": b"by a job"}])
     (row,) = topic.producers().to_table().to_pylist()
     copy = Storage(f"{memory_url.url}/clicks")

@@ -13,14 +13,14 @@ pytest.importorskip("confluent_kafka")
 pytestmark = pytest.mark.long
 
 
-def test_no_position_goes_back_and_the_group_goes_on(tmp_path: Path) -> None:
+def test_no_committed_offset_moves_back(tmp_path: Path) -> None:
     tally = many_gateways.run(tmp_path, 1, troubles=2, gateways=2, members=2, kinds=["kill", "stop"])
     assert (tally["kills"], tally["stops"]) == (1, 1)
     assert tally["looks"] > 0
 
 
 @pytest.mark.s3
-def test_no_position_goes_back_on_s3(tmp_path: Path, s3_url: Address) -> None:
+def test_no_committed_offset_moves_back_on_s3(tmp_path: Path, s3_url: Address) -> None:
     tally = many_gateways.run(
         tmp_path, 1, troubles=1, gateways=2, members=2, kinds=["kill"], address=(s3_url.url, s3_url.options)
     )
@@ -33,13 +33,13 @@ def test_hostile_frames_end_nothing_and_harm_no_honest_producer(tmp_path: Path) 
     assert min(tally["answered"], tally["refused"], tally["records of the honest producer"]) > 0
 
 
-def test_what_was_acknowledged_is_there_once_and_in_order(tmp_path: Path) -> None:
+def test_acknowledged_records_are_stored_once_in_order(tmp_path: Path) -> None:
     tally = gateway_kills.run(tmp_path, 1, kills=1, senders=2)
     assert tally["kills"] == 1
     assert tally["records"] > 0
 
 
-def test_what_was_acknowledged_is_there_on_s3(tmp_path: Path) -> None:
+def test_acknowledged_records_are_stored_on_s3(tmp_path: Path) -> None:
     tally = gateway_kills.run_on_s3(tmp_path, 1, kills=1, senders=1)
     assert tally["kills"] == 1
     assert tally["records"] > 0

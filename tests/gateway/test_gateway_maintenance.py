@@ -1,4 +1,4 @@
-"""Gateways that also maintain their root: one gateway runs the tasks at a time, and a second one would do no harm."""
+"""Gateways that maintain their root: one gateway at a time runs the tasks."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ NOW = {"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 50, "l
 
 
 class Leases:
-    """Processes that could run the tasks of a root, in a time that a test lets pass."""
-
     def __init__(self, address: Address) -> None:
         self.root, self.time, self.ids = Storage(*address), Time(), itertools.count(1)
 
@@ -73,7 +71,6 @@ def test_a_storage_that_takes_nothing_ends_the_lease_and_not_the_process(
 
 @pytest.fixture
 def maintained(memory_url: Address) -> Iterator[tuple[list[Maintenance], SimpleQueue[tuple[int, TaskRun]]]]:
-    """Two gateways' tasks over one root on an object store, and what they ran."""
     distlog.create(f"{memory_url.url}/clicks", storage_options=memory_url.options)
     runs: SimpleQueue[tuple[int, TaskRun]] = SimpleQueue()
     tasks = [
@@ -106,7 +103,7 @@ def test_of_two_gateways_one_runs_the_tasks_and_the_other_goes_on_when_it_ends(
     assert {runs.get()[0] for _ in range(3)} == {1}
 
 
-def test_serve_maintains_its_root_and_tells_of_it_as_run_does(tmp_path: Path) -> None:
+def test_serve_maintains_its_root_and_reports_like_run(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"), config={"segment.ms": 1, "retention.ms": 1}).append(
         [{"value": b"old", "timestamp": 1}]
     )

@@ -1,4 +1,4 @@
-"""Several gateways of one root, by the words of the protocol: who is named, who answers, and who is sent away."""
+"""Several gateways of one root on the wire: which gateway is named, which answers, and which refuses."""
 
 from __future__ import annotations
 
@@ -87,7 +87,6 @@ def test_a_gateway_whose_start_is_interrupted_is_gone(begin: Any, address: Addre
     with pytest.raises(KeyboardInterrupt):
         two.start(is_to_stop=interrupted)
     assert two.stop()
-    # others do not wait for its lease
     until(lambda: [node.port for node in first.broker.cluster.nodes] == [first.port], 30)
     with pytest.raises(ConnectionRefusedError):
         Wire(two)
@@ -158,7 +157,7 @@ def test_a_gateway_that_lost_its_lease_and_does_not_know_commits_nothing(
         assert fetched(wire, group) == (ErrorCode.none, {0: 9})
 
 
-def test_who_waits_for_others_is_sent_to_look_for_the_coordinator_when_the_group_moves(begin: Any) -> None:
+def test_a_waiting_member_is_sent_to_the_new_coordinator(begin: Any) -> None:
     gateway = begin()
     group = next(name for name in map("group-{}".format, range(100)) if offsets_partition(name, 50) >= 25)
     schema = import_module("kio.schema.join_group.v3.request")
@@ -167,7 +166,6 @@ def test_who_waits_for_others_is_sent_to_look_for_the_coordinator_when_the_group
     join = {"group_id": group, "protocol_type": "consumer", "protocols": (protocol,), **timeouts}
     with Wire(gateway) as first, Wire(gateway) as second:
         assert first.ask(JOIN_GROUP, 3, member_id="", **join).error_code is ErrorCode.none
-        # it waits for the first one to join again
         waiting = second.send(JOIN_GROUP, 3, member_id="", **join)
         two = begin()
         assert second.answer(JOIN_GROUP, 3, waiting).error_code is ErrorCode.not_coordinator

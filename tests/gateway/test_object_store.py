@@ -58,7 +58,6 @@ def test_requests_of_many_connections_are_one_commit(address: Address) -> None:
             for number, wire in enumerate(wires)
         ]
         until(lambda: counted(gateway, "requests", api="Produce") == 6)
-        # the end of the gateway commits what waits, and answers it
         gateway.stop()
         responses = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, correlation_ids, strict=True)]
     offsets = [response.responses[0].partition_responses[0].base_offset for response in responses]
@@ -93,18 +92,16 @@ def test_records_are_taken_while_groups_are_loaded(address: Address, monkeypatch
         gateway.stop()
 
 
-def test_a_batch_behind_a_pause_does_not_linger(address: Address) -> None:
+def test_a_batch_after_a_pause_does_not_linger(address: Address) -> None:
     with started(address, linger_ms=3_600_000) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
         parts = [("clicks", number, data()) for number in range(3)]
         response = wire.ask(PRODUCE, 9, **produce_fields(9, parts))
         assert [partition.base_offset for partition in response.responses[0].partition_responses] == [0, 0, 0]
-        # the next one does: nobody paused
         correlation_id = other.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data())]))
         until(lambda: counted(gateway, "requests", api="Produce") == 2)
         assert not select.select([other.socket], [], [], 0.2)[0]
         gateway.stop()
         assert other.answer(PRODUCE, 9, correlation_id).responses[0].partition_responses[0].base_offset == 1
-    # the partitions of a request are one commit
     assert [row["operation"] for row in open_topic(address).history().to_pylist()] == ["append", "append", "create"]
 
 
@@ -214,7 +211,7 @@ def test_a_batch_without_a_producer_before_it_does_not_hide_that_a_batch_is_sent
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_any_error_of_a_look_at_the_quotas_of_clients_is_logged_and_the_next_look_comes(
+def test_a_failed_refresh_of_quotas_is_logged_and_retried(
     address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = list[None]()

@@ -1,4 +1,4 @@
-"""How many requests a gateway makes on an object store: what it must know is read once for all who want it."""
+"""The number of a gateway's requests to an object store: concurrent readers share one request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def cache(address: Address, linger_ms: int = 1) -> MetadataCache:
 
 @pytest.fixture
 def gets(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each object is read."""
     read, actual, lock = ObjectRequests.read, Counter[str](), threading.Lock()
 
     def counted(self: ObjectRequests, path: str, *bounds: Any) -> bytes:
@@ -53,7 +52,6 @@ def test_many_names_without_a_topic_cost_one_listing(memory_url: Address, monkey
     metadata = cache(memory_url)
 
     def missing(count: int) -> int:
-        """How many names are looked for one by one."""
         loads.clear()
         for number in range(count):
             with pytest.raises(TopicNotFoundError):
@@ -103,7 +101,6 @@ def test_a_takeover_reads_each_object_once_for_all_partitions(
     assert len(list(topic.load(range(PARTITIONS)))) == PARTITIONS
     objects = {path: count for path, count in gets.items() if "/_commits/" not in path}
     assert set(objects.values()) == {1}
-    # and one look whether there is a newer commit
     assert gets.total() == len(objects) + 1
     assert len(objects) < PARTITIONS
 

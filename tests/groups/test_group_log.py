@@ -1,4 +1,4 @@
-"""A group's versions: each put counts once, whoever was late, and whatever the storage answers."""
+"""A group's versions: each put applies once, with late writers and any response of the storage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def log_on(storage: Any, group: str = "jobs") -> GroupLog:
 
 
 def further(state: GroupState) -> GroupState:
-    """A plan: the position in partition 0 moves on by one."""
     return dataclasses.replace(state, partitions=1, positions={0: state.positions.get(0, 0) + 1})
 
 
@@ -77,7 +76,7 @@ def test_the_loser_of_a_race_plans_again_from_the_newest_state(storage: Storage)
 
 
 @pytest.mark.parametrize("late_by", [1, KEPT - 2, KEPT - 1, KEPT, KEPT + 1, 2 * KEPT, 2 * KEPT + 1, 3 * KEPT + 5])
-def test_a_put_that_comes_when_its_name_was_deleted_does_not_count(late_by: int, storage: Storage) -> None:
+def test_a_late_put_of_a_deleted_name_is_ignored(late_by: int, storage: Storage) -> None:
     log, late = log_on(storage), log_on(storage)
     for _ in range(5):
         stale = put_state(log, log.load(), further)
@@ -87,13 +86,13 @@ def test_a_put_that_comes_when_its_name_was_deleted_does_not_count(late_by: int,
     assert log.load().positions == {0: newest.positions[0] + 1}
 
 
-def test_a_put_on_top_of_one_that_does_not_count_does_not_count_either(storage: Storage) -> None:
+def test_a_put_on_top_of_an_ignored_one_is_ignored(storage: Storage) -> None:
     log = log_on(storage)
     for _ in range(5):
         stale = put_state(log, log.load(), further)
     for _ in range(3 * KEPT):
         newest = put_state(log, log.load(), further)
-    # a member that was late put this, and died before it could find out
+    # a member that was late put this, and died before the check
     ghost = dataclasses.replace(further(stale), version=stale.version + 1)
     storage.put(file_of(ghost.version), ghost.encode())
     late = log_on(storage)
@@ -104,9 +103,7 @@ def test_a_put_on_top_of_one_that_does_not_count_does_not_count_either(storage: 
 
 @pytest.mark.parametrize("operation", range(4))
 @pytest.mark.parametrize("is_before", [True, False])
-def test_after_an_unknown_outcome_the_same_may_be_tried_again(
-    operation: int, is_before: bool, storage: Storage
-) -> None:
+def test_an_unknown_outcome_can_be_retried(operation: int, is_before: bool, storage: Storage) -> None:
     state = put_state(log_on(storage), log_on(storage).load(), further)
     faulty = FaultyStorage(storage, operation, fails_before=is_before)
     log = log_on(faulty)
@@ -121,7 +118,7 @@ def test_after_an_unknown_outcome_the_same_may_be_tried_again(
     assert log_on(storage).load().positions == {0: 7}
 
 
-def test_a_commit_is_one_put_and_one_list_and_a_look_is_two_gets(storage: Storage) -> None:
+def test_a_commit_is_a_put_and_a_list_and_a_refresh_is_two_gets(storage: Storage) -> None:
     log = log_on(storage)
     state = put_state(log, log.load(), further)
     counters = storage.counters
@@ -137,7 +134,7 @@ def test_a_commit_is_one_put_and_one_list_and_a_look_is_two_gets(storage: Storag
     assert counters.gets == old_counters[0] + 2
 
 
-def test_who_never_wins_gives_up_at_the_deadline(storage: Storage) -> None:
+def test_a_permanent_loser_gives_up_at_the_deadline(storage: Storage) -> None:
     class Time:
         now_s = 0.0
 
@@ -163,10 +160,7 @@ def test_who_never_wins_gives_up_at_the_deadline(storage: Storage) -> None:
 def test_the_many_members_of_a_group_wait_longer_for_each_other(
     members: int, longest_s: float, storage: Storage
 ) -> None:
-    """A hundred that try again each twentieth of a second take half a thousand requests for each commit.
-
-    They give no sign of life while they wait: a second is no lease.
-    """
+    """A hundred members that retry each twentieth of a second send 500 requests a commit. A lease is longer."""
     waits, crowd = list[float](), tuple(Member(id=f"{n:032x}", name="x", beat=0, lease_ms=1) for n in range(members))
 
     class Longest(random.Random):
@@ -191,7 +185,7 @@ def state_of(**fields: Any) -> GroupState:
     return GroupState(version=4, id=TOPIC, topic_id=TOPIC, group="jobs", **values)
 
 
-def test_a_state_is_what_it_was_after_a_round_trip() -> None:
+def test_a_state_round_trips() -> None:
     state = state_of()
     assert GroupState.decode(state.encode(), "f") == state
 
@@ -226,12 +220,12 @@ def bytes_of(body: dict[str, Any]) -> bytes:
         {"positions": [1, 2]},
     ],
 )
-def test_nothing_that_is_stored_is_believed(change: dict[str, Any]) -> None:
+def test_stored_values_are_validated(change: dict[str, Any]) -> None:
     with pytest.raises(CorruptMetadataError, match="not a group's state"):
         GroupState.decode(bytes_of({**body_of(state_of()), **change}), "f")
 
 
-def test_a_changed_byte_is_found_and_a_newer_format_is_named() -> None:
+def test_a_changed_byte_is_detected_and_a_newer_format_is_named() -> None:
     data = state_of().encode()
     with pytest.raises(CorruptMetadataError, match="checksum"):
         GroupState.decode(data.replace(b'"beat":3', b'"beat":4'), "f")
@@ -249,7 +243,7 @@ def test_a_file_of_another_group_is_refused(storage: Storage) -> None:
 
 
 @given(st.text(min_size=1, max_size=60))
-def test_any_name_is_a_folder_and_comes_back(group: str) -> None:
+def test_any_name_round_trips_as_a_folder(group: str) -> None:
     try:
         folder = paths.group_folder(TOPIC, group)
     except InvalidConfigError:
@@ -264,17 +258,17 @@ def test_any_name_is_a_folder_and_comes_back(group: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "~zz", "~", "~61", "~ff", "é", ".a", "A~2"])
-def test_other_folders_are_no_groups(name: str) -> None:
+def test_other_folders_are_not_groups(name: str) -> None:
     assert paths.parse_group_folder(name) is None
 
 
 @pytest.mark.parametrize("group", ["", "x" * 250, "é" * 50, "\ud800", 5, b"x"])
-def test_a_name_that_is_none_is_refused(group: Any, tmp_path: Path) -> None:
+def test_an_invalid_name_is_refused(group: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match="a group's name"):
         log_on(Storage(str(tmp_path)), group)
 
 
-def test_a_storage_that_knows_no_case_refuses_a_name_that_differs_in_case_alone(tmp_path: Path) -> None:
+def test_a_case_insensitive_storage_refuses_names_that_differ_in_case(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
     upper = log_on(storage, "Jobs")
     state = put_state(upper, upper.load(), further)

@@ -1,4 +1,4 @@
-"""What a group's file costs before it is believed."""
+"""The memory that a group's file can allocate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distlog.core.read.group_log import GroupState
 TOPIC = "12345678-1234-1234-1234-123456789abc"
 
 
-def test_a_count_of_partitions_takes_no_memory_before_it_is_believed() -> None:
+def test_a_claimed_count_of_partitions_allocates_no_memory() -> None:
     body = {"format": 1, "version": 0, "id": TOPIC, "topic_id": TOPIC, "group": "jobs", "partitions": 3_000_000}
     body |= {"members": [], "owners": {}, "positions": {"0": 1}}
     text = json.dumps(body, separators=(",", ":"))[:-1].encode()

@@ -1,4 +1,4 @@
-"""What a member may put into its group's log, and when."""
+"""Changes of a member to its group's log."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def state_of(topic: Topic) -> GroupState:
 
 
 @pytest.mark.parametrize("positions", [None, {}])
-def test_who_left_its_group_can_commit_nothing_and_puts_nothing(
-    positions: dict[int, int] | None, topic: Topic
-) -> None:
+def test_a_former_member_cannot_commit(positions: dict[int, int] | None, topic: Topic) -> None:
     with consume(topic, group="g") as consumer:
         drained(consumer)
     state = state_of(topic)
@@ -44,7 +42,7 @@ def test_who_left_its_group_can_commit_nothing_and_puts_nothing(
     assert state_of(topic) == state
 
 
-def test_who_is_no_member_any_more_cannot_come_back_by_a_commit_of_nothing(topic: Topic) -> None:
+def test_a_removed_member_cannot_return_by_an_empty_commit(topic: Topic) -> None:
     time = Time()
     consumer = consume(topic, time, group="g")
     next(consumer)
@@ -75,8 +73,8 @@ def test_a_lease_too_short_for_a_fetch_does_not_keep_the_timeout_from_ending_it(
     assert "longer lease" in caplog.text
 
 
-def test_a_look_finds_what_happened_in_a_group_that_is_busy(topic: Topic) -> None:
-    """Another member commits so often that the versions that come next are deleted before this one looks."""
+def test_a_refresh_in_a_busy_group_finds_the_newest_state(topic: Topic) -> None:
+    """Another member commits so often that the next versions are deleted before this one reads them."""
     time = Time()
     idle = consume(topic, time, group="g", timeout=0, partitions=[0])
     drained(idle)
@@ -114,12 +112,12 @@ def test_a_new_member_gets_its_share_and_the_rest_stays() -> None:
     assert assignment(members("ab"), dict.fromkeys(range(5), "b"), 5) == {0: "b", 1: "b", 2: "b", 3: "a", 4: "a"}
 
 
-def test_nobody_is_left_without_while_others_have_two() -> None:
+def test_each_member_has_a_partition_before_any_has_two() -> None:
     owners = assignment(members("abc"), {0: "a", 1: "a", 2: "b", 3: "b"}, 4)
     assert Counter(owners.values()) == {"a": 2, "b": 1, "c": 1}
 
 
-def test_who_takes_some_partitions_only_gets_no_others() -> None:
+def test_a_member_of_some_partitions_gets_only_these() -> None:
     assert assignment([member("a", 1), member("b")], {}, 3) == {0: "b", 1: "a", 2: "b"}
     assert assignment([member("a", 1)], {}, 3) == {1: "a"}
 
@@ -129,7 +127,7 @@ def test_who_takes_some_partitions_only_gets_no_others() -> None:
     st.dictionaries(st.integers(0, 11), st.sampled_from("abcdef")),
     st.integers(1, 12),
 )
-def test_shares_differ_by_one_at_most_and_moves_lead_to_the_same_answer(
+def test_shares_differ_by_at_most_one_and_moves_converge(
     names: set[str], owned: dict[int, str], partitions: int
 ) -> None:
     takers = members("".join(sorted(names, reverse=True)))
@@ -138,7 +136,6 @@ def test_shares_differ_by_one_at_most_and_moves_lead_to_the_same_answer(
     counts = Counter(expected.values())
     assert set(expected) == set(range(partitions))
     assert max(counts.values()) - min(counts[name] for name in names) <= 1
-    # one partition after the other is given up, and then taken
     for number, owner in list(owners.items()):
         if expected[number] != owner:
             del owners[number]

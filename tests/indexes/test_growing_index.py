@@ -1,4 +1,4 @@
-"""Lookups in an index that grows: the same as in the sealed index, from the entries that count, read from the end."""
+"""Lookups in a growing index equal lookups in the sealed index, and read from the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class File:
 
 @pytest.fixture(params=[0, 1, 2, 1023, 1024, 1025, COUNT])
 def counted(request: pytest.FixtureRequest) -> int:
-    """How many of the entries count; later ones are newer."""
     return int(request.param)
 
 
@@ -72,7 +71,7 @@ def test_what_is_near_the_end_is_found_by_one_short_read() -> None:
     assert file.read_bytes == 8192
 
 
-def test_a_file_that_was_cut_gives_an_entry_that_is_there() -> None:
+def test_a_truncated_file_returns_a_present_entry() -> None:
     file = File(b"")
     file.data = offset_entries(np.arange(1, 101), np.arange(1, 101))
     index = GrowingOffsetIndex(file.read, 8 * COUNT, 0)

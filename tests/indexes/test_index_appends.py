@@ -1,8 +1,4 @@
-"""The appends of Kafka's index tests, on a segment, which adds the entries of its batches.
-
-OffsetIndexTest, TimeIndexTest and TransactionIndexTest: limits, order, truncation, trimming, and opening again. Each
-batch but the first gets an entry. Lookups use the index that grows and the sealed index.
-"""
+"""Appends of index entries by a segment: Kafka's OffsetIndexTest, TimeIndexTest and TransactionIndexTest."""
 
 from __future__ import annotations
 
@@ -40,13 +36,12 @@ def segment(tmp_path: Path) -> LogSegment:
 
 
 def add(segment: LogSegment, *offsets: int) -> None:
-    """A batch of one record for each offset above BASE, whose time is ten times that."""
     for offset in offsets:
         append(segment, records(BASE + offset, timestamp=10 * offset))
 
 
 def written(folder: Path, segment: LogSegment) -> tuple[list[int], list[int]]:
-    """The offsets above BASE of the entries of the offset index, and of the time index."""
+    """Return the offsets above BASE in the entries of the offset index and of the time index."""
     contents, state = files(folder, BASE), segment.state
     offsets = np.frombuffer(contents[".index"][: state.offset_index_bytes], OFFSET_ENTRY)
     times = np.frombuffer(contents[".timeindex"][: state.time_index_bytes], TIME_ENTRY)
@@ -131,14 +126,14 @@ def test_a_sealed_index_is_trimmed_to_its_entries(tmp_path: Path, segment: LogSe
     assert len(files(tmp_path, BASE)[".timeindex"]) == 2 * 12
 
 
-def test_another_process_goes_on_behind_the_entries(tmp_path: Path, segment: LogSegment) -> None:
+def test_another_process_appends_after_the_entries(tmp_path: Path, segment: LogSegment) -> None:
     add(segment, 6, 7)
     again = reopened(tmp_path, segment.state, **SETTINGS)
     add(again, 8)
     assert written(tmp_path, again) == ([6, 7, 8], [6, 7, 8])
 
 
-def test_what_was_not_flushed_is_dropped_with_its_entries(tmp_path: Path, segment: LogSegment) -> None:
+def test_unflushed_batches_are_dropped_with_their_entries(tmp_path: Path, segment: LogSegment) -> None:
     add(segment, *range(1, 6))
     segment.flush()
     add(segment, *range(6, 10))

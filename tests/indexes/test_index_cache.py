@@ -35,8 +35,6 @@ class RemoteFiles:
 
 @dataclass
 class LocalFiles:
-    """A local storage."""
-
     folder: Path
     is_local: bool = True
     url: str = "/data/topic"
@@ -47,18 +45,15 @@ class LocalFiles:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the copies go; not there yet."""
     return tmp_path / "cache"
 
 
 @pytest.fixture
 def cache(folder: Path) -> Any:
-    """A cache of 16,000 bytes, which lists the folder after every 1,000 added."""
     return IndexCache(str(folder), 16_000)
 
 
 def names(folder: Path) -> set[str]:
-    """The files in the cache, without the file of the last listing."""
     return {file.name for file in folder.iterdir() if file.name != ".listed"}
 
 
@@ -72,7 +67,7 @@ def test_a_remote_file_is_fetched_once(cache: Any, folder: Path) -> None:
     assert remote.fetched == ["a.index"]
 
 
-def test_a_local_file_is_handed_out_itself(cache: Any, folder: Path, tmp_path: Path) -> None:
+def test_a_local_file_is_returned_itself(cache: Any, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.index").write_bytes(b"12345678")
     assert cache.local_file(LocalFiles(tmp_path), Part.file("a.index", 8))[0] == str(tmp_path / "a.index")
     assert not folder.exists()
@@ -82,7 +77,7 @@ def test_a_local_file_is_handed_out_itself(cache: Any, folder: Path, tmp_path: P
         cache.local_file(LocalFiles(tmp_path), Part.file("b.index", 8))
 
 
-def test_files_are_told_apart_by_storage_name_size_and_tag(cache: Any) -> None:
+def test_files_differ_by_storage_name_size_and_tag(cache: Any) -> None:
     remote = RemoteFiles({"a": b"11", "b": b"22", "c": b"333"})
     other = RemoteFiles({"a": b"44"}, url="s3://bucket/other")
     paths = [
@@ -128,7 +123,7 @@ def test_a_deleted_copy_or_folder_is_fetched_again(cache: Any, folder: Path) -> 
     assert Path(cache.local_file(remote, Part.file("a.index", 8))[0]).read_bytes() == b"12345678"
 
 
-def test_a_failed_write_leaves_nothing_behind(cache: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_no_file(cache: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: str, target: str) -> None:
         raise OSError(28, "No space left on device")
 
@@ -138,11 +133,7 @@ def test_a_failed_write_leaves_nothing_behind(cache: Any, folder: Path, monkeypa
     assert names(folder) == set()
 
 
-# Eviction.
-
-
 def age(path: str, seconds: int) -> None:
-    """Make the last use of a copy `seconds` after the epoch."""
     os.utime(path, (seconds, seconds))
 
 
@@ -152,7 +143,7 @@ def test_the_least_recently_used_copies_go_first(folder: Path) -> None:
     paths = [filler.local_file(remote, Part.file(str(number), 1000))[0] for number in range(20)]
     for number, path in enumerate(paths):
         age(path, 1000 + number)
-    assert filler.local_file(remote, Part.file("3", 1000))[0] == paths[3]  # used now
+    assert filler.local_file(remote, Part.file("3", 1000))[0] == paths[3]
     age(str(folder / ".listed"), 1000)
     last = IndexCache(str(folder), 16_000).local_file(remote, Part.file("29", 1000))[0]
     retained = {Path(path).name for path in [*paths[7:], paths[3], last]}
@@ -172,7 +163,6 @@ def test_a_folder_that_was_listed_just_before_is_not_listed_for_the_first_copy_o
     monkeypatch.setattr(os, "scandir", counted)
     remote = RemoteFiles({str(number): bytes(100) for number in range(30)})
     for number in range(20):
-        # each stands for a process
         IndexCache(str(folder), 16_000).local_file(remote, Part.file(str(number), 100))
     assert len(looks) == 1
     for number, ahead_s in ((20, -61), (21, 61)):
@@ -191,7 +181,7 @@ def test_one_process_stays_within_the_limit(folder: Path) -> None:
     assert remote.fetched == [str(number) for number in range(400)]
 
 
-def test_what_was_just_handed_out_stays_whatever_its_time_says(cache: Any, folder: Path) -> None:
+def test_a_just_returned_copy_stays_with_any_time(cache: Any, folder: Path) -> None:
     remote = RemoteFiles({str(number): bytes(9000) for number in range(60)})
     paths = []
     for number in range(60):
@@ -251,9 +241,6 @@ def test_four_processes_share_a_folder_that_is_too_small_for_them(folder: Path) 
     assert [(seed, wrong) for seed, wrong, _ in outcomes] == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert sum(races for *_, races in outcomes) < 600
     assert all(len(name) == 64 for name in names(folder))
-
-
-# The folder.
 
 
 def test_the_folder_is_for_its_user_alone(cache: Any, folder: Path) -> None:

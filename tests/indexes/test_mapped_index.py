@@ -1,4 +1,4 @@
-"""The file of a sealed index, the same for the offset and the time index: mapped when it is opened, and only read."""
+"""The file of a sealed index, offset or time: mapped on open, and only read."""
 
 from __future__ import annotations
 
@@ -19,18 +19,15 @@ Kind = type[OffsetIndex] | type[TimeIndex]
 
 @pytest.fixture(params=[OffsetIndex, TimeIndex])
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """The class under test."""
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the index is."""
     return tmp_path / "00000000000000000045.index"
 
 
 def entries(kind: Kind, *steps: int) -> bytes:
-    """An entry for each step: offset BASE + step, position or timestamp 10 * step."""
     numbers = np.array(steps, np.int64)
     if kind is OffsetIndex:
         return offset_entries(numbers, 10 * numbers)
@@ -38,12 +35,11 @@ def entries(kind: Kind, *steps: int) -> bytes:
 
 
 def lookup(index: OffsetIndex | TimeIndex, step: int) -> int:
-    """The step of the entry that is not above this one; 0 for none."""
     target = BASE + step if isinstance(index, OffsetIndex) else 10 * step
     return index.lookup(target).offset - BASE
 
 
-def test_a_file_that_is_not_there_cannot_be_read(kind: Kind, path: Path) -> None:
+def test_a_missing_file_cannot_be_read(kind: Kind, path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         kind(str(path), BASE)
     assert not path.exists()

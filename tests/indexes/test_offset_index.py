@@ -1,4 +1,4 @@
-"""OffsetIndex: what Kafka's own tests pin, files that a broker wrote, and bytes that nobody should have written."""
+"""OffsetIndex: the cases of Kafka's tests, files of a broker, and damaged bytes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,19 @@ MAX_INT = 2**31 - 1
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One file that the property tests write over and over."""
     return tmp_path_factory.mktemp("index") / "scratch.index"
 
 
 def index_of(file: Path, pairs: Sequence[tuple[int, int]]) -> OffsetIndex:
-    """An index with these entries; offsets are absolute."""
     file.write_bytes(offset_entries([offset - BASE for offset, _ in pairs], [position for _, position in pairs]))
     return OffsetIndex(str(file), BASE)
 
 
 def check_entries(index: OffsetIndex, pairs: Sequence[tuple[int, int]]) -> None:
-    """The index has these entries and no others, by each of its lookups."""
     assert index.entries == len(pairs)
     for previous, pair in pairwise([(index.base_offset, 0), *pairs]):
         assert index.lookup(pair[0]) == index.ceiling(pair[0]) == index.position_floor(pair[1]) == pair
         assert pair[0] == index.base_offset or index.lookup(pair[0] - 1) == previous
-
-
-# The cases of Kafka's OffsetIndexTest. Appends, limits and truncations are in test_index_appends.
 
 
 def test_entries_have_absolute_offsets_and_the_first_may_be_the_base_offset(scratch: Path) -> None:
@@ -50,9 +44,6 @@ def test_entries_have_absolute_offsets_and_the_first_may_be_the_base_offset(scra
     index = index_of(scratch, pairs)
     check_entries(index, pairs)
     index.sanity_check()
-
-
-# Limits and layout.
 
 
 def test_an_entry_is_two_big_endian_integers(scratch: Path) -> None:
@@ -67,8 +58,6 @@ def test_the_largest_numbers_fit(scratch: Path) -> None:
     assert index.lookup(2**62) == (BASE + MAX_INT, MAX_INT)
     assert index.lookup(BASE + MAX_INT - 1) == (BASE, 0)
 
-
-# A model.
 
 PAIRS = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 500)), max_size=80).map(
     lambda steps: np.cumsum(np.array(steps, np.int64).reshape(-1, 2), axis=0)
@@ -93,11 +82,7 @@ def test_searches_agree_with_a_sorted_array(
     check_entries(index, table)
 
 
-# Files that a broker wrote.
-
-
 def dumped(path: Path) -> list[tuple[int, int]]:
-    """The pairs that Kafka's dump tool printed."""
     text = gzip.decompress(path.read_bytes()).decode()
     return [(int(a), int(b)) for a, b in re.findall(r"offset: (\d+) position: (\d+)", text)]
 
@@ -130,9 +115,6 @@ def test_the_golden_files_hold_dumps_and_untrimmed_files() -> None:
     assert len(DUMPS) == 4
     assert [file.stat().st_size for file in BROKER_FILES if "crashed" in file.parts].count(65536) >= 1
     assert len(BROKER_FILES) > 40
-
-
-# Bytes that nobody should have written.
 
 
 def test_a_length_that_is_no_multiple_of_the_entry_size_is_corrupt(scratch: Path) -> None:
@@ -183,7 +165,7 @@ def test_a_negative_number_is_corrupt_when_a_lookup_meets_it(scratch: Path, valu
 
 
 def check_answers(index: OffsetIndex, targets: list[int]) -> None:
-    """Every lookup gives an entry of the file on the right side of its target, or CorruptIndexError."""
+    """Check that each lookup returns an entry on the right side of its target, or raises CorruptIndexError."""
     for target in targets:
         try:
             floor = index.lookup(target)

@@ -1,4 +1,4 @@
-"""TimeIndex: what Kafka's own tests pin, files that a broker wrote, and bytes that nobody should have written."""
+"""TimeIndex: the cases of Kafka's tests, files of a broker, and damaged bytes."""
 
 from __future__ import annotations
 
@@ -26,19 +26,16 @@ MAX_LONG = 2**63 - 1
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One file that the property tests write over and over."""
     return tmp_path_factory.mktemp("index") / "scratch.timeindex"
 
 
 def index_of(file: Path, pairs: Sequence[tuple[int, int]]) -> TimeIndex:
-    """An index with these entries; offsets are absolute."""
     timestamps, offsets = np.array(pairs, np.int64).reshape(-1, 2).T
     file.write_bytes(time_entries(timestamps, offsets - BASE))
     return TimeIndex(str(file), BASE)
 
 
 def check_entries(index: TimeIndex, pairs: Sequence[tuple[int, int]]) -> None:
-    """The index has these entries and no others, by its lookups."""
     assert index.entries == len(pairs)
     for previous, pair in pairwise([(-1, index.base_offset), *pairs]):
         assert index.lookup(pair[0]) == pair
@@ -49,9 +46,6 @@ def check_entries(index: TimeIndex, pairs: Sequence[tuple[int, int]]) -> None:
 TENS = [(10 * step, BASE + 10 * step) for step in range(1, SLOTS)]
 
 
-# The cases of Kafka's TimeIndexTest. Appends, limits and truncations are in test_index_appends.
-
-
 def test_five_entries_and_none_are_sane(scratch: Path) -> None:
     index_of(scratch, []).sanity_check()
     index_of(scratch, TENS[:5]).sanity_check()
@@ -60,8 +54,8 @@ def test_five_entries_and_none_are_sane(scratch: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "position"),
     [
-        ([(10, -1)], 0),  # the last offset is below the base offset
-        ([(10, 1), (20, 2), (9, 3)], 24),  # the last timestamp is below the first
+        ([(10, -1)], 0),
+        ([(10, 1), (20, 2), (9, 3)], 24),
         ([(10, 1), (20, 2), (20, 3)], 24),
         ([(10, 1), (20, 2), (30, 1)], 24),
         ([(-1, 1)], 0),
@@ -90,8 +84,6 @@ def test_an_entry_is_a_long_and_an_integer_big_endian(scratch: Path) -> None:
     assert TimeIndex.ENTRY.itemsize == 12
 
 
-# A model.
-
 PAIRS = st.lists(st.tuples(st.integers(1, 10**12), st.integers(0, 500)), max_size=80).map(
     lambda steps: np.cumsum(np.array(steps, np.int64).reshape(-1, 2), axis=0)
 )
@@ -113,11 +105,7 @@ def test_the_largest_numbers_fit(scratch: Path) -> None:
     check_entries(index_of(scratch, pairs), pairs)
 
 
-# Files that a broker wrote.
-
-
 def dumped(path: Path) -> list[tuple[int, int]]:
-    """The pairs that Kafka's dump tool printed."""
     text = gzip.decompress(path.read_bytes()).decode()
     return [(int(a), int(b)) for a, b in re.findall(r"timestamp: (\d+) offset: (\d+)", text)]
 
@@ -145,9 +133,6 @@ def test_a_brokers_file_is_sane_unless_a_crash_left_it_untrimmed(file: Path) -> 
             index.sanity_check()
 
 
-# Bytes that nobody should have written.
-
-
 def test_an_offset_at_or_above_the_end_of_the_segment_is_corrupt(scratch: Path) -> None:
     scratch.write_bytes(time_entries(np.array([1, 2]), np.array([10, 20])))
     index = TimeIndex(str(scratch), BASE)
@@ -166,7 +151,7 @@ def test_a_negative_number_is_corrupt_when_a_lookup_meets_it(scratch: Path, valu
 
 
 def check_answers(index: TimeIndex, targets: list[int]) -> None:
-    """Every lookup gives an entry of the file that is not later than its target, or CorruptIndexError."""
+    """Check that each lookup returns an entry that is not later than its target, or raises CorruptIndexError."""
     for target in targets:
         try:
             floor = index.lookup(target)

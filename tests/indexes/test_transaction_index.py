@@ -1,4 +1,4 @@
-"""The transaction index: what Kafka's own tests pin, files that a broker wrote, and damaged ones."""
+"""The transaction index: the cases of Kafka's tests, files of a broker, and damaged files."""
 
 from __future__ import annotations
 
@@ -37,9 +37,6 @@ def decoded(data: bytes, base_offset: int = 0) -> list[AbortedTransaction]:
     return decode_transactions(data, "a.txnindex", base_offset)
 
 
-# The cases of Kafka's TransactionIndexTest.
-
-
 def test_a_transaction_that_ends_below_the_base_offset_is_corrupt() -> None:
     assert decoded(DATA_OF_FOUR) == decoded(DATA_OF_FOUR, 10) == FOUR
     with pytest.raises(CorruptIndexError, match="outside of its segment") as caught:
@@ -71,9 +68,6 @@ def test_an_entry_has_its_five_fields_big_endian() -> None:
     assert decoded(data) == [AbortedTransaction(7, 0, 2, 3)]
 
 
-# Life and limits.
-
-
 def test_no_bytes_are_an_empty_index() -> None:
     assert decoded(b"") == []
     assert collect_aborted([], 0, 10) == ([], False)
@@ -86,8 +80,6 @@ def test_an_incomplete_last_entry_is_ignored() -> None:
 def test_a_transaction_moves_with_its_segment() -> None:
     assert FOUR[1].moved(100) == AbortedTransaction(1, 105, 115, 113)
 
-
-# Files that a broker wrote, and damaged ones.
 
 DUMPS = sorted((DATA / "kafka-4.1").glob("dump.*.txnindex.txt.gz"))
 LINE = re.compile(r"version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)")

@@ -1,4 +1,4 @@
-"""Adoption: what a stopped broker left opens as topics, in place and by copy, and all of distlog works on it."""
+"""Adoption: the directory of a stopped broker opens as topics, directly or as a copy, for all of distlog."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("way", ["in place", "copied"])
-def test_every_partition_reads_as_a_consumer_of_the_broker_read_it(stage: str, way: str, tmp_path: Path) -> None:
+def test_every_partition_has_the_records_of_the_brokers_consumer(stage: str, way: str, tmp_path: Path) -> None:
     log_dir = copy_of(stage, tmp_path)
     old_contents = contents(log_dir)
     report = distlog.adopt(log_dir, None if way == "in place" else str(tmp_path / "topics"))
@@ -65,7 +65,7 @@ def test_a_topic_is_copied_to_any_storage(storage_url: Address, tmp_path: Path) 
     assert topic.name == "events"
     assert read(topic, committed=True) == golden_of("first")["txn-0"].records(committed=True)
     assert report.topic.verify().ok
-    # the broker's settings are not known: nothing is deleted for want of them
+    # the broker's settings are unknown, so nothing is deleted
     assert report.topic.retention().partitions == ()
 
 
@@ -82,7 +82,7 @@ def test_log_start_first_dirty_offset_producers_and_leader_epochs_come_along(tmp
     assert cleaned.snapshot.partitions[0].first_dirty_offset == 546
 
 
-def test_the_topic_has_the_id_that_the_broker_gave_it(tmp_path: Path) -> None:
+def test_the_topic_keeps_the_brokers_id(tmp_path: Path) -> None:
     report = distlog.adopt(copy_of("first", tmp_path))
     (log_dir,) = {Path(topic.url).parent for topic in report.topics.values()}
     report.topics["multi"].export(tmp_path / "again")
@@ -98,7 +98,7 @@ def test_one_topic_of_many(tmp_path: Path) -> None:
         distlog.adopt(copy_of("first", tmp_path / "other"), topics=["absent"])
 
 
-def test_a_partition_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_partition_is_named(tmp_path: Path) -> None:
     report = distlog.adopt(partition_of("first", tmp_path, "multi-2"))
     assert report.topic.partitions == 3
     assert report.notes == (
@@ -116,7 +116,7 @@ def test_a_second_adoption_leaves_the_topics_of_the_first(tmp_path: Path) -> Non
     assert report.topics["txn"].end_offsets() == {0: 714}
 
 
-def test_another_topic_at_the_address_is_not_touched(tmp_path: Path) -> None:
+def test_another_topic_at_the_address_is_unchanged(tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
     distlog.create(str(tmp_path / "topics" / "txn")).append([{"value": b"ours"}])
     report = distlog.adopt(log_dir, str(tmp_path / "topics"))
@@ -127,13 +127,13 @@ def test_another_topic_at_the_address_is_not_touched(tmp_path: Path) -> None:
         distlog.adopt(log_dir / "txn-0", str(tmp_path / "topics" / "txn"))
 
 
-def test_an_address_where_an_adopted_topic_was_dropped_is_not_used_again(tmp_path: Path) -> None:
+def test_the_address_of_a_dropped_adopted_topic_is_refused(tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
     distlog.adopt(log_dir, topics=["txn"]).topic.drop()
     assert isinstance(distlog.adopt(log_dir, topics=["txn"]).adopted[0].error, TopicExistsError)
 
 
-def test_a_dry_run_only_says_what_would_be_done(tmp_path: Path) -> None:
+def test_a_dry_run_only_reports(tmp_path: Path) -> None:
     log_dir = copy_of("crashed", tmp_path)
     old_contents = contents(tmp_path)
     report = distlog.adopt(log_dir, dry_run=True)
@@ -142,7 +142,7 @@ def test_a_dry_run_only_says_what_would_be_done(tmp_path: Path) -> None:
     assert (report.topics, contents(tmp_path)) == ({}, old_contents)
 
 
-def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_brokers_files_is_refused(tmp_path: Path) -> None:
     for name in ("", "absent", "clicks-0"):
         (tmp_path / "clicks-0").mkdir(exist_ok=True)
         with pytest.raises(InvalidTopicError):
@@ -151,8 +151,7 @@ def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path) -> None:
         distlog.adopt(copy_of("crashed", tmp_path), config={"no.such": 1})
 
 
-def test_the_folder_of_a_topic_is_no_log_directory(tmp_path: Path) -> None:
-    """Its partitions' folders are named as a broker's, and hold logs."""
+def test_the_folder_of_a_topic_is_refused(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     with topic.writer() as writer:
         writer.append(b"kept")
@@ -208,7 +207,7 @@ def test_retention_compaction_and_vacuum_work_and_leave_the_brokers_files(tmp_pa
     assert {name: records for name, records in contents(log_dir).items() if name in old_contents} == old_contents
 
 
-def test_vacuum_of_a_dropped_topic_deletes_what_was_adopted_for_it(tmp_path: Path) -> None:
+def test_vacuum_of_a_dropped_topic_deletes_adopted_files(tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
     old_contents = contents(log_dir)
     topic = distlog.adopt(log_dir, topics=["txn"], config={"file.delete.delay.ms": "0"}).topic
@@ -238,7 +237,6 @@ KEPT_SUFFIXES = {"leader-epoch-checkpoint", ".snapshot"}
 
 
 def leftover(folder: Path) -> set[str]:
-    """The suffixes, or whole names, of the files in a partition's folder."""
     return {path.suffix or path.name for path in folder.iterdir()}
 
 
@@ -270,7 +268,7 @@ def test_without_a_brokers_segment_its_leader_epochs_go_and_its_producers_stay(
 
 
 @pytest.mark.parametrize("way", ["in place", "copied"])
-def test_of_two_adoptions_to_one_address_on_a_disk_the_second_is_refused(
+def test_a_concurrent_adoption_to_one_address_is_refused(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = golden_of("first")["java-lz4-0"].records()
@@ -283,18 +281,14 @@ def test_of_two_adoptions_to_one_address_on_a_disk_the_second_is_refused(
             distlog.adopt(folder, target)
         calls.append(error)
 
-    # 1. all files of the first one are there; 2. a second one begins
     before_call(monkeypatch, "link", lambda _, to: "/_commits/" in to, adopt_again)
     topic = distlog.adopt(folder, target).topic
-    # 3. the first one's topic is whole
     assert calls
     assert read(topic) == records
     assert topic.verify().ok
 
 
-def test_of_two_exports_into_one_log_directory_the_second_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_concurrent_export_into_one_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topics = [distlog.create(str(tmp_path / name)) for name in ("first", "second")]
     target, calls = tmp_path / "logs", []
 
@@ -310,7 +304,6 @@ def test_of_two_exports_into_one_log_directory_the_second_is_refused(
     assert (target / "replication-offset-checkpoint").read_text() == "0\n2\nfirst 0 0\nsecond 0 0\n"
 
 
-#: All that changes files.
 CALLS = ("link", "unlink", "replace", "rename", "mkdir", "fsync")
 
 
@@ -321,7 +314,7 @@ def test_a_crash_at_any_step_leaves_the_brokers_files_or_an_adopted_topic(
 ) -> None:
     records, died, fail_at = golden_of("first")["java-lz4-0"].records(), 0, 0
     while True:
-        # 1. one index is missing, so that a file must be made too
+        # 1. one index is missing, so that adoption must write a file
         folder = partition_of("first", tmp_path / str(fail_at), "java-lz4-0")
         next(folder.glob("*.index")).unlink()
         old_contents = contents(folder.parent)
@@ -334,12 +327,12 @@ def test_a_crash_at_any_step_leaves_the_brokers_files_or_an_adopted_topic(
                 distlog.adopt(folder, target)
             except Died:
                 died += 1
-        # 3. there is the topic, whole, or there is none
+        # 3. the topic is whole or missing
         try:
             assert read(distlog.open(url)) == records
         except TopicNotFoundError:
             assert deaths.count > fail_at
-        # 4. and nothing happened to the broker's files, in whose place the next adoption goes on
+        # 4. the broker's files are unchanged, and the next adoption succeeds
         after = contents(folder.parent)
         assert {name: after[name] for name in old_contents} == old_contents
         topic = distlog.adopt(folder, target).topic
@@ -351,7 +344,7 @@ def test_a_crash_at_any_step_leaves_the_brokers_files_or_an_adopted_topic(
     assert died > 15
 
 
-def test_files_of_others_where_the_topics_would_be_are_not_touched(tmp_path: Path) -> None:
+def test_foreign_files_at_the_address_are_unchanged(tmp_path: Path) -> None:
     folder = partition_of("first", tmp_path, "txn-0")
     other = tmp_path / "topics" / "txn" / "txn-0"
     other.mkdir(parents=True)
@@ -369,15 +362,12 @@ DAMAGES = {
 
 
 def producers(folder: Path) -> list[tuple[int, ...]]:
-    """The producers at the end of the adopted partition."""
     (snapshot,) = (folder.parent / "txn" / "txn-0").glob("*.snapshot")
     return sorted(read_producer_snapshot(snapshot.read_bytes()).tolist())
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_behind_a_damaged_snapshot_producers_are_those_of_the_one_before_and_of_the_log(
-    damage: str, tmp_path: Path
-) -> None:
+def test_the_previous_snapshot_and_the_log_replace_a_damaged_snapshot(damage: str, tmp_path: Path) -> None:
     """testLoadFromEmptySnapshotFile, testLoadFromTruncatedSnapshotFile, testLoadFromCorruptSnapshotFile."""
     folder = partition_of("first", tmp_path, "txn-0")
     distlog.adopt(folder)
@@ -392,7 +382,7 @@ def test_behind_a_damaged_snapshot_producers_are_those_of_the_one_before_and_of_
     assert producers(folder) == right
 
 
-def test_a_stray_snapshot_behind_the_log_end_is_not_taken(tmp_path: Path) -> None:
+def test_a_stray_snapshot_past_the_log_end_is_ignored(tmp_path: Path) -> None:
     """testRemoveExpiredPidsOnReload, testRemoveAllStraySnapshots."""
     folder = partition_of("first", tmp_path, "txn-0")
     distlog.adopt(folder)
@@ -405,7 +395,7 @@ def test_a_stray_snapshot_behind_the_log_end_is_not_taken(tmp_path: Path) -> Non
 
 
 def moved(log: Path, batch: int, base_offset: int) -> int:
-    """Append a batch of the log again, at another offset, which is outside of its checksum; its position."""
+    """Append a batch of the log again at another offset, which is outside its checksum; return its position."""
     data = log.read_bytes()
     row = read_headers(data)[batch]
     again = data[row["position"] : row["position"] + row["size"]]
@@ -414,7 +404,7 @@ def moved(log: Path, batch: int, base_offset: int) -> int:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_offsets_that_go_back_end_the_log(clean: bool, tmp_path: Path) -> None:
+def test_descending_offsets_end_the_log(clean: bool, tmp_path: Path) -> None:
     """Step 8 of the loader: InvalidOffset."""
     folder = partition_of("first", tmp_path, "codec-none-0")
     if not clean:

@@ -1,4 +1,4 @@
-"""Adoption of a topic that is spread over directories: disks and brokers at once, or one after the other."""
+"""Adoption of a topic in several directories: disks and brokers at once, or one after another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ GOLDEN = golden_of("first")
 
 
 def some_of(folder: Path, *names: str, stage: str = "first") -> Path:
-    """A log directory of our own, with these partitions only."""
     log_dir = copy_of(stage, folder)
     for path in log_dir.glob("*-[0-9]"):
         if path.name not in names:
@@ -32,7 +31,7 @@ def some_of(folder: Path, *names: str, stage: str = "first") -> Path:
 
 
 def cut(folder: Path, offset: int) -> int:
-    """Leave of a partition's folder what a broker had written when its log ended about there; returns the log end."""
+    """Truncate a partition's folder to the files of a broker with a log end of about `offset`; return the log end."""
     for file in folder.glob("*.snapshot"):
         file.unlink()
     for log in sorted(folder.glob("*.log")):
@@ -81,7 +80,6 @@ def test_a_second_adoption_adds_the_partitions_of_another_directory(storage_url:
     assert "multi: partition 2: added the offsets from 0 to 300" in [
         note.replace(str(report.topics["multi"].end_offsets()[2]), "300") for note in report.notes
     ]
-    # the report is of the topic, and not of the last directory alone
     assert [row["partition"] for row in report.to_dict()["partitions"]] == [0, 1, 2]
     topic = distlog.open(f"{url}/multi", storage_options=storage_url.options)
     assert [read(topic, number) for number in range(3)] == [GOLDEN[f"multi-{n}"].records() for n in range(3)]
@@ -105,7 +103,7 @@ def test_a_second_adoption_adds_partitions_without_records(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["txn-0", "codec-lz4-0", "java-zstd-0"])
-def test_after_a_trial_adoption_the_final_one_adds_what_was_written_since(name: str, tmp_path: Path) -> None:
+def test_a_final_adoption_adds_the_records_since_a_trial(name: str, tmp_path: Path) -> None:
     trial = partition_of("first", tmp_path / "trial", name)
     end = cut(trial, GOLDEN[name].records()[-1]["offset"] // 2)
     final, url = partition_of("first", tmp_path / "final", name), str(tmp_path / "topic")
@@ -128,7 +126,7 @@ def test_after_a_trial_adoption_the_final_one_adds_what_was_written_since(name: 
 
 
 @pytest.mark.parametrize("is_appended_to", [False, True])
-def test_a_batch_in_both_logs_tells_what_is_new_when_the_commits_of_adoptions_are_deleted(
+def test_a_shared_batch_marks_the_new_records_after_commits_were_deleted(
     is_appended_to: bool, tmp_path: Path
 ) -> None:
     name, url = "codec-none-0", str(tmp_path / "topic")
@@ -148,7 +146,7 @@ def test_a_batch_in_both_logs_tells_what_is_new_when_the_commits_of_adoptions_ar
         assert read(distlog.adopt(final, url).topic) == GOLDEN[name].records()
 
 
-def test_what_was_written_since_is_not_put_behind_other_records(tmp_path: Path) -> None:
+def test_new_records_are_not_appended_after_foreign_records(tmp_path: Path) -> None:
     trial, name = partition_of("first", tmp_path / "trial", "codec-none-0"), "codec-none-0"
     end = cut(trial, 150)
     final, url = partition_of("first", tmp_path / "final", name), str(tmp_path / "topic")
@@ -157,9 +155,9 @@ def test_what_was_written_since_is_not_put_behind_other_records(tmp_path: Path) 
     with pytest.raises(TopicExistsError, match="partition 0 has other records"):
         distlog.adopt(final, url)
     assert distlog.open(url).end_offsets() == {0: end + 1}
-    # the same directory again has nothing new
+    # the same directory adds nothing on the second run
     assert distlog.adopt(trial, url).ok
-    # another log of the same topic id, that parts from ours before our end
+    # another log of the same topic id, which diverges from ours before our end
     other = shutil.copytree(trial.parent, tmp_path / "other" / "logs") / name
     distlog.adopt(other, str(tmp_path / "second"))
     for suffix in (".log", ".index", ".timeindex"):
@@ -181,7 +179,7 @@ def test_a_file_that_the_broker_extended_leaves_the_directly_adopted_topic(tmp_p
         distlog.adopt(folder)
 
 
-def test_of_replicas_the_one_of_the_latest_leader_epoch_and_then_the_longest_is_taken(tmp_path: Path) -> None:
+def test_the_replica_with_the_latest_leader_epoch_and_length_is_adopted(tmp_path: Path) -> None:
     name, records = "codec-none-0", GOLDEN["codec-none-0"].records()
     short, long = (some_of(tmp_path / folder_name, name) for folder_name in ("short", "long"))
     end = cut(short / name, 150)
@@ -190,13 +188,13 @@ def test_of_replicas_the_one_of_the_latest_leader_epoch_and_then_the_longest_is_
     assert report.notes == (
         f"codec-none: partition 0: of 2 replicas, the one in {long}/{name}/ is used, which ends at {len(records)}",
     )
-    # a longer replica that no leader was elected from had records that were never committed
+    # a longer replica whose leader was never elected had uncommitted records
     (short / name / "leader-epoch-checkpoint").write_text(f"0\n2\n0 0\n7 {end - 1}\n")
     report = distlog.adopt([long, short], str(tmp_path / "elected"))
     assert report.topics["codec-none"].end_offsets() == {0: end}
     assert f"had committed records up to {len(records)}" in report.notes[1]
     assert f"the log ends at {end}, below its high watermark {len(records)}" in report.notes[-1]
-    # damage in one replica is no harm while there is another
+    # a damaged replica is ignored while there is another
     damaged = next((short / name).glob("*0.log"))
     damaged.write_bytes(b"\0" * damaged.stat().st_size)
     report = distlog.adopt([long, short], str(tmp_path / "whole"))

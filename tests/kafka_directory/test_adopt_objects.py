@@ -1,4 +1,4 @@
-"""Adoption of a log directory on object storage: to any storage, or beside the broker's files in the bucket."""
+"""Adoption of a log directory on object storage: to any storage, or next to the broker's files in the bucket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ TOPICS = ("txn", "multi", "deleted-records", "codec-none")
 
 
 def uploaded(folder: Path, address: Address) -> Storage:
-    """The files of a folder, as objects."""
     storage = Storage(address.url, address.options)
     storage.put_many({name: data for name, (data, _) in contents(folder).items()})
     return storage
@@ -29,7 +28,6 @@ def uploaded(folder: Path, address: Address) -> Storage:
 
 @pytest.fixture(scope="module")
 def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log directory on disk."""
     log_dir = copy_of("first", tmp_path_factory.mktemp("broker"))
     for folder in log_dir.glob("*-[0-9]"):
         if folder.name.rpartition("-")[0] not in TOPICS:
@@ -39,14 +37,13 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def logs(s3_server: S3Server, on_disk: Path) -> Storage:
-    """The same in a bucket; nobody changes it."""
     address = s3_server.address()
     return uploaded(on_disk, address._replace(url=f"{address.url}/kafka-logs"))
 
 
 @pytest.mark.s3
 @pytest.mark.parametrize("target", ["in the bucket", "on disk"])
-def test_a_log_directory_in_a_bucket_reads_as_a_consumer_of_the_broker_read_it(
+def test_a_log_directory_in_a_bucket_has_the_records_of_the_brokers_consumer(
     target: str, logs: Storage, tmp_path: Path
 ) -> None:
     old_sizes = {file.name: file.size for file in logs.list("txn-0")}
@@ -69,9 +66,7 @@ def test_a_log_directory_in_a_bucket_reads_as_a_consumer_of_the_broker_read_it(
 
 
 @pytest.mark.s3
-def test_what_is_adopted_from_a_bucket_is_what_is_adopted_from_a_disk(
-    logs: Storage, on_disk: Path, tmp_path: Path
-) -> None:
+def test_adoption_from_a_bucket_equals_adoption_from_a_disk(logs: Storage, on_disk: Path, tmp_path: Path) -> None:
     remote = distlog.adopt(logs.url, str(tmp_path / "a"), topics=["txn"], storage_options=logs.options)
     local = distlog.adopt(on_disk, str(tmp_path / "b"), topics=["txn"])
     segments = [
@@ -90,7 +85,6 @@ def test_the_producers_of_what_is_adopted_to_a_bucket_are_in_its_commit(
     local = distlog.adopt(on_disk, str(tmp_path / "b"), topics=["txn"]).topics["txn"]
     target = f"{logs.url}/of-txn"
     remote = distlog.adopt(logs.url, target, topics=["txn"], storage_options=logs.options).topics["txn"]
-    # what a broker would begin with
     stored = max((tmp_path / "b" / "txn" / "txn-0").glob("*.snapshot"))
     producers = remote.refresh().snapshot.partitions[0].producers
     assert np.array_equal(
@@ -104,7 +98,6 @@ def test_the_producers_of_what_is_adopted_to_a_bucket_are_in_its_commit(
 
 
 def requests(storage: Storage) -> tuple[int, int, int]:
-    """How many LIST, GET and PUT requests were sent."""
     return storage.counters.lists, storage.counters.gets, storage.counters.puts
 
 
@@ -123,10 +116,10 @@ def test_a_dry_run_reads_each_log_and_each_index_once(logs: Storage, monkeypatch
     (partition,) = report.adopted[0].partitions
     listed, got, put = (sum(count) for count in zip(*map(requests, storages), strict=True))
     files = sum(len(segment.files) for segment in partition.segments)
-    # four checkpoints, the newest snapshot, the leader epochs and the topic's id; five look for a topic
+    # four checkpoints, the newest snapshot, the leader epochs and the topic's id; five search for a topic
     assert (len(partition.segments), got, put) == (4, files + 7 + 5, 0)
-    # the folder as it is given, and as one of the log directory; what is beside it, the folders and the files; where
-    # the topic would be
+    # the given folder, and the same as a log directory; its siblings, the folders and the files; the address
+    # of the topic
     assert listed == 5
 
 
@@ -143,7 +136,7 @@ def test_a_large_log_is_read_window_by_window(s3_url: Address, tmp_path: Path) -
 
 
 @pytest.mark.s3
-def test_a_torn_end_is_cut_off_and_not_copied(s3_url: Address, tmp_path: Path) -> None:
+def test_a_torn_write_is_not_copied(s3_url: Address, tmp_path: Path) -> None:
     folder = partition_of("crashed", tmp_path, "crashed-0")
     last = sorted(folder.glob("*.log"))[-1]
     content = last.read_bytes()

@@ -1,4 +1,4 @@
-"""What transactions leave in place is what Kafka's own tool reads: markers, producers, the transaction index."""
+"""Kafka's tools read the transactions of direct appends: markers, producers, the transaction index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ def test_kafka_dump_log_reads_markers_and_aborted_transactions(tmp_path: Path) -
 
 
 def test_a_consumer_of_committed_records_stops_where_an_exported_transaction_is_open(tmp_path: Path) -> None:
-    """1. A transaction is open, and exported. 2. It is aborted, and exported again. 3. The rest is seen."""
     broker, process = Broker(tmp_path), Process(new_topic(tmp_path / "events"))
     with broker.running():
         broker.create({"events": 1})

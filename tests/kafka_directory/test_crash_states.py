@@ -1,4 +1,4 @@
-"""What a broker left when it stopped in the middle of something: the files count as they would for that broker."""
+"""Files of a broker that stopped during an operation: the same files apply as for that broker."""
 
 from __future__ import annotations
 
@@ -31,19 +31,18 @@ def stems(loaded_files: LoadedFiles) -> list[str]:
     return [files[".log"] for files in loaded_files.segments.values()]
 
 
-def test_cleaned_files_alone_do_not_count() -> None:
+def test_cleaned_files_alone_are_ignored() -> None:
     files = loaded(f"{A}.log", f"{B}.log", f"{A}.log.cleaned", f"{A}.index.cleaned")
     assert stems(files) == [f"{A}.log", f"{B}.log"]
     assert set(files.left_out) == {f"{A}.log.cleaned", f"{A}.index.cleaned"}
 
 
-def test_swap_files_at_or_above_a_cleaned_one_do_not_count() -> None:
+def test_swap_files_at_or_above_a_cleaned_one_are_ignored() -> None:
     files = loaded(f"{A}.log", f"{B}.log", f"{C}.log", f"{A}.log.cleaned", f"{B}.log.swap", end=200)
     assert stems(files) == [f"{A}.log", f"{B}.log", f"{C}.log"]
 
 
-def test_a_swap_file_at_the_offset_of_the_first_cleaned_one_does_not_count() -> None:
-    """A cleaning of the same segments began again: what it was to replace is not whole either."""
+def test_a_swap_file_at_the_offset_of_the_first_cleaned_one_is_ignored() -> None:
     files = loaded(f"{A}.log", f"{B}.log", f"{A}.log.cleaned", f"{A}.log.swap", end=200)
     assert stems(files) == [f"{A}.log", f"{B}.log"]
     assert files.left_out[f"{A}.log.swap"] == "of a replacement that did not finish"
@@ -60,31 +59,31 @@ def test_complete_swap_files_replace_the_files_in_their_range() -> None:
     assert files.snapshots == {200: f"{C}.snapshot"}
 
 
-def test_swap_files_count_when_the_old_ones_are_deleted_already() -> None:
+def test_swap_files_apply_after_the_old_ones_were_deleted() -> None:
     assert stems(loaded(f"{A}.log.deleted", f"{B}.log.deleted", f"{A}.log.swap", end=200)) == [f"{A}.log.swap"]
 
 
-def test_only_what_the_swap_files_that_are_left_cover_is_replaced() -> None:
-    """The first of two replacements has its name already; the old file beside the second one is still there."""
+def test_remaining_swap_files_replace_only_their_range() -> None:
+    """The first of two replacements has its final name; the old file of the second one still exists."""
     files = loaded(f"{A}.log", f"{B}.log", f"{B}.log.swap", f"{C}.log", end=200)
     assert stems(files) == [f"{A}.log", f"{B}.log.swap", f"{C}.log"]
     assert files.left_out == {f"{B}.log": "replaced by a .swap file"}
 
 
-def test_an_index_that_alone_is_swapped_belongs_to_its_log() -> None:
+def test_a_swapped_index_alone_belongs_to_its_log() -> None:
     files = loaded(f"{A}.log", f"{A}.index", f"{A}.timeindex.swap", f"{B}.log")
     assert stems(files) == [f"{A}.log", f"{B}.log"]
     assert files.segments[0][".timeindex"] == f"{A}.timeindex.swap"
 
 
-def test_deleted_files_and_indexes_without_a_log_do_not_count() -> None:
+def test_deleted_files_and_indexes_without_a_log_are_ignored() -> None:
     files = loaded(f"{A}.log", f"{B}.index", f"{C}.log.deleted", "leader-epoch-checkpoint", "other.log")
     assert stems(files) == [f"{A}.log"]
     assert files.left_out == {f"{B}.index": "an index without a log", f"{C}.log.deleted": "was being deleted"}
 
 
 def test_a_cleaning_that_stopped_before_its_last_renames_is_finished(tmp_path: Path) -> None:
-    """The first two segments were cleaned into one that is still called .swap; the old ones are still there."""
+    """The first two segments were cleaned into one that still ends in .swap; the old ones still exist."""
     folder = partition_of("cleaned", tmp_path, "compact-lz4-0")
     old = copy_of("first", tmp_path / "before") / "compact-lz4-0"
     for suffix in (".log", ".index", ".timeindex"):
@@ -133,7 +132,7 @@ def test_a_transaction_index_without_aborted_transactions_is_rebuilt(change: str
 
 
 def crashed(tmp_path: Path, name: str = "codec-none-0", recovery_point: int = 0) -> Path:
-    """A partition of a broker that did not stop in order; what is below the recovery point was synced."""
+    """Return a partition of a broker without a clean shutdown; bytes up to the recovery point were synced."""
     folder = partition_of("first", tmp_path, name)
     (folder.parent / ".kafka_cleanshutdown").unlink()
     topic = PartitionName(name.rpartition("-")[0], 0)
@@ -142,7 +141,7 @@ def crashed(tmp_path: Path, name: str = "codec-none-0", recovery_point: int = 0)
     return folder
 
 
-def test_a_torn_end_is_cut_off_and_named(tmp_path: Path) -> None:
+def test_a_torn_write_is_truncated_and_named(tmp_path: Path) -> None:
     folder = crashed(tmp_path)
     last = sorted(folder.glob("*.log"))[-1]
     content, torn = last.read_bytes(), last.read_bytes()[:-7]
@@ -159,7 +158,7 @@ def test_a_torn_end_is_cut_off_and_named(tmp_path: Path) -> None:
     assert report.topic.verify().ok
 
 
-def test_preallocated_space_behind_the_end_is_cut_off(tmp_path: Path) -> None:
+def test_preallocated_space_past_the_end_is_truncated(tmp_path: Path) -> None:
     folder = crashed(tmp_path)
     last = sorted(folder.glob("*.log"))[-1]
     last.write_bytes(last.read_bytes() + bytes(5000))
@@ -191,8 +190,8 @@ def test_producers_of_a_cut_log_are_those_of_the_snapshot_before_the_cut(tmp_pat
     assert max(entries["last_offset"]) < end
 
 
-def test_what_was_synced_before_a_crash_is_not_looked_through(tmp_path: Path) -> None:
-    """As a broker does; verify looks through all of it."""
+def test_synced_bytes_are_not_read_after_a_crash(tmp_path: Path) -> None:
+    """As in a broker; verify reads the whole log."""
     folder = crashed(tmp_path, recovery_point=300)
     damage(sorted(folder.glob("*.log"))[1], 5)
     report = distlog.adopt(folder)
@@ -210,7 +209,7 @@ def test_a_log_that_ends_below_its_start_is_empty(tmp_path: Path) -> None:
     assert report.topic.append([{"value": b"next"}]).offsets == {0: (1000, 1001)}
 
 
-def test_damage_that_a_broker_would_not_find_either_is_an_error(tmp_path: Path) -> None:
+def test_damage_that_a_broker_would_not_detect_fails(tmp_path: Path) -> None:
     folder = partition_of("first", tmp_path, "codec-none-0")
     first = sorted(folder.glob("*.log"))[0]
     data = bytearray(first.read_bytes())
@@ -225,7 +224,7 @@ def test_damage_that_a_broker_would_not_find_either_is_an_error(tmp_path: Path) 
     assert (report.ok, report.to_dict()["topics"][0]["topic"]) == (False, "codec-none")
 
 
-def test_folders_that_are_being_deleted_or_moved_are_left_out(tmp_path: Path) -> None:
+def test_folders_of_deletions_and_moves_are_ignored(tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
     unique = "0123456789abcdef0123456789abcdef"
     names = {f"txn-0.{unique}-delete", f"multi-0.{unique}-future", f"multi-1.{unique}-stray"}
@@ -241,7 +240,7 @@ def test_folders_that_are_being_deleted_or_moved_are_left_out(tmp_path: Path) ->
             distlog.adopt(log_dir / name)
 
 
-def test_a_checkpoint_that_is_not_whole_is_an_error(tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_fails(tmp_path: Path) -> None:
     folder = crashed(tmp_path)
     for bad in (
         b"0\n2\ncodec-none 0 1\n",
@@ -256,7 +255,6 @@ def test_a_checkpoint_that_is_not_whole_is_an_error(tmp_path: Path) -> None:
 
 
 def damage(log: Path, batch: int) -> int:
-    """Flip the last bit of a batch; its position."""
     data = bytearray(log.read_bytes())
     row = read_headers(bytes(data))[batch]
     data[int(row["position"] + row["size"]) - 1] ^= 1

@@ -1,6 +1,4 @@
-"""Names in a broker's log directory: of LocalLogTest, what testParseTopicPartitionName..., testLogDeleteDirName and
-testOffsetFromFile pin. Where Kafka raises for a folder that is no partition's, here it is none.
-"""
+"""Names in a broker's log directory, as in Kafka's LocalLogTest."""
 
 from __future__ import annotations
 
@@ -29,13 +27,13 @@ def test_a_folder_is_named_after_its_partition(name: str, parsed: tuple[str, int
     "name",
     ["", "-", "topic", "topic-", "-5", "topic-1999a", "topic-01", "a b-1", "..-1", f"{'t' * 250}-1"],
 )
-def test_other_folders_are_no_partitions(name: str) -> None:
+def test_other_folders_are_not_partitions(name: str) -> None:
     assert parse_partition_folder(name) is None
     assert folder_state(name) is None
 
 
 @pytest.mark.parametrize("state", ["delete", "future", "stray"])
-def test_a_folder_says_what_the_broker_was_doing_with_it(state: str) -> None:
+def test_the_suffix_of_a_folder_is_its_state(state: str) -> None:
     for topic in ("foo.bar-testtopic", "t" * 249):
         name = f"{topic}-42.{UUID}-{state}"
         assert folder_state(name) == state
@@ -45,7 +43,7 @@ def test_a_folder_says_what_the_broker_was_doing_with_it(state: str) -> None:
 @pytest.mark.parametrize(
     "name", [f"topic.{UUID}-delete", f"topic-.{UUID}-delete", f"-.{UUID}-delete", "a-1.x-delete"]
 )
-def test_what_is_not_of_a_partition_has_no_state(name: str) -> None:
+def test_other_names_have_no_state(name: str) -> None:
     assert folder_state(name) is None
 
 

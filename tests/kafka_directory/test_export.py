@@ -1,4 +1,4 @@
-"""Export: a topic as a broker's log directory, again and again; and back."""
+"""Export: a topic as a broker's log directory, repeatedly, and back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def offsets_in(log_dir: Path, name: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_what_was_adopted_is_exported_byte_for_byte(stage: str, tmp_path: Path) -> None:
+def test_an_adopted_log_is_exported_byte_for_byte(stage: str, tmp_path: Path) -> None:
     log_dir, exported = copy_of(stage, tmp_path), tmp_path / "exported"
     old_contents = contents(log_dir)
     for topic in distlog.adopt(log_dir, str(tmp_path / "topics")).topics.values():
@@ -57,7 +57,6 @@ def test_what_was_adopted_is_exported_byte_for_byte(stage: str, tmp_path: Path) 
     suffixes = (".log", ".index", ".timeindex", ".txnindex")
     files = [name for name in old_contents if name.endswith(suffixes)]
     assert sorted(name for name in after if name.endswith(suffixes)) == sorted(files)
-    # the indexes of a killed broker's last segment were not trimmed
     remade = {name for name in files if len(old_contents[name][0]) > 60_000 and name.endswith("index")}
     assert bool(remade) == (stage == "crashed")
     same = [name for name in files if name not in remade]
@@ -107,7 +106,7 @@ def test_append_times_are_written_into_the_batches(tmp_path: Path) -> None:
     assert again.verify().ok
 
 
-def test_exporting_again_adds_what_is_new_and_takes_away_what_is_gone(tmp_path: Path) -> None:
+def test_a_repeated_export_adds_new_and_removes_deleted_segments(tmp_path: Path) -> None:
     topic, kafka = topic_at(tmp_path, 2), tmp_path / "kafka"
     for partition in (0, 0, 1):
         append(topic, partition=partition)
@@ -152,7 +151,7 @@ def test_a_directly_appended_tail_is_exported_and_grows(tmp_path: Path) -> None:
         assert_same(topic, kafka, tmp_path / "again")
 
 
-def test_what_compaction_emptied_at_the_beginning_gets_an_empty_file(tmp_path: Path) -> None:
+def test_a_start_emptied_by_compaction_gets_an_empty_file(tmp_path: Path) -> None:
     topic = topic_at(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
     for _ in range(3):
         topic.append([{"key": b"only", "value": b"v", "timestamp": NOW}])
@@ -165,8 +164,7 @@ def test_what_compaction_emptied_at_the_beginning_gets_an_empty_file(tmp_path: P
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-def test_an_exported_log_with_an_empty_file_is_adopted_and_goes_on(policy: str, tmp_path: Path) -> None:
-    """Its empty file is dated before 1970, as a broker's may be after its clock was wrong."""
+def test_an_exported_log_with_an_empty_file_is_adopted(policy: str, tmp_path: Path) -> None:
     topic = topic_at(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0, internal_segment_bytes=400)
     for _ in range(3):
         topic.append([{"key": b"only", "value": b"v" * 300, "timestamp": NOW}])
@@ -193,7 +191,7 @@ def test_an_empty_topic_is_an_empty_file_at_its_log_end(tmp_path: Path) -> None:
         str(log.relative_to(tmp_path / "kafka")): log.stat().st_size for log in (tmp_path / "kafka").rglob("*.log")
     }
     assert logs == {f"clicks-0/{0:020d}.log": 0, f"clicks-1/{50:020d}.log": 0}
-    # a broker takes the time of such a file for its largest timestamp: a search by time must go past it
+    # a broker takes the modification time as the largest timestamp: a search by time must skip the file
     assert max(log.stat().st_mtime for log in (tmp_path / "kafka").rglob("*.log")) < 0
     assert_same(topic, tmp_path / "kafka", tmp_path / "again")
 
@@ -209,7 +207,7 @@ def test_checkpoints_of_other_topics_stay(tmp_path: Path) -> None:
     assert offsets_in(kafka, "log-start-offset-checkpoint") == {"deleted-records-0": 137, "clicks-0": 10}
 
 
-def test_a_folder_that_others_have_written_to_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_foreign_changes_is_refused(tmp_path: Path) -> None:
     topic, kafka = topic_at(tmp_path), tmp_path / "kafka"
     append(topic)
     topic.export(kafka)
@@ -244,7 +242,7 @@ def test_an_invalid_log_directory_is_named(tmp_path: Path) -> None:
         assert str(target) in str(caught.value)
 
 
-def test_the_empty_log_of_a_topic_that_a_broker_made_is_taken_and_its_topic_id_kept(tmp_path: Path) -> None:
+def test_the_empty_log_of_a_brokers_new_topic_is_replaced(tmp_path: Path) -> None:
     topic, folder = topic_at(tmp_path), tmp_path / "kafka" / "clicks-0"
     append(topic)
     folder.mkdir(parents=True)
@@ -259,9 +257,7 @@ def test_the_empty_log_of_a_topic_that_a_broker_made_is_taken_and_its_topic_id_k
 
 
 @pytest.mark.long
-def test_an_export_that_died_at_any_step_is_taken_up_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_continues_after_a_crash_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = topic_at(tmp_path)
     append(topic)
     steps = 0
@@ -296,8 +292,8 @@ STEPS = st.lists(
 
 @examples(15)
 @given(steps=STEPS)
-def test_a_topic_comes_back_from_kafka_as_it_went(steps: list[tuple[str, int, int]], tmp_path_factory: Any) -> None:
-    """adopt(export(t)) reads as t, with whatever happened between exports into the same folder."""
+def test_export_and_adoption_round_trip(steps: list[tuple[str, int, int]], tmp_path_factory: Any) -> None:
+    """adopt(export(t)) equals t, with any changes between exports into the same folder."""
     folder = tmp_path_factory.mktemp("trip")
     topic = topic_at(folder, 2, cleanup_policy="compact,delete", min_cleanable_dirty_ratio=0)
     for number, (step, partition, count) in enumerate(steps):

@@ -1,4 +1,4 @@
-"""An export of open transactions says where consumers will stop, since a broker cannot end what it did not begin."""
+"""The report of an export has open transactions, since a broker cannot end transactions of another one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transacting import Sender, values_seen
 import distlog
 
 
-def test_an_open_transaction_is_exported_as_it_is_and_the_report_names_it(tmp_path: Path) -> None:
+def test_an_open_transaction_is_exported_and_reported(tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events"))
     append(process[0], b"before")
     sender = Sender(Process(tmp_path / "events"), "payments")

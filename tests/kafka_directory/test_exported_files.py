@@ -24,7 +24,6 @@ def topic_of_segments(tmp_path: Path, count: int) -> Topic:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files but the record of the export, whose ids are new each time."""
     files = {path.name: path.read_bytes() for path in folder.glob("*/0*")}
     assert files
     return files
@@ -44,7 +43,7 @@ def test_small_segments_are_synced_together(tmp_path: Path, monkeypatch: pytest.
     assert len(folders) < 20
 
 
-def test_segments_alone_and_together_give_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_alone_and_together_are_exported_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = topic_of_segments(tmp_path, 8)
     topic.export(tmp_path / "together")
     monkeypatch.setattr(export, "_SMALL_BYTES", 0)
@@ -59,7 +58,7 @@ def test_segments_alone_and_together_give_the_same_files(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("fails_at", [4, 20, 24])
-def test_a_disk_that_is_full_in_the_middle_ends_the_export_and_the_next_one_goes_on(
+def test_an_export_continues_after_a_full_disk(
     fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topic_of_segments(tmp_path, 8)

@@ -1,9 +1,4 @@
-"""Leader epochs of a broker: what of a `leader-epoch-checkpoint` a topic takes over, and what an export says of them.
-
-By what Kafka's tests pin: of UnifiedLogTest, shouldTruncateLeaderEpochsWhenDeletingSegments,
-shouldUpdateOffsetForLeaderEpochsWhenDeletingSegments, shouldTruncateLeaderEpochCheckpointFileWhenTruncatingLog and
-testTruncateToEndOffsetClearsEpochCache.
-"""
+"""Leader epochs of a broker, by Kafka's UnifiedLogTest: shouldTruncateLeaderEpochsWhenDeletingSegments and others."""
 
 from __future__ import annotations
 
@@ -30,7 +25,6 @@ WRITTEN = [(0, 0), (1, 7), (2, 10)]
 
 
 def adopted(folder: Path, epochs: Epochs, log_start: int = 0) -> distlog.Topic:
-    """The topic of a broker whose checkpoints say this of the partition."""
     log_dir = copy_of("first", folder)
     (log_dir / "multi-0" / NAME).write_bytes(write_epochs(epochs))
     starts = read_offsets((log_dir / LOG_START_OFFSETS).read_bytes())
@@ -66,7 +60,7 @@ def test_an_epoch_without_a_record_is_left_out(begins: int, stays: bool, tmp_pat
     assert epochs_in(topic.url) == [*WRITTEN, *[(3, end + begins)] * stays]
 
 
-def test_an_export_tells_the_epochs_from_the_log_start_on(tmp_path: Path) -> None:
+def test_an_export_has_the_epochs_from_the_log_start(tmp_path: Path) -> None:
     topic = adopted(tmp_path, WRITTEN)
     topic.export(tmp_path / "whole")
     assert epochs_in(tmp_path / "whole") == WRITTEN
@@ -75,7 +69,7 @@ def test_an_export_tells_the_epochs_from_the_log_start_on(tmp_path: Path) -> Non
     assert epochs_in(tmp_path / "cut") == [(1, 9), (2, 10)]
 
 
-def test_of_epochs_that_segments_tell_only_a_larger_one_begins() -> None:
+def test_only_a_larger_epoch_of_a_segment_starts() -> None:
     segments = [[(0, 0), (1, 4)], [(1, 6), (0, 7), (3, 8)], [], [(3, 9), (2, 12)]]
     assert joined_epochs(segments, 0) == [(0, 0), (1, 4), (3, 8)]
     assert joined_epochs(segments, 8) == [(3, 8)]

@@ -1,4 +1,4 @@
-"""Transactions that a killed broker left open: decided ones end as it decided, the others are named."""
+"""Transactions that a killed broker left open: decided ones end, and the others are reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distlog.core.kafka.transactions import TransactionStatus
 from distlog.core.segments.producer_states import read_producer_snapshot
 
 CLICKS = ("clicks", 0)
-#: A record outside of the transaction comes behind its two.
+#: A record outside the transaction follows its two.
 LOG = plain(0, b"a") + in_transaction(1, b"b") + in_transaction(2, b"c", sequence=1) + plain(3, b"d")
 
 
@@ -33,7 +33,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
 
 
 @pytest.mark.parametrize("status", [TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT])
-def test_a_decided_transaction_without_its_marker_ends_as_it_was_decided(
+def test_a_decided_transaction_without_its_marker_is_ended(
     status: TransactionStatus, target: str | None, tmp_path: Path
 ) -> None:
     is_committed = status is TransactionStatus.PREPARE_COMMIT
@@ -52,7 +52,7 @@ def test_a_decided_transaction_without_its_marker_ends_as_it_was_decided(
     assert again.topic.end_offsets() == {0: 5}
 
 
-def test_a_partition_that_is_adopted_alone_ends_by_the_states_beside_it(tmp_path: Path) -> None:
+def test_a_single_adopted_partition_uses_the_states_of_its_directory(tmp_path: Path) -> None:
     states = states_log([state("billing", TransactionStatus.PREPARE_COMMIT, CLICKS)])
     log_dir = left_log_dir(tmp_path, {"clicks-0": LOG}, {0: states})
     topic = distlog.adopt(log_dir / "clicks-0", str(tmp_path / "topic")).topic
@@ -61,7 +61,7 @@ def test_a_partition_that_is_adopted_alone_ends_by_the_states_beside_it(tmp_path
     assert values(topic) == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_of_several_directories_the_newest_state_of_an_id_counts_wherever_it_is(tmp_path: Path) -> None:
+def test_the_newest_state_in_all_directories_applies(tmp_path: Path) -> None:
     old = states_log([state("billing", TransactionStatus.ONGOING, CLICKS)])
     new = states_log([state("billing", TransactionStatus.PREPARE_COMMIT, CLICKS, time_ms=TIME_MS + 1)])
     log_dirs = [
@@ -74,7 +74,6 @@ def test_of_several_directories_the_newest_state_of_an_id_counts_wherever_it_is(
 
 
 def test_the_marker_is_the_one_that_the_broker_would_have_written(tmp_path: Path) -> None:
-    """A decision that fences is of the next epoch; the producer is known by it afterwards."""
     states = states_log([state("billing", TransactionStatus.PREPARE_ABORT, CLICKS, epoch=4)])
     log_dir = left_log_dir(tmp_path, {"clicks-0": LOG}, {0: states})
     topic = distlog.adopt(log_dir, topics=["clicks"]).topic
@@ -117,7 +116,7 @@ UNDECIDED = {
 
 
 @pytest.mark.parametrize("case", UNDECIDED)
-def test_what_is_not_decided_stays_open_and_is_named_with_producer_and_offset(case: str, tmp_path: Path) -> None:
+def test_undecided_transactions_stay_open_and_are_reported(case: str, tmp_path: Path) -> None:
     states, named = UNDECIDED[case]
     log_dir = left_log_dir(tmp_path, {"clicks-0": LOG}, {0: states_log(states)} if states else {})
     report = distlog.adopt(log_dir, topics=["clicks"])
@@ -126,7 +125,7 @@ def test_what_is_not_decided_stays_open_and_is_named_with_producer_and_offset(ca
     assert values(report.topic) == [b"a"]
 
 
-def test_of_several_transactions_each_ends_by_its_own_state(tmp_path: Path) -> None:
+def test_each_transaction_ends_by_its_own_state(tmp_path: Path) -> None:
     log = LOG + in_transaction(4, b"x", producer=8) + in_transaction(5, b"y", producer=9) + plain(6, b"e")
     states = {
         0: states_log([state("one", TransactionStatus.PREPARE_ABORT, CLICKS, producer=7)]),
@@ -137,7 +136,7 @@ def test_of_several_transactions_each_ends_by_its_own_state(tmp_path: Path) -> N
     assert report.topic.snapshot.partitions[0].first_unstable_offset == 5
 
 
-def test_states_that_are_damaged_hide_no_others_and_are_told(tmp_path: Path) -> None:
+def test_damaged_states_are_reported_and_hide_no_others(tmp_path: Path) -> None:
     good = states_log([state("billing", TransactionStatus.PREPARE_COMMIT, CLICKS)])
     states = {0: good, 1: good[:-1], 2: b"\0" * 61}
     log_dir = left_log_dir(tmp_path, {"clicks-0": LOG}, states)

@@ -1,4 +1,4 @@
-"""A broker's log that lacks a segment, or records behind its end. What a cleaner left is whole."""
+"""A broker's log without a segment, or without its last records. A compacted log is whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "codec-none-0"
 
 
 def without(log_dir: Path, folder: Path, segment: int) -> tuple[int, int]:
-    """Take a segment out of a folder; returns the offsets that are missing then."""
+    """Remove a segment from a folder; return the missing offsets."""
     bases = [int(log.stem) for log in sorted(folder.glob("*.log"))]
     for file in folder.glob(f"{bases[segment]:020d}.*"):
         file.unlink()
@@ -24,7 +24,7 @@ def without(log_dir: Path, folder: Path, segment: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("way", ["in place", "copied"])
-def test_a_segment_that_is_missing_is_noted_and_stays_an_anomaly(way: str, tmp_path: Path) -> None:
+def test_a_missing_segment_is_reported_and_stays_an_anomaly(way: str, tmp_path: Path) -> None:
     folder = partition_of("first", tmp_path, NAME)
     begin, end = without(folder.parent, folder, 1)
     report = distlog.adopt(folder, None if way == "in place" else str(tmp_path / "copy"))
@@ -38,7 +38,7 @@ def test_a_segment_that_is_missing_is_noted_and_stays_an_anomaly(way: str, tmp_p
     assert [verdict.ok for verdict in verified.segments] == [False, True, True]
 
 
-def test_what_is_missing_below_the_log_start_is_not_missed(tmp_path: Path) -> None:
+def test_segments_before_the_log_start_are_not_missed(tmp_path: Path) -> None:
     folder = partition_of("first", tmp_path, NAME)
     _, end = without(folder.parent, folder, 1)
     (folder.parent / "log-start-offset-checkpoint").write_text(f"0\n1\ncodec-none 0 {end}\n")
@@ -46,7 +46,7 @@ def test_what_is_missing_below_the_log_start_is_not_missed(tmp_path: Path) -> No
     assert (report.notes, report.topic.verify().ok) == ((), True)
 
 
-def test_a_log_without_its_newest_records_says_that_it_ends_below_its_high_watermark(tmp_path: Path) -> None:
+def test_a_log_that_ends_below_its_high_watermark_is_reported(tmp_path: Path) -> None:
     folder = partition_of("first", tmp_path, NAME)
     bases = sorted(int(log.stem) for log in folder.glob("*.log"))
     for file in folder.glob(f"{bases[-1]:020d}.*"):
@@ -57,7 +57,7 @@ def test_a_log_without_its_newest_records_says_that_it_ends_below_its_high_water
 
 
 @pytest.mark.parametrize("evidence", ["its checkpoint", "the configuration", "its batches"])
-def test_gaps_of_a_compacted_log_are_right(evidence: str, tmp_path: Path) -> None:
+def test_gaps_of_a_compacted_log_are_accepted(evidence: str, tmp_path: Path) -> None:
     folder = partition_of("cleaned-again", tmp_path, "compact-none-0")
     without(folder.parent, folder, 1)
     if evidence != "its checkpoint":
@@ -69,8 +69,7 @@ def test_gaps_of_a_compacted_log_are_right(evidence: str, tmp_path: Path) -> Non
     assert {segment["compacted"] for segment in report.topic.segments().to_pylist()} == {True, False}
 
 
-def test_a_topic_whose_segments_do_not_tell_that_a_broker_compacted_them_is_whole(tmp_path: Path) -> None:
-    """As an adoption made them that did not look."""
+def test_compacted_segments_of_an_earlier_adoption_are_accepted(tmp_path: Path) -> None:
     for folder in (STAGES["cleaned"] / "compact-none-0", STAGES["cleaned-again"] / "compact-txn-0"):
         name = folder.name.removesuffix("-0")
         topic = distlog.adopt(folder, str(tmp_path / name)).topic
@@ -82,7 +81,7 @@ def test_a_topic_whose_segments_do_not_tell_that_a_broker_compacted_them_is_whol
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_nothing_is_missed_in_what_brokers_left(stage: str, tmp_path: Path) -> None:
+def test_golden_directories_miss_nothing(stage: str, tmp_path: Path) -> None:
     log_dir = copy_of(stage, tmp_path)
     (log_dir / "cleaner-offset-checkpoint").unlink(missing_ok=True)
     report = distlog.adopt(log_dir)

@@ -1,7 +1,4 @@
-"""A segment whose offsets are further apart than an index can tell, as brokers before 1.1 wrote them (KAFKA-6264).
-
-A broker that loads such a segment splits it. Adoption makes the segments of it that the broker would make.
-"""
+"""A segment with offsets too far apart for an index, as of brokers before 1.1, is split (KAFKA-6264)."""
 
 from __future__ import annotations
 
@@ -20,13 +17,12 @@ HIGH_OFFSET = MAX_INT + 5
 
 
 def single_record(offset: int, count: int = 1) -> bytes:
-    """A batch of records whose values are their offsets."""
     rows = [record(delta, 0, None, b"%d" % (offset + delta)) for delta in range(count)]
     return batch(rows, base_offset=offset)
 
 
 def partition(folder: Path, segments: dict[int, Sequence[bytes]], *, clean: bool = True) -> Path:
-    """The folder of a partition with these batches by base offset, in a log directory of a stopped broker."""
+    """Return a partition's folder with these batches by base offset, in a log directory of a stopped broker."""
     path = folder / "kafka-logs" / "clicks-0"
     path.mkdir(parents=True)
     if clean:
@@ -37,7 +33,7 @@ def partition(folder: Path, segments: dict[int, Sequence[bytes]], *, clean: bool
 
 
 def adopted(path: Path) -> tuple[distlog.Topic, list[int]]:
-    """The topic that is made of it, which is sound, and where its segments begin."""
+    """Return the adopted topic, which must be sound, and the base offsets of its segments."""
     topic = distlog.adopt(path).topic
     rows = topic.scan().to_table()
     assert rows["value"].to_pylist() == [b"%d" % offset for offset in rows["offset"].to_pylist()]
@@ -50,7 +46,7 @@ def offsets(topic: distlog.Topic) -> list[int]:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_segment_is_split_where_an_index_cannot_tell_its_offsets(clean: bool, tmp_path: Path) -> None:
+def test_a_segment_is_split_where_its_offsets_overflow_the_index(clean: bool, tmp_path: Path) -> None:
     all_offsets = [0, 5, MAX_INT, HIGH_OFFSET, HIGH_OFFSET + 3, 2 * HIGH_OFFSET + 10]
     path = partition(tmp_path, {0: [single_record(offset) for offset in all_offsets]}, clean=clean)
     old_log = (path / file_name(0, ".log")).read_bytes()
@@ -62,7 +58,7 @@ def test_a_segment_is_split_where_an_index_cannot_tell_its_offsets(clean: bool, 
     assert topic.append([{"value": b"next"}]).offsets == {0: (2 * HIGH_OFFSET + 11, 2 * HIGH_OFFSET + 12)}
 
 
-def test_segments_before_and_behind_one_that_is_split_stay_as_they_are(tmp_path: Path) -> None:
+def test_other_segments_stay_unchanged(tmp_path: Path) -> None:
     segments = {
         7: [single_record(7)],
         9: [single_record(9), single_record(9 + HIGH_OFFSET, 3)],
@@ -78,10 +74,7 @@ def test_segments_before_and_behind_one_that_is_split_stay_as_they_are(tmp_path:
 @pytest.mark.parametrize(
     "batches", [[single_record(HIGH_OFFSET), single_record(HIGH_OFFSET + 1)], [single_record(MAX_INT - 1, 5)]]
 )
-def test_a_segment_of_which_no_batch_can_be_told_begins_at_its_first_one(
-    batches: Sequence[bytes], tmp_path: Path
-) -> None:
-    """Also one whose first offset an index could tell, and whose last one it could not."""
+def test_a_segment_of_far_offsets_starts_at_its_first_batch(batches: Sequence[bytes], tmp_path: Path) -> None:
     first = int(read_headers(batches[0])["base_offset"][0])
     topic, bases = adopted(partition(tmp_path, {0: batches}))
     assert bases[-1] == first
@@ -89,7 +82,7 @@ def test_a_segment_of_which_no_batch_can_be_told_begins_at_its_first_one(
 
 
 def test_producers_and_transactions_of_a_split_segment_are_known(tmp_path: Path) -> None:
-    """An aborted transaction from before the split to behind it is hidden, and its producer goes on."""
+    """An aborted transaction across the split is hidden, and its producer continues."""
     rows = [record(0, 0, None, b"no")]
     abort = record(0, 0, b"\0\0\0\0", b"\0\0\0\0\0\0")
     batches = [
@@ -106,7 +99,7 @@ def test_producers_and_transactions_of_a_split_segment_are_known(tmp_path: Path)
     assert [snapshot.name for snapshot in snapshots] == [file_name(HIGH_OFFSET + 3, ".snapshot")]
 
 
-def test_what_is_torn_behind_a_split_is_cut_and_told(tmp_path: Path) -> None:
+def test_a_torn_write_after_a_split_is_truncated_and_reported(tmp_path: Path) -> None:
     path = partition(
         tmp_path,
         {0: [single_record(0), single_record(HIGH_OFFSET), single_record(HIGH_OFFSET + 1)[:-4]]},
@@ -120,7 +113,7 @@ def test_what_is_torn_behind_a_split_is_cut_and_told(tmp_path: Path) -> None:
     assert f"cut {torn} bytes from position {path.joinpath(file_name(0, '.log')).stat().st_size - torn}" in cut[0]
 
 
-def test_a_time_is_found_in_each_part_of_a_split_segment(tmp_path: Path) -> None:
+def test_times_are_found_in_each_part_of_a_split_segment(tmp_path: Path) -> None:
     batches = [
         batch([record()], base_offset=offset, base_timestamp=offset, max_timestamp=offset)
         for offset in (0, HIGH_OFFSET, HIGH_OFFSET + 7)
@@ -132,7 +125,6 @@ def test_a_time_is_found_in_each_part_of_a_split_segment(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("phase", [1, 2, 3, 4, 5])
 def test_a_broker_that_stopped_while_it_split_left_all_records(phase: int, tmp_path: Path) -> None:
-    """The steps of Kafka's `replaceSegments`, from the files that are cleaned to those that are swapped."""
     low, high, last = (
         [single_record(0), single_record(5)],
         [single_record(HIGH_OFFSET), single_record(HIGH_OFFSET + 1)],
@@ -151,8 +143,7 @@ def test_a_broker_that_stopped_while_it_split_left_all_records(phase: int, tmp_p
     assert bases == [0, HIGH_OFFSET, last]
 
 
-def test_a_partition_whose_offsets_are_used_up_takes_no_more(tmp_path: Path) -> None:
-    """Also in place, where no commit looks at the offsets: they would be negative, and the log could not be read."""
+def test_a_partition_at_the_last_offset_refuses_appends(tmp_path: Path) -> None:
     topic, _ = adopted(partition(tmp_path, {MAX_LONG - 6: [single_record(MAX_LONG - 6, 5)]}))
     with pytest.raises(distlog.CommitConflictError, match="nothing was committed"):
         topic.append([{"value": b"v"}] * 2)
@@ -167,7 +158,7 @@ def test_a_partition_whose_offsets_are_used_up_takes_no_more(tmp_path: Path) -> 
     assert offsets(topic.refresh()) == [*range(MAX_LONG - 6, MAX_LONG)]
 
 
-def test_a_record_with_the_last_offset_of_all_is_refused_and_not_left_out(tmp_path: Path) -> None:
+def test_a_record_with_the_largest_offset_is_refused(tmp_path: Path) -> None:
     path = partition(tmp_path, {MAX_LONG: [single_record(MAX_LONG)]})
     with pytest.raises(distlog.CorruptionError, match=r"the offset 2\^63 - 1: no log can end after it"):
         distlog.adopt(path)

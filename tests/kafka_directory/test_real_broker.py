@@ -1,4 +1,4 @@
-"""A real Kafka broker opens what was exported: it serves every record, and its cleaner keeps what ours keeps."""
+"""A real Kafka broker opens an export: it serves every record, and its cleaner keeps the same records as ours."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ def partition_of(partition: GoldenPartition) -> int:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
-    """A broker that has made the topics, and stopped."""
     real_broker = Broker(tmp_path_factory.mktemp("broker"))
     golden = {topic_of(golden_log): 3 if topic_of(golden_log) == "multi" else 1 for golden_log in GOLDEN.values()}
     with real_broker.running():
@@ -60,7 +59,6 @@ def append_orders(topic: Topic, run: int) -> None:
 
 
 def appended(folder: Path) -> Topic:
-    """A topic whose records have the time of their commit."""
     topic = distlog.create(str(folder / "appended"), 1, {**FOREVER, "message.timestamp.type": "LogAppendTime"})
     for run in range(3):
         topic.append([{"value": b"%d of %d" % (row, run), "timestamp": 5} for row in range(100)])
@@ -68,7 +66,6 @@ def appended(folder: Path) -> Topic:
 
 
 def keyed(folder: Path) -> Topic:
-    """A topic to compact: keys that come again, and tombstones, in four segments, and one key in a fifth."""
     topic = distlog.create(str(folder / "keyed"), 1, COMPACTED)
     for run in range(4):
         values = [None if row % 11 == run else b"value %d of run %d" % (row, run) for row in range(100)]
@@ -82,20 +79,20 @@ def keyed(folder: Path) -> Topic:
     return topic
 
 
-def test_adoption_finds_the_settings_that_the_broker_was_given(broker: Broker, tmp_path: Path) -> None:
+def test_adoption_finds_the_settings_of_the_broker(broker: Broker, tmp_path: Path) -> None:
     report = distlog.adopt(broker.data, str(tmp_path / "topics"), topics=["orders", "keyed"], dry_run=True)
     settings = {row["topic"]: row["settings"] for row in report.to_dict()["topics"]}
     assert settings == {"orders": FOREVER, "keyed": COMPACTED}
 
 
-def test_a_broker_serves_what_was_exported_and_cleans_it_as_compaction_does(broker: Broker, tmp_path: Path) -> None:
+def test_a_broker_serves_and_cleans_an_export(broker: Broker, tmp_path: Path) -> None:
     plain, timed, compacted = orders(tmp_path), appended(tmp_path), keyed(tmp_path)
     adopted = {
         name: distlog.adopt(golden_log.folder, str(tmp_path / name / topic_of(golden_log))).topic
         for name, golden_log in GOLDEN.items()
     }
 
-    # 1. the export goes over the empty logs that the broker made, and is then added to
+    # 1. the export replaces the empty logs of the broker, and is extended later
     for topic in (plain, timed, compacted):
         topic.export(broker.data)
     for name, topic in adopted.items():
@@ -103,11 +100,11 @@ def test_a_broker_serves_what_was_exported_and_cleans_it_as_compaction_does(brok
     append_orders(plain, 2)
     assert [row["segments_written"] for row in plain.export(broker.data).to_dict()["partitions"]] == [1, 1]
 
-    # 2. Kafka's dump tool finds nothing wrong in any file of ours
+    # 2. Kafka's dump tool finds no fault in our files
     check_dump([folder for name in ("orders", "appended", "keyed") for folder in broker.data.glob(f"{name}-*")])
 
     with broker.running():
-        # 3. every record, from the start and from an offset, also by time
+        # 3. every record, from the start, from an offset, and from a time
         for number, end in plain.end_offsets().items():
             assert broker.ends("orders", number) == (0, end)
             assert broker.consume("orders", number) == rows(plain.scan(partitions=[number]).to_table())
@@ -117,21 +114,21 @@ def test_a_broker_serves_what_was_exported_and_cleans_it_as_compaction_does(brok
             assert broker.offset_for_time("orders", number, NOW + 1250) == offsets[0]
         assert broker.consume("appended") == rows(timed.scan().to_table())
 
-        # 4. what other brokers wrote, all and committed
+        # 4. records of other brokers, all and committed
         for name, golden_log in GOLDEN.items():
             start = adopted[name].start_offsets()[partition_of(golden_log)]
             assert broker.consume(topic_of(golden_log), partition_of(golden_log), start) == golden_log.records(), name
         assert broker.consume("txn", committed=True) == GOLDEN["first.txn-0"].records(committed=True)
         assert broker.ends("deleted-records")[0] == 137
 
-        # 5. the cleaner keeps what compaction here keeps
+        # 5. the cleaner keeps the same records as ours
         wait_for_cleaner(broker, "keyed 0 400")
         compacted.compact()
         old_rows = rows(compacted.scan().to_table())
         assert 100 < len(old_rows) < 401
         assert broker.consume("keyed") == old_rows
 
-    # 6. what the broker left as it was can be exported again, what it changed cannot
+    # 6. files that the broker left unchanged can be exported again, changed ones cannot
     assert sum(row["segments_written"] for row in plain.export(broker.data).to_dict()["partitions"]) == 0
     with pytest.raises(StorageError, match="a broker has written here since the last export"):
         compacted.export(broker.data)
@@ -173,7 +170,7 @@ def test_a_search_by_time_goes_past_the_empty_file_before_a_head_that_compaction
             assert broker.offset_for_time("headless", 0, time_ms) == offsets[0] >= begin
 
 
-def test_a_running_broker_is_noticed(broker: Broker, tmp_path: Path) -> None:
+def test_a_running_broker_is_detected(broker: Broker, tmp_path: Path) -> None:
     topic = orders(tmp_path)
     with broker.running():
         with pytest.raises(StorageError, match="a broker is running"):
@@ -189,7 +186,7 @@ def test_a_broker_does_not_start_on_a_directly_adopted_topic(tmp_path: Path) -> 
     assert distlog.adopt(stopped.data).ok
     with pytest.raises(AssertionError, match="the broker has ended"), stopped.running():
         stopped.ends("orders")
-    # deleting the topic's folder takes the adoption back
+    # deleting the topic's folder reverts the adoption
     shutil.rmtree(stopped.data / "orders")
     with stopped.running():
         assert stopped.ends("orders") == (0, 0)

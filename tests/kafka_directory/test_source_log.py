@@ -1,4 +1,4 @@
-"""Of a log that is not in memory only the headers are fetched, where the index tells where they are."""
+"""The headers of a log outside the page cache are prefetched alone, at the positions of the index."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SIZE = 40 << 20
 
 @pytest.fixture
 def cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is in memory, headers are announced; also of small batches."""
+    """Headers are announced to the system for any pages in memory, and for small batches."""
     monkeypatch.setattr(SparseMap, "is_in_memory", lambda *_: False)
     monkeypatch.setattr(partition_folder, "_WORTH_BYTES", 0)
 
 
 def forget(path: Path) -> None:
-    """Have the system let go of a file's pages, or skip the test."""
+    """Drop a file from the page cache, or skip the test."""
     file = os.open(path, os.O_RDONLY)
     os.fsync(file)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -41,12 +41,11 @@ def forget(path: Path) -> None:
 
 
 def bytes_from_disk() -> int:
-    """What this process has had read from devices."""
     lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     return int(dict(line.split(": ") for line in lines)["read_bytes"])
 
 
-def test_a_log_that_is_not_in_memory_is_not_read_between_its_headers(tmp_path: Path) -> None:
+def test_a_cold_log_is_not_read_between_its_headers(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), config={"batch.bytes": BATCH_BYTES})
     topic.append([{"value": os.urandom(BATCH_BYTES // 2)} for _ in range(2 * SIZE // BATCH_BYTES)])
     topic.export(tmp_path / "kafka")
@@ -63,7 +62,7 @@ def test_a_log_that_is_not_in_memory_is_not_read_between_its_headers(tmp_path: P
 
 @pytest.mark.usefixtures("cold")
 @pytest.mark.parametrize("stage", ["first", "cleaned", "logs"])
-def test_announced_headers_tell_what_a_map_tells(stage: str, tmp_path: Path) -> None:
+def test_announced_headers_equal_a_map(stage: str, tmp_path: Path) -> None:
     report = distlog.adopt(copy_of(stage, tmp_path))
     assert report.ok
     for name, partition in golden_of(stage).items():
@@ -72,9 +71,7 @@ def test_announced_headers_tell_what_a_map_tells(stage: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("missing", ["RWF_NOWAIT", "posix_fadvise"])
-def test_a_python_that_lacks_calls_of_newer_systems_adopts(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adoption_works_without_posix_fadvise(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_folder, "_WORTH_BYTES", 0)
     monkeypatch.delattr(os, missing)
     assert distlog.adopt(copy_of("first", tmp_path)).ok
@@ -87,10 +84,8 @@ def index_of(*positions: int) -> bytes:
 
 
 @pytest.mark.usefixtures("cold")
-@pytest.mark.parametrize(
-    "change", ["right", "one wrong", "all wrong", "descending", "behind the end", "cut", "empty"]
-)
-def test_an_index_that_is_wrong_costs_time_and_changes_nothing(change: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["right", "one wrong", "all wrong", "descending", "past the end", "cut", "empty"])
+def test_a_wrong_index_changes_nothing(change: str, tmp_path: Path) -> None:
     log = b"".join(path.read_bytes() for path in golden_of("first")["codec-none-0"].logs)
     batches = batches_of(log)
     assert len(batches) > 50
@@ -101,7 +96,7 @@ def test_an_index_that_is_wrong_costs_time_and_changes_nothing(change: str, tmp_
         "one wrong": index_of(*positions[:7], positions[7] + 1, *positions[8:]),
         "all wrong": index_of(*(positions + 1)),
         "descending": index_of(*positions[::-1]),
-        "behind the end": index_of(*positions, len(log)),
+        "past the end": index_of(*positions, len(log)),
         "cut": index_of(*positions)[:-3],
         "empty": b"",
     }[change]
@@ -120,7 +115,7 @@ def test_positions_come_from_the_index_and_at_the_beginning() -> None:
 
 
 @pytest.mark.usefixtures("cold")
-def test_damage_is_found_where_it_is(tmp_path: Path) -> None:
+def test_damage_is_found_at_its_position(tmp_path: Path) -> None:
     folder = copy_of("first", tmp_path) / "codec-none-0"
     log = sorted(folder.glob("*.log"))[0]
     data = bytearray(log.read_bytes())

@@ -1,4 +1,4 @@
-"""Files that no broker made: links, pipes, and records of an export that are none."""
+"""Foreign files in a log directory: links, pipes, and invalid records of an export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 
 
 @pytest.mark.parametrize("way", ["in place", "copied"])
-def test_a_link_in_a_partitions_folder_is_an_error_and_what_it_names_is_not_copied(way: str, tmp_path: Path) -> None:
+def test_a_link_in_a_partitions_folder_fails_and_is_not_copied(way: str, tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
     for folder, name in (("java-lz4-0", "00000000000000000000.log"), ("codec-none-0", "leader-epoch-checkpoint")):
         (log_dir / folder / name).rename(tmp_path / name)
@@ -40,7 +40,6 @@ def test_a_link_that_replaces_a_log_during_adoption_is_not_followed(
         replaced.rename(tmp_path / "secret")
         replaced.symlink_to(tmp_path / "secret")
 
-    # the log was read, and now the topic's folder is claimed
     before_call(monkeypatch, "link", lambda _, to: to.endswith("/.adoption"), put_a_link)
     target = tmp_path / "topics" / "java-lz4"
     with pytest.raises(StorageError, match="refusing to follow a link"):
@@ -55,7 +54,7 @@ def test_a_link_instead_of_a_partition_folder_fails_its_topic(tmp_path: Path) ->
     report = distlog.adopt(log_dir, str(tmp_path / "topics"))
     assert [topic.name for topic in report.adopted if topic.error] == ["multi"]
     assert not (tmp_path / "topics" / "multi").exists()
-    # an export does not write behind a link either
+    # an export does not follow a link
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "txn-0").symlink_to(tmp_path / "multi-1")
     old_contents = contents(tmp_path / "multi-1")
@@ -99,8 +98,7 @@ def test_a_partition_metadata_of_an_unknown_version_is_refused(
         distlog.adopt(folder)
 
 
-def test_a_partition_without_a_log_is_empty_from_its_log_start_offset_on(tmp_path: Path) -> None:
-    """As a broker makes an empty log there; the topic keeps its number of partitions."""
+def test_a_partition_without_a_log_is_empty_at_its_log_start(tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
     for folder in (log_dir / "deleted-records-0", log_dir / "multi-2"):
         for file in folder.iterdir():
@@ -115,8 +113,8 @@ def test_a_partition_without_a_log_is_empty_from_its_log_start_offset_on(tmp_pat
     assert (topic.end_offsets(), topic.verify().ok) == ({0: 138}, True)
 
 
-def test_partitions_of_different_topics_of_one_name_are_not_taken_as_one(tmp_path: Path) -> None:
-    """Of UnifiedLogTest testLogFailsWhenInconsistentTopicIdSet."""
+def test_partitions_with_different_topic_ids_are_refused(tmp_path: Path) -> None:
+    """UnifiedLogTest: testLogFailsWhenInconsistentTopicIdSet."""
     log_dir = copy_of("first", tmp_path)
     metadata = log_dir / "multi-1" / "partition.metadata"
     metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")

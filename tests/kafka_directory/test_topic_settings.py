@@ -1,4 +1,4 @@
-"""Adopted topics have the settings that the cluster's own metadata tells of them, as far as they are right here."""
+"""Adopted topics have the settings in the cluster's metadata, as far as they are valid here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ CLICKS_ID = uuid.UUID(int=7)
 
 
 def left_log_dir(folder: Path) -> Path:
-    """A log directory of our own, with what the broker left."""
     return Path(shutil.copytree(DATA / "kafka-4.1" / "settings", folder / "kafka-logs"))
 
 
@@ -48,7 +47,6 @@ def notes_of(report: distlog.AdoptReport, topic: str) -> list[str]:
 
 
 def batch_at(log: Path, offset: int) -> int:
-    """The position of the batch with this base offset."""
     return log.read_bytes().index(struct.pack(">q", offset))
 
 
@@ -58,11 +56,7 @@ def flip(file: Path, position: int) -> None:
     file.write_bytes(data)
 
 
-# ---
-# Of a real broker.
-
-
-def test_the_settings_are_those_that_the_broker_told_its_clients(tmp_path: Path) -> None:
+def test_the_settings_equal_the_brokers_answer_to_clients(tmp_path: Path) -> None:
     report = adopted(left_log_dir(tmp_path))
     assert report.ok
     refused = {"flush.messages", "min.insync.replicas"}
@@ -77,14 +71,14 @@ def test_the_settings_are_those_that_the_broker_told_its_clients(tmp_path: Path)
     ]
 
 
-def test_a_partition_that_is_adopted_alone_has_them_too(tmp_path: Path) -> None:
+def test_a_single_adopted_partition_has_the_settings(tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     report = distlog.adopt(log_dir / "keyed-0", str(tmp_path / "copied"))
     assert report.topic.config.cleanup_policy == "compact"
     assert report.to_dict()["topics"][0]["settings"] == SETTINGS["keyed"]
 
 
-def test_given_settings_count_first_and_nothing_is_said_of_what_they_replace(tmp_path: Path) -> None:
+def test_given_settings_override_the_brokers_silently(tmp_path: Path) -> None:
     settings = {"retention.ms": "5", "flush.messages": "9", "segment.ms": "77"}
     report = adopted(left_log_dir(tmp_path), topics=["clicks"], config=settings)
     assert report.topic.config.overrides() == {
@@ -95,7 +89,7 @@ def test_given_settings_count_first_and_nothing_is_said_of_what_they_replace(tmp
     assert notes_of(report, "clicks") == ["left out min.insync.replicas=1, which distlog does not have"]
 
 
-def test_metadata_may_be_in_another_directory_and_the_longest_counts(tmp_path: Path) -> None:
+def test_the_longest_metadata_of_all_directories_applies(tmp_path: Path) -> None:
     brokers = [left_log_dir(tmp_path / name) for name in ("a", "b", "c")]
     shutil.rmtree(brokers[0] / METADATA)
     shorter = brokers[1] / METADATA / LOG
@@ -108,7 +102,7 @@ def test_metadata_may_be_in_another_directory_and_the_longest_counts(tmp_path: P
 
 
 @pytest.mark.parametrize("folder", ["", METADATA])
-def test_metadata_without_a_topic_is_nothing_to_adopt(folder: str, tmp_path: Path) -> None:
+def test_metadata_without_a_topic_is_refused(folder: str, tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     for topic in log_dir.glob("[!_]*-[0-9]"):
         shutil.rmtree(topic)
@@ -116,7 +110,7 @@ def test_metadata_without_a_topic_is_nothing_to_adopt(folder: str, tmp_path: Pat
         adopted(log_dir / folder)
 
 
-def test_without_metadata_nothing_is_known_and_nothing_deleted(tmp_path: Path) -> None:
+def test_without_metadata_nothing_is_deleted(tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     shutil.rmtree(log_dir / METADATA)
     report = adopted(log_dir)
@@ -124,7 +118,7 @@ def test_without_metadata_nothing_is_known_and_nothing_deleted(tmp_path: Path) -
     assert report.topics["keyed"].config.overrides() == {"retention.ms": "-1"}
 
 
-def test_a_topic_of_the_same_name_and_another_id_lends_no_settings(tmp_path: Path) -> None:
+def test_settings_of_another_topic_id_are_ignored(tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     shutil.copy(log_dir / "keyed-0" / "partition.metadata", log_dir / "clicks-0")
     shutil.copy(log_dir / "keyed-0" / "partition.metadata", log_dir / "clicks-1")
@@ -135,7 +129,7 @@ def test_a_topic_of_the_same_name_and_another_id_lends_no_settings(tmp_path: Pat
     ]
 
 
-def test_a_topic_that_is_there_keeps_its_own_settings(tmp_path: Path) -> None:
+def test_an_existing_topic_keeps_its_settings(tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     old_topic = adopted(log_dir, topics=["clicks"], config={"retention.ms": 1}).topic
     report = adopted(log_dir, topics=["clicks"])
@@ -144,11 +138,7 @@ def test_a_topic_that_is_there_keeps_its_own_settings(tmp_path: Path) -> None:
     assert report.notes[-1] == "clicks: was adopted before"
 
 
-# ---
-# Of damaged metadata.
-
-
-def test_a_damaged_snapshot_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+def test_the_previous_snapshot_replaces_a_damaged_one(tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     flip(log_dir / METADATA / NEWEST, 900)
     report = adopted(log_dir)
@@ -158,7 +148,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(tmp_path: Path) ->
     assert NEWEST in note
 
 
-def test_a_snapshot_without_its_end_is_passed_over(tmp_path: Path) -> None:
+def test_a_truncated_snapshot_is_ignored(tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     for snapshot in (log_dir / METADATA).glob("*.checkpoint"):
         snapshot.write_bytes(snapshot.read_bytes()[:-75])
@@ -220,9 +210,7 @@ def put_a_link(folder: Path) -> None:
         put_a_link,
     ],
 )
-def test_where_later_changes_may_be_lost_no_setting_is_taken_and_the_topics_are_adopted(
-    damage: object, tmp_path: Path
-) -> None:
+def test_topics_are_adopted_without_settings_if_changes_may_be_lost(damage: object, tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     damage(log_dir / METADATA)  # type: ignore[operator]
     report = adopted(log_dir)
@@ -247,7 +235,7 @@ def test_after_a_crash_damage_before_a_whole_batch_is_not_the_end(
     assert "which is damaged: " in notes_of(report, "clicks")[0]
 
 
-def test_after_a_crash_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
+def test_after_a_crash_zeros_at_the_end_are_ignored(tmp_path: Path) -> None:
     log_dir = left_log_dir(tmp_path)
     (log_dir / ".kafka_cleanshutdown").unlink()
     log = log_dir / METADATA / LOG
@@ -268,12 +256,7 @@ def test_after_a_crash_the_log_ends_before_the_batch_that_is_not_whole(tmp_path:
     assert "__cluster_metadata: cut from position " in notes_of(report, "late")[0]
 
 
-# ---
-# Of made metadata.
-
-
 def text(value: str | None) -> bytes:
-    """A flexible text, shorter than 127 bytes."""
     return b"\0" if value is None else bytes([len(value) + 1]) + value.encode()
 
 
@@ -291,7 +274,7 @@ RETENTION = setting("retention.ms", "1000")
 
 
 def made_log_dir(folder: Path, values: Iterable[bytes | None]) -> Path:
-    """A log directory with the topic clicks, and these records of metadata, which have a codec."""
+    """Return a log directory with the topic clicks and these metadata records."""
     log_dir = folder / "kafka-logs"
     (log_dir / "clicks-0").mkdir(parents=True)
     (log_dir / "clicks-0" / LOG).write_bytes(batch([record(value=b"v")]))
@@ -312,13 +295,14 @@ def made_log_dir(folder: Path, values: Iterable[bytes | None]) -> Path:
         ([BEGIN, topic_record(), RETENTION, END], {"retention.ms": "1000"}),
         ([topic_record(), BEGIN, RETENTION, ABORT], {}),
         ([topic_record(), BEGIN, RETENTION], {}),
-        # of a kind that is not read
         ([topic_record(), RETENTION, b"\1\x7f\3whatever", b"\1\x81\2\0"], {"retention.ms": "1000"}),
-        # with a field that a newer version has put behind the others
+        # with a field that a newer version has appended
         ([topic_record(), RETENTION[:-1] + b"\1\5\2xx"], {"retention.ms": "1000"}),
     ],
 )
-def test_settings_are_those_after_all_records(values: list[bytes], expected: dict[str, str], tmp_path: Path) -> None:
+def test_settings_are_the_result_of_all_records(
+    values: list[bytes], expected: dict[str, str], tmp_path: Path
+) -> None:
     report = adopted(made_log_dir(tmp_path, values))
     assert (settings_of(report, "clicks"), report.topic.config.overrides()) == (
         expected,
@@ -346,7 +330,7 @@ def test_settings_are_those_after_all_records(values: list[bytes], expected: dic
         REMOVED[:-4],
     ],
 )
-def test_what_does_not_decode_is_told_and_no_setting_is_taken(value: bytes | None, tmp_path: Path) -> None:
+def test_undecodable_metadata_is_reported_and_ignored(value: bytes | None, tmp_path: Path) -> None:
     report = adopted(made_log_dir(tmp_path, [topic_record(), RETENTION, value]))
     assert report.ok
     assert report.topic.config.overrides() == {"retention.ms": "-1"}
@@ -354,7 +338,7 @@ def test_what_does_not_decode_is_told_and_no_setting_is_taken(value: bytes | Non
     assert note.startswith("settings are not taken from __cluster_metadata, which is damaged: ")
 
 
-def test_settings_that_are_wrong_here_are_left_out_and_shown_as_one_short_line(tmp_path: Path) -> None:
+def test_invalid_settings_are_ignored_and_reported_on_one_line(tmp_path: Path) -> None:
     wrong = [
         setting("segment.bytes", "14"),
         setting("compression.type", "lzma"),
@@ -377,7 +361,7 @@ def test_settings_that_are_wrong_here_are_left_out_and_shown_as_one_short_line(t
 
 
 @pytest.mark.parametrize("policy", ["shred", "", ",", "delete,shred"])
-def test_without_the_topics_policy_nothing_of_the_broker_deletes_records(policy: str, tmp_path: Path) -> None:
+def test_without_a_cleanup_policy_nothing_is_deleted(policy: str, tmp_path: Path) -> None:
     records = [
         RETENTION,
         setting("retention.bytes", "5"),
@@ -399,9 +383,7 @@ def test_without_the_topics_policy_nothing_of_the_broker_deletes_records(policy:
     ("text", "policy"),
     [("compact,compact", "compact"), (" compact , delete,compact", "compact,delete"), ("delete ", "delete")],
 )
-def test_values_are_taken_and_shown_without_kafkas_spaces_and_repetitions(
-    text: str, policy: str, tmp_path: Path
-) -> None:
+def test_values_are_normalized(text: str, policy: str, tmp_path: Path) -> None:
     settings = [setting("cleanup.policy", text), setting("retention.ms", " 1000 ")]
     report = adopted(made_log_dir(tmp_path, [topic_record(), *settings]))
     assert settings_of(report, "clicks") == {"cleanup.policy": policy, "retention.ms": "1000"}
@@ -416,7 +398,7 @@ def test_given_settings_that_contradict_the_brokers_fail_that_topic_alone(tmp_pa
     assert isinstance(report.adopted[0].error, InvalidConfigError)
 
 
-def test_what_is_read_and_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_metadata_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_dir = made_log_dir(tmp_path, [topic_record(), RETENTION])
     bounds = {
         "_MOST_BYTES": 100,
@@ -446,12 +428,8 @@ def test_a_compressed_batch_is_refused_and_not_expanded(tmp_path: Path, monkeypa
     assert "a batch is compressed, and batches of metadata never are" in notes_of(report, "clicks")[0]
 
 
-# ---
-# Of several clusters.
-
-
 def of_cluster(log_dir: Path, cluster_id: str | None, topic_id: uuid.UUID | None = None) -> Path:
-    """The log directory with the files that tell its cluster, and the id of its topic clicks."""
+    """Return the log directory with its cluster id and the id of its topic clicks."""
     if cluster_id is not None:
         (log_dir / "meta.properties").write_text(f"#\n#Thu\ncluster.id={cluster_id}\nversion=1\nnode.id=1\n")
     if topic_id is not None:
@@ -466,16 +444,15 @@ LONGER = [topic_record(topic_id=uuid.UUID(int=9)), *[setting("retention.ms", "5"
 @pytest.mark.parametrize(
     ("ids", "topic_id", "expected"),
     [
-        # the topic is of the cluster with its id, whose metadata is the shorter one
+        # the topic belongs to the cluster with its id, whose metadata is the shorter one
         (("A", "B"), CLICKS_ID, {"retention.ms": "1000"}),
         (("A", "B"), None, {}),
         (("A", None), None, {}),
-        # replicas of one cluster
         (("A", "A"), None, {"retention.ms": "5"}),
         ((None, None), None, {"retention.ms": "5"}),
     ],
 )
-def test_of_several_clusters_the_id_of_a_topic_tells_whose_settings_it_has(
+def test_the_topic_id_selects_the_cluster_of_the_settings(
     ids: tuple[str | None, str | None], topic_id: uuid.UUID | None, expected: dict[str, str], tmp_path: Path
 ) -> None:
     own_dir = of_cluster(made_log_dir(tmp_path / "own", [topic_record(), RETENTION]), ids[0], topic_id)
@@ -488,7 +465,7 @@ def test_of_several_clusters_the_id_of_a_topic_tells_whose_settings_it_has(
     assert notes_of(report, "clicks") == ([] if expected else [f"{text}: its settings are not known"])
 
 
-def test_a_topic_that_several_clusters_have_with_different_settings_has_none(tmp_path: Path) -> None:
+def test_contradicting_settings_of_clusters_are_ignored(tmp_path: Path) -> None:
     own_dir = of_cluster(made_log_dir(tmp_path / "own", [topic_record(), RETENTION]), "A", CLICKS_ID)
     other = of_cluster(made_log_dir(tmp_path / "other", [topic_record()]), "B")
     shutil.rmtree(other / "clicks-0")
@@ -500,7 +477,7 @@ def test_a_topic_that_several_clusters_have_with_different_settings_has_none(tmp
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link", "a folder", "large", "no text"])
-def test_a_cluster_whose_id_cannot_be_read_holds_up_no_adoption(kind: str, tmp_path: Path) -> None:
+def test_an_unreadable_cluster_id_does_not_stop_adoption(kind: str, tmp_path: Path) -> None:
     log_dir = made_log_dir(tmp_path, [topic_record(), RETENTION])
     path = log_dir / "meta.properties"
     if kind == "a pipe":
@@ -512,10 +489,6 @@ def test_a_cluster_whose_id_cannot_be_read_holds_up_no_adoption(kind: str, tmp_p
     else:
         path.write_bytes(b"\xff=\n" * (1 if kind == "no text" else 30_000))
     assert settings_of(adopted(log_dir), "clicks") == {"retention.ms": "1000"}
-
-
-# ---
-# The report.
 
 
 def test_the_command_shows_a_table_of_topics_with_their_settings(tmp_path: Path, cli: CommandLine) -> None:

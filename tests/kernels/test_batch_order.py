@@ -19,7 +19,6 @@ mostly_none = st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1])
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Batches, Run]:
-    """A run that is nearly as it should be."""
     start = draw(st.integers(0, 3))
     batches, position = [], start
     for _ in range(draw(st.integers(1, 4))):
@@ -67,7 +66,6 @@ def test_the_first_misplaced_batch_is_found(generated: list[tuple[Batches, Run]]
 @pytest.mark.parametrize("dense", [True, False])
 @pytest.mark.parametrize("ends_file", [True, False])
 def test_the_largest_offset_is_beyond_every_end(dense: bool, ends_file: bool) -> None:
-    """A number above it would be a negative one."""
     run = (0, 10, dense, ends_file)
     assert first_misplaced_of([([(0, 0), (MAX_LONG, 0)], run)]) == 1
     assert first_misplaced_of([([(0, 0), (MAX_LONG - 5, 5), (1, 0)], run)]) == 1

@@ -26,7 +26,7 @@ from distlog.core.limits import MAX_LONG
 
 
 def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int:
-    """The first of the ranges of `data` that has not the checksum, as if each were a batch without a prefix."""
+    """Return the first of the ranges with a wrong checksum, each as a batch without a prefix."""
     batches = np.zeros(len(ranges), BATCH)
     batches["magic"], batches["crc"] = 2, crcs
     batches["position"], batches["size"] = [start for start, _ in ranges], [end - start for start, end in ranges]

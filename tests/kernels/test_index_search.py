@@ -1,4 +1,4 @@
-"""The search kernel against bisect, and over bytes that nobody ordered."""
+"""The search kernel against bisect, and on unordered bytes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_target_is_found_on_both_sides_of_the_warm_section(layout: tuple[i
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(deadline=None)
 @given(st.binary(max_size=400), st.integers(-5, 100), LONGS)
-def test_any_bytes_give_a_slot_whose_key_is_not_above_the_target(
+def test_any_bytes_return_a_slot_with_a_key_up_to_the_target(
     layout: tuple[int, int, int], raw: bytes, entries: int, target: int
 ) -> None:
     stride, start, width = layout

@@ -36,7 +36,7 @@ def test_integers_are_read_from_any_position(data: bytes, position: int) -> None
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_the_low_bytes_of_a_value_are_written_and_no_others(value: int) -> None:
+def test_only_the_low_bytes_of_a_value_are_written(value: int) -> None:
     data = np.full(17, 0xEE, np.uint8)
     write_all(data, value)
     parts = [(value & (1 << 8 * width) - 1).to_bytes(width, "big") for width in (1, 2, 4, 8)]

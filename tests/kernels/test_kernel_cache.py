@@ -42,7 +42,6 @@ def fill(out):
 def give():
     return number()
 """
-#: A Python that is started for a program reads its environment; one that is forked with numba does not.
 FORKED = """
 import os, sys
 import numba
@@ -59,7 +58,6 @@ print(out[0], give(), *(sum(one.stats.cache_hits.values()) for one in (fill, giv
 """
 
 
-#: For root, who can write anywhere.
 UNPRIVILEGED = ["setpriv", "--reuid=65534", "--clear-groups"]
 
 
@@ -71,14 +69,10 @@ def _cannot_drop_rights() -> bool:
 
 
 class Copy:
-    """A copy of the library with two more kernels, of which one is inlined in the other from another file.
-
-    Its package is empty, so that a program imports the kernels alone: a fifth of the CPU.
-    """
+    """A copy of the library with two more kernels, one inlined in the other from another file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        #: On standard error, by the last run.
         self.said = ""
         self.kernels = folder / "distlog" / "core" / "format" / "kernels"
         source = Path(str(distlog.__file__)).parent
@@ -88,18 +82,16 @@ class Copy:
         self.change(1)
 
     def change(self, number: int) -> None:
-        """Let the inlined kernel return `number`."""
         (self.kernels / "inner.py").write_text(INNER.format(number=number))
-        # Python takes a file of the same size and second for the one that it compiled
+        # Python's bytecode cache compares the size and the second of a file
         os.utime(self.kernels / "inner.py", (10**9 + number, 10**9 + number))
 
     def comment(self, name: str) -> None:
-        """Add a comment to a file of the library, by its path in `distlog/core`."""
         with (self._folder / "distlog" / "core" / name).open("a") as file:
             file.write("# new\n")
 
     def run(self, program: str = PROGRAM, **environment: str) -> list[int]:
-        """Run a new process; return the results of both callers, and how often the cache had them."""
+        """Run a new process; return the results of both callers, and the number of cache hits."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
         settings = {**inherited, "PYTHONPATH": str(self._folder), **environment}
         ran = run(FORKED + program, env=settings, cwd="/", check=True, has_distlog=False)
@@ -107,11 +99,10 @@ class Copy:
         return [int(part) for part in ran.stdout.split()]
 
     def files(self) -> set[str]:
-        """All files of the copy."""
         return {str(path) for path in self._folder.rglob("*")}
 
     def run_unprivileged(self, temporary: Path) -> tuple[list[int], str]:
-        """As `run`, by a user who can write below `temporary` at most; also what it says on standard error."""
+        """As `run`, by a user who can write only in `temporary`; also return its standard error."""
         settings = {
             **os.environ,
             "PYTHONPATH": str(self._folder),
@@ -148,9 +139,7 @@ def test_machine_code_is_kept_until_an_inlined_source_changes(copy: Copy) -> Non
     assert copy.run() == [2, 2, 1, 1]
 
 
-def test_in_a_folder_of_ones_own_it_is_kept_until_what_kernels_are_given_or_made_with_changes(
-    copy: Copy, tmp_path: Path
-) -> None:
+def test_the_users_cache_depends_on_signatures_and_versions(copy: Copy, tmp_path: Path) -> None:
     folder = str(tmp_path / "cache")
     assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
     assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 1, 1]
@@ -180,17 +169,14 @@ def test_another_folder_keeps_the_code_that_a_full_disk_cannot(copy: Copy, disk:
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A folder for temporary files of a user without rights."""
     with tempfile.TemporaryDirectory(prefix="distlog-copy-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o1777)
         yield Path(folder)
 
 
 @pytest.mark.skipif(_cannot_drop_rights(), reason="root can write anywhere")
-def test_code_that_was_left_beside_the_library_is_used_where_that_cannot_be_written(
-    copy: Copy, temporary: Path
-) -> None:
-    """1. The installing user compiles. 2. A container without a writable home loads that."""
+def test_code_next_to_a_read_only_library_is_used(copy: Copy, temporary: Path) -> None:
+    """The installing user compiles; a container without a writable home loads the code."""
     assert copy.run() == [1, 1, 0, 0]
     files = copy.files()
     assert copy.run_unprivileged(temporary) == ([1, 1, 1, 1], "")
@@ -201,7 +187,7 @@ def test_code_that_was_left_beside_the_library_is_used_where_that_cannot_be_writ
 def test_an_archive_of_the_library_uses_the_code_of_another_archive_with_the_same_sources(
     copy: Copy, tmp_path: Path
 ) -> None:
-    """As Spark gives each application an archive of `--py-files` in a folder of its own."""
+    """Spark puts an archive of `--py-files` in a folder per application."""
     first = shutil.make_archive(str(tmp_path / "first" / "library"), "zip", copy.kernels.parents[3])
     second = shutil.copy(first, tmp_path / "second.zip")
     caches = str(tmp_path / "caches")
@@ -211,9 +197,8 @@ def test_an_archive_of_the_library_uses_the_code_of_another_archive_with_the_sam
 
 
 def test_processes_that_start_at_once_all_compile_and_leave_code_for_the_next(copy: Copy, tmp_path: Path) -> None:
-    """As the workers of Spark on a machine that has no code yet."""
     environment = {**os.environ, "PYTHONPATH": str(copy.kernels.parents[3]), "NUMBA_CACHE_DIR": str(tmp_path)}
-    waits = f"{FORKED}sys.stdin.read()\n{PROGRAM}"  # all are up before the first one begins
+    waits = f"{FORKED}sys.stdin.read()\n{PROGRAM}"
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     programs = [Program(waits, env=environment, cwd="/", has_distlog=False, **streams) for _ in range(3)]
     for process in programs:
@@ -225,7 +210,7 @@ def test_processes_that_start_at_once_all_compile_and_leave_code_for_the_next(co
     assert copy.run(NUMBA_CACHE_DIR=str(tmp_path)) == [1, 1, 1, 1]
 
 
-def test_code_is_not_taken_from_where_others_may_write(copy: Copy, tmp_path: Path) -> None:
+def test_code_in_a_world_writable_folder_is_ignored(copy: Copy, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
     (cached,) = {path.parent for path in folder.rglob("outer.*.nbi")}
@@ -281,7 +266,7 @@ def test_a_folder_of_code_is_not_used_if_something_in_it_is_of_another_user(name
 
 
 @pytest.mark.skipif(_cannot_drop_rights(), reason="root can write anywhere")
-def test_who_can_keep_no_code_is_told_once_what_to_set(copy: Copy, temporary: Path) -> None:
+def test_a_missing_cache_is_reported_once_with_advice(copy: Copy, temporary: Path) -> None:
     user = 65534 if os.geteuid() == 0 else os.geteuid()
     (temporary / f"distlog-kernels-{user}").mkdir(mode=0o555)
     result, said = copy.run_unprivileged(temporary)
@@ -316,7 +301,6 @@ print(len(recorder.buffer))
     assert ran.stdout == "0\n"
 
 
-#: A first append, whose compilation is always worth a line.
 FIRST_USE = """
 import distlog
 from distlog.core.format.kernels import native
@@ -325,7 +309,7 @@ distlog.create("memory://first/clicks").append([{"value": "v"}])
 """
 
 
-def test_a_first_append_says_in_a_line_that_it_compiles(tmp_path: Path) -> None:
+def test_a_first_append_logs_its_compilation(tmp_path: Path) -> None:
     settings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-W", "ignore", "-c", FIRST_USE]
     ran = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
@@ -333,7 +317,7 @@ def test_a_first_append_says_in_a_line_that_it_compiles(tmp_path: Path) -> None:
     assert "once for this version; cached in" in ran.stderr
 
 
-#: Calls a kernel whose compilation is interrupted when it begins, and calls it again.
+#: Interrupts the compilation of a kernel at its start, and calls the kernel again.
 INTERRUPTED = """
 import os, signal, threading
 import numpy as np
@@ -362,7 +346,7 @@ print(out[0])
 """
 
 
-#: Compiles a function of its own with a kernel in it, and calls another kernel from a signal's handler then.
+#: A signal handler calls a kernel during the compilation of another function.
 NESTED = """
 import faulthandler, os, signal
 import numba

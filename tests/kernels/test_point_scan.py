@@ -26,13 +26,11 @@ from distlog.core.limits import MIN_LONG
 TEXTS = (None, b"", b"key", b"v" * 70)
 HEADERS = ((b"h1", b"x"), (b"h2", None), (b"", b""))
 
-#: Three batches, at offsets 5 to 7, 8 to 8 and 9 to 12.
 DENSE = (
     batch([record(0), record(1), record(2)], base_offset=5),
     batch([record(0)], base_offset=8),
     batch([record(0), record(1), record(2), record(3)], base_offset=9),
 )
-#: Offsets 5 to 7, 10 and 14 to 20 of a segment up to 30.
 GAPS = (
     batch([record(0), record(2)], base_offset=5, last_delta=2),
     batch([record(0)], base_offset=10),
@@ -68,17 +66,16 @@ def test_a_batch_is_found_by_each_of_its_offsets() -> None:
     ],
     ids=str,
 )
-def test_a_batch_at_another_offset_than_it_should_be_is_none(wrong: dict[str, Any]) -> None:
+def test_a_batch_at_a_wrong_offset_is_not_found(wrong: dict[str, Any]) -> None:
     offset = 7 if "start" in wrong else 12
     assert batch_at(DENSE, offset, **wrong) == UNSURE
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (0, 0, 1), (2, 1, 0)])
 @pytest.mark.parametrize(("parts", "dense", "end"), [(DENSE, True, 13), (GAPS, False, 30)])
-def test_batches_that_do_not_follow_each_other_are_none(
+def test_non_consecutive_batches_are_not_found(
     order: tuple[int, ...], parts: tuple[bytes, ...], dense: bool, end: int
 ) -> None:
-    # the first batch is found, and the next is the evidence
     mixed = tuple(parts[number] for number in order)
     first = read_headers(mixed[0])[0]
     offset = int(first["base_offset"] + first["last_offset_delta"])
@@ -130,7 +127,7 @@ def _text(data: np.ndarray, position: int, size: int) -> bytes | None:
     return data[position : position + size].tobytes() if size >= 0 else None
 
 
-def test_records_are_those_that_decoding_the_whole_batch_gives() -> None:
+def test_records_equal_the_decoded_batch() -> None:
     pick = random.Random(5)
     for _ in range(40):
         data = random_batch(pick)
@@ -143,7 +140,7 @@ def test_records_are_those_that_decoding_the_whole_batch_gives() -> None:
         assert records_of(data, start, oldest, room) == expected[:room]
 
 
-def test_records_that_are_cut_off_anywhere_are_none() -> None:
+def test_truncated_records_are_not_found() -> None:
     pick = random.Random(6)
     for _ in range(5):
         data = random_batch(pick)
@@ -154,5 +151,5 @@ def test_records_that_are_cut_off_anywhere_are_none() -> None:
 
 
 @pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (0, 5)])
-def test_offsets_that_do_not_ascend_within_their_batch_are_none(deltas: tuple[int, int]) -> None:
+def test_descending_offsets_are_not_found(deltas: tuple[int, int]) -> None:
     assert records_of(batch([record(delta) for delta in deltas], last_delta=4)) == UNSURE

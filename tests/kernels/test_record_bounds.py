@@ -10,7 +10,6 @@ from searches import FACTOR
 
 pytestmark = pytest.mark.long
 
-#: The suite tries a part of what `make soak` does.
 TRIES = str(5000 * min(FACTOR, 4))
 DECODING = """
 import ctypes, mmap, random, struct, sys

@@ -59,14 +59,14 @@ def written(value: int) -> bytes:
 
 
 @given(INTS, st.binary(max_size=12))
-def test_a_varint_reads_back_whatever_follows(value: int, following: bytes) -> None:
+def test_a_varint_round_trips_before_any_bytes(value: int, following: bytes) -> None:
     encoded = varint(value)
     assert read_varint(byte_array(encoded + following), 0, len(encoded + following)) == (value, len(encoded))
     assert written(value) == encoded
 
 
 @given(LONGS, st.binary(max_size=12))
-def test_a_varlong_reads_back_whatever_follows(value: int, following: bytes) -> None:
+def test_a_varlong_round_trips_before_any_bytes(value: int, following: bytes) -> None:
     encoded = varint(value)
     assert read_varlong(byte_array(encoded + following), 0, len(encoded + following)) == (value, len(encoded))
     assert written(value) == encoded

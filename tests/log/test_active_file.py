@@ -1,16 +1,4 @@
-"""The log file of a segment in place, by what Kafka's FileRecordsTest and FileLogInputStreamTest pin.
-
-Held here: testAppendProtectsFromOverflow, testOpenOversizeFile, testOutOfRangeSlice, testFileSize,
-testIterationOverPartialAndTruncation, testSliceSizeLimitWithConcurrentWrite, testIterationDoesntChangePosition,
-testRead, testSearch, testIteratorWithLimits, testTruncate, testTruncateNotCalledIfSizeIsSameAsTargetSize,
-testTruncateNotCalledIfSizeIsBiggerThanTargetSize, testTruncateIfSizeIsDifferentToTargetSize, testPreallocateTrue,
-testPreallocateFalse, testPreallocateClearShutdown, testSearchForTimestamp, testBatchIterationIncompleteBatch,
-testNextBatchSelectionWithMaxedParams, testNextBatchSelectionWithZeroedParams, iteratorRaisesOnInvalidMagic,
-iteratorRaisesOnTooSmallRecords, iteratorIgnoresIncompleteEntries, testWriteTo, testBatchIterationV2,
-testBatchIterationWithMultipleRecordsPerBatch. What else a batch holds (testSimpleBatchIteration) is in
-`tests/batches`: the same headers are read of a file and of memory. There is no reader's limit of a batch's size
-(iteratorRaisesOnTooLargeRecords): a batch is never larger than its file.
-"""
+"""The log file of an active segment: Kafka's FileRecordsTest and FileLogInputStreamTest."""
 
 from __future__ import annotations
 
@@ -40,7 +28,6 @@ ENDS = [0, *accumulate(map(len, BATCHES))]
 
 @pytest.fixture
 def file(tmp_path: Path) -> ActiveFile:
-    """A file of three batches."""
     active = ActiveFile(str(tmp_path / "log"))
     active.create()
     active.write(b"".join(BATCHES), 0)
@@ -48,7 +35,6 @@ def file(tmp_path: Path) -> ActiveFile:
 
 
 def walked(file: ActiveFile, start: int = 0, end: int | None = None, step: int = 1 << 20) -> list[bytes]:
-    """Each batch that is found."""
     return [
         bytes(batches.data[row["position"] : row["position"] + row["size"]])
         for batches in batches_from(file, start, file.size() if end is None else end, step)
@@ -56,17 +42,16 @@ def walked(file: ActiveFile, start: int = 0, end: int | None = None, step: int =
     ]
 
 
-def test_a_log_cannot_grow_beyond_what_a_position_can_tell(tmp_path: Path) -> None:
+def test_a_log_cannot_grow_past_the_largest_position(tmp_path: Path) -> None:
     segment = new_segment(tmp_path)
     append(segment, records(0))
-    # as if two gigabytes were there already
     segment.resume(replace(segment.state, position=MAX_INT - len(records(1)) + 1))
     with pytest.raises(UnfitBatchError, match="roll"):
         append(segment, records(1))
     assert files(tmp_path)[".log"] == records(0)
 
 
-def test_a_log_that_is_larger_than_any_is_not_opened(tmp_path: Path) -> None:
+def test_a_too_large_log_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020d}.log"
     path.touch()
     os.truncate(path, MAX_INT + 1)
@@ -74,7 +59,7 @@ def test_a_log_that_is_larger_than_any_is_not_opened(tmp_path: Path) -> None:
         found_again(tmp_path)
 
 
-def test_what_lies_behind_the_end_is_empty(file: ActiveFile) -> None:
+def test_reads_past_the_end_are_empty(file: ActiveFile) -> None:
     assert file.read(ENDS[-1] + 1, ENDS[-1] + 100).nbytes == 0
 
 
@@ -86,7 +71,7 @@ def test_the_size_is_that_of_the_file_after_each_append(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", range(7))
-def test_a_few_bytes_behind_the_last_batch_are_no_batch(file: ActiveFile, count: int) -> None:
+def test_a_few_bytes_after_the_last_batch_are_ignored(file: ActiveFile, count: int) -> None:
     file.write(bytes(range(1, count + 1)), ENDS[-1])
     assert walked(file) == BATCHES
 
@@ -100,7 +85,7 @@ def test_reading_does_not_change_where_the_next_append_goes(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("step", [1, 20, 61, 100, 1 << 20])
-def test_batches_are_found_whatever_is_read_at_once(file: ActiveFile, step: int) -> None:
+def test_batches_are_found_with_reads_of_any_size(file: ActiveFile, step: int) -> None:
     assert walked(file, step=step) == BATCHES
     assert walked(file, ENDS[1], step=step) == BATCHES[1:]
     assert walked(file, ENDS[1], ENDS[2], step=step) == BATCHES[1:2]
@@ -118,7 +103,7 @@ def test_a_search_gives_the_first_batch_that_ends_at_the_offset_or_above(tmp_pat
     assert {offset: tuple(segment.translate_offset(offset) or ()) for offset in expected} == expected
 
 
-def test_a_batch_that_is_cut_short_is_no_batch(file: ActiveFile) -> None:
+def test_a_truncated_batch_is_ignored(file: ActiveFile) -> None:
     file.cut(ENDS[-1] - 13)
     assert walked(file) == BATCHES[:-1]
 
@@ -131,9 +116,7 @@ def test_an_empty_range_has_no_batch(file: ActiveFile, position: int) -> None:
 @pytest.mark.parametrize(
     ("position", "wrong"), [(8, (9).to_bytes(4, "big")), (16, b"\x25"), (8, b"\xff\xff\xff\xff"), (16, b"\xff")]
 )
-def test_what_cannot_be_a_batch_is_an_error_behind_the_good_ones(
-    file: ActiveFile, position: int, wrong: bytes
-) -> None:
+def test_an_invalid_batch_fails_after_the_good_ones(file: ActiveFile, position: int, wrong: bytes) -> None:
     file.write(wrong, ENDS[1] + position)
     walk = batches_from(file, 0, ENDS[-1], 1 << 20)
     assert bytes(next(walk).data) == BATCHES[0]
@@ -142,14 +125,13 @@ def test_what_cannot_be_a_batch_is_an_error_behind_the_good_ones(
     assert caught.value.details["position"] == ENDS[1]
 
 
-def test_a_length_that_the_file_does_not_have_ends_the_walk_without_memory_for_it(file: ActiveFile) -> None:
+def test_a_length_past_the_file_ends_the_walk_without_allocation(file: ActiveFile) -> None:
     file.write((MAX_INT - 12).to_bytes(4, "big"), ENDS[1] + 8)
     assert walked(file) == BATCHES[:1]
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_batches_of_a_file_are_those_of_memory(tmp_path: Path, codec: int) -> None:
-    """Producers, epochs, transactions, null keys and values; and formats 0 and 1."""
+def test_batches_of_a_file_equal_batches_in_memory(tmp_path: Path, codec: int) -> None:
     many = [record(0, 0, None, b"v"), record(1, 5, b"k", None), record(2, 2, b"", b"")]
     section = compress(codec, b"".join(many))
     fields = {"producer": (1000, 7, 2**31 - 2), "leader_epoch": 9, "attributes": codec | 0x10}
@@ -172,7 +154,7 @@ def test_batches_of_a_file_are_those_of_memory(tmp_path: Path, codec: int) -> No
     }
 
 
-def test_a_cut_to_the_size_that_there_is_calls_nothing(tmp_path: Path) -> None:
+def test_a_truncation_to_the_present_size_calls_nothing(tmp_path: Path) -> None:
     calls = FailingCalls()
     file = ActiveFile(str(tmp_path / "log"), calls)
     file.write(bytes(42), 0)
@@ -198,7 +180,7 @@ def test_a_log_is_empty_unless_it_is_preallocated(tmp_path: Path) -> None:
 
 
 def timed(magic: int) -> list[bytes]:
-    """Four batches at offset and time (5, 10), (6, 11), (7, 10), (8, 12)... of that format."""
+    """Return batches at offset and time (5, 10), (6, 11), (7, 10), (8, 12)... of that format."""
     rows = [(5, 10), (6, 11)]
     if magic == 2:
         return [

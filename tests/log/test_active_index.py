@@ -1,4 +1,4 @@
-"""Lookups in an index that is being appended to: by reads, so that no cut of the file is an error."""
+"""Lookups in a growing index use reads, so that a truncation never fails them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ COUNT = 10_000
 
 @pytest.fixture
 def index(tmp_path: Path) -> ActiveIndex:
-    """COUNT entries (3n, 5n), n from 1 on, in a file that is preallocated for more."""
     active_index = ActiveIndex(str(tmp_path / "index"), OFFSET_ENTRY, 100_003)
     active_index.create()
     numbers = np.arange(1, COUNT + 1)
@@ -59,6 +58,6 @@ def test_an_index_without_a_file_is_empty_and_stays_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "position"), [(-5, 0), (0, -5), (-(2**31), -1)])
-def test_an_entry_that_no_writer_makes_is_no_floor(index: ActiveIndex, key: int, position: int) -> None:
+def test_an_impossible_entry_is_ignored(index: ActiveIndex, key: int, position: int) -> None:
     index.file.write(np.array([key, position], ">i4").tobytes(), 0)
     assert index.floor(2, 8) == (-1, 0)

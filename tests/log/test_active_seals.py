@@ -1,4 +1,4 @@
-"""Commits that need the ends of partitions sealed, beside processes that append there."""
+"""Commits that need sealed ends of partitions, with concurrent direct appends."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_empty_active_segment_is_sealed_to_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [None, KeyError("the plan's own"), CommitConflictError("no")])
-def test_where_nothing_was_committed_the_segments_stay_active(folder: Path, error: Exception | None) -> None:
+def test_without_a_commit_the_segments_stay_active(folder: Path, error: Exception | None) -> None:
     process = Process(folder)
     append(process[0], b"a")
     old_head = process.head()
@@ -131,9 +131,7 @@ def test_after_a_commit_of_unknown_outcome_the_commit_log_is_asked(
     assert process.values()[0] == [b"a", b"b", b"c"]
 
 
-def test_a_seal_that_others_find_half_done_is_undone_in_the_files(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partial_seal_is_undone_by_the_next_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process, other = Process(folder), Process(folder)
     append(process[0], b"a")
 
@@ -159,7 +157,6 @@ def test_a_segment_that_became_active_is_sealed_too(folder: Path) -> None:
 
     def plan(snapshot: Snapshot) -> Sequence[Action]:
         if not calls:
-            # the first commit is lost to this one
             append(other[0], b"b")
         calls.append(snapshot.version)
         return [SetConfig({})]
@@ -167,7 +164,6 @@ def test_a_segment_that_became_active_is_sealed_too(folder: Path) -> None:
     after = every(process, plan)
     assert [bool(state.active) for state in after.partitions] == [False] * 3
     assert (sealed(after, 0), sealed(after, 2)) == ([(0, 1)], [(0, 1)])
-    # what was given up in between was active again
     assert process.anomalies() == ()
 
 
@@ -182,7 +178,7 @@ def test_a_stale_snapshot_is_no_hindrance(folder: Path) -> None:
 
 
 def test_no_lock_is_held_where_another_process_sealed_all(folder: Path) -> None:
-    """The commit may then take ten minutes, and writers wait for a lock for one."""
+    """The commit can take ten minutes, and writers wait for a lock for one."""
     process, other = Process(folder), Process(folder, timeout_s=0.05)
     append(process[0], b"a")
     stale = process.head()
@@ -198,7 +194,7 @@ def test_no_lock_is_held_where_another_process_sealed_all(folder: Path) -> None:
     assert locked == [0]
 
 
-def test_a_commit_that_adds_a_segment_behind_an_active_one_is_refused_without_its_lock(folder: Path) -> None:
+def test_a_segment_after_an_active_one_needs_its_lock(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
     head = process.head()
@@ -213,7 +209,7 @@ def test_partitions_are_sealed_side_by_side(folder: Path) -> None:
         append(process[number], b"a")
 
     class Meeting:
-        """Calls of `os`, of which each sync of a log waits for those of the other partitions."""
+        """Calls of `os` in which each sync of a log waits for the syncs of the other partitions."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(os, name)

@@ -1,4 +1,4 @@
-"""Batches of a producer that nobody was told of are known again by the next process, as many as may be in flight."""
+"""Unacknowledged batches of a producer are recognized by the next process, up to the limit of batches in flight."""
 
 from __future__ import annotations
 
@@ -14,33 +14,30 @@ from distlog.core.log.partition_log import PartitionLog
 
 
 def send(log: PartitionLog, sequence: int, *, epoch: int = 0) -> tuple[int, int]:
-    """Append a batch of one record, whose value is its sequence number; its offsets."""
     rows = [record(0, 0, b"k", b"%d" % sequence)]
     produced = batch(rows, base_timestamp=NOW, max_timestamp=NOW, producer=(4711, epoch, sequence))
     return log.append_batches(produced).appended[:2]
 
 
 @pytest.mark.parametrize("segment_bytes", [100, 200, 300])
-def test_all_batches_that_may_be_in_flight_are_known_again_though_segments_began_between_them(
-    segment_bytes: int, tmp_path: Path
-) -> None:
+def test_batches_in_flight_are_recognized_across_segments(segment_bytes: int, tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events", internal_segment_bytes=segment_bytes))
     sent = [send(process[0], number) for number in range(7)]
-    # nobody was told of the last five; a snapshot has but the last batch before its segment
+    # the last five were not acknowledged; a snapshot has only the last batch before its segment
     other = Process(tmp_path / "events")
     assert [send(other[0], number) for number in range(2, 7)] == sent[2:]
     with pytest.raises(OutOfOrderSequenceError):
         send(other[0], 1)
     assert send(other[0], 7) == (7, 8)
     assert send(process[0], 3) == sent[3]
-    # and again behind segments that another process began
+    # and again after segments of another process
     for first in (8, 13):
         more = [send(other[0], number) for number in range(first, first + 5)]
         assert [send(process[0], number) for number in range(first, first + 5)] == more
     assert process.values()[0] == [b"%d" % number for number in range(18)]
 
 
-def test_what_is_known_of_the_epoch_before_is_not_taken_for_the_next(folder: Path) -> None:
+def test_batches_of_an_earlier_epoch_do_not_apply_to_the_next(folder: Path) -> None:
     process = Process(folder)
     send(process[0], 0)
     send(process[0], 1)

@@ -1,7 +1,4 @@
-"""What is known of producers and transactions after a log was cut, or a file could not be written.
-
-Names in comments are those of Kafka's own tests.
-"""
+"""Producers and transactions of a log that was truncated or could not be written. Comments name Kafka's tests."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ from distlog.core.log.log_validator import BatchRun
 
 
 def in_transaction() -> BatchRun:
-    """The first batch of a transaction, which nobody has flushed when it is appended."""
     data = batch([record()], attributes=TRANSACTIONAL, base_timestamp=NOW, max_timestamp=NOW, producer=(7, 0, 0))
     rows, none = read_headers(data), np.empty(0, np.int64)
     return BatchRun(np.frombuffer(data, np.uint8).copy(), rows, none, none, in_transaction=True)
@@ -41,7 +37,7 @@ def unstable(folder: Path) -> int:
     return log_tail.first_unstable_offset
 
 
-def test_a_transaction_whose_first_records_are_cut_off_is_not_open(folder: Path) -> None:
+def test_a_transaction_with_truncated_first_records_is_not_open(folder: Path) -> None:
     # testTruncateBelowFirstUnstableOffset, testTruncateFullyAndStartBelowFirstUnstableOffset
     calls = FailingCalls()
     process = Process(folder, calls=calls)
@@ -59,7 +55,7 @@ def test_a_transaction_whose_first_records_are_cut_off_is_not_open(folder: Path)
     assert Process(folder).anomalies() == ()
 
 
-def test_a_marker_whose_index_entry_has_no_space_is_not_there_and_comes_later(folder: Path) -> None:
+def test_a_marker_without_space_for_its_index_entry_is_retried(folder: Path) -> None:
     # testAppendToTransactionIndexFailure: Kafka has the marker then, and no entry until it recovers
     calls = FailingCalls()
     sender = Sender(Process(folder, calls=calls)).begin().send(0, b"no")
@@ -75,7 +71,7 @@ def test_a_marker_whose_index_entry_has_no_space_is_not_there_and_comes_later(fo
     assert Process(folder).anomalies() == ()
 
 
-def test_a_log_start_inside_of_a_segment_forgets_no_producer(folder: Path) -> None:
+def test_a_log_start_inside_a_segment_forgets_no_producer(folder: Path) -> None:
     # testLoadProducersAfterDeleteRecordsMidSegment
     process = Process(folder)
     send(process[0], 0, producer=1)
@@ -90,9 +86,7 @@ def test_a_log_start_inside_of_a_segment_forgets_no_producer(folder: Path) -> No
     assert send(Process(folder)[0], 1, producer=1) == (2, 3)
 
 
-def test_a_snapshot_that_cannot_be_written_is_made_good_by_reading_the_log(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_snapshot_is_replaced_by_reading_the_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # testRecoveryPointNotIncrementedOnProducerStateSnapshotFlushFailure, testRecoverLastSegmentWithNoSnapshots
     real = os.pwrite
 

@@ -1,7 +1,4 @@
-"""An index of an active segment that somebody deleted, cut or changed: it is made anew from the log, as by a broker.
-
-The page tells how many entries count, and their checksum. No append and no seal may stop for the want of them.
-"""
+"""A deleted, truncated or changed index of an active segment is rebuilt, and stops no append or seal."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ VALUES = [b"0", b"1", b"3"]
 
 
 def prepared(folder: Path) -> Process:
-    """A topic whose active segment has entries in each index, all flushed, and a process that appends."""
     process = Process(new_topic(folder, segment_index_bytes=1200))
     append(process[0], b"0")
     append(process[0], b"1")
@@ -43,7 +39,7 @@ def index(process: Process, suffix: str) -> Path:
 
 
 def check(folder: Path, *after: bytes) -> None:
-    """All is there, and once it is sealed, nothing is wrong."""
+    """Check that all records are readable, and that the sealed segment is sound."""
     assert committed(folder)[0] == [*VALUES, *after]
     process = Process(folder)
     commit_sealed(process)
@@ -62,7 +58,7 @@ def test_a_new_process_rebuilds_it(suffix: str, change: str, tmp_path: Path) -> 
     old_content = path.read_bytes()
     CHANGES[change](path)
     append(Process(folder)[0], b"4")
-    # without a look into those that are as long as they should be, but for transactions
+    # other indexes of the right length are not read, except the transaction index
     if suffix == ".txnindex" or change in ("gone", "empty", "cut"):
         assert path.read_bytes().startswith(old_content.rstrip(b"\0"))
     check(folder, b"4")
@@ -71,7 +67,7 @@ def test_a_new_process_rebuilds_it(suffix: str, change: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
 def test_a_seal_rebuilds_it(suffix: str, change: str, tmp_path: Path) -> None:
-    """The process was there before the damage, and appends behind it."""
+    """The process is older than the damage, and appends after it."""
     folder = tmp_path / "events"
     process = prepared(folder)
     append(process[0], b"4")
@@ -87,7 +83,7 @@ def test_a_seal_rebuilds_it(suffix: str, change: str, tmp_path: Path) -> None:
 def test_a_process_that_replaces_a_killed_one_rebuilds_it(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the killed one wrote is kept: a whole batch that no page counts."""
+    """The killed process wrote a whole batch that the page does not count; it is kept."""
     folder, killer = tmp_path / "events", Killer(monkeypatch)
     living = prepared(folder)
     dying = Process(folder)
@@ -101,7 +97,7 @@ def test_a_process_that_replaces_a_killed_one_rebuilds_it(
     check(folder, b"4", b"5", b"6")
 
 
-def test_a_torn_append_is_cut_off_though_an_index_is_gone(tmp_path: Path) -> None:
+def test_a_torn_write_is_truncated_with_a_missing_index(tmp_path: Path) -> None:
     folder = tmp_path / "events"
     process = prepared(folder)
     with process.holding(0) as active:
@@ -115,7 +111,7 @@ def test_a_torn_append_is_cut_off_though_an_index_is_gone(tmp_path: Path) -> Non
     check(folder, b"4")
 
 
-def test_a_log_that_is_damaged_too_is_not_cut_and_can_be_sealed(tmp_path: Path) -> None:
+def test_a_damaged_log_is_not_truncated_and_can_be_sealed(tmp_path: Path) -> None:
     folder = tmp_path / "events"
     process = prepared(folder)
     process.close()

@@ -1,4 +1,4 @@
-"""What other hands do to an active log: all that was acknowledged is readable, or an append raises."""
+"""Foreign changes of an active log: every acknowledged record is readable, or an append raises."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ended() -> Iterator[None]:
 
 
 def filled(folder: Path, flushed: int = 8, **settings: object) -> Path:
-    """A topic of eight batches, of which so many were flushed."""
+    """Return a topic of eight batches, the first `flushed` of which were flushed."""
     process = Process(new_topic(folder, **settings))
     for number, value in enumerate(VALUES, 1):
         append(process[0], value)
@@ -52,7 +52,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def check_refused(folder: Path, *processes: Process, match: str = "distlog repair") -> DamagedLogError:
-    """Nobody appends, and nothing is changed."""
+    """Check that no process can append, and that no file changes."""
     old_files = files(folder)
     for process in (*processes, Process(folder), Process(folder)):
         for _ in range(2):
@@ -78,7 +78,7 @@ CUTS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("is_rebooted", [False, True])
 @pytest.mark.parametrize("damage", CUTS)
-def test_a_log_that_is_shorter_than_was_acknowledged_takes_no_append(
+def test_a_log_shorter_than_acknowledged_refuses_appends(
     damage: str, is_rebooted: bool, tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = filled(tmp_path / "events")
@@ -88,27 +88,25 @@ def test_a_log_that_is_shorter_than_was_acknowledged_takes_no_append(
     if is_rebooted:
         rebooted()
     check_refused(folder, living)
-    # readers of this boot go by the page, and get an error
+    # readers of this boot trust the page, and fail
     assert is_rebooted or "readers see" not in caplog.text
 
 
 @pytest.mark.parametrize("preallocate", [False, True])
-def test_a_log_that_is_replaced_by_an_older_copy_beside_a_process_that_has_it_open_takes_no_append(
-    preallocate: bool, tmp_path: Path
-) -> None:
+def test_an_older_copy_under_an_open_log_refuses_appends(preallocate: bool, tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", preallocate=preallocate, internal_segment_bytes=1 << 16)
     living = Process(folder)
     append(living[0], b"0")
     shutil.copy(log(folder), tmp_path / "older")
     append(living[0], b"1")
     if preallocate:
-        # zeros where nothing was synced may be a page that the kernel forgot
+        # zeros after the synced end may be a page that the kernel dropped
         living[0].flush()
     os.replace(tmp_path / "older", log(folder))
     check_refused(folder, living, match="lacks records")
 
 
-def test_a_log_that_is_gone_between_an_append_and_its_flush_is_not_acknowledged(tmp_path: Path) -> None:
+def test_a_log_deleted_before_its_flush_is_not_acknowledged(tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events"))
     appended = process[0].append(*encoded(b"0"))
     log(tmp_path / "events").unlink()
@@ -117,17 +115,17 @@ def test_a_log_that_is_gone_between_an_append_and_its_flush_is_not_acknowledged(
 
 
 @pytest.mark.parametrize("page_is", ["none", "garbled", "of another boot"])
-@pytest.mark.parametrize("place", [0, 10, 20, 66, 3 * SIZE, 3 * SIZE + 9, 6 * SIZE + 40])
-def test_a_flipped_bit_with_sound_batches_behind_it_takes_no_append_where_the_page_does_not_count_them(
-    page_is: str, place: int, tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("position", [0, 10, 20, 66, 3 * SIZE, 3 * SIZE + 9, 6 * SIZE + 40])
+def test_a_flipped_bit_before_uncounted_sound_batches_refuses_appends(
+    page_is: str, position: int, tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = filled(tmp_path / "events", flushed=0)
-    flip(log(folder), place)
+    flip(log(folder), position)
     rebooted()
     if page_is != "of another boot":
         page(folder).write_bytes(b"" if page_is == "none" else os.urandom(PAGE_BYTES))
     error = check_refused(folder)
-    number = place // SIZE
+    number = position // SIZE
     assert (error.details["position"], error.details["offset"]) == (number * SIZE, number)
     caplog.clear()
     _warn_once.cache_clear()
@@ -135,7 +133,7 @@ def test_a_flipped_bit_with_sound_batches_behind_it_takes_no_append_where_the_pa
     assert "readers see the records before it" in caplog.text
 
 
-def test_a_torn_end_is_cut_and_logged(
+def test_a_torn_write_is_truncated_and_logged(
     tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = filled(tmp_path / "events", flushed=5)
@@ -150,7 +148,7 @@ def test_a_torn_end_is_cut_and_logged(
     assert Process(folder).values()[0] == [*VALUES[:7], b"new"]
 
 
-def test_a_page_that_a_power_loss_took_is_a_torn_end_unless_it_was_flushed(
+def test_a_page_lost_in_a_power_loss_is_a_torn_write_unless_flushed(
     tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     for flushed in (3, 8):
@@ -162,7 +160,7 @@ def test_a_page_that_a_power_loss_took_is_a_torn_end_unless_it_was_flushed(
                 process[0].flush()
         process.close()
         with log(folder).open("r+b") as file:
-            # the fifth batch is from 20,276 to 25,345: this page of it was never written out, and those behind were
+            # the fifth batch is from 20,276 to 25,345: its page was never written, and the next pages were
             file.seek(20480)
             file.write(bytes(4096))
         rebooted()
@@ -175,7 +173,7 @@ def test_a_page_that_a_power_loss_took_is_a_torn_end_unless_it_was_flushed(
         assert Process(folder).anomalies() == ()
 
 
-def test_a_repair_cuts_what_is_damaged_and_says_what_is_gone(
+def test_a_repair_truncates_damage_and_reports_the_loss(
     tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = filled(tmp_path / "events", flushed=0)
@@ -205,7 +203,7 @@ def test_a_repair_cuts_what_is_damaged_and_says_what_is_gone(
 
 @pytest.mark.parametrize("is_rebooted", [False, True])
 @pytest.mark.parametrize("damage", [*CUTS, "flipped"])
-def test_a_topic_with_a_damaged_log_is_dropped_without_a_repair_before(
+def test_a_topic_with_a_damaged_log_can_be_dropped(
     damage: str, is_rebooted: bool, tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = filled(tmp_path / "events", file_delete_delay_ms=0)
@@ -215,7 +213,7 @@ def test_a_topic_with_a_damaged_log_is_dropped_without_a_repair_before(
     if is_rebooted:
         rebooted()
     distlog.open(str(folder)).drop()
-    # who believes the page of this boot reads no batch
+    # a reader that trusts the page of this boot reads no batch
     assert ("a repair cuts off" in caplog.text) == (is_rebooted or damage != "flipped")
     for process in (living, living):
         with pytest.raises(TopicNotFoundError, match="dropped"):
@@ -229,7 +227,7 @@ def test_a_topic_with_a_damaged_log_is_dropped_without_a_repair_before(
 
 
 @pytest.mark.parametrize("damage", CUTS)
-def test_a_repair_of_a_log_that_is_shorter_or_gone_begins_a_new_one(damage: str, tmp_path: Path) -> None:
+def test_a_repair_of_a_shorter_or_missing_log_starts_a_new_one(damage: str, tmp_path: Path) -> None:
     folder = filled(tmp_path / "events")
     CUTS[damage](log(folder))
     report = Process(folder).topic().repair()
@@ -242,7 +240,7 @@ def test_a_repair_of_a_log_that_is_shorter_or_gone_begins_a_new_one(damage: str,
 
 
 @pytest.mark.long
-def test_whatever_is_flipped_or_cut_all_that_was_acknowledged_is_readable_or_an_append_raises(
+def test_after_any_damage_acknowledged_records_are_readable_or_an_append_raises(
     tmp_path: Path, rebooted: Callable[[], None]
 ) -> None:
     chance = random.Random(28)
@@ -262,7 +260,7 @@ def test_whatever_is_flipped_or_cut_all_that_was_acknowledged_is_readable_or_an_
         if chance.random() < 0.6:
             rebooted()
             if chance.random() < 0.4 and not is_cut and position < path.stat().st_size - len(values[-1]) - 80:
-                # in the last batch, or cut off, nobody could tell it from a torn end
+                # damage in the last batch looks like a torn write
                 page(folder).write_bytes(os.urandom(PAGE_BYTES))
         old_content = path.read_bytes()
         try:
@@ -275,12 +273,12 @@ def test_whatever_is_flipped_or_cut_all_that_was_acknowledged_is_readable_or_an_
         try:
             assert with_new.values()[0] == [*values, b"new"]
         except DistlogError:
-            # counted by the page, so told to readers, and nothing is overwritten
+            # the page counts the batch, so readers got it, and it is not overwritten
             assert not with_new.topic().verify().ok
         release_dead()
 
 
-def test_an_export_of_a_damaged_log_is_an_error_and_leaves_what_an_earlier_one_wrote(
+def test_an_export_of_a_damaged_log_fails_and_keeps_the_earlier_one(
     tmp_path: Path, rebooted: Callable[[], None]
 ) -> None:
     folder, kafka = filled(tmp_path / "events", flushed=0), tmp_path / "kafka"
@@ -303,7 +301,7 @@ def test_verify_ignores_indexes_that_are_rebuilt_after_a_power_loss(
     folder = filled(tmp_path / "events")
     index = log(folder).with_suffix(".index")
     index.unlink() if damage == "missing" else index.write_bytes(bytes(64) if damage == "zeros" else os.urandom(64))
-    # what a page of this boot counts was there
+    # the page of this boot counts only written batches
     assert Process(folder).topic().verify().anomalies != ()
     rebooted()
     assert Process(folder).topic().verify().anomalies == ()
@@ -311,7 +309,7 @@ def test_verify_ignores_indexes_that_are_rebuilt_after_a_power_loss(
     assert Process(folder).topic().verify().anomalies == ()
 
 
-def test_verify_warns_of_a_group_that_has_read_behind_the_end_of_a_log(tmp_path: Path) -> None:
+def test_verify_warns_of_a_group_past_the_end_of_a_log(tmp_path: Path) -> None:
     folder = filled(tmp_path / "events", flushed=0)
     topic = distlog.open(str(folder))
     with topic.consume(group="readers", start=0, timeout=0) as consumer:
@@ -328,7 +326,7 @@ def test_verify_warns_of_a_group_that_has_read_behind_the_end_of_a_log(tmp_path:
     assert report.ok
 
 
-def test_verify_warns_of_kafkas_groups_too_and_is_not_ended_by_their_damage(
+def test_verify_warns_of_kafka_groups_and_tolerates_their_damage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = filled(tmp_path / "events", flushed=0)

@@ -1,4 +1,4 @@
-"""A sync that fails: what was appended since the one before is lost aloud, and no sync is tried again."""
+"""A failed sync: appends since the last sync are lost with an error, and the sync is not repeated."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from distlog.core.log.partition_lock import PageStatus, StateRecord
 from distlog.core.log.segment_recovery import DamagedLogError
 
 
-def test_where_a_process_died_after_a_failed_sync_readers_see_what_the_device_had(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The kernel may forget the other pages while they read."""
+def test_readers_see_the_durable_records_after_a_failed_sync(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The kernel may drop the other pages concurrently."""
     process = Process(folder)
     append(process[0], b"a")
     process[0].flush()
@@ -33,7 +31,7 @@ def test_where_a_process_died_after_a_failed_sync_readers_see_what_the_device_ha
         active.lock.publish(PageStatus.FAILED, record.state)
     topic = Process(folder).topic()
     assert topic.end_offsets() == {0: 1}
-    # sound batches behind the end are no damage
+    # sound batches past the end are not damage
     assert (process.anomalies(), caplog.text) == ((), "")
     (log,) = process.folder(0).glob("*.log")
     log.write_bytes(log.read_bytes()[: record.state.flushed_position].ljust(record.state.position, b"\0"))
@@ -42,8 +40,8 @@ def test_where_a_process_died_after_a_failed_sync_readers_see_what_the_device_ha
     assert append(Process(folder)[0], b"c") == (1, 2)
 
 
-def test_a_sync_that_failed_is_known_though_the_lock_was_not_to_be_had(folder: Path) -> None:
-    """Somebody holds the partition's lock for too long, so the segment cannot be given up before the next flush."""
+def test_a_failed_sync_is_reported_without_the_lock(folder: Path) -> None:
+    """A process holds the partition's lock for too long, so the segment is still active at the next flush."""
     other = Process(folder)
 
     class Stuck(FailingCalls):
@@ -52,15 +50,15 @@ def test_a_sync_that_failed_is_known_though_the_lock_was_not_to_be_had(folder: P
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     process = Process(folder, calls=Stuck(), timeout_s=0.05)
-    kept = append_all(other, b"a")
-    other[0].flush(kept)
-    lost = append_all(other, b"b")
+    acknowledged = append_all(other, b"a")
+    other[0].flush(acknowledged)
+    lost_append = append_all(other, b"b")
     with ExitStack() as holder, pytest.raises(StorageError, match="cannot sync"):
-        process[0].flush(lost)
+        process[0].flush(lost_append)
     for log in (other[0], process[0], Process(folder)[0]):
         with pytest.raises(StorageError, match="lost"):
-            log.flush(lost)
-        log.flush(kept)
+            log.flush(lost_append)
+        log.flush(acknowledged)
     assert append(other[0], b"c") == (1, 2)
     other[0].flush()
     assert other.values()[0] == [b"a", b"c"]
@@ -68,8 +66,8 @@ def test_a_sync_that_failed_is_known_though_the_lock_was_not_to_be_had(folder: P
 
 
 @pytest.mark.parametrize("is_cut", [True, False], ids=["cut by others", "cut by this process"])
-def test_who_synced_while_another_s_seal_failed_is_told_what_was_cut_off(folder: Path, is_cut: bool) -> None:
-    """A seal that fails cuts to what was flushed before: it does not know of a sync that was just over."""
+def test_a_sync_concurrent_with_a_failed_seal_reports_the_loss(folder: Path, is_cut: bool) -> None:
+    """A failed seal truncates to the flushed end that it read, which can be older than a concurrent sync."""
     failing = FailingCalls()
     rolling = Process(folder, calls=failing)
 
@@ -90,42 +88,42 @@ def test_who_synced_while_another_s_seal_failed_is_told_what_was_cut_off(folder:
     process = Process(folder, calls=calls)
     append(process[0], b"a")
     process[0].flush()
-    lost = append_all(process, b"b")
+    lost_append = append_all(process, b"b")
     calls.is_on = True
     with pytest.raises(StorageError, match="lost"):
-        process[0].flush(lost)
+        process[0].flush(lost_append)
     assert process.values()[0] == ([b"a", b"next"] if is_cut else [b"a"])
 
 
-@pytest.mark.parametrize("others", [0, 1, 5])
-def test_all_who_wait_for_what_was_lost_get_an_error(folder: Path, others: int) -> None:
+@pytest.mark.parametrize("appends_since", [0, 1, 5])
+def test_every_waiting_flush_reports_the_loss(folder: Path, appends_since: int) -> None:
     calls = FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder)
     append(process[0], b"a")
     process[0].flush()
-    kept = other[0].append(*encoded(b"k"))
+    acknowledged = other[0].append(*encoded(b"k"))
     process[0].flush()
-    lost = other[0].append(*encoded(b"b"))
+    lost_append = other[0].append(*encoded(b"b"))
     calls.fail("fsync", code=errno.EIO)
     with pytest.raises(StorageError, match="cannot sync"):
         process[0].flush()
-    # the same offsets are given again, and sealed under other names
-    for _ in range(others):
+    # the same offsets are assigned again, and sealed under other names
+    for _ in range(appends_since):
         append(process[0], b"c")
         commit_sealed(process)
     with pytest.raises(StorageError, match="lost"):
-        other[0].flush(lost)
-    other[0].flush(kept)
+        other[0].flush(lost_append)
+    other[0].flush(acknowledged)
 
 
 @pytest.mark.parametrize("times", [2, 3, 5])
-def test_what_was_lost_stays_lost_on_a_disk_that_goes_on_failing(folder: Path, times: int) -> None:
-    """The seal fails too. Who comes next seals first: else the same offsets of the same segment are given again."""
+def test_lost_records_stay_lost_on_a_failing_disk(folder: Path, times: int) -> None:
+    """The seal fails too. The next process seals first: otherwise the same offsets are assigned again."""
     calls = FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder)
-    kept = append_all(process, b"a")
+    acknowledged = append_all(process, b"a")
     process[0].flush()
-    lost = append_all(other, b"b")
+    lost_append = append_all(other, b"b")
     calls.fail("fsync", times=times, code=errno.EIO)
     with pytest.raises(StorageError, match="cannot sync"):
         process[0].flush()
@@ -137,8 +135,8 @@ def test_what_was_lost_stays_lost_on_a_disk_that_goes_on_failing(folder: Path, t
         except StorageError:
             continue
     with pytest.raises(StorageError, match="lost"):
-        other[0].flush(lost)
-    other[0].flush(kept)
+        other[0].flush(lost_append)
+    other[0].flush(acknowledged)
     assert process.values()[0] == [b"a", b"c", b"d"]
     assert sealed(process.head())[0] == (0, 1)
 
@@ -148,12 +146,12 @@ def append_all(process: Process, *values: bytes) -> Appended:
 
 
 @pytest.mark.parametrize("by", ["flush", "roll", "bulk append"])
-def test_a_file_that_cannot_be_opened_to_be_synced_costs_no_record(
+def test_a_file_that_cannot_be_opened_for_a_sync_loses_no_record(
     folder: Path, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process without a free descriptor did not try to sync, so nothing is lost."""
     writing, process = Process(folder), Process(folder)
-    kept, real = append_all(writing, b"a"), os.open
+    acknowledged, real = append_all(writing, b"a"), os.open
 
     def no_descriptor(path: str, *arguments: int, **options: int) -> int:
         if str(path).endswith(".log"):
@@ -169,20 +167,20 @@ def test_a_file_that_cannot_be_opened_to_be_synced_costs_no_record(
         patched.setattr(os, "open", no_descriptor)
         with pytest.raises(StorageError, match="cannot open: Too many open files"):
             seals[by]()
-    writing[0].flush(kept)
+    writing[0].flush(acknowledged)
     assert process.values()[0] == [b"a"]
     assert append(process[0], b"b") == (1, 2)
 
 
 @pytest.mark.parametrize("spared", [0, 1, 2])
 @pytest.mark.parametrize("by", ["roll", "bulk append", "full segment"])
-def test_a_sync_that_fails_in_a_seal_is_not_tried_again_either(tmp_path: Path, by: str, spared: int) -> None:
-    """The log or one of its indexes cannot be synced: who was not told that it is on the device is told the loss."""
+def test_a_failed_sync_in_a_seal_is_not_repeated(tmp_path: Path, by: str, spared: int) -> None:
+    """The log or one of its indexes cannot be synced: waiting flushes report the loss."""
     folder, calls = new_topic(tmp_path / "events", internal_segment_bytes=200), FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder)
     append(process[0], b"a")
     process[0].flush()
-    lost = append_all(other, b"b")
+    lost_append = append_all(other, b"b")
     calls.fail("fsync", spared=spared, code=errno.EIO)
     seals = {
         "roll": lambda: process[0].roll(),
@@ -193,7 +191,7 @@ def test_a_sync_that_fails_in_a_seal_is_not_tried_again_either(tmp_path: Path, b
         seals[by]()
     assert other.values()[0] == [b"a"]
     with pytest.raises(StorageError, match="lost"):
-        other[0].flush(lost)
+        other[0].flush(lost_append)
     assert other.values()[0] == [b"a"]
     assert append(other[0], b"d") == (1, 2)
     other[0].flush()
@@ -201,8 +199,6 @@ def test_a_sync_that_fails_in_a_seal_is_not_tried_again_either(tmp_path: Path, b
 
 
 class KillingCalls(FailingCalls):
-    """Its process is killed in a sync."""
-
     is_on = False
 
     def fsync(self, fd: int) -> None:
@@ -212,7 +208,7 @@ class KillingCalls(FailingCalls):
 
 
 def killed_in_its_sync(folder: Path, *, flushes: bool = True) -> tuple[Path, int]:
-    """The log of a process that was killed in a sync of `b` and `c`, behind `a`, and the size of each batch."""
+    """Return the log of a process that was killed in a sync of `b` and `c` after `a`, and the size of each batch."""
     calls = KillingCalls()
     process = Process(folder, calls=calls)
     append(process[0], b"a")
@@ -231,42 +227,40 @@ def killed_in_its_sync(folder: Path, *, flushes: bool = True) -> tuple[Path, int
 @pytest.mark.parametrize(
     ("harm", "flushes"), [("deleted", True), ("deleted", False), ("cut", True)], ids=["all", "unflushed", "flushed"]
 )
-def test_a_log_that_others_deleted_or_cut_is_refused_after_a_sync_that_did_not_end_and_may_come_back(
-    harm: str, flushes: bool, folder: Path
-) -> None:
-    """No kernel forgets a file's name, or what was flushed."""
+def test_a_deleted_or_truncated_log_is_refused_until_it_is_restored(harm: str, flushes: bool, folder: Path) -> None:
+    """A kernel never drops a file's name or flushed bytes."""
     log, size = killed_in_its_sync(folder, flushes=flushes)
-    whole = log.read_bytes()
+    content = log.read_bytes()
     log.unlink() if harm == "deleted" else os.truncate(log, size - 1)
     with pytest.raises(DamagedLogError, match="restore the file"):
         append(Process(folder)[0], b"d")
     record = Process(folder).record(0)
     assert record is not None
     assert record.status == PageStatus.ACTIVE
-    log.write_bytes(whole)
+    log.write_bytes(content)
     assert append(Process(folder)[0], b"d") == (3, 4)
     assert Process(folder).values()[0] == [b"a", b"b", b"c", b"d"]
 
 
-def test_damage_behind_what_a_sync_that_did_not_end_was_to_save_cuts_nothing_of_that(folder: Path) -> None:
-    """The batches of a process that died in an append: one has a changed byte, and a sound one is behind it."""
+def test_damage_after_an_unfinished_sync_truncates_nothing(folder: Path) -> None:
+    """A process died in an append of two batches: the first has a changed byte, and the second is sound."""
     log, size = killed_in_its_sync(folder)
-    whole = log.read_bytes()
-    changed, sound = bytearray(whole[-size:]), bytearray(whole[-size:])
+    content = log.read_bytes()
+    changed, sound = bytearray(content[-size:]), bytearray(content[-size:])
     changed[7], sound[7] = 3, 4
     changed[-1] ^= 1
-    log.write_bytes(whole + changed + sound)
+    log.write_bytes(content + changed + sound)
     with pytest.raises(DamagedLogError, match="sound ones follow"):
         append(Process(folder)[0], b"d")
-    assert log.read_bytes() == whole + changed + sound
+    assert log.read_bytes() == content + changed + sound
     assert Process(folder).values()[0] == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("is_preallocated", [False, True])
-def test_what_the_kernel_forgot_is_named_in_the_log(
+def test_batches_that_the_kernel_dropped_are_logged(
     is_preallocated: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file has no bytes of it, so that none are cut off."""
+    """The file has no bytes of the lost batches, so none are truncated."""
     folder = new_topic(tmp_path / "events", preallocate=is_preallocated, internal_segment_bytes=1 << 12)
     log, size = killed_in_its_sync(folder)
     log.write_bytes(log.read_bytes()[:size].ljust(log.stat().st_size if is_preallocated else size, b"\0"))
@@ -277,15 +271,12 @@ def test_what_the_kernel_forgot_is_named_in_the_log(
 
 
 def of_bytes(size: int) -> bytes:
-    """A value whose batch has this size."""
     return next(value for length in range(size) if encoded(value := b"v" * length)[0].nbytes == size)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(200, 4098), (4000, 4400), (4085, 4200), (4087, 5000), (4096, 4700)])
-def test_a_page_that_the_kernel_forgot_is_lost_though_another_process_appended_in_it(
-    begin: int, end: int, folder: Path
-) -> None:
-    """A process was killed in its sync, and another one had the log open, and appended behind what that had lost."""
+def test_a_dropped_page_is_lost_with_later_appends_in_it(begin: int, end: int, folder: Path) -> None:
+    """Another process had the log open, and appended after the batch that a killed process lost in its sync."""
     calls = KillingCalls()
     process, other = Process(folder, calls=calls), Process(folder)
     append(process[0], of_bytes(begin - 100))
@@ -306,16 +297,16 @@ def test_a_page_that_the_kernel_forgot_is_lost_though_another_process_appended_i
     assert Process(folder).values()[0] == [of_bytes(begin - 100), of_bytes(100), b"c"]
 
 
-def test_a_page_that_the_kernel_forgot_of_an_append_that_was_not_acknowledged_is_cut(folder: Path) -> None:
-    """A process died before its page counted two batches, of which the device did not take the first."""
+def test_a_dropped_page_of_an_unacknowledged_append_is_truncated(folder: Path) -> None:
+    """A process died before its page counted two batches, and the device has only the second."""
     process = Process(folder)
     append(process[0], b"a")
     process[0].flush()
     process.close()
     (log,) = process.folder(0).glob("*.log")
-    lost, sound = (bytearray(encoded(value)[0]) for value in (b"v" * 9000, b"w"))
-    lost[7], sound[7] = 1, 2
-    data = bytearray(log.read_bytes() + lost + sound)
+    lost_append, sound = (bytearray(encoded(value)[0]) for value in (b"v" * 9000, b"w"))
+    lost_append[7], sound[7] = 1, 2
+    data = bytearray(log.read_bytes() + lost_append + sound)
     data[4096:8192] = bytes(4096)
     log.write_bytes(data)
     assert append(Process(folder)[0], b"b") == (1, 2)

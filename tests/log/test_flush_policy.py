@@ -1,4 +1,4 @@
-"""When a flush is due: by messages, by time, and who is told."""
+"""When a flush is due, by messages or by time, and who gets its result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_flush_is_due_by_messages_or_by_time(
     assert is_flush_due(unflushed, TopicConfig(**settings), lambda: NOW + age_ms) is is_due
 
 
-def test_an_append_says_whether_it_must_be_synced_before_it_is_acknowledged(tmp_path: Path) -> None:
+def test_an_append_reports_whether_it_needs_a_sync(tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events"))
     assert process[0].append(*encoded(b"a")).flush_due
     log = Process(new_topic(tmp_path / "lax", flush_messages=3))[0]
@@ -51,7 +51,7 @@ def test_an_append_says_whether_it_must_be_synced_before_it_is_acknowledged(tmp_
     assert not log.append(*encoded(b"f")).flush_due
 
 
-def test_messages_that_other_processes_wrote_count_too(tmp_path: Path) -> None:
+def test_messages_of_other_processes_count(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", flush_messages=3)
     first, other = Process(folder), Process(folder)
     append(first[0], b"a", b"b")
@@ -64,7 +64,6 @@ def test_time_makes_a_flush_due_while_nobody_appends(tmp_path: Path) -> None:
     clock, calls = Clock(), FailingCalls()
     folder = new_topic(tmp_path / "events", flush_messages=MAX_LONG, flush_ms=1000)
     append(Process(folder, clock=clock)[0], b"a")
-    # another process than the one that wrote, which may have died
     flusher = Process(folder, clock=clock, calls=calls)
     clock.now_ms += 999
     assert not flusher[0].flush_if_due()
@@ -76,7 +75,7 @@ def test_time_makes_a_flush_due_while_nobody_appends(tmp_path: Path) -> None:
     assert not flusher[0].flush_if_due()
 
 
-def test_the_time_is_that_since_the_last_sync_of_any_process(tmp_path: Path) -> None:
+def test_the_interval_starts_at_the_last_sync_of_any_process(tmp_path: Path) -> None:
     clock = Clock()
     folder = new_topic(tmp_path / "events", flush_messages=MAX_LONG, flush_ms=1000)
     first, other = Process(folder, clock=clock), Process(folder, clock=clock)
@@ -101,7 +100,7 @@ def test_a_policy_that_never_flushes_leaves_it_to_rolls_and_the_caller(tmp_path:
     assert process[0].end() == (5, 4)
 
 
-def test_a_look_at_partitions_that_nobody_wrote_makes_no_file(tmp_path: Path) -> None:
+def test_a_check_of_unused_partitions_creates_no_file(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", partitions=2, flush_ms=0)
     process = Process(folder)
     assert not process[0].flush_if_due()
@@ -112,7 +111,7 @@ def test_a_look_at_partitions_that_nobody_wrote_makes_no_file(tmp_path: Path) ->
     assert not process[1].flush_if_due()
 
 
-def test_a_sync_that_fails_in_the_background_is_an_error_there_and_for_who_waits(tmp_path: Path) -> None:
+def test_a_failed_background_sync_fails_waiting_flushes(tmp_path: Path) -> None:
     calls = FailingCalls()
     folder = new_topic(tmp_path / "events", flush_messages=MAX_LONG, flush_ms=0)
     process, flusher = Process(folder), Process(folder, calls=calls)

@@ -1,4 +1,4 @@
-"""What a topic object reads of active segments: it moves on with a refresh, which costs one GET and a page each."""
+"""A topic object's view of active segments: a refresh is one GET and one page for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def topic(tmp_path: Path) -> Topic:
 
 
 def write(topic: Topic, *partitions: int) -> None:
-    """Append a record to each of the partitions, as another process does."""
     with topic_on(topic.storage).writer(linger_ms=NEVER_MS) as writer:
         for partition in partitions:
             writer.append(b"", partition=partition)
@@ -48,7 +47,7 @@ def test_a_refresh_is_one_get_and_one_page_for_each_active_segment(
 
 
 def watched(real: Callable[..., Any], opens: list[str]) -> Callable[..., Any]:
-    """`real`, which opens a file; the paths are noted, also of those that are not there."""
+    """Wrap `real`, which opens a file, to record its paths, including missing ones."""
 
     def call(path: Any, *arguments: Any, **options: Any) -> Any:
         opens.append(str(path))
@@ -66,7 +65,7 @@ def test_a_topic_sees_the_ends_of_its_last_refresh(topic: Topic) -> None:
     assert {number: len(values) for number, values in contents(topic).items()} == topic.end_offsets()
 
 
-def test_a_writers_records_are_seen_without_a_refresh_by_the_topic_that_it_is_of(topic: Topic) -> None:
+def test_a_topic_sees_the_records_of_its_own_writer_without_a_refresh(topic: Topic) -> None:
     with topic.writer(linger_ms=NEVER_MS) as writer:
         for count in range(1, 4):
             writer.append(b"", partition=0)
@@ -75,7 +74,7 @@ def test_a_writers_records_are_seen_without_a_refresh_by_the_topic_that_it_is_of
             assert [record.offset for record in topic.records(0)] == list(range(count))
 
 
-def test_a_scan_that_was_planned_stays_at_its_end(topic: Topic) -> None:
+def test_a_planned_scan_keeps_its_end(topic: Topic) -> None:
     write(topic, 0)
     scan = topic.refresh().scan()
     write(topic, 0)
@@ -91,7 +90,7 @@ def test_the_base_of_a_commit_has_no_tails(topic: Topic) -> None:
     assert len(topic.snapshot.partitions[0].segments) == 0
 
 
-def test_a_time_is_found_in_a_tail_that_grew_since(topic: Topic) -> None:
+def test_a_time_is_found_in_a_grown_tail(topic: Topic) -> None:
     write(topic, *[0] * 10)
     topic.refresh()
     write(topic, *[0] * 10)

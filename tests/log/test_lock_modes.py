@@ -1,4 +1,4 @@
-"""Who may append to a topic on a local disk can lock its partitions, and who may only read it cannot."""
+"""Users who may append to a local topic can lock its partitions, and users who may only read it cannot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that all users can reach."""
     path = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
     path.chmod(0o755)
     yield path
@@ -40,7 +39,6 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def umask(mask: int) -> Iterator[None]:
-    """Processes make files with this umask."""
     old_umask = os.umask(mask)
     try:
         yield
@@ -49,7 +47,7 @@ def umask(mask: int) -> Iterator[None]:
 
 
 def as_user(user: int, group: int, work: Callable[[], object]) -> None:
-    """Do `work` in a child process of this user; it must raise nothing."""
+    """Do `work` in a child process of this user, and check that it raises nothing."""
     child = os.fork()
     if child == 0:
         try:
@@ -66,7 +64,6 @@ def as_user(user: int, group: int, work: Callable[[], object]) -> None:
 
 
 def modes(partition: Path) -> dict[str, int]:
-    """The modes of the files of locks."""
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in partition.glob(".*")}
 
 
@@ -81,7 +78,7 @@ def test_a_lock_is_for_those_who_may_write_and_its_copy_for_those_who_may_read(
 
 
 @needs_root
-def test_who_may_only_read_the_folder_reads_the_newest_records_and_can_lock_nothing(
+def test_a_user_with_read_rights_reads_new_records_and_locks_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = distlog.create(str(folder / "events"))
@@ -90,7 +87,6 @@ def test_who_may_only_read_the_folder_reads_the_newest_records_and_can_lock_noth
         writer.append(b"first")
         writer.flush()
         assert set(modes(partition)) == {".lock", ".lock.page", ".flush", ".flush.page"}
-        # the other user may not write into the folder of compiled code
         assert len(distlog.open(topic.url).scan().to_table()) == 1
 
         def read(count: int) -> None:
@@ -118,7 +114,6 @@ def test_who_may_only_read_the_folder_reads_the_newest_records_and_can_lock_noth
 
 
 def lockable(partition: Path) -> list[str]:
-    """The files of locks that this process can lock."""
     modes = []
     for name in (".lock", ".flush"):
         try:
@@ -131,7 +126,7 @@ def lockable(partition: Path) -> list[str]:
 
 
 @needs_root
-def test_who_may_only_read_the_topic_holds_up_no_restore_and_no_vacuum(folder: Path) -> None:
+def test_a_user_with_read_rights_delays_no_restore_and_no_vacuum(folder: Path) -> None:
     topic = distlog.create(str(folder / "events"))
     commits = folder / "events" / "_commits"
     assert stat.S_IMODE((folder / "events" / paths.REMOVED_FILES_LOCK).stat().st_mode) == 0o600
@@ -143,7 +138,6 @@ def test_who_may_only_read_the_topic_holds_up_no_restore_and_no_vacuum(folder: P
                 files.append(os.open(path, os.O_RDONLY))
         assert files
         for file in files:
-            # it would wait for one that is held, and hold one that is waited for
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     with removed_files_held(topic.storage):
@@ -162,7 +156,7 @@ def test_members_of_a_group_that_may_write_restore_one_after_the_other(folder: P
     assert len(distlog.open(topic.url).scan().to_table()) == 1
 
 
-def test_who_waits_for_the_lock_of_removed_files_is_told_who_holds_it(folder: Path) -> None:
+def test_a_wait_for_the_lock_of_removed_files_names_its_holder(folder: Path) -> None:
     topic = distlog.create(str(folder / "events"))
     path = topic.storage.local_path(paths.REMOVED_FILES_LOCK)
     with (
@@ -252,7 +246,7 @@ def test_a_link_instead_of_a_lock_raises_and_is_not_followed(folder: Path, name:
         assert (elsewhere.read_bytes(), stat.S_IMODE(elsewhere.stat().st_mode)) == (target, 0o644)
 
 
-def test_a_mount_that_lets_nobody_change_modes_is_appended_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_without_chmod_accepts_appends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / ".lock").touch(0o644)
 
     def refused(*_: object) -> None:
@@ -265,9 +259,9 @@ def test_a_mount_that_lets_nobody_change_modes_is_appended_to(folder: Path, monk
 
 
 @pytest.mark.parametrize("writes_before", [0, 1, 2, 3])
-def test_a_copy_says_what_its_page_says_whatever_it_said_before(folder: Path, writes_before: int) -> None:
+def test_a_copy_is_overwritten_with_its_page(folder: Path, writes_before: int) -> None:
     lock = FileLock(str(folder / ".lock"))
-    # a copy whose numbers are larger than those of the page, as a power loss may leave it
+    # a copy with larger numbers than the page, as a power loss may leave it
     newer = FileLock(str(folder / ".newer"))
     with newer.held() as page:
         for number in range(9):
@@ -277,7 +271,7 @@ def test_a_copy_says_what_its_page_says_whatever_it_said_before(folder: Path, wr
     for number in range(writes_before):
         with lock.held() as page:
             page.write(b"%d" % number)
-    # another process, which began before, or has just begun
+    # another process, which started before the change, or has just started
     other = FileLock(str(folder / ".lock"))
     for writer in (other, lock, other, lock, lock):
         with writer.held() as page:
@@ -288,7 +282,7 @@ def test_a_copy_says_what_its_page_says_whatever_it_said_before(folder: Path, wr
         assert counters_of(files[1]) == counters_of(files[0])
 
 
-def test_a_writer_that_was_killed_before_the_copy_is_made_good_by_the_next_one(folder: Path) -> None:
+def test_the_next_writer_updates_the_copy_after_a_kill(folder: Path) -> None:
     path = folder / ".lock"
     first, second = FileLock(str(path)), FileLock(str(path))
     for number, lock in enumerate((first, second, first, second)):

@@ -1,12 +1,4 @@
-"""A segment that is appended to in place, by what Kafka's LogSegmentTest pins.
-
-Held here: testAppendForLogSegmentOffsetOverflowException, testNextOffsetCalculation, testGetFirstBatchTimestamp,
-testCreateWithInitFileSizeAppendMessage, testCreateWithInitFileSizeClearShutdown, shouldRoll;
-testReadOnEmptySegment, testReadBeforeFirstOffset, testReadAfterLast, testReadFromGap, testFindOffsetByTimestamp.
-Recovery is in `test_segment_recovery`. Nowhere: truncation to any offset (a log is cut only to what is flushed),
-testChangeFileSuffixes (files are never renamed, a commit removes them) and testAppendFromFile (no segment is split:
-offsets that an index cannot tell are refused).
-"""
+"""An active segment: Kafka's LogSegmentTest."""
 
 from __future__ import annotations
 
@@ -40,9 +32,7 @@ from distlog.core.segments.segment_state import LogDescription, UnfitBatchError
     ("base", "offset"),
     [(0, -(2**31)), (0, 2**31), (1, 0), (100, 10), (2**31, 0), (2**31, 2**32), (0, 2**63 - 1)],
 )
-def test_an_offset_that_an_index_cannot_tell_is_refused_before_a_byte_is_written(
-    tmp_path: Path, base: int, offset: int
-) -> None:
+def test_an_offset_past_the_range_of_an_index_is_refused(tmp_path: Path, base: int, offset: int) -> None:
     segment = new_segment(tmp_path, base)
     rows = np.zeros(1, BATCH)
     rows["size"], rows["base_offset"], rows["record_count"] = 70, offset, 1
@@ -52,13 +42,13 @@ def test_an_offset_that_an_index_cannot_tell_is_refused_before_a_byte_is_written
     assert files(tmp_path, base)[".log"] == b""
 
 
-def test_the_last_offset_that_an_index_can_tell_is_taken(tmp_path: Path) -> None:
+def test_the_last_offset_in_the_range_of_an_index_is_accepted(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, 7)
     append(segment, records(7 + 2**31 - 1))
     assert segment.next_offset == 7 + 2**31
 
 
-def test_the_next_offset_is_behind_the_last_one(tmp_path: Path) -> None:
+def test_the_next_offset_follows_the_last_one(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, 40)
     assert segment.next_offset == 40
     append(segment, records(50, [b"hello", b"there", b"you"]))
@@ -75,7 +65,7 @@ def test_offsets_must_ascend(tmp_path: Path) -> None:
     assert offsets(segment) == [0]
 
 
-def test_bytes_that_are_not_those_of_the_headers_are_refused(tmp_path: Path) -> None:
+def test_bytes_that_differ_from_their_headers_are_refused(tmp_path: Path) -> None:
     segment, data = new_segment(tmp_path), records(0) + records(1)
     rows = read_headers(data)
     for wrong in (data + b"x", data[:-1]):
@@ -137,7 +127,7 @@ def test_indexes_are_preallocated_and_are_trimmed_by_the_seal(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("step", [1, 3, 40])
-def test_indexes_are_those_that_a_rebuild_makes(tmp_path: Path, step: int) -> None:
+def test_indexes_equal_a_rebuild(tmp_path: Path, step: int) -> None:
     segment = new_segment(tmp_path, 90, index_interval_bytes=300)
     batches = [records(90 + 2 * n, [b"v" * n, b"w"], timestamp=NOW + n * 37 % 11) for n in range(40)]
     for start in range(0, len(batches), step):
@@ -150,7 +140,7 @@ def test_indexes_are_those_that_a_rebuild_makes(tmp_path: Path, step: int) -> No
     assert len(file_contents[".index"]) > 50
 
 
-def test_two_who_take_turns_write_what_one_would(tmp_path: Path) -> None:
+def test_two_alternating_writers_write_the_bytes_of_one(tmp_path: Path) -> None:
     batches = [records(n, [b"v" * n]) for n in range(40)]
     alone = new_segment(tmp_path / "one", index_interval_bytes=200)
     first = new_segment(tmp_path / "two", index_interval_bytes=200)
@@ -171,9 +161,7 @@ def test_a_segment_is_made_once(tmp_path: Path) -> None:
     assert files(tmp_path)[".log"] == records(0)
 
 
-def test_the_names_of_a_new_segment_are_durable_when_it_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_names_of_a_new_segment_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listings, fsync = list[list[str]](), os.fsync
 
     def noted(file: int) -> None:
@@ -290,7 +278,7 @@ def test_a_read_gives_nothing_that_another_process_appended_since(tmp_path: Path
     assert data_from(segment) == records(0)
 
 
-def test_a_damaged_batch_is_not_believed_when_a_time_is_looked_for(tmp_path: Path) -> None:
+def test_a_damaged_batch_is_detected_by_a_lookup_of_a_time(tmp_path: Path) -> None:
     segment = new_segment(tmp_path)
     append(segment, records(0), records(1))
     path = tmp_path / f"{0:020d}.log"

@@ -1,25 +1,4 @@
-"""What a producer's ready-made batch must be, and what is changed in it.
-
-These are Kafka's tests of LogValidator, by their names there:
-
-- one batch: checkOnlyOneBatch, testBatchWithoutRecordsNotAllowed, checkInvalidSequence, checkNoKeyCompactedTopic,
-  testRecordBatchWithCountOverrides, testInconsistentCountAndOffset, testUnmatchedNumberOfRecords,
-  testValidationOfBatchesWithNonSequentialInnerOffsets, testNonIncreasingOffsetRecordBatchHasMetricsLogged,
-  testControlRecordsNotAllowedFromClients, testControlRecordsNotCompressed.
-- what is stored: checkNonCompressed, checkCompressed, checkRecompression,
-  testDifferentLevelDoesNotCauseRecompression, testDifferentCodecCausesRecompression,
-  checkLogAppendTimeNonCompressed, checkLogAppendTimeWithoutRecompression,
-  testRelativeOffsetAssignmentNonCompressedV2, testRelativeOffsetAssignmentCompressedV2.
-- times: testInvalidCreateTimeNonCompressedV2, testInvalidCreateTimeCompressedV2,
-  testRecordWithPastTimestampIsRejected, testRecordWithFutureTimestampIsRejected,
-  testInvalidTimestampExceptionHasBatchIndex,
-  testInvalidRecordExceptionHasBatchIndex, testBatchWithInvalidRecordsAndInvalidTimestamp.
-
-Formats 0 and 1 are refused whole, so what Kafka tests with them is that alone: checkAllowMultiBatch,
-checkMismatchMagic, checkInvalidChecksum, checkLogAppendTimeWithRecompression, testInvalidCreateTimeNonCompressedV1,
-testInvalidCreateTimeCompressedV1, testAbsoluteOffsetAssignmentNonCompressed, testAbsoluteOffsetAssignmentCompressed,
-testRelativeOffsetAssignmentNonCompressedV1, testRelativeOffsetAssignmentCompressedV1.
-"""
+"""The batches that a producer may send, and the fields that an append changes: Kafka's LogValidatorTest."""
 
 from __future__ import annotations
 
@@ -46,7 +25,7 @@ PRODUCER = (1324, 10, 984)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_good_batch_is_stored_as_it_came(codec: str) -> None:
+def test_a_good_batch_is_stored_unchanged(codec: str) -> None:
     data = packed(records(0, 1, 1), codec, producer=PRODUCER, attributes=TRANSACTIONAL)
     valid = checked(data)
     assert bytes(valid.data) == data
@@ -65,7 +44,7 @@ def test_a_wrong_largest_time_is_corrected(codec: str) -> None:
     assert bytes(valid.data)[HEADER_SIZE:] == data[HEADER_SIZE:]
 
 
-def test_records_without_a_time_are_taken() -> None:
+def test_records_without_a_time_are_accepted() -> None:
     valid = checked(
         packed(records(0, 0), base_timestamp=-1, max_timestamp=-1),
         message_timestamp_before_max_ms=1,
@@ -159,20 +138,20 @@ def test_a_compacted_topic_needs_keys(codec: str) -> None:
     checked(data)
 
 
-def test_all_records_that_are_refused_are_told_and_the_error_stays_short() -> None:
+def test_the_error_lists_refused_records_and_stays_short() -> None:
     error = refused(RecordValidationError, packed(records(*[0] * 20, key=None)), cleanup_policy="compact")
     assert len(error.record_errors) == 20
     assert str(error).count("needs a key") == 3
     assert pickle.loads(pickle.dumps(error)).record_errors == error.record_errors
 
 
-def test_of_many_refused_records_the_first_hundred_are_told() -> None:
+def test_the_error_lists_at_most_a_hundred_refused_records() -> None:
     many = batch([record(number) for number in range(1000)])
     error = refused(RecordValidationError, many, cleanup_policy="compact")
     assert [number for number, _ in error.record_errors] == list(range(100))
 
 
-def test_a_claimed_number_of_records_costs_nothing_before_it_is_compared_with_the_bytes() -> None:
+def test_a_claimed_number_of_records_allocates_nothing() -> None:
     hostile = batch([record()], count=(1 << 31) - 1, last_delta=(1 << 31) - 2, attributes=APPEND_TIME)
     tracemalloc.start()
     try:
@@ -182,14 +161,14 @@ def test_a_claimed_number_of_records_costs_nothing_before_it_is_compared_with_th
         tracemalloc.stop()
 
 
-def test_a_wrong_time_counts_for_more_than_a_missing_key() -> None:
+def test_a_wrong_time_takes_precedence_over_a_missing_key() -> None:
     contents = [record(number, HOUR * 9 * (number % 2), None) for number in range(5)]
     contents.append(record(5, HOUR * 9, b"k"))
     error = refused(InvalidTimestampError, packed(contents), cleanup_policy="compact")
     assert [number for number, _ in error.record_errors] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_batch_larger_than_a_varint_of_four_bytes_can_tell_is_checked() -> None:
+def test_a_batch_past_the_range_of_a_four_byte_varint_is_checked() -> None:
     contents = [record(0, 0, b"k", bytes(1 << 20)), record(1, 1, b"k", bytes(200_000))]
     checked(packed(contents), max_message_bytes=1 << 24)
 
@@ -209,7 +188,7 @@ def test_batches_are_appended_with_what_their_producer_must_know(tmp_path: Path)
     assert process.anomalies() == ()
 
 
-def test_the_append_time_and_the_log_start_are_told(tmp_path: Path) -> None:
+def test_the_append_time_and_the_log_start_are_returned(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=0)
     process = Process(folder, clock=Clock(NOW + 5))
     process[0].append_batches(packed(records(0, 1)))
@@ -220,7 +199,7 @@ def test_the_append_time_and_the_log_start_are_told(tmp_path: Path) -> None:
     assert (info.appended.first_offset, info.appended.append_time_ms, info.log_start_offset) == (2, NOW + 5, 1)
 
 
-def test_the_bytes_that_are_given_stay_as_they_are(tmp_path: Path) -> None:
+def test_the_input_stays_unchanged(tmp_path: Path) -> None:
     data = bytearray(packed(records(0, 1)))
     old_data = bytes(data)
     process = Process(new_topic(tmp_path / "events"))

@@ -1,4 +1,4 @@
-"""What is counted of appends and syncs in place: by all processes, also by those that are dead."""
+"""Counters of direct appends and syncs: of all processes, also of dead ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ FSYNC_S = 0.01
 
 
 class SlowCalls:
-    """The system's calls, but each sync takes at least FSYNC_S."""
-
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
@@ -46,7 +44,7 @@ def test_appends_and_syncs_of_all_processes_are_counted(tmp_path: Path) -> None:
     counters = counted(folder)
     assert (counters.appends, counters.append_bytes, counters.flushes) == (2, size_of(b"a") + size_of(b"b", b"c"), 0)
     first[0].flush()
-    two[0].flush()  # everything is on the device already
+    two[0].flush()
     assert counted(folder).flushes == 1
     two[0].roll()
     append(first[0], b"d")
@@ -59,7 +57,7 @@ def test_appends_and_syncs_of_all_processes_are_counted(tmp_path: Path) -> None:
     two.close()
 
 
-def test_what_failed_is_not_counted(tmp_path: Path) -> None:
+def test_failed_appends_and_syncs_are_not_counted(tmp_path: Path) -> None:
     class FullDisk(SlowCalls):
         def pwrite(self, file: int, data: bytes, position: int) -> int:
             raise OSError(28, "No space left on device")

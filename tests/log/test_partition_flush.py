@@ -1,4 +1,4 @@
-"""Flushing: one sync for all who wait, and none for what is on the device."""
+"""Flushing: one sync for all waiting callers, and none for durable records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distlog.core.errors import StorageError
 from distlog.core.log.flush import Appended
 
 
-def test_a_flush_tells_everybody_how_far_the_device_has_the_log(folder: Path) -> None:
+def test_a_flush_publishes_the_durable_end(folder: Path) -> None:
     process, other = Process(folder), Process(folder)
     append(process[0], b"a")
     append(other[0], b"b")
@@ -29,7 +29,7 @@ def test_a_flush_tells_everybody_how_far_the_device_has_the_log(folder: Path) ->
     assert process[0].end() == (3, 2)
 
 
-def test_what_is_on_the_device_is_not_synced_again_by_anybody(folder: Path) -> None:
+def test_durable_records_are_not_synced_again(folder: Path) -> None:
     calls = FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder, calls=calls)
     appended = process[0].append(*encoded(b"a"))
@@ -42,33 +42,32 @@ def test_what_is_on_the_device_is_not_synced_again_by_anybody(folder: Path) -> N
     assert calls.calls_made.count("fsync") == syncs
 
 
-def test_a_flush_syncs_what_only_other_processes_wrote(folder: Path) -> None:
+def test_a_flush_syncs_records_of_other_processes(folder: Path) -> None:
     calls = FailingCalls()
     append(Process(folder)[0], b"a")
     Process(folder, calls=calls)[0].flush()
     assert calls.calls_made == ["fsync"]
 
 
-def test_a_seal_syncs_what_only_other_processes_wrote(folder: Path) -> None:
+def test_a_seal_syncs_records_of_other_processes(folder: Path) -> None:
     calls = FailingCalls()
     append(Process(folder)[0], b"a")
     process = Process(folder, calls=calls)
     with process.holding(0) as active:
         active.recover()
         active.begin_seal()
-    # the log and two indexes
     assert calls.calls_made.count("fsync") == 3
 
 
-def test_there_is_nothing_to_flush_where_nothing_is_active(folder: Path) -> None:
+def test_without_an_active_segment_a_flush_does_nothing(folder: Path) -> None:
     calls = FailingCalls()
     process = Process(folder, calls=calls)
     process[0].flush()
     assert calls.calls_made == []
 
 
-def test_who_waits_while_another_one_syncs_shares_the_next_sync(folder: Path) -> None:
-    """Of eight threads one syncs, and then one more for the others, who had come while it did."""
+def test_callers_during_a_sync_share_the_next_one(folder: Path) -> None:
+    """One of eight threads syncs; a second sync serves the seven that came during the first."""
 
     class Slow(FailingCalls):
         syncs = 0
@@ -98,7 +97,7 @@ def test_who_waits_while_another_one_syncs_shares_the_next_sync(folder: Path) ->
     assert log.end() == (8, 8)
 
 
-def test_who_synced_while_another_rolled_has_what_it_waited_for(folder: Path) -> None:
+def test_a_sync_concurrent_with_a_roll_succeeds(folder: Path) -> None:
     rolling = Process(folder)
 
     class Raced(FailingCalls):
@@ -118,13 +117,13 @@ def test_who_synced_while_another_rolled_has_what_it_waited_for(folder: Path) ->
     assert sealed(process.head()) == [(0, 1)]
 
 
-def test_what_was_sealed_is_on_the_device_whatever_became_of_its_segment(folder: Path) -> None:
+def test_sealed_records_are_durable_after_their_segment_was_removed(folder: Path) -> None:
     process, other = Process(folder), Process(folder)
     appended = other[0].append(*encoded(b"a"))
     append(process[0], b"b")
     process[0].roll()
     other[0].flush(appended)
-    # its segment is gone, as after a compaction
+    # its segment was deleted, as after a compaction
     stem = process.head().partitions[0].segments[0].stem
     put_commit(process.handle.log, process.head(), "retention", lambda _: [Remove(0, stem)])
     Process(folder)[0].flush(appended)
@@ -132,7 +131,7 @@ def test_what_was_sealed_is_on_the_device_whatever_became_of_its_segment(folder:
     other[0].flush(appended)
 
 
-def test_a_log_that_was_walked_is_flushed_before_more_is_appended(folder: Path) -> None:
+def test_a_recovered_log_is_flushed_before_the_next_append(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
     process[0].flush()

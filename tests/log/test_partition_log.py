@@ -1,28 +1,4 @@
-"""Appending to a partition in place, by one process and by several that know nothing of each other.
-
-Which of Kafka's tests of LocalLog, UnifiedLog and LogLoader are held here, by their names there:
-
-- appends: testLogAppend, testAppendInfoFirstOffset, testMessageSetSizeCheck, testMessageSizeCheck,
-  testLogCloseIdempotent (here); testUpdateConfig (tests/topics/test_appends_beside_writers.py);
-  testAppendWithNoTimestamp and the other facts of single segments (test_log_segment.py).
-- rolls: testSizeBasedLogRoll, testNewSegmentsAfterRoll (here), testTimeBasedLogRollDuringAppend
-  (test_log_segment.py), testRollEmptyActiveSegment: here nothing happens, an empty segment goes on.
-- flushes and recovery points: testLogFlush, testLogRolls (test_partition_flush.py).
-- what was written is read: testFetchUpToLogEndOffset (test_tails.py).
-- recovery: testLogRecoversToCorrectOffset, testIndexRebuild, testCorruptIndexRebuild, testCorruptLog,
-  testCleanShutdownFile, testRecoverOnlyLastSegment, testLoadEmptyLog, testRecoverWithEmptyActiveSegment
-  (test_segment_recovery.py), testLogEndLessThanStartAfterReopen (here: it cannot come to
-  that), testLogRecoveryIsCalledUponBrokerCrash (test_partition_opening.py).
-- reads: testWhenFetchOffsetHigherThanMaxOffset, testReadWithMinMessage, testReadOutOfRange, testCompressedMessages
-  (tests/reading/test_fetch.py).
-
-Which do not fit: the files of sealed segments are named by commits, so those of .deleted, .swap and .cleaned files,
-of renamed folders, of clean-shutdown files, of splits, of retention and log start offsets (which are commits), and of
-a high watermark apart from the log end have no counterpart. A closed log may be used again (testLogCloseSuccess).
-No partition is truncated (testReopenThenTruncate, testTruncateTo): only a lost tail is cut off.
-Those of producer state are in test_partition_producers.py and tests/transactions/test_producer_states.py; those of
-transactions and leader epochs wait for transactional appends in place.
-"""
+"""Direct appends to a partition by several processes: Kafka's LocalLogTest, UnifiedLogTest and LogLoaderTest."""
 
 from __future__ import annotations
 
@@ -55,7 +31,7 @@ from distlog.core.log.partition_log import open_together
 from distlog.core.storage.locks_and_pages import FileLock
 
 
-def test_appends_get_the_offsets_behind_the_log_end(folder: Path) -> None:
+def test_appends_get_the_offsets_at_the_log_end(folder: Path) -> None:
     process = Process(folder)
     assert append(process[0], b"a") == (0, 1)
     assert append(process[0], b"b", b"c") == (1, 3)
@@ -63,13 +39,12 @@ def test_appends_get_the_offsets_behind_the_log_end(folder: Path) -> None:
     assert process[0].end() == (3, 0)
 
 
-def test_processes_go_on_from_each_other(folder: Path) -> None:
-    one, other = Process(folder), Process(folder)
+def test_processes_continue_each_others_offsets(folder: Path) -> None:
+    first, other = Process(folder), Process(folder)
     for number in range(6):
-        assert append((one, other)[number % 2][0], b"%d" % number) == (number, number + 1)
+        assert append((first, other)[number % 2][0], b"%d" % number) == (number, number + 1)
     assert other.values() == {0: [b"%d" % number for number in range(6)]}
-    # one `active`, and nothing else was committed
-    assert one.head().version == 1
+    assert first.head().version == 1
 
 
 @pytest.mark.parametrize(
@@ -80,25 +55,21 @@ def test_processes_go_on_from_each_other(folder: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("row", [0, 1])
-def test_batches_that_are_not_all_of_their_bytes_are_refused_and_nothing_is_written(
-    folder: Path, row: int, field: str, value: int
-) -> None:
+def test_batches_that_do_not_fill_their_bytes_are_refused(folder: Path, row: int, field: str, value: int) -> None:
     process = Process(folder)
     data = np.frombuffer(b"".join(batch([record()], base_offset=number) for number in range(2)), np.uint8).copy()
-    rows, before = read_headers(data.data).copy(), data.tobytes()
+    rows, original = read_headers(data.data).copy(), data.tobytes()
     rows[field][row] = value
     with pytest.raises(InvalidRecordError, match="do not fill their bytes"):
         process[0].append(data, rows)
     with pytest.raises(InvalidRecordError, match="do not fill their bytes"):
         process[0].append(data, rows[:1])
-    assert data.tobytes() == before
+    assert data.tobytes() == original
     assert process[0].end() == (0, 0)
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
-def test_each_batch_must_be_of_format_2_and_without_a_transaction_and_follow_the_one_before(
-    folder: Path, bad: int
-) -> None:
+def test_each_batch_must_be_plain_format_2_and_follow_the_previous_one(folder: Path, bad: int) -> None:
     data = np.frombuffer(b"".join(batch([record()], base_offset=number) for number in range(3)), np.uint8).copy()
     for field, value, wrong in (
         ("magic", 1, "format 2"),
@@ -117,17 +88,17 @@ def test_each_batch_must_be_of_format_2_and_without_a_transaction_and_follow_the
 
 def test_a_full_segment_is_sealed_and_the_next_one_opened_in_one_commit(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", internal_segment_bytes=200)
-    one, other = Process(folder), Process(folder)
+    first, other = Process(folder), Process(folder)
     for number in range(8):
-        append((one, other)[number % 2][0], b"%d" % number)
-    head = one.head()
+        append((first, other)[number % 2][0], b"%d" % number)
+    head = first.head()
     assert sealed(head) == [(0, 2), (2, 4), (4, 6)]
-    assert [commit.operation for commit in one.handle.log.history()] == ["roll", "roll", "roll", "active", "create"]
-    assert one.values() == {0: [b"%d" % number for number in range(8)]}
-    assert one.anomalies() == ()
+    assert [commit.operation for commit in first.handle.log.history()] == ["roll", "roll", "roll", "active", "create"]
+    assert first.values() == {0: [b"%d" % number for number in range(8)]}
+    assert first.anomalies() == ()
 
 
-def test_a_roll_that_is_asked_for_ends_a_segment_that_has_something(folder: Path) -> None:
+def test_a_requested_roll_seals_a_segment_with_records(folder: Path) -> None:
     process = Process(folder)
     process[0].roll()
     append(process[0], b"a")
@@ -138,14 +109,14 @@ def test_a_roll_that_is_asked_for_ends_a_segment_that_has_something(folder: Path
 
 
 @pytest.mark.parametrize("setting", ["max_message_bytes", "internal_segment_bytes"])
-def test_what_is_too_large_is_refused_before_anything(tmp_path: Path, setting: str) -> None:
+def test_a_too_large_batch_is_refused(tmp_path: Path, setting: str) -> None:
     process = Process(new_topic(tmp_path / "events", **{setting: 100}))
     with pytest.raises(InvalidRecordError, match="larger than"):
         append(process[0], bytes(100))
     assert process.head().version == 0
 
 
-def test_the_log_start_stays_below_what_a_power_loss_can_take(folder: Path) -> None:
+def test_the_log_start_stays_below_unflushed_records(folder: Path) -> None:
     process = Process(folder)
     for number in range(4):
         append(process[0], b"%d" % number)
@@ -156,7 +127,7 @@ def test_the_log_start_stays_below_what_a_power_loss_can_take(folder: Path) -> N
     assert process[0].end() == (4, 4)
 
 
-def test_what_a_closed_log_appended_is_gone_on_with(folder: Path) -> None:
+def test_a_closed_log_can_be_continued(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
     process.close()
@@ -164,14 +135,14 @@ def test_what_a_closed_log_appended_is_gone_on_with(folder: Path) -> None:
     assert append(process[0], b"b") == (1, 2)
 
 
-def test_a_log_that_was_never_used_is_closed(folder: Path) -> None:
+def test_an_unused_log_can_be_closed(folder: Path) -> None:
     process = Process(folder)
     assert process[0].partition == 0
     process.close()
     assert not (folder / "events-0").exists()
 
 
-def test_a_log_lets_go_of_all_its_files(folder: Path) -> None:
+def test_a_closed_log_closes_all_its_files(folder: Path) -> None:
     process = Process(folder)
     for _ in range(20):
         append(process[0], b"a")
@@ -191,22 +162,22 @@ def test_an_active_segment_of_a_newer_library_takes_no_appends(folder: Path, is_
     append(newer[0], b"c")
     forged(newer.handle.storage, newer.snapshots.snapshot, requires={"writer": ["row-tracking"]})
     process.snapshots.refresh()
-    before = process.values()
+    original = process.values()
     with pytest.raises(UnsupportedVersionError, match=r"row-tracking.*upgrade to write"):
         append(process[0], b"d")
-    assert process.values() == before
-    assert before[0][-1] == b"c"
+    assert process.values() == original
+    assert original[0][-1] == b"c"
 
 
-def test_the_folder_of_a_partition_is_made_by_the_first_append(folder: Path) -> None:
+def test_the_first_append_creates_the_folder_of_a_partition(folder: Path) -> None:
     process = Process(folder, clock=Clock(NOW))
     assert not (folder / "events-0").exists()
     append(process[0], b"a")
     assert (folder / paths.partition_dir("events", 0) / paths.LOCK_FILE).exists()
 
 
-def test_close_waits_for_a_thread_that_holds_the_lock_and_then_lets_go_of_the_files(tmp_path: Path) -> None:
-    """1. A thread holds the lock, and has the segment. 2. Another one closes. 3. The first appends, and lets go."""
+def test_close_waits_for_the_lock_and_then_closes_the_files(tmp_path: Path) -> None:
+    """A thread holds the lock and the segment; a second one closes; the first appends and releases the lock."""
     process = Process(new_topic(tmp_path / "events"))
     append(process[0], b"before")
     active = ActivePartition(process.handle, 0, process.snapshots)
@@ -222,7 +193,7 @@ def test_close_waits_for_a_thread_that_holds_the_lock_and_then_lets_go_of_the_fi
         assert segment is not None
         closing.start()
         assert began.wait(60)
-        closing.join(0.2)  # it would be over by now if it did not wait
+        closing.join(0.2)  # without the wait it would have ended
         assert closing.is_alive()
         data, _ = encoded(b"in between")
         data[:8].view(">i8")[:] = segment.next_offset
@@ -236,8 +207,8 @@ def test_close_waits_for_a_thread_that_holds_the_lock_and_then_lets_go_of_the_fi
     assert append(process[0], b"after") == (2, 3)
 
 
-def test_what_is_flushed_closes_though_another_log_of_the_same_thread_holds_the_flush_lock(tmp_path: Path) -> None:
-    """The garbage collector may close a log that nobody has any more in the middle of another log's flush."""
+def test_a_flushed_log_closes_while_its_thread_holds_the_flush_lock(tmp_path: Path) -> None:
+    """The garbage collector may close an unused log during another log's flush."""
     process = Process(new_topic(tmp_path / "events"), timeout_s=0.0)
     append(process[0], b"a")
     process[0].flush()
@@ -253,7 +224,7 @@ def operations(process: Process) -> list[str]:
     return [commit.operation for commit in process.handle.log.commits(0, process.head().version + 1)]
 
 
-def test_partitions_that_others_opened_meanwhile_are_not_opened_again(tmp_path: Path) -> None:
+def test_concurrently_opened_partitions_are_not_opened_again(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", partitions=4)
     process, other = Process(folder), Process(folder)
     append(other[2], b"a")
@@ -269,13 +240,13 @@ def test_partitions_that_others_opened_meanwhile_are_not_opened_again(tmp_path: 
     assert process.anomalies() == ()
 
 
-def test_of_partitions_that_cannot_all_be_opened_none_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process, opened = Process(new_topic(tmp_path / "events", partitions=3)), os.open
+def test_a_failed_open_of_partitions_opens_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, real_open = Process(new_topic(tmp_path / "events", partitions=3)), os.open
 
-    def refused(path: str, *given: Any, **named: Any) -> int:
+    def refused(path: str, *arguments: Any, **named: Any) -> int:
         if "events-1/" in str(path) and str(path).endswith(".log"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return opened(path, *given, **named)
+        return real_open(path, *arguments, **named)
 
     with monkeypatch.context() as patches:
         patches.setattr(os, "open", refused)

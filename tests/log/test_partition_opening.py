@@ -1,11 +1,4 @@
-"""What opening a partition of many segments costs: the files that are opened, and the bytes of them that are read.
-
-Kafka's LogLoader checks each segment when a broker starts. Here the commit log describes the sealed ones, so only the
-active one is looked at, and only after a power loss is it read. Held here, of LogLoaderTest:
-testLogRecoveryIsCalledUponBrokerCrash (a page that is not believed takes the place of a missing marker), and of
-testProducerSnapshotsRecoveryAfterUncleanShutdownCurrentMessageFormat that only the segment behind the recovery point
-is recovered.
-"""
+"""Opening a partition of many segments reads only the active one, as in Kafka's LogLoaderTest."""
 
 from __future__ import annotations
 
@@ -36,13 +29,12 @@ def _count_open(event: str, arguments: tuple[Any, ...]) -> None:
 
 @cache
 def _begin_to_see() -> None:
-    """From now on, since nothing removes a hook; so not by an import, which every worker does."""
+    """A hook cannot be removed, so it is not added by an import, which every worker does."""
     sys.addaudithook(_count_open)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A partition of a hundred sealed segments, and an active one of two batches."""
     folder = new_topic(tmp_path_factory.mktemp("many") / "events")
     process = Process(folder)
     for number in range(SEGMENTS):
@@ -58,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def count_opens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[dict[str, int], int]]]:
-    """Tells which of the partition's files were opened how often, and how many bytes were read in place."""
+    """Yield a call that returns the opens of each of the partition's files, and the bytes read directly."""
     files_opened, counted, real = Counter[str](), [0], os.preadv
 
     def preadv(*arguments: Any) -> int:
@@ -83,20 +75,19 @@ def count_opens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 
 def log_bytes(process: Process) -> int:
-    """The size of the active log."""
     active = process.head().partitions[0].active
     assert active is not None
     return (process.folder(0) / f"{active.stem}.log").stat().st_size
 
 
-def test_no_segment_is_opened_to_tell_where_the_log_ends(folder: Path, count_opens: Any) -> None:
+def test_the_log_end_needs_no_segment_file(folder: Path, count_opens: Any) -> None:
     process = Process(folder)
     assert process[0].end() == (SEGMENTS + 2, SEGMENTS + 2)
-    # the lock is opened twice: for the lock, and for its map; and there is the copy of its page
+    # the lock is opened twice: for the lock, and for its map; the copy of its page once
     assert count_opens() == ({paths.LOCK_FILE: 2, "active.page": 1}, 0)
 
 
-def test_a_look_for_what_is_due_opens_one_page(folder: Path, count_opens: Any) -> None:
+def test_a_check_for_due_flushes_opens_one_page(folder: Path, count_opens: Any) -> None:
     assert not Process(folder)[0].flush_if_due()
     assert count_opens() == ({paths.LOCK_FILE: 1}, 0)
 
@@ -115,10 +106,10 @@ def test_after_a_power_loss_the_active_segment_alone_is_read_once(folder: Path, 
     size = log_bytes(process)
     assert process[0].end().end_offset >= SEGMENTS + 2
     files, read = count_opens()
-    # and a lock is made under a temporary name, with the copy of its page
+    # and a lock is created under a temporary name, with the copy of its page
     assert {name: count for name, count in files.items() if name.startswith("active")} == dict.fromkeys(
         ("active.log", "active.index", "active.timeindex", "active.snapshot", "active.page", "active.tmp"), 1
     )
     assert read == size
-    # and it is synced, since nobody knows how much of it is on the device
+    # the log is synced, since its durable end is unknown
     assert calls.calls_made.count("fsync") == 3

@@ -1,4 +1,4 @@
-"""Idempotent appends in place: what a producer sends again is not appended again, whichever process it goes to."""
+"""Idempotent direct appends: a duplicate batch is not appended again by any process."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from distlog.core.segments.producer_states import read_producer_snapshot, write_
 
 
 def snapshots(process: Process) -> dict[str, list[Any]]:
-    """(producer id, epoch, last sequence, last offset) of each entry, by the stem of the snapshot."""
-    found = {path.stem: read_producer_snapshot(path.read_bytes()) for path in process.folder(0).glob("*.snapshot")}
-    return {stem: [tuple(entry)[:4] for entry in entries.tolist()] for stem, entries in found.items()}
+    """Return (producer id, epoch, last sequence, last offset) of each entry, by the stem of the snapshot."""
+    entries_by_stem = {
+        path.stem: read_producer_snapshot(path.read_bytes()) for path in process.folder(0).glob("*.snapshot")
+    }
+    return {stem: [tuple(entry)[:4] for entry in entries.tolist()] for stem, entries in entries_by_stem.items()}
 
 
 def active(process: Process) -> str:
@@ -35,20 +37,20 @@ def active(process: Process) -> str:
     return state.stem if state else ""
 
 
-def test_how_long_a_silent_producer_is_known_is_a_setting(folder: Path) -> None:
-    """testRemoveExpiredPidsOnReload, with `producer.id.expiration.ms`."""
+def test_a_silent_producer_expires_after_the_configured_time(folder: Path) -> None:
+    """testRemoveExpiredPidsOnReload."""
     process, now = Process(folder), [NOW]
     handle = dataclasses.replace(process.handle, producer_expiration_ms=1000, clock=lambda: now[0])
     log = PartitionLog(handle, 0, process.snapshots)
     send(log, 0)
-    for later_ms, known in ((999, 1), (1000, 0)):
+    for later_ms, count in ((999, 1), (1000, 0)):
         now[0] = NOW + later_ms
-        assert len(log.producers()) == known
+        assert len(log.producers()) == count
     log.close()
 
 
-def test_old_records_of_a_live_producer_are_there_once_although_another_process_rolls(folder: Path) -> None:
-    """As in a copy of an old topic. A producer's snapshot has the times of records alone."""
+def test_old_records_of_a_live_producer_are_appended_once_across_a_roll(folder: Path) -> None:
+    """A producer's snapshot has only the times of records, which may be old, as in a copy of a topic."""
     process, other, time = Process(folder), Process(folder), NOW - 2 * DAY_MS
     assert send(process[0], 0, time=time) == (0, 1)
     append(other[0], b"another")
@@ -57,12 +59,11 @@ def test_old_records_of_a_live_producer_are_there_once_although_another_process_
     assert process.values()[0] == [b"0", b"another", b"1"]
 
 
-def test_a_batch_that_comes_again_is_answered_with_its_first_offsets(folder: Path) -> None:
+def test_a_duplicate_batch_gets_its_first_offsets(folder: Path) -> None:
     process, other = Process(folder), Process(folder)
     assert [send(process[0], 0, 3), send(process[0], 3, 2)] == [(0, 3), (3, 5)]
-    # a process that has not appended before, too
-    for each in (process, other, process):
-        assert [send(each[0], 0, 3), send(each[0], 3, 2)] == [(0, 3), (3, 5)]
+    for writer in (process, other, process):
+        assert [send(writer[0], 0, 3), send(writer[0], 3, 2)] == [(0, 3), (3, 5)]
     assert send(other[0], 5) == (5, 6)
     assert send(process[0], 5) == (5, 6)
     assert process.values()[0] == [b"%d" % number for number in range(6)]
@@ -79,7 +80,7 @@ def test_gaps_and_old_epochs_are_refused_and_nothing_is_written(folder: Path) ->
     assert process.values()[0] == [b"0", b"0"]
 
 
-def test_producers_do_not_mind_each_other_nor_who_has_no_id(folder: Path) -> None:
+def test_producers_are_independent(folder: Path) -> None:
     process = Process(folder)
     send(process[0], 0)
     append(process[0], b"plain")
@@ -88,14 +89,14 @@ def test_producers_do_not_mind_each_other_nor_who_has_no_id(folder: Path) -> Non
     assert send(process[0], 7, producer=1) == (2, 3)
 
 
-def test_several_batches_that_were_appended_together_come_again_together(folder: Path) -> None:
+def test_batches_appended_together_are_recognized_together(folder: Path) -> None:
     process = Process(folder)
     rows = [produced(number) for number in range(8)]
     data = np.frombuffer(b"".join(rows), np.uint8).copy()
     headers = read_headers(data.data)
     headers["base_offset"] = np.arange(8)
-    for place, row in zip(headers["position"].tolist(), range(8), strict=True):
-        data[place : place + 8] = np.frombuffer(struct.pack(">q", row), np.uint8)
+    for position, row in zip(headers["position"].tolist(), range(8), strict=True):
+        data[position : position + 8] = np.frombuffer(struct.pack(">q", row), np.uint8)
     for again in (process, Process(folder)):
         assert again[0].append(data.copy(), headers.copy())[:2] == (0, 8)
     assert process.values()[0] == [b"%d" % number for number in range(8)]
@@ -111,7 +112,7 @@ def by_bulk_append(process: Process) -> None:
 
 @pytest.mark.parametrize("seal", [by_roll, by_bulk_append])
 @pytest.mark.parametrize("damage", ["none", "gone", "empty", "cut", "changed"])
-def test_what_a_producer_did_before_the_segment_is_known(
+def test_batches_before_the_segment_are_recognized(
     seal: Callable[[Process], None], damage: str, folder: Path
 ) -> None:
     process = Process(folder)
@@ -156,13 +157,12 @@ def test_a_snapshot_goes_with_its_segment(tmp_path: Path) -> None:
     topic.delete_records({0: 3})
     topic.retention()
     topic.vacuum()
-    # but for what is known where the log begins now
+    # except the state at the present log start
     assert snapshots(process) == {"00000000000000000003": [(PID, 0, 2, 2)]}
-    # the active segment's
     assert len(list(process.folder(0).glob("*.log"))) == 1
 
 
-def test_what_a_failed_sync_cut_off_can_be_sent_again(folder: Path) -> None:
+def test_batches_lost_in_a_failed_sync_can_be_sent_again(folder: Path) -> None:
     calls = FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder)
     send(process[0], 0)
@@ -175,7 +175,7 @@ def test_what_a_failed_sync_cut_off_can_be_sent_again(folder: Path) -> None:
     assert process.values()[0] == [b"0", b"1", b"2"]
 
 
-def test_what_is_sent_again_is_flushed_though_it_was_there(folder: Path) -> None:
+def test_a_duplicate_batch_is_flushed(folder: Path) -> None:
     process, calls = Process(folder), FailingCalls()
     process[0].append_batches(produced(0))
     other = Process(folder, calls=calls)
@@ -213,7 +213,7 @@ def test_compaction_keeps_the_last_batch_of_each_producer(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("keeps_snapshot", [False, True])
-def test_the_producers_of_a_broker_go_on(keeps_snapshot: bool, tmp_path: Path) -> None:
+def test_the_producers_of_a_broker_continue(keeps_snapshot: bool, tmp_path: Path) -> None:
     partition = partitions()["first.idempotent-0"]
     topic = adopt_golden(str(tmp_path / "events"), partition)
     end = topic.end_offsets()[0]
@@ -221,7 +221,7 @@ def test_the_producers_of_a_broker_go_on(keeps_snapshot: bool, tmp_path: Path) -
     entries = read_producer_snapshot(stored.read_bytes()).copy()
     assert int(stored.stem) == end
     if keeps_snapshot:
-        # a log that was cleaned does not tell of all batches
+        # a cleaned log has not all batches
         entries["last_sequence"] += 5
         (tmp_path / "events" / "events-0" / stored.name).write_bytes(write_producer_snapshot(entries))
     process = Process(tmp_path / "events", clock=Clock(int(entries["last_timestamp"].max())))

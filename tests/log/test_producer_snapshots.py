@@ -1,4 +1,4 @@
-"""Producers outlive their records, as in Kafka: they are known after retention, merges and restores."""
+"""Producers outlive their records, as in Kafka: their state survives retention, merges and restores."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from distlog.core.storage.storage import Storage
 
 
 def remaining_producers(process: Process) -> list[str]:
-    """The offsets at which producers were stored, but for those of segments."""
+    """Return the offsets of stored producer states outside segments."""
     return sorted(path.stem for path in process.folder(0).glob("0*.snapshot"))
 
 
 def delete_all(process: Process) -> None:
-    """Delete all records, and the files of their segments."""
     topic = process.topic()
     topic.delete_records({0: -1})
     topic.retention()
     topic.vacuum()
 
 
-def test_what_is_sent_again_after_its_segment_was_deleted_is_not_appended_again(folder: Path) -> None:
+def test_a_batch_of_a_deleted_segment_is_not_appended_again(folder: Path) -> None:
     process = Process(folder)
     send(process[0], 0, 3, epoch=2)
     delete_all(process)
@@ -47,7 +46,7 @@ def test_what_is_sent_again_after_its_segment_was_deleted_is_not_appended_again(
     assert send(Process(folder)[0], 3, epoch=2) == (3, 4)
 
 
-def test_producers_of_deleted_segments_are_known_behind_segments_without_producers(folder: Path) -> None:
+def test_producers_of_deleted_segments_survive_plain_segments(folder: Path) -> None:
     process = Process(folder)
     send(process[0], 0)
     process[0].roll()
@@ -58,13 +57,13 @@ def test_producers_of_deleted_segments_are_known_behind_segments_without_produce
     topic.delete_records({0: 1})
     topic.retention()
     topic.vacuum()
-    # the first one, and again when that one is gone too
+    # after the deletion of the first segment, and of the second
     assert send(Process(folder)[0], 0) == (0, 1)
     delete_all(process)
     assert send(Process(folder)[0], 0) == (0, 1)
 
 
-def test_a_merge_of_the_first_segments_keeps_what_came_before_them(folder: Path) -> None:
+def test_a_merge_of_the_first_segments_keeps_earlier_producers(folder: Path) -> None:
     process = Process(folder)
     send(process[0], 0)
     for number in range(3):
@@ -80,7 +79,7 @@ def test_a_merge_of_the_first_segments_keeps_what_came_before_them(folder: Path)
     assert send(Process(folder)[0], 0) == (0, 1)
 
 
-def test_a_topic_made_again_does_not_take_over_what_retention_kept(folder: Path) -> None:
+def test_a_recreated_topic_has_no_old_producers(folder: Path) -> None:
     process = Process(folder)
     send(process[0], 0)
     delete_all(process)
@@ -94,7 +93,7 @@ def test_a_topic_made_again_does_not_take_over_what_retention_kept(folder: Path)
     assert send(Process(folder)[0], 7) == (1, 2)
 
 
-def test_vacuum_deletes_what_retention_kept_when_the_log_begins_later_or_the_topic_is_dropped(folder: Path) -> None:
+def test_vacuum_deletes_unneeded_producer_states(folder: Path) -> None:
     process = Process(folder)
     for number in range(3):
         send(process[0], number)
@@ -106,13 +105,13 @@ def test_vacuum_deletes_what_retention_kept_when_the_log_begins_later_or_the_top
     assert list(process.folder(0).iterdir()) == []
 
 
-def test_retention_asks_storage_for_nothing_where_no_batch_has_a_producer(tmp_path: Path) -> None:
+def test_retention_without_producers_makes_no_request(tmp_path: Path) -> None:
     topic = topic_on(Storage(str(tmp_path / "events")), 1000, {"retention.bytes": 0})
     for first in range(2):
         topic.append(rows(1000, 1, first))
         counters, old_counters = topic.storage.counters, dataclasses.replace(topic.storage.counters)
         assert len(topic.retention().partitions) == 1000
-        # the commit alone; what is deleted is from a topic that was here before
+        # only the commit; the deleted segments are from an earlier topic
         assert (counters.puts - old_counters.puts, counters.gets, counters.lists) == (
             1,
             old_counters.gets,
@@ -121,8 +120,8 @@ def test_retention_asks_storage_for_nothing_where_no_batch_has_a_producer(tmp_pa
         assert counters.deletes - old_counters.deletes == 1000
 
 
-def test_producers_are_known_when_compaction_empties_the_first_segment_behind_a_retention_cut(tmp_path: Path) -> None:
-    """1. What a producer sent is deleted. 2. All that the next segment has is superseded. 3. It sends it again."""
+def test_producers_survive_retention_and_an_emptied_first_segment(tmp_path: Path) -> None:
+    """Retention deletes a batch, and compaction empties the next segment; then the batch is sent again."""
     folder = new_topic(
         tmp_path / "events",
         file_delete_delay_ms=0,
@@ -149,13 +148,11 @@ def test_producers_are_known_when_compaction_empties_the_first_segment_behind_a_
 
 
 def plain(value: bytes) -> bytes:
-    """A batch of no producer, with one record of the only key."""
     return batch([record(0, 0, b"key", value)], base_timestamp=NOW, max_timestamp=NOW)
 
 
 @pytest.fixture
 def merged(tmp_path: Path) -> Path:
-    """A topic of two partitions, each with six batches of a producer in segments that were merged."""
     folder = new_topic(tmp_path / "events", 2, file_delete_delay_ms=0)
     process = Process(folder)
     for number in range(6):
@@ -169,7 +166,7 @@ def merged(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_new_process_knows_their_batches(merged: Path) -> None:
+def test_a_new_process_recognizes_merged_batches(merged: Path) -> None:
     process = Process(merged)
     for partition in (0, 1):
         assert send(process[partition], 5) == (5, 6)
@@ -179,8 +176,7 @@ def test_a_new_process_knows_their_batches(merged: Path) -> None:
         assert send(process[partition], 6) == (6, 7)
 
 
-def test_readers_need_no_snapshot_and_no_page_of_the_active_segment_behind_them(merged: Path) -> None:
-    """A power loss may take both."""
+def test_readers_need_no_snapshot_and_no_page(merged: Path) -> None:
     process = Process(merged)
     send(process[1], 6)
     for path in (*process.folder(1).glob("*.snapshot"), process.folder(1) / ".lock"):
@@ -189,7 +185,7 @@ def test_readers_need_no_snapshot_and_no_page_of_the_active_segment_behind_them(
     assert send(Process(merged)[1], 6) == (6, 7)
 
 
-def test_retention_keeps_them(merged: Path) -> None:
+def test_retention_keeps_producers_of_merged_segments(merged: Path) -> None:
     topic = Process(merged).topic()
     topic.delete_records({0: -1, 1: -1})
     topic.retention()
@@ -200,8 +196,8 @@ def test_retention_keeps_them(merged: Path) -> None:
         assert send(Process(merged)[partition], 6) == (6, 7)
 
 
-def test_producers_are_known_when_a_restore_moves_the_beginning_back_to_an_earlier_cut(tmp_path: Path) -> None:
-    """1. Retention cuts the log twice. 2. Vacuum keeps what it cut off. 3. A restore brings back the second part."""
+def test_producers_survive_a_restore_to_an_earlier_log_start(tmp_path: Path) -> None:
+    """Retention truncates the log twice, and a restore brings back the second part."""
     folder = tmp_path / "events"
     topic = sent_once(folder, rolls=3)
     expected = cut(topic, 1)
@@ -215,7 +211,7 @@ def test_producers_are_known_when_a_restore_moves_the_beginning_back_to_an_earli
 
 
 def sent_once(folder: Path, *, rolls: int) -> distlog.Topic:
-    """A topic whose first segment has what a producer sent; each other one has a record of nobody's."""
+    """Return a topic with a batch of a producer in its first segment, and a plain record in each later one."""
     process = Process(new_topic(folder, file_delete_delay_ms=3_600_000))
     send(process[0], 0)
     for _ in range(rolls):
@@ -225,7 +221,6 @@ def sent_once(folder: Path, *, rolls: int) -> distlog.Topic:
 
 
 def cut(topic: distlog.Topic, *offsets: int) -> int:
-    """Delete the records before each of the offsets in turn; returns the version."""
     for offset in offsets:
         topic.delete_records({0: offset})
         topic.retention()
@@ -233,16 +228,12 @@ def cut(topic: distlog.Topic, *offsets: int) -> int:
 
 
 def age(folder: Path, version: int) -> None:
-    """Have all commits up to a version be of long ago."""
     for number in range(version + 1):
         os.utime(folder / paths.commit_file(number), (0, 0))
 
 
 def cut_often(folder: Path, *, restored: bool) -> tuple[distlog.Topic, int]:
-    """A topic whose log begins at 3, and the version that has it begin at 1; producers were cut off before that.
-
-    That version is below the vacuum horizon. If it was `restored`, the log began later at the horizon.
-    """
+    """Return a topic with a log start of 3, and a version before the vacuum horizon with a log start of 1."""
     topic = sent_once(folder, rolls=4)
     if restored:
         first = cut(topic, 1)
@@ -258,9 +249,7 @@ def cut_often(folder: Path, *, restored: bool) -> tuple[distlog.Topic, int]:
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_producers_are_known_when_a_version_between_the_gc_floor_and_the_head_is_restored(
-    tmp_path: Path, restored: bool
-) -> None:
+def test_producers_survive_a_restore_of_a_version_after_the_vacuum_horizon(tmp_path: Path, restored: bool) -> None:
     topic, expected = cut_often(tmp_path / "events", restored=restored)
     topic.restore(expected)
     again = Process(tmp_path / "events")
@@ -269,9 +258,7 @@ def test_producers_are_known_when_a_version_between_the_gc_floor_and_the_head_is
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_an_export_of_a_version_between_the_gc_floor_and_the_head_has_its_producers(
-    tmp_path: Path, restored: bool
-) -> None:
+def test_an_export_of_an_older_version_has_its_producers(tmp_path: Path, restored: bool) -> None:
     _, expected = cut_often(tmp_path / "events", restored=restored)
     old = distlog.open(str(tmp_path / "events"), version=expected)
     old.export(tmp_path / "kafka")

@@ -1,9 +1,4 @@
-"""After a power loss the log is walked from its recovery point: what is below was synced, and its indexes too.
-
-Held here, of Kafka's LogLoaderTest: of testProducerSnapshotsRecoveryAfterUncleanShutdownCurrentMessageFormat that
-what lies below the recovery point is not read again, and of testLogRecoveryIsCalledUponBrokerCrash that a clean end
-(there a marker file) needs no recovery.
-"""
+"""After a power loss the log is read from its recovery point, as in Kafka's LogLoaderTest."""
 
 from __future__ import annotations
 
@@ -25,7 +20,6 @@ SETTINGS = {"segment_index_bytes": 1200}
 
 @pytest.fixture
 def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many bytes of the files with each suffix are read in place."""
     counted, real = Counter[str](), os.preadv
 
     def preadv(file: int, *arguments: Any) -> int:
@@ -38,7 +32,7 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def filled(folder: Path, **settings: Any) -> tuple[Path, int]:
-    """A topic of five batches, a recovery point, and three batches behind it; and where these begin."""
+    """Return a topic of five batches, a recovery point and three more batches, and the position of the three."""
     process = Process(new_topic(folder, **{**SETTINGS, **settings}))
     for number in range(5):
         append(process[0], b"%d" % number)
@@ -50,7 +44,7 @@ def filled(folder: Path, **settings: Any) -> tuple[Path, int]:
     return folder, size
 
 
-def test_after_a_power_loss_only_what_lies_behind_the_recovery_point_is_read(
+def test_after_a_power_loss_the_log_is_read_from_the_recovery_point(
     tmp_path: Path, rebooted: Callable[[], None], read_bytes: Counter[str]
 ) -> None:
     folder, size = filled(tmp_path / "events")
@@ -77,7 +71,6 @@ def test_a_reader_after_a_power_loss_reads_as_little(
 def test_after_a_power_loss_records_without_a_time_age_from_the_sync_that_covered_them(
     tmp_path: Path, rebooted: Callable[[], None]
 ) -> None:
-    """Not from the sync before it: that may be long before their append."""
     clock = Clock()
     process = Process(new_topic(tmp_path / "events", **SETTINGS), clock=clock)
     append(process[0], b"a")
@@ -94,7 +87,7 @@ def test_after_a_power_loss_records_without_a_time_age_from_the_sync_that_covere
 
 
 @pytest.mark.parametrize("preallocate", [False, True])
-def test_after_a_clean_end_nothing_of_the_log_is_read(
+def test_after_a_clean_shutdown_the_log_is_not_read(
     tmp_path: Path, rebooted: Callable[[], None], read_bytes: Counter[str], preallocate: bool
 ) -> None:
     folder, _ = filled(tmp_path / "events", preallocate=preallocate, internal_segment_bytes=1 << 20)
@@ -104,7 +97,7 @@ def test_after_a_clean_end_nothing_of_the_log_is_read(
     rebooted()
     read_bytes.clear()
     process = Process(folder)
-    # of a preallocated log, the first bytes that may be a batch, and the rest of the page that was written
+    # in a preallocated log, the first bytes that may be a batch, and the remainder of the written page
     room = 2 * 4096 + 12 if preallocate else 0
     assert tail(process.handle, process.head(), 0)
     assert read_bytes[".log"] <= ((1 << 20) + 2 * 4096 if preallocate else 0)
@@ -114,7 +107,7 @@ def test_after_a_clean_end_nothing_of_the_log_is_read(
     assert process.values()[0] == [b"%d" % number for number in range(8)]
 
 
-def test_a_clean_end_is_noted_once(tmp_path: Path) -> None:
+def test_a_clean_shutdown_is_recorded_once(tmp_path: Path) -> None:
     folder, calls = new_topic(tmp_path / "events", **SETTINGS), FailingCalls()
     process = Process(folder, calls=calls)
     process[0].checkpoint()
@@ -122,7 +115,6 @@ def test_a_clean_end_is_noted_once(tmp_path: Path) -> None:
     append(process[0], b"a")
     del calls.calls_made[:]
     process[0].checkpoint()
-    # the log, two indexes, the page
     assert calls.calls_made == ["fsync"] * 4
     process[0].checkpoint()
     Process(folder, calls=calls)[0].checkpoint()
@@ -131,5 +123,4 @@ def test_a_clean_end_is_noted_once(tmp_path: Path) -> None:
     process[0].flush()
     del calls.calls_made[:]
     process[0].checkpoint()
-    # not the log again
     assert calls.calls_made == ["fsync"] * 3

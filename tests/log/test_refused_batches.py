@@ -1,4 +1,4 @@
-"""Batches that a partition does not take: each is refused with what is wrong, and nothing of it is appended."""
+"""Batches that a partition refuses: the error names the reason, and nothing is appended."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_old_formats_are_refused_with_what_to_do(magic: int, codec: int) -> None
         packed(records(0)) + b"\0",
         packed(records(0)) + packed(records(0))[:30],
     ],
-    ids=["nothing", "5 bytes", "two", "two compressed", "a part", "a byte more", "a part behind"],
+    ids=["nothing", "5 bytes", "two", "two compressed", "a part", "a byte more", "a part after"],
 )
 def test_there_is_exactly_one_whole_batch(data: bytes) -> None:
     refused(InvalidRecordError, data, "exactly one whole batch")
 
 
 @pytest.mark.parametrize(("last_delta", "count"), [(0, 3), (15, 3), (5, 6 + 1), (1, 2 + 1), (0, 0), (2, 0)])
-def test_the_offsets_are_as_many_as_the_records(last_delta: int, count: int) -> None:
+def test_there_is_an_offset_per_record(last_delta: int, count: int) -> None:
     refused(
         InvalidRecordError,
         packed(records(*[0] * count), last_delta=last_delta),
@@ -57,7 +57,7 @@ def test_a_batch_has_as_many_records_as_it_says(codec: str, present: int, claime
     refused(InvalidRecordError, data, "does not decode")
 
 
-def test_a_count_that_cannot_be_costs_no_memory() -> None:
+def test_an_impossible_count_allocates_no_memory() -> None:
     refused(
         InvalidRecordError, packed(records(0), last_delta=2**31 - 2, count=2**31 - 1), "too short for the records"
     )
@@ -67,7 +67,7 @@ def test_a_count_that_cannot_be_costs_no_memory() -> None:
 
 @pytest.mark.parametrize("codec", ["none", "snappy"])
 @pytest.mark.parametrize("deltas", [(0, 2, 1), (1, 2, 3), (0, 0, 2), (0, 2, 3)])
-def test_the_offsets_in_a_batch_are_0_1_2_and_so_on(codec: str, deltas: tuple[int, ...]) -> None:
+def test_the_offsets_in_a_batch_are_consecutive(codec: str, deltas: tuple[int, ...]) -> None:
     data = packed([record(delta, 0) for delta in deltas], codec)
     refused(InvalidRecordError, data, "its offset is not the next one")
 
@@ -76,7 +76,7 @@ def test_a_batch_begins_at_offset_0() -> None:
     refused(InvalidRecordError, packed(records(0), base_offset=1), "begins at offset 0")
 
 
-def test_a_changed_byte_is_found() -> None:
+def test_a_changed_byte_is_detected() -> None:
     for number in (21, 30, HEADER_SIZE + 3):
         data = bytearray(packed(records(0, 1)))
         data[number] ^= 1
@@ -86,13 +86,13 @@ def test_a_changed_byte_is_found() -> None:
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"] + ["5"])
 def test_records_that_do_not_decompress_are_refused(codec: str) -> None:
     number = int(codec) if codec.isdigit() else CODECS[codec]
-    data = batch(records(0), section=b"no such stream at all", attributes=number, base_timestamp=NOW)
+    data = batch(records(0), section=b"not a compressed stream", attributes=number, base_timestamp=NOW)
     refused(CorruptRecordError, data)
 
 
 def test_a_damaged_record_with_a_right_checksum_is_refused() -> None:
     good = packed(records(0, 1, value=b"v" * 100))
-    # lengths and deltas, but not the attributes, which Kafka does not look at
+    # lengths and deltas, but not the attributes, which Kafka ignores
     for number in (0, 1, 3, 4, 5):
         damaged = bytearray(good)
         damaged[HEADER_SIZE + number] = 0x84
@@ -101,7 +101,7 @@ def test_a_damaged_record_with_a_right_checksum_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "snappy"])
-def test_what_is_taken_can_be_read_whatever_is_wrong_with_it(codec: str) -> None:
+def test_accepted_batches_can_be_read(codec: str) -> None:
     pick, accepted = random.Random(7), 0
     good = bytearray(b"".join(records(0, 1, 300_000_000, key=b"key", value=b"v" * 40)))
     for _ in range(500):
@@ -114,9 +114,9 @@ def test_what_is_taken_can_be_read_whatever_is_wrong_with_it(codec: str) -> None
         except InvalidRecordError:
             continue
         accepted += 1
-        found = decode(valid.data, valid.rows, columns=("offset", "timestamp"))
-        times = found.column(1).cast("int64").to_pylist()
-        assert found.column(0).to_pylist() == [0, 1, 2]
+        decoded = decode(valid.data, valid.rows, columns=("offset", "timestamp"))
+        times = decoded.column(1).cast("int64").to_pylist()
+        assert decoded.column(0).to_pylist() == [0, 1, 2]
         assert max(times) == valid.rows[0]["max_timestamp"]
         assert (min(times), times.index(max(times))) == (valid.min_timestamp, valid.newest_offset)
     assert 50 < accepted < 450
@@ -142,7 +142,7 @@ def test_the_size_limit_holds_before_and_after_compression() -> None:
     refused(RecordTooLargeError, compressed, "max.message.bytes", **limits)
 
 
-def test_nothing_is_appended_of_a_batch_that_is_refused(tmp_path: Path) -> None:
+def test_a_refused_batch_appends_nothing(tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events", cleanup_policy="compact", internal_segment_bytes=300))
     with pytest.raises(RecordValidationError):
         process[0].append_batches(packed(records(0, key=None)))

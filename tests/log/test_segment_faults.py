@@ -26,7 +26,6 @@ from distlog.core.log.log_segment import LogSegment
 
 
 def prepared(folder: Path, calls: FailingCalls, **settings: Any) -> LogSegment:
-    """A segment of two batches whose next append gets entries in both indexes."""
     segment = new_segment(folder, calls=calls, index_interval_bytes=0, **settings)
     append(segment, records(0))
     append(segment, records(1))
@@ -35,41 +34,39 @@ def prepared(folder: Path, calls: FailingCalls, **settings: Any) -> LogSegment:
 
 @pytest.mark.parametrize("spared", [0, 1, 2])
 @pytest.mark.parametrize("preallocate", [False, True])
-def test_an_append_that_meets_a_full_disk_leaves_the_files_as_they_were(
-    tmp_path: Path, spared: int, preallocate: bool
-) -> None:
+def test_an_append_on_a_full_disk_leaves_the_files_unchanged(tmp_path: Path, spared: int, preallocate: bool) -> None:
     calls = FailingCalls()
     segment = prepared(tmp_path, calls, preallocate=preallocate, segment_bytes=1 << 20)
-    state, before = segment.state, files(tmp_path)
+    state, original = segment.state, files(tmp_path)
     calls.fail("pwrite", spared=spared)
     with pytest.raises(StorageFullError, match="No space"):
         append(segment, records(2))
-    assert (segment.state, files(tmp_path)) == (state, before)
+    assert (segment.state, files(tmp_path)) == (state, original)
     append(segment, records(2))
     assert offsets(segment) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("count", [1, 7, 69, 70])
-def test_a_write_that_takes_a_part_is_gone_on_with(tmp_path: Path, count: int) -> None:
+def test_a_short_write_is_continued(tmp_path: Path, count: int) -> None:
     segment = prepared(tmp_path, ShortWrites(count))
     assert files(tmp_path)[".log"] == records(0) + records(1)
     assert offsets(segment) == [0, 1]
 
 
-def test_a_write_that_fails_after_a_part_is_taken_back(tmp_path: Path) -> None:
+def test_a_write_that_fails_after_a_part_is_undone(tmp_path: Path) -> None:
     calls = ShortWrites(30)
     segment = prepared(tmp_path, calls)
-    before = files(tmp_path)
+    original = files(tmp_path)
     calls.fail("pwrite", spared=1, code=errno.EIO)
     with pytest.raises(StorageError, match="cannot write"):
         append(segment, records(2))
-    assert files(tmp_path) == before
+    assert files(tmp_path) == original
 
 
-def test_a_segment_that_cannot_be_cut_back_takes_nothing_until_it_is_recovered(tmp_path: Path) -> None:
+def test_a_segment_that_cannot_be_truncated_refuses_changes_until_recovery(tmp_path: Path) -> None:
     calls = FailingCalls()
     segment = prepared(tmp_path, calls)
-    before = files(tmp_path)
+    original = files(tmp_path)
     calls.fail("pwrite", spared=1, code=errno.EIO)
     calls.fail("ftruncate", code=errno.EIO)
     with pytest.raises(StorageError, match="cannot write"):
@@ -79,13 +76,12 @@ def test_a_segment_that_cannot_be_cut_back_takes_nothing_until_it_is_recovered(t
         with pytest.raises(StorageError, match="torn write"):
             change()
     segment.recover_tail(none_open())
-    # both batches were written whole, and so they stay
     assert offsets(segment) == [0, 1, 2, 3]
-    assert files(tmp_path)[".log"].startswith(before[".log"])
+    assert files(tmp_path)[".log"].startswith(original[".log"])
     append(segment, records(4))
 
 
-def test_an_interrupt_in_an_append_takes_it_back(tmp_path: Path) -> None:
+def test_an_interrupted_append_is_undone(tmp_path: Path) -> None:
     class Interrupted(FailingCalls):
         is_on = False
 
@@ -97,15 +93,15 @@ def test_an_interrupt_in_an_append_takes_it_back(tmp_path: Path) -> None:
 
     calls = Interrupted()
     segment = prepared(tmp_path, calls)
-    before, calls.is_on = files(tmp_path), True
+    original, calls.is_on = files(tmp_path), True
     with pytest.raises(KeyboardInterrupt):
         append(segment, records(2))
     calls.is_on = False
-    assert files(tmp_path) == before
+    assert files(tmp_path) == original
     append(segment, records(2))
 
 
-def test_a_sync_that_failed_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_failed_sync_is_not_repeated(tmp_path: Path) -> None:
     calls = FailingCalls()
     segment = prepared(tmp_path, calls)
     segment.flush()
@@ -145,7 +141,7 @@ def test_a_flush_syncs_the_log_first_and_its_folder_once_there_is_a_transaction_
             assert synced == [".log", ".index", ".timeindex", ".txnindex", *expected]
 
 
-def test_a_flush_promises_nothing_that_was_appended_during_its_sync(tmp_path: Path) -> None:
+def test_a_flush_covers_no_append_during_its_sync(tmp_path: Path) -> None:
     class Appending(FailingCalls):
         is_on = False
 
@@ -179,7 +175,7 @@ def test_preallocation_on_a_full_disk_leaves_no_log(tmp_path: Path) -> None:
     assert files(tmp_path) == {}
 
 
-def test_a_log_that_somebody_cut_is_seen_and_cannot_be_cut_to_more(tmp_path: Path) -> None:
+def test_a_truncated_log_is_detected_and_cannot_be_extended(tmp_path: Path) -> None:
     segment = prepared(tmp_path, FailingCalls())
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(records(0) + records(1)[:-5])

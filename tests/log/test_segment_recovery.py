@@ -1,9 +1,4 @@
-"""What a crash leaves of a segment, and what Kafka's LogSegmentTest pins of recovery.
-
-Held here: testRecoveryFixesCorruptIndex, testRecoveryFixesCorruptTimeIndex, testRecoverTransactionIndex,
-testRecoveryRebuildsEpochCache, testRecoveryWithCorruptMessage; and of LogLoaderTest, testLogRecoversForLeaderEpoch
-and, for a single segment, testFullTransactionIndexRecovery.
-"""
+"""Recovery of a segment after a crash: Kafka's LogSegmentTest and LogLoaderTest."""
 
 from __future__ import annotations
 
@@ -35,14 +30,13 @@ from distlog.core.log.segment_recovery import DamagedLogError
 from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_state import SegmentState
 
-#: index.interval.bytes of the broker that wrote the golden files of message format 2
+#: index.interval.bytes of the broker of the golden files of message format 2
 BROKER_INTERVAL = 512
-#: Stages in which every append was one batch.
 LOGS = sorted([*(DATA / "kafka-4.1" / "first").rglob("*.log"), *(DATA / "kafka-4.1" / "crashed").rglob("*.log")])
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_recovery_mends_a_damaged_index(tmp_path: Path, suffix: str) -> None:
+def test_recovery_rebuilds_a_damaged_index(tmp_path: Path, suffix: str) -> None:
     state = filled(tmp_path)
     old_files = files(tmp_path)
     path = tmp_path / f"{0:020d}{suffix}"
@@ -57,7 +51,7 @@ def test_recovery_mends_a_damaged_index(tmp_path: Path, suffix: str) -> None:
         assert (position.base_offset, location) == (offset, offset)
 
 
-def test_a_segment_of_which_nothing_is_known_is_recovered_to_what_its_appends_said(tmp_path: Path) -> None:
+def test_an_unknown_segment_is_recovered_to_the_state_of_its_appends(tmp_path: Path) -> None:
     state = filled(tmp_path)
     for suffix in (".index", ".timeindex"):
         (tmp_path / f"{0:020d}{suffix}").unlink()
@@ -68,7 +62,7 @@ def test_a_segment_of_which_nothing_is_known_is_recovered_to_what_its_appends_sa
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parent.name}-{log.stem[-4:]}")
-def test_the_indexes_of_a_recovered_log_are_those_that_the_broker_wrote(tmp_path: Path, log: Path) -> None:
+def test_the_indexes_of_a_recovered_log_equal_the_brokers(tmp_path: Path, log: Path) -> None:
     shutil.copy(log, tmp_path)
     segment = found_again(tmp_path, int(log.stem), index_interval_bytes=BROKER_INTERVAL)
     transactions = none_open()
@@ -83,7 +77,7 @@ def test_the_indexes_of_a_recovered_log_are_those_that_the_broker_wrote(tmp_path
         kafka = log.with_suffix(suffix)
         written = kafka.read_bytes() if kafka.exists() else b""
         if log.parent.parent.name == "crashed":
-            # the last entry comes, and the zeros behind all go, when a segment is sealed, and this one was not
+            # a seal adds the last entry and removes the zeros after it; this segment was not sealed
             written = written.rstrip(b"\0")
             assert contents.get(suffix, b"").startswith(written)
         else:
@@ -97,8 +91,6 @@ def _after(log: Path, transactions: OpenTransactions) -> OpenTransactions:
 
 
 class Partition:
-    """Where `Producers` writes to: one segment."""
-
     def __init__(self) -> None:
         self.data, self.aborted = b"", list[AbortedTransaction]()
 
@@ -109,7 +101,7 @@ class Partition:
         self.data, self.aborted = data, list(aborted)
 
 
-def test_the_transaction_index_is_made_of_the_markers(tmp_path: Path) -> None:
+def test_the_transaction_index_is_rebuilt_from_the_markers(tmp_path: Path) -> None:
     log = Partition()
     producers = Producers(log, offset=100)
     producers.send(1, 1, 2).send(2, 1, 2).send(1, 3, 4).abort(2).commit(1)
@@ -168,11 +160,10 @@ def test_a_batch_that_is_out_of_order_ends_the_log_before_it(tmp_path: Path) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("from_start", [False, True])
-def test_a_torn_end_goes_wherever_it_is_torn(tmp_path: Path, from_start: bool) -> None:
+def test_a_torn_write_is_truncated_at_any_byte(tmp_path: Path, from_start: bool) -> None:
     first, last = records(0, [b"first"]) + records(1), [records(2, [b"x"]), records(3, [b"y", b"z"]), records(5)]
     content = first + b"".join(last)
     ends = np.cumsum([len(first), *map(len, last)]).tolist()
-    # at and around each end, and every third byte between
     near = {end + number for end in ends for number in (-1, 0, 1)}
     for cut in sorted({*range(len(first), len(content), 3), *near} & {*range(len(first), len(content) + 1)}):
         folder = tmp_path / str(cut)
@@ -193,7 +184,7 @@ def test_a_torn_end_goes_wherever_it_is_torn(tmp_path: Path, from_start: bool) -
         expected.close()
 
 
-def test_a_torn_batch_in_preallocated_space_goes(tmp_path: Path) -> None:
+def test_a_torn_batch_in_preallocated_space_is_truncated(tmp_path: Path) -> None:
     settings = {"preallocate": True, "segment_bytes": 1 << 20}
     segment = new_segment(tmp_path, **settings)
     append(segment, records(0))
@@ -208,7 +199,7 @@ def test_a_torn_batch_in_preallocated_space_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 150, 300])
-def test_a_batch_that_is_out_of_order_is_found_where_a_walk_takes_its_next_step(
+def test_an_out_of_order_batch_at_a_step_of_the_walk_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     monkeypatch.setattr("distlog.core.log.segment_recovery.WALK_BYTES", step)

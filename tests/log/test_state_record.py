@@ -1,4 +1,4 @@
-"""The record in the page of a partition's lock: what is not wholly right is not believed."""
+"""The record in the page of a partition's lock: a damaged one is ignored."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ ACTIVE = Active(0, STATE.stem, 10)
 @pytest.mark.parametrize(
     "record", [RECORD, StateRecord(TOPIC, PageStatus.CHANGING, STATE), StateRecord(TOPIC, PageStatus.NONE)]
 )
-def test_a_record_comes_back(record: StateRecord) -> None:
+def test_a_record_round_trips(record: StateRecord) -> None:
     assert StateRecord.unpack(record.pack()) == record
     assert len(record.pack()) == RECORD_BYTES <= MAX_VALUE_BYTES
 
 
-def test_a_record_of_another_boot_is_none(rebooted: Callable[[], None]) -> None:
+def test_a_record_of_another_boot_is_ignored(rebooted: Callable[[], None]) -> None:
     data = RECORD.pack()
     rebooted()
     assert StateRecord.unpack(data) is None
 
 
 @pytest.mark.parametrize(("index", "value"), [(0, 1), (1, 5), (1, 255), (34, 0xFF), (34, ord("/"))], ids=str)
-def test_a_record_of_another_version_status_or_stem_is_none(index: int, value: int) -> None:
+def test_a_record_of_another_version_status_or_stem_is_ignored(index: int, value: int) -> None:
     data = bytearray(RECORD.pack())
     data[index] = value
     assert StateRecord.unpack(bytes(data)) is None
 
 
-def test_a_state_that_contradicts_itself_is_none() -> None:
+def test_a_contradicting_state_is_ignored() -> None:
     wrong = dataclasses.replace(STATE, next_offset=5)
     assert StateRecord.unpack(StateRecord(TOPIC, PageStatus.ACTIVE, wrong).pack()) is None
 
@@ -51,19 +51,19 @@ def test_a_state_that_contradicts_itself_is_none() -> None:
         st.none(), st.binary(max_size=RECORD_BYTES + 1), st.binary(min_size=RECORD_BYTES, max_size=RECORD_BYTES)
     )
 )
-def test_anything_else_is_none_and_no_error(data: bytes | None) -> None:
+def test_other_bytes_are_ignored(data: bytes | None) -> None:
     assert StateRecord.unpack(data) is None
 
 
 @given(st.integers(0, RECORD_BYTES - 1), st.integers(0, 255))
-def test_a_byte_that_changed_is_no_error(index: int, value: int) -> None:
+def test_a_changed_byte_is_ignored(index: int, value: int) -> None:
     data = bytearray(RECORD.pack())
     data[index] = value
     record = StateRecord.unpack(bytes(data))
     assert record is None or record.status == PageStatus.NONE or record.pack() == data
 
 
-def test_the_state_counts_for_the_segment_that_the_commit_log_says() -> None:
+def test_the_state_applies_to_the_committed_segment() -> None:
     assert RECORD.state_of(TOPIC, ACTIVE) == STATE
     assert RECORD.state_of(OTHER, ACTIVE) is None
     assert RECORD.state_of(TOPIC, None) is None

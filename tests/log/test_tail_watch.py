@@ -1,4 +1,4 @@
-"""A look at a local topic that tells, without a read, that nothing is new; and never misses what is."""
+"""The check of a local topic for changes reads no log, and never misses a change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def topic(tmp_path: Path) -> Topic:
 
 @pytest.fixture
 def container(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """The folder of an image, and the same folder in a container of it."""
+    """Return a folder of an image, and the same folder in a container."""
     image, upper, work, inside = (tmp_path / name for name in ("image", "upper", "work", "inside"))
     for folder in (image, upper, work, inside):
         folder.mkdir()
@@ -44,7 +44,7 @@ def write(topic: Topic, partition: int) -> None:
         writer.append(b"", partition=partition)
 
 
-def test_a_direct_append_is_seen_once(topic: Topic) -> None:
+def test_a_direct_append_is_reported_once(topic: Topic) -> None:
     write(topic, 0)
     write(topic, 2)
     watch = TailWatch(topic.handle)
@@ -57,7 +57,7 @@ def test_a_direct_append_is_seen_once(topic: Topic) -> None:
         assert not watch.changed(snapshot)
 
 
-def test_a_commit_is_seen_until_the_snapshot_has_it(topic: Topic) -> None:
+def test_a_commit_is_reported_until_the_snapshot_has_it(topic: Topic) -> None:
     watch, snapshot = TailWatch(topic.handle), topic.live_snapshot
     assert not watch.changed(snapshot)
     topic_on(topic.storage).append(values(range(1)))
@@ -66,7 +66,7 @@ def test_a_commit_is_seen_until_the_snapshot_has_it(topic: Topic) -> None:
     assert not watch.changed(topic.refresh().live_snapshot)
 
 
-def test_a_look_opens_no_file_when_the_pages_are_mapped(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_with_mapped_pages_opens_no_file(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     write(topic, 0)
     watch, snapshot = TailWatch(topic.handle), topic.refresh().live_snapshot
     watch.changed(snapshot)
@@ -79,7 +79,7 @@ def test_a_look_opens_no_file_when_the_pages_are_mapped(topic: Topic, monkeypatc
     assert not watch.changed(snapshot)
 
 
-def test_a_write_that_was_seen_half_done_is_seen_again(tmp_path: Path) -> None:
+def test_a_partial_write_is_reported_again(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     path.write_bytes(bytes(PAGE_BYTES))
     page = WatchedPage(str(path))
@@ -91,14 +91,13 @@ def test_a_write_that_was_seen_half_done_is_seen_again(tmp_path: Path) -> None:
             file.flush()
             assert page.changed()
             assert not page.changed()
-        # who holds the lock is not news
         file.seek(8)
         file.write(b"x")
         file.flush()
         assert not page.changed()
 
 
-def test_a_look_at_a_topic_of_a_containers_image_sees_the_first_append_there(container: tuple[Path, Path]) -> None:
+def test_the_first_append_in_a_container_is_reported(container: tuple[Path, Path]) -> None:
     image, inside = container
     write(topic_on(Storage(str(image / "topic")), 1), 0)
     topic = topic_on(Storage(str(inside / "topic")))
@@ -108,7 +107,7 @@ def test_a_look_at_a_topic_of_a_containers_image_sees_the_first_append_there(con
     assert watch.changed(snapshot)
 
 
-def test_a_page_that_is_not_there_may_always_have_changed(topic: Topic) -> None:
+def test_a_missing_page_is_always_reported(topic: Topic) -> None:
     write(topic, 0)
     snapshot = topic.refresh().live_snapshot
     lock = Path(topic.storage.local_path("topic-0/.lock"))

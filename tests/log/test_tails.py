@@ -1,4 +1,4 @@
-"""What readers see of a segment that others append to: by the page, or, where that is no good, by a walk."""
+"""Readers of a segment with concurrent appends use the page, or walk the log if the page is invalid."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reader(process: Process) -> Topic:
     return Topic(process.handle, with_tails(process.handle, process.head()), pinned=True)
 
 
-def test_a_topic_without_active_segments_is_as_it_is(tmp_path: Path) -> None:
+def test_a_snapshot_without_active_segments_is_unchanged(tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events"))
     head = process.head()
     assert with_tails(process.handle, head) is head
@@ -55,14 +55,14 @@ def test_the_tail_is_the_last_segment(process: Process) -> None:
     assert state.log_end_offset == 6
 
 
-def test_an_empty_active_segment_is_no_segment(process: Process) -> None:
+def test_an_empty_active_segment_is_left_out(process: Process) -> None:
     process[0].roll()
     head = process.head()
     assert tail(process.handle, head, 0) is None
     assert len(with_tails(process.handle, head).partitions[0].segments) == 1
 
 
-def test_a_snapshot_with_tails_stays_at_its_moment(process: Process) -> None:
+def test_a_snapshot_with_tails_does_not_grow(process: Process) -> None:
     topic = reader(process)
     append(process[0], b"later")
     process[0].roll()
@@ -76,7 +76,6 @@ def test_a_snapshot_with_tails_is_copied_with_them(process: Process) -> None:
 
 
 def read_in_every_way(topic: Topic) -> None:
-    """A record, a fetch, a lookup by time, and a scan."""
     assert [record.value for record in topic.records(0, 3, 1)] == [b"3"]
     assert topic.read(0, 2, 100).next_offset > 2
     assert topic.offsets_for_times({0: NOW + 2}) == {0: (2, NOW + 2)}
@@ -112,7 +111,7 @@ def test_a_point_read_of_the_tail_finds_the_record_without_a_map(process: Proces
     ],
     ids=["lost", "garbled", "gone", "cut"],
 )
-def test_where_the_page_does_not_check_the_log_is_walked(process: Process, damage: Callable[[Path], object]) -> None:
+def test_the_log_is_walked_if_its_page_is_invalid(process: Process, damage: Callable[[Path], object]) -> None:
     expected = tail(process.handle, process.head(), 0)
     process.close()
     damage(page_of(process))
@@ -122,7 +121,7 @@ def test_where_the_page_does_not_check_the_log_is_walked(process: Process, damag
     assert sorted(os.listdir(page_of(process).parent)) == old_names
 
 
-def test_a_page_of_another_boot_is_not_believed(
+def test_a_page_of_another_boot_is_ignored(
     process: Process, rebooted: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = tail(process.handle, process.head(), 0)
@@ -136,9 +135,7 @@ def test_a_page_of_another_boot_is_not_believed(
     assert (log_tail.crc32c, log_tail.next_offset, len(walks)) == (expected.crc32c, 5, 1)
 
 
-def test_a_segment_that_was_sealed_since_is_walked_for_who_does_not_know(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stale_snapshot_walks_a_sealed_segment(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     head = process.head()
     append(process[0], b"5")
     commit_sealed(process)
@@ -148,7 +145,7 @@ def test_a_segment_that_was_sealed_since_is_walked_for_who_does_not_know(
     assert (log_tail and log_tail.next_offset, len(walks)) == (6, 1)
 
 
-def test_a_walk_stops_before_a_torn_batch_and_cuts_nothing(process: Process) -> None:
+def test_a_walk_stops_before_a_torn_batch_and_truncates_nothing(process: Process) -> None:
     page_of(process).unlink()
     (log,) = page_of(process).parent.glob("*.log")
     torn = log.read_bytes()[:-3]
@@ -160,7 +157,6 @@ def test_a_walk_stops_before_a_torn_batch_and_cuts_nothing(process: Process) -> 
 
 
 def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The segments whose logs are walked from now on."""
     walks, real = list[str](), ReadableSegment.scan_tail
     monkeypatch.setattr(
         ReadableSegment, "scan_tail", lambda self, *arguments: (walks.append(self.stem), real(self, *arguments))[1]
@@ -182,7 +178,7 @@ def test_a_reader_needs_no_right_to_write(process: Process, monkeypatch: pytest.
     assert not any(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) for flags in opens)
 
 
-def test_the_table_of_segments_tells_which_still_grow(process: Process) -> None:
+def test_the_table_of_segments_marks_active_ones(process: Process) -> None:
     process[0].roll()
     append(process[0], b"5")
     append(process[1], b"6")

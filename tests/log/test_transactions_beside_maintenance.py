@@ -1,4 +1,4 @@
-"""Maintenance while a transaction is open: readers of committed records get what they would have got without it."""
+"""Maintenance during an open transaction: readers of committed records get the same records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def vacuumed(work: Work) -> Work:
 
 
 def restored(topic: Topic) -> None:
-    """Delete all records, and bring them back."""
     version = topic.version
     topic.delete_records({0: -1})
     topic.retention()
@@ -38,9 +37,7 @@ WORKS = {
 
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("work", WORKS.values(), ids=WORKS.keys())
-def test_work_on_the_segments_of_an_open_transaction_changes_nothing_of_its_end(
-    folder: Path, work: Work, commits: bool
-) -> None:
+def test_maintenance_of_an_open_transaction_keeps_its_end(folder: Path, work: Work, commits: bool) -> None:
     process = Process(folder)
     for value in (b"1", b"2"):
         append(process[0], value)
@@ -67,7 +64,7 @@ def test_work_on_the_segments_of_an_open_transaction_changes_nothing_of_its_end(
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_compaction_drops_nothing_for_the_sake_of_an_open_transaction(tmp_path: Path, commits: bool) -> None:
+def test_compaction_drops_nothing_for_an_open_transaction(tmp_path: Path, commits: bool) -> None:
     folder = new_topic(
         tmp_path / "events", file_delete_delay_ms=0, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0
     )
@@ -96,7 +93,7 @@ def test_compaction_drops_nothing_for_the_sake_of_an_open_transaction(tmp_path: 
     assert Process(folder).anomalies() == ()
 
 
-def test_a_log_that_begins_behind_the_first_records_of_a_transaction_shows_the_rest_when_it_ends(
+def test_a_log_start_inside_a_transaction_shows_the_later_records(
     folder: Path,
 ) -> None:
     process = Process(folder)
@@ -115,7 +112,7 @@ def test_a_log_that_begins_behind_the_first_records_of_a_transaction_shows_the_r
     assert Process(folder).anomalies() == ()
 
 
-def test_what_retention_deleted_of_an_open_transaction_comes_back_as_aborted(folder: Path) -> None:
+def test_restored_records_of_an_open_transaction_are_aborted(folder: Path) -> None:
     process = Process(folder)
     sender = Sender(Process(folder)).begin().send(0, b"a")
     process[0].roll()
@@ -132,7 +129,7 @@ def test_what_retention_deleted_of_an_open_transaction_comes_back_as_aborted(fol
     assert Process(folder).anomalies() == ()
 
 
-def test_a_topic_made_again_knows_nothing_of_the_transactions_before(folder: Path) -> None:
+def test_a_recreated_topic_has_no_old_transactions(folder: Path) -> None:
     sender = Sender(Process(folder)).begin().send(0, b"a")
     distlog.open(str(folder)).drop()
     distlog.create(str(folder), config={"file.delete.delay.ms": 0})
@@ -149,7 +146,7 @@ def test_a_topic_made_again_knows_nothing_of_the_transactions_before(folder: Pat
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_an_export_with_a_transaction_open_goes_on_with_its_end(folder: Path, tmp_path: Path, commits: bool) -> None:
+def test_a_later_export_ends_an_open_transaction(folder: Path, tmp_path: Path, commits: bool) -> None:
     process = Process(folder)
     append(process[0], b"1")
     sender = Sender(Process(folder)).begin().send(0, b"a")

@@ -1,7 +1,4 @@
-"""Transactions in one partition's log: its markers, its index, its first unstable offset, and what recovers them.
-
-Names in comments are those of Kafka's own tests.
-"""
+"""Transactions of one partition: markers, index, first unstable offset, recovery. Comments name Kafka's tests."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ Damage = Callable[[Process], object]
 
 
 def index(process: Process, partition: int = 0) -> list[tuple[int, int, int]]:
-    """(first offset, last offset, last stable offset) of the aborted transactions in the active segment's index."""
+    """Return (first offset, last offset, last stable offset) of aborted transactions in the active index."""
     active = process.head().partitions[partition].active
     assert active
     path = process.folder(partition) / f"{active.stem}.txnindex"
@@ -58,11 +55,10 @@ def test_a_marker_is_one_control_record_of_78_bytes(kind: int) -> None:
         9,
     )
     assert (row["base_sequence"], row["record_count"], row["max_timestamp"]) == (-1, 1, NOW)
-    # version and type, then version and coordinator epoch
     assert data[61:] == bytes.fromhex("20000000080000" + f"{kind:04x}" + "0c000000000000" + "00")
 
 
-def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction(folder: Path) -> None:
+def test_the_first_unstable_offset_is_from_the_oldest_open_transaction(folder: Path) -> None:
     # testFirstUnstableOffsetNoTransactionalData, ..WithTransactionalData, testLastStableOffsetWithMixedProducerData
     process = Process(folder)
     append(process[0], b"a")
@@ -93,7 +89,7 @@ def test_aborted_transactions_are_in_the_index_with_the_stable_offset_of_the_oth
     assert Process(folder).anomalies() == ()
 
 
-def test_the_index_of_a_sealed_segment_is_that_of_its_markers(folder: Path) -> None:
+def test_the_index_of_a_sealed_segment_has_its_markers(folder: Path) -> None:
     # testAbortedTransactionSpanningMultipleSegments
     process = Process(folder)
     sender = Sender(Process(folder)).begin().send(0, b"0")
@@ -112,7 +108,7 @@ def test_the_index_of_a_sealed_segment_is_that_of_its_markers(folder: Path) -> N
     assert Process(folder).anomalies() == ()
 
 
-def test_batches_of_transactions_are_refused_where_nobody_asked_the_commit_log(folder: Path) -> None:
+def test_transactional_batches_need_a_check_of_the_commit_log(folder: Path) -> None:
     process = Process(folder)
     run = marker(5, 0, NOW, is_committed=False)
     with pytest.raises(InvalidRecordError, match="without transactions"):
@@ -141,7 +137,7 @@ def lose_page_and_indexes(process: Process) -> None:
 @pytest.mark.parametrize("damage", [lose_page, lose_page_and_snapshots, lose_page_and_indexes])
 @pytest.mark.parametrize("is_committed", [False, True])
 @pytest.mark.parametrize("is_rolled", [False, True])
-def test_a_walk_knows_the_transactions_that_are_open_before_it_and_in_it(
+def test_a_walk_has_open_transactions_from_before_and_inside_it(
     damage: Damage, is_rolled: bool, is_committed: bool, folder: Path
 ) -> None:
     process = Process(folder)
@@ -151,7 +147,6 @@ def test_a_walk_knows_the_transactions_that_are_open_before_it_and_in_it(
         process[0].roll()
     append(process[0], b"c")
     damage(process)
-    # a reader walks first, then a writer
     assert committed(folder)[0] == []
     assert unstable(Process(folder)) == 0
     append(Process(folder)[0], b"d")
@@ -167,8 +162,8 @@ def test_a_walk_knows_the_transactions_that_are_open_before_it_and_in_it(
     assert Process(folder).anomalies() == ()
 
 
-def test_a_reader_that_walks_sees_no_aborted_record_though_the_index_lacks_it(folder: Path) -> None:
-    """The writer was killed between the write of the marker and that of the index, and the page is gone."""
+def test_a_walk_hides_aborted_records_that_the_index_lacks(folder: Path) -> None:
+    """A writer was killed between the write of the marker and the write of the index, and the page was lost."""
     process = Process(folder)
     sender = Sender(Process(folder)).begin().send(0, b"a")
     sender.abort()
@@ -180,7 +175,7 @@ def test_a_reader_that_walks_sees_no_aborted_record_though_the_index_lacks_it(fo
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
-def test_a_marker_that_a_failed_sync_cut_off_is_appended_again(folder: Path, is_committed: bool) -> None:
+def test_a_marker_lost_in_a_failed_sync_is_appended_again(folder: Path, is_committed: bool) -> None:
     process, calls = Process(folder), FailingCalls()
     sender = Sender(Process(folder, calls=calls)).begin().send(0, b"a")
     sender.process[0].flush()
@@ -189,7 +184,7 @@ def test_a_marker_that_a_failed_sync_cut_off_is_appended_again(folder: Path, is_
     with pytest.raises(LostRecordsError):
         end()
     topic = process.topic()
-    # neither the marker nor its entry in the transaction index outlives the sync
+    # the sync loses the marker and its index entry
     state = topic.live_snapshot.partitions[0]
     assert (aborted_transactions(topic.reader, state, 0), last_stable_offset(topic.reader, state)) == ([], 0)
     append(process[0], b"b")
@@ -202,7 +197,7 @@ def test_a_marker_that_a_failed_sync_cut_off_is_appended_again(folder: Path, is_
     assert Process(folder).anomalies() == ()
 
 
-def test_what_is_left_of_a_transaction_after_retention_ends_as_ever(folder: Path) -> None:
+def test_a_transaction_cut_by_retention_can_end(folder: Path) -> None:
     process = Process(folder)
     sender = Sender(Process(folder)).begin().send(0, b"a")
     process[0].roll()

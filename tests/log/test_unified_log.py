@@ -1,8 +1,4 @@
-"""What Kafka's tests of a whole log hold, of partitions that are appended to in place, by their names there.
-
-- UnifiedLogTest: testReadAtLogGap, testRetentionIdempotency, testLogDeletionAfterDeleteRecords,
-  testFetchOffsetByTimestampWithMaxTimestampIncludesTimestamp.
-"""
+"""Kafka's UnifiedLogTest on direct appends: testReadAtLogGap, testRetentionIdempotency, and two others."""
 
 from __future__ import annotations
 
@@ -21,13 +17,11 @@ HOUR = 3_600_000
 
 
 class Log(Process):
-    """A process that appends to one partition, each batch of one record."""
-
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(new_topic(folder / "events", **settings), clock=Clock())
 
     def fill(self, segments: int, count: int = 5, *, time: int = NOW, active: bool = True) -> None:
-        """Append so many segments of so many records; the last one stays active."""
+        """Append `segments` segments of `count` records; the last one stays active."""
         for number in range(segments):
             for _ in range(count):
                 append(self[0], b"value", time=time)
@@ -57,7 +51,7 @@ def keyed(*keys: bytes | None, time: int = NOW) -> bytes:
     return batch(rows, base_timestamp=time, max_timestamp=time)
 
 
-def test_a_read_in_a_gap_gives_what_comes_next_also_in_the_next_segment(tmp_path: Path) -> None:
+def test_a_read_in_a_gap_returns_the_next_record(tmp_path: Path) -> None:
     log = Log(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     for key in (b"a", b"b", b"b", b"b"):
         log[0].append_batches(keyed(key))
@@ -73,12 +67,12 @@ def test_a_read_in_a_gap_gives_what_comes_next_also_in_the_next_segment(tmp_path
         assert [record.offset for record in topic.records(0, offset, 1)] == [first]
 
 
-def test_retention_that_has_done_its_work_does_nothing_more(tmp_path: Path) -> None:
+def test_retention_is_idempotent(tmp_path: Path) -> None:
     log = Log(tmp_path, retention_ms=HOUR)
     log.fill(1, time=NOW + 24 * HOUR, active=False)
     log.fill(2, time=NOW - 24 * HOUR, active=False)
     log.fill(1)
-    # the first one is of a time to come, and keeps those behind it
+    # the first one has a future time, and keeps the later ones
     log.now.retention()
     assert (log.bounds, log.segments) == ((0, 20), 4)
     log.now.delete_records({0: 1})
@@ -92,7 +86,7 @@ def test_retention_that_has_done_its_work_does_nothing_more(tmp_path: Path) -> N
     assert log.head().version == version
 
 
-def test_segments_below_the_log_start_go(tmp_path: Path) -> None:
+def test_segments_below_the_log_start_are_deleted(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.fill(3)
     for start, count in ((1, 3), (6, 2), (15, 0)):

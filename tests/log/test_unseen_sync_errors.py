@@ -1,7 +1,4 @@
-"""A sync fails, and the process that the kernel told is killed before it tells anybody: what others sync stays.
-
-Linux tells an error once. The pages count as clean afterwards, so a sync by another process succeeds without them.
-"""
+"""A sync fails, and its process is killed before it records the error; Linux reports an error only once."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from distlog.core.format.offset_and_time_index import TIME_ENTRY
 from distlog.core.log.flush import Appended, LostRecordsError
 from distlog.core.storage.locks_and_pages import FileLock, SharedPage
 
-#: Of a batch with one record of one byte.
+#: The size of a batch with one record of one byte.
 BATCH_BYTES = encoded(b"b")[0].nbytes
 
 ENDS: dict[str, Callable[[Process], object]] = {
@@ -36,7 +33,7 @@ ENDS: dict[str, Callable[[Process], object]] = {
 
 
 class DiesUntold:
-    """Ends a process when a sync of it failed, before it writes to a page."""
+    """Ends a process after a failed sync, before it writes to a page."""
 
     def __init__(self, patches: pytest.MonkeyPatch) -> None:
         self._failed = False
@@ -75,10 +72,7 @@ def after_a_power_loss(
     monkeypatch: pytest.MonkeyPatch,
     damage: Callable[[Path], None] = lambda page: None,
 ) -> Path:
-    """What is left when the power goes after a process ended in `work`, untold of a failed sync, and another flushed.
-
-    `damage` gets the file of the partition's page in between.
-    """
+    """Fail a sync, end its process in `work`, flush by another, and lose power; `damage` gets the page between."""
     folder = new_topic(tmp_path / "before" / "events", segment_index_bytes=1200)
     with monkeypatch.context() as patches:
         disk = LossyDisk(patches, folder.parent, random.Random(seed))
@@ -86,7 +80,6 @@ def after_a_power_loss(
         process = Process(folder)
         append(process[0], b"a")
         process[0].flush()
-        # of several pages, of which the device gets some
         append(process[0], b"b" * 20_000)
         disk.failing_syncs = 1
         killing.end(ENDS[work], process)
@@ -102,7 +95,7 @@ def after_a_power_loss(
 
 @pytest.mark.parametrize("work", ENDS)
 @pytest.mark.parametrize("seed", range(6))
-def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
+def test_records_synced_by_a_later_process_survive_a_power_loss(
     work: str, seed: int, tmp_path: Path, rebooted: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = after_a_power_loss(work, seed, tmp_path, monkeypatch)
@@ -113,7 +106,7 @@ def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
     assert after.anomalies() == ()
 
 
-def test_a_sync_that_fails_while_another_process_seals_is_no_loss(
+def test_a_failed_sync_during_a_seal_loses_nothing(
     tmp_path: Path, rebooted: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = new_topic(tmp_path / "before" / "events")
@@ -124,7 +117,7 @@ def test_a_sync_that_fails_while_another_process_seals_is_no_loss(
         real = os.fsync
 
         def sync_late(file: int) -> None:
-            """The kernel tells the error to this process; another one seals before it can do anything."""
+            """Only this process gets the kernel's error; another one seals before this one continues."""
             try:
                 real(file)
             finally:
@@ -147,7 +140,7 @@ def no_device(file: int) -> None:
 
 
 def lost_after(work: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Process, Appended]:
-    """A process that waits for a record which another one synced in vain, untold, and which the kernel dropped."""
+    """Return a process that waits for a record that the kernel dropped in an unreported failed sync."""
     process, waiting = Process(folder), Process(folder)
     append(process[0], b"a")
     process[0].flush()
@@ -156,7 +149,6 @@ def lost_after(work: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
         patches.setattr(os, "fsync", no_device)
         DiesUntold(patches).end(ENDS[work], process)
     (log,) = (folder / "events-0").glob("*.log")
-    # the kernel dropped the pages, and reads what the device has
     with log.open("r+b") as file:
         file.seek(-BATCH_BYTES, os.SEEK_END)
         file.write(bytes(BATCH_BYTES))
@@ -164,7 +156,7 @@ def lost_after(work: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
 
 
 @pytest.mark.parametrize("work", ["a flush", "a roll"])
-def test_what_the_kernel_no_longer_has_is_lost_for_all(
+def test_dropped_records_are_lost_for_every_process(
     work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting, lost_end = lost_after(work, new_topic(tmp_path / "events"), monkeypatch)
@@ -177,15 +169,13 @@ def test_what_the_kernel_no_longer_has_is_lost_for_all(
 
 @pytest.mark.parametrize("is_preallocated", [False, True])
 @pytest.mark.parametrize("work", ["an append", *ENDS])
-def test_what_nobody_had_open_when_the_kernel_failed_to_write_it_does_not_take_later_records_along(
-    work: str, is_preallocated: bool, tmp_path: Path
-) -> None:
+def test_a_dropped_closed_file_does_not_lose_later_records(work: str, is_preallocated: bool, tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", preallocate=is_preallocated, internal_segment_bytes=1 << 12)
     killed = Process(folder)
     append(killed[0], b"a")
     killed[0].flush()
     append(killed[0], b"b")
-    # the process is killed, and the kernel drops the file and its error: what is read is what the device has
+    # the process is killed, and the kernel drops the file and its error: reads return the bytes of the device
     (log,) = (folder / "events-0").glob("*.log")
     with log.open("r+b") as file:
         file.seek(BATCH_BYTES)
@@ -203,8 +193,6 @@ def test_what_nobody_had_open_when_the_kernel_failed_to_write_it_does_not_take_l
 
 
 class FullIndexes(FailingCalls):
-    """Calls on a disk that has room for the log, and for no entry of its time index while it is full."""
-
     is_full = False
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
@@ -213,7 +201,7 @@ class FullIndexes(FailingCalls):
         return os.pwrite(fd, data, offset)
 
 
-def test_what_a_seal_let_go_of_on_a_full_disk_is_looked_at_before_it_counts_as_flushed(tmp_path: Path) -> None:
+def test_a_failed_seal_on_a_full_disk_is_checked_before_the_flush(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", index_interval_bytes=4096, segment_ms=1000)
     calls = FullIndexes()
     process = Process(folder, calls=calls)
@@ -224,7 +212,7 @@ def test_what_a_seal_let_go_of_on_a_full_disk_is_looked_at_before_it_counts_as_f
     with pytest.raises(StorageFullError):
         append(process[0], b"c", time=NOW + 10_000)
     calls.is_full = False
-    # the seal closed the log, and the kernel dropped the file and its error: what is read is what the device has
+    # the seal closed the log, and the kernel dropped the file and its error: reads return the bytes of the device
     (log,) = (folder / "events-0").glob("*.log")
     with log.open("r+b") as file:
         file.seek(-BATCH_BYTES, os.SEEK_END)
@@ -237,7 +225,7 @@ def test_what_a_seal_let_go_of_on_a_full_disk_is_looked_at_before_it_counts_as_f
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
-def test_what_others_left_unflushed_is_read_once_by_who_opens_it_later(
+def test_unflushed_records_of_others_are_read_once_at_open(
     is_busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, calls, read, real = new_topic(tmp_path / "events"), FailingCalls(), list[str](), os.preadv
@@ -260,7 +248,7 @@ def test_what_others_left_unflushed_is_read_once_by_who_opens_it_later(
 
 
 @pytest.mark.parametrize("work", ["a checkpoint", "a roll"])
-def test_indexes_that_the_kernel_forgot_are_rebuilt(
+def test_indexes_that_the_kernel_dropped_are_rebuilt(
     work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = new_topic(tmp_path / "events")

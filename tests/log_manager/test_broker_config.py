@@ -1,4 +1,4 @@
-"""Kafka's broker settings: when tasks run, and what topics get that set nothing themselves."""
+"""Broker settings: the intervals of tasks, and the defaults of topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from distlog.core.log_manager.broker_config import BrokerConfig
 
 
 def defaults(**settings: object) -> dict[str, object]:
-    """The topic settings that broker settings stand for."""
     return dict(
         BrokerConfig.parse({name.replace("_", "."): value for name, value in settings.items()}).topic_defaults
     )
@@ -41,7 +40,7 @@ def test_the_intervals_have_kafkas_defaults() -> None:
         ({"log_retention_minutes": -1}, -1),
     ],
 )
-def test_the_smaller_unit_of_a_time_counts(settings: dict[str, object], expected: int) -> None:
+def test_the_smaller_unit_of_a_time_applies(settings: dict[str, object], expected: int) -> None:
     assert defaults(**settings) == {"retention.ms": expected}
 
 
@@ -70,7 +69,7 @@ def test_flush_ms_is_the_flush_interval_or_else_the_schedulers() -> None:
     assert defaults(log_flush_scheduler_interval_ms=5, log_flush_interval_ms=9) == {"flush.ms": 9}
 
 
-def test_what_a_server_properties_has_besides_is_ignored() -> None:
+def test_other_settings_of_server_properties_are_ignored() -> None:
     config = BrokerConfig.parse({"listeners": "PLAINTEXT://:9092", "log.dirs": "/a,/b", "log.cleaner.threads": "4"})
     assert config == BrokerConfig.parse({})
 

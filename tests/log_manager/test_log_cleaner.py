@@ -25,7 +25,7 @@ from distlog.core.topic import Topic
 
 
 def compacted(root: Path, name: str, keys: int, records: int, **settings: Any) -> Topic:
-    """A compacted topic with two appends of so many keys and records; clean up to the end of the first."""
+    """Return a topic with two appends of `keys` keys and `records` records, compacted up to the end of the first."""
     topic = create(root, name, **{"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, **settings})
     topic.append(keyed(range(keys)))
     topic.compact()
@@ -41,7 +41,6 @@ def keyed(numbers: range, keys: int = 1 << 30) -> list[dict[str, Any]]:
 
 
 def cleaned_order(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """A list of what is cleaned from now on: topics and partitions."""
     order, real = list[tuple[str, int]](), log_tasks.compact
 
     def noted(handle: TopicHandle, snapshot: Snapshot, *, partitions: Collection[int]) -> Any:
@@ -86,7 +85,6 @@ def test_the_dirtiest_partition_of_all_topics_is_cleaned_first(
         topic.alter_config({"min.cleanable.dirty.ratio": 0.2})
     order, managed = cleaned_order(monkeypatch), Managed(tmp_path)
     assert effects(managed.after(minutes=1), "log-cleaner")["cleaned_partitions"] == 4
-    # 10 and 20 of 100 are below the ratio
     assert order == [("a", 1), ("b", 0), ("b", 2), ("a", 0)]
 
 
@@ -123,7 +121,7 @@ def contents_by_key(topic: Topic) -> dict[bytes, bytes]:
     return pairs
 
 
-def test_what_is_past_max_compaction_lag_is_cleaned_however_little_it_is(tmp_path: Path) -> None:
+def test_records_past_max_compaction_lag_are_cleaned(tmp_path: Path) -> None:
     topic = compacted(tmp_path, "clicks", 100, 10, max_compaction_lag_ms=HOUR_MS)
     managed = Managed(tmp_path)
     assert effects(managed.after(minutes=59), "log-cleaner") == {}
@@ -137,7 +135,7 @@ def test_the_cleaner_looks_again_every_backoff(tmp_path: Path) -> None:
     assert [second for second, count in enumerate(ran, 1) if count] == [30, 37, 44, 51]
 
 
-def test_a_look_at_a_compacted_topic_is_one_get_and_at_any_other_none(memory_url: Address) -> None:
+def test_a_check_of_a_compacted_topic_is_one_get_and_of_others_none(memory_url: Address) -> None:
     for name in ("a", "b"):
         create(memory_url.url, name, cleanup_policy="compact").append(keyed(range(3)))
     create(memory_url.url, "c").append(keyed(range(3)))
@@ -150,7 +148,7 @@ def test_a_look_at_a_compacted_topic_is_one_get_and_at_any_other_none(memory_url
     assert {name: after[name] - old_fields[name] for name in after if after[name] != old_fields[name]} == {"gets": 2}
 
 
-def test_the_brokers_ratio_is_for_topics_without_one(tmp_path: Path) -> None:
+def test_the_brokers_ratio_applies_to_topics_without_one(tmp_path: Path) -> None:
     topic = create(tmp_path, "clicks", cleanup_policy="compact")
     topic.append(keyed(range(10)))
     topic.compact()
@@ -161,7 +159,7 @@ def test_the_brokers_ratio_is_for_topics_without_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("minutes", [4, -60])
-def test_a_topic_that_cannot_be_cleaned_is_put_aside_and_tried_again(tmp_path: Path, minutes: int) -> None:
+def test_a_topic_that_cannot_be_cleaned_is_retried_later(tmp_path: Path, minutes: int) -> None:
     bad, good = (compacted(tmp_path, name, 10, 90) for name in ("bad", "good"))
     segment = bad.refresh().snapshot.partitions[0].segments[-1]
     log = Path(bad.storage.local_path(bad.reader.name(segment, ".log")))
@@ -183,7 +181,7 @@ def test_a_topic_that_cannot_be_cleaned_is_put_aside_and_tried_again(tmp_path: P
 
 
 @pytest.mark.parametrize("change", ["dropped", "no longer compacted"])
-def test_a_topic_that_is_to_be_cleaned_no_more_fails_no_more(tmp_path: Path, change: str) -> None:
+def test_a_topic_without_compaction_no_longer_fails(tmp_path: Path, change: str) -> None:
     bad = compacted(tmp_path, "bad", 10, 90)
     segment = bad.refresh().snapshot.partitions[0].segments[-1]
     log = Path(bad.storage.local_path(bad.reader.name(segment, ".log")))
@@ -223,7 +221,7 @@ def test_without_the_cleaner_nothing_is_rewritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("limit_ms", "kept_batches"), [(1001, 2), (1000, 1)])
-def test_how_long_the_last_batch_of_a_silent_producer_is_kept_is_a_setting(
+def test_the_last_batch_of_a_silent_producer_expires_by_setting(
     limit_ms: int, kept_batches: int, tmp_path: Path
 ) -> None:
     of = {"producer": (7, 3, 0), "base_timestamp": TIME_MS, "max_timestamp": TIME_MS}

@@ -1,4 +1,4 @@
-"""Topics are found below the roots, whatever is wrong with some of them."""
+"""Topics are found in the roots, also next to damaged ones."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def test_the_topics_of_all_roots_are_loaded(tmp_path: Path, memory_url: Address)
     assert managed.manager.errors == {}
 
 
-def test_a_name_that_is_not_loaded_or_is_there_twice_is_no_topic(tmp_path: Path) -> None:
+def test_an_unknown_or_ambiguous_name_is_refused(tmp_path: Path) -> None:
     for root in ("a", "b"):
         create(tmp_path / root, "clicks")
     manager = Managed(tmp_path / "a", tmp_path / "b").manager
     with pytest.raises(TopicNotFoundError, match="several roots have this topic"):
         manager.topic("clicks")
-    with pytest.raises(TopicNotFoundError, match="no such topic is loaded"):
+    with pytest.raises(TopicNotFoundError, match="topic is loaded"):
         manager.topic("views")
 
 
-def test_new_topics_come_and_dropped_ones_go_at_the_next_look(tmp_path: Path) -> None:
+def test_a_scan_adds_new_topics_and_removes_dropped_ones(tmp_path: Path) -> None:
     first = create(tmp_path, "clicks")
     managed = Managed(tmp_path)
     create(tmp_path, "orders")
@@ -57,7 +57,7 @@ def test_new_topics_come_and_dropped_ones_go_at_the_next_look(tmp_path: Path) ->
     assert managed.manager.errors == {}
 
 
-def test_a_topic_that_is_dropped_and_made_again_between_two_looks_is_the_new_one(tmp_path: Path) -> None:
+def test_a_recreated_topic_replaces_the_old_one(tmp_path: Path) -> None:
     create(tmp_path, "clicks", 4).drop()
     create(tmp_path, "clicks", 4)
     managed = Managed(tmp_path)
@@ -67,12 +67,11 @@ def test_a_topic_that_is_dropped_and_made_again_between_two_looks_is_the_new_one
     assert managed.manager.topic("clicks").partitions == 1
 
 
-def test_a_look_at_a_topic_that_was_dropped_before_is_two_small_requests(memory_url: Address) -> None:
+def test_a_check_of_a_dropped_topic_is_two_small_requests(memory_url: Address) -> None:
     create(memory_url.url, "clicks").drop()
     directory = LogDirectory(Storage(memory_url.url), {}, Clock(), lambda: False, 0)
     look = partial(directory.load_logs, TaskRun("load-logs", memory_url.url, 0))
     look()
-    # the listing is that of the root
     assert requests(directory.storage, look) == (2, 0, 1)
     create(memory_url.url, "clicks", 3)
     look()
@@ -111,7 +110,7 @@ def test_a_bad_root_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-def test_a_topic_whose_folder_is_gone_goes_too(tmp_path: Path, dropped: bool) -> None:
+def test_a_topic_with_a_deleted_folder_is_removed(tmp_path: Path, dropped: bool) -> None:
     topic = create(tmp_path, "clicks")
     if dropped:
         topic.drop()
@@ -132,7 +131,7 @@ def test_a_root_on_s3_and_one_whose_bucket_is_missing(s3_url: Address, tmp_path:
     assert list(manager.errors["load-logs"]) == [missing]
 
 
-def test_a_root_that_is_not_there_yet_is_told_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_root_is_reported_and_not_created(tmp_path: Path) -> None:
     managed = Managed(tmp_path / "later")
     managed.after(minutes=10)
     assert (managed.names(), list(tmp_path.iterdir())) == ([], [])
@@ -142,7 +141,7 @@ def test_a_root_that_is_not_there_yet_is_told_and_not_made(tmp_path: Path) -> No
     assert (managed.names(), managed.manager.errors) == (["clicks"], {})
 
 
-def test_a_root_that_is_a_topic_is_told(tmp_path: Path) -> None:
+def test_a_root_that_is_a_topic_is_reported(tmp_path: Path) -> None:
     topic = create(tmp_path, "clicks")
     topic.append([{"value": "v"}])
     managed = Managed(tmp_path / "clicks")
@@ -159,7 +158,7 @@ def test_wrong_roots_are_refused_at_once() -> None:
         distlog.LogManager("s3://key:secret@bucket/logs")
 
 
-def test_a_copy_of_a_topic_is_named_at_each_look_and_kept_up_as_others_are(tmp_path: Path) -> None:
+def test_a_copy_of_a_topic_is_reported_and_maintained(tmp_path: Path) -> None:
     create(tmp_path, "clicks")
     shutil.copytree(tmp_path / "clicks", tmp_path / "backup")
     managed = Managed(tmp_path)

@@ -51,7 +51,7 @@ def test_the_checkpoint_files_are_written_when_the_manager_stops(tmp_path: Path)
     assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n0\n"
 
 
-def test_each_task_runs_once_and_says_whether_all_went_well(tmp_path: Path) -> None:
+def test_each_task_runs_once_and_returns_its_success(tmp_path: Path) -> None:
     create(tmp_path, "clicks", retention_ms=1).append(values(range(3)))
     managed = Managed(tmp_path)
     managed.runs.clear()
@@ -121,15 +121,15 @@ def test_a_callback_that_fails_does_not_end_the_task(tmp_path: Path, caplog: pyt
 
 
 def values_of(metrics: list[Metric], name: str) -> dict[str, float]:
-    """The values of a metric, by their labels as text without the root."""
-    found = next(metric for metric in metrics if metric.name == name)
+    """Return the values of a metric by their labels without the root."""
+    selected = next(metric for metric in metrics if metric.name == name)
     return {
         ",".join(f"{key}={text}" for key, text in labels.items() if key != "root"): value
-        for labels, value in found.values
+        for labels, value in selected.values
     }
 
 
-def test_the_metrics_tell_of_partitions_and_tasks(tmp_path: Path) -> None:
+def test_the_metrics_cover_partitions_and_tasks(tmp_path: Path) -> None:
     topic = create(tmp_path, "clicks", 2, retention_ms=60_000)
     topic.append(values(range(10)), partition=0)
     topic.append(values([290_000]), partition=0)
@@ -181,13 +181,12 @@ def test_the_metrics_count_direct_appends_and_syncs_of_any_process(tmp_path: Pat
     for name in ("append", "flush"):
         assert 0 < values_of(metrics, f"distlog_log_{name}_seconds")[partition] < 3600
     append(process[1], b"d")
-    # no look at the topic is needed
     assert values_of(managed.manager.metrics(), "distlog_log_appends") == {partition: 3}
     process.close()
 
 
 def test_a_copied_topic_has_metrics_of_its_own(tmp_path: Path) -> None:
-    """Its commits have the name of the first one, and Prometheus refuses two values of one name."""
+    """The copy's commits have the name of the original, and Prometheus refuses two values with one name."""
     create(tmp_path, "clicks")
     shutil.copytree(tmp_path / "clicks", tmp_path / "copy")
     metrics = Managed(tmp_path).manager.metrics()
@@ -195,7 +194,7 @@ def test_a_copied_topic_has_metrics_of_its_own(tmp_path: Path) -> None:
     assert samples == {"topic=clicks,partition=0": 0, "topic=copy,partition=0": 0}
 
 
-def test_the_metrics_of_a_root_that_does_not_answer_say_so(tmp_path: Path) -> None:
+def test_the_metrics_report_a_root_that_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("")
     metrics = Managed(tmp_path / "root").manager.metrics()
     assert values_of(metrics, "distlog_root_offline") == {"": 1}

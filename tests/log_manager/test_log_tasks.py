@@ -1,4 +1,4 @@
-"""Retention, vacuum, flushes and checkpoint files, on real topics, by a clock that the test sets."""
+"""Retention, vacuum, flushes and checkpoint files on real topics, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def test_broker_settings_are_for_topics_that_set_nothing_themselves(tmp_path: Pa
     week = {"retention_ms": 7 * DAY_MS}
     topics = {
         "unset": create(tmp_path, "unset"),
-        # Kafka's default, but the topic's own choice
         "restated": create(tmp_path, "restated", **week),
         "own": create(tmp_path, "own", retention_ms=2 * HOUR_MS),
     }
@@ -54,7 +53,7 @@ def test_broker_settings_are_for_topics_that_set_nothing_themselves(tmp_path: Pa
     assert managed.manager.topic("unset").config.retention_ms == HOUR_MS
 
 
-def test_a_topic_that_changes_its_setting_while_it_is_managed_has_its_own(tmp_path: Path) -> None:
+def test_a_changed_setting_of_a_managed_topic_applies(tmp_path: Path) -> None:
     topic = create(tmp_path, "clicks")
     topic.append(values([0]))
     managed = Managed(tmp_path, log_retention_ms=FIVE)
@@ -72,7 +71,7 @@ def test_broker_settings_are_never_stored_in_a_topic(tmp_path: Path) -> None:
     topic = managed.manager.topic("clicks")
     assert (topic.config.retention_ms, topic.config.segment_ms) == (FIVE, 5)
     topic.alter_config({"retention.bytes": 1 << 20})
-    for _ in range(101):  # a checkpoint holds the settings too
+    for _ in range(101):
         topic.append(values([0]))
     read = Managed(tmp_path).manager.topic("clicks").config
     assert read.overrides() == {"segment.ms": "5", "retention.bytes": str(1 << 20)}
@@ -93,7 +92,7 @@ def test_files_are_deleted_when_their_delay_has_passed_once_per_delay(tmp_path: 
     topic = create(tmp_path, "clicks", file_delete_delay_ms=0, retention_ms=60_000)
     topic.append(values([0]))
     topic.append(values([3_600_000]))
-    kept = create(tmp_path, "kept")
+    other = create(tmp_path, "other")
     managed = Managed(tmp_path)
     old_files = files(topic.storage)
     first = effects(managed.after(minutes=5), "delete-logs")
@@ -101,7 +100,7 @@ def test_files_are_deleted_when_their_delay_has_passed_once_per_delay(tmp_path: 
     assert (first["vacuumed_topics"], first["deleted_files"]) == (2, len(old_files - files(topic.storage)))
     assert effects(managed.after(minutes=5), "delete-logs") == {"vacuumed_topics": 1}
     assert effects(managed.after(minutes=24 * 60), "delete-logs")["vacuumed_topics"] == 2
-    assert kept.refresh().version == kept.snapshot.version
+    assert other.refresh().version == other.snapshot.version
 
 
 def test_the_files_of_a_dropped_topic_are_deleted(tmp_path: Path) -> None:
@@ -174,7 +173,7 @@ def test_the_recovery_points_are_written_as_kafka_writes_them(tmp_path: Path) ->
     clicks.close()
 
 
-def test_a_manager_that_stops_leaves_logs_that_are_on_the_device_and_need_no_walk(tmp_path: Path) -> None:
+def test_a_stopped_manager_leaves_durable_logs(tmp_path: Path) -> None:
     clicks = Process(new_topic(tmp_path / "clicks", 2))
     for partition in range(2):
         append(clicks[partition], b"a", b"b")
@@ -191,7 +190,7 @@ def test_a_manager_that_stops_leaves_logs_that_are_on_the_device_and_need_no_wal
     clicks.close()
 
 
-def test_a_manager_that_stops_flushes_the_other_logs_when_one_cannot_be(tmp_path: Path) -> None:
+def test_a_stopping_manager_flushes_other_logs_after_a_failed_one(tmp_path: Path) -> None:
     clicks = Process(new_topic(tmp_path / "clicks", 2))
     for partition in range(2):
         append(clicks[partition], b"a")
@@ -232,7 +231,7 @@ def test_files_are_deleted_after_a_clock_that_was_years_ahead_was_set_back(tmp_p
 
 
 def test_the_checkpoint_files_of_a_broker_stay_as_they_are(tmp_path: Path) -> None:
-    """1. A broker's directory. 2. One topic is adopted in place, and managed. 3. So is the other one, later."""
+    """A broker's directory with two topics: one is adopted directly and managed, the other one later."""
     directory = tmp_path / "kafka-logs"
     for name in ("adopted", "left"):
         topic = create(tmp_path / "made", name)
@@ -246,13 +245,13 @@ def test_the_checkpoint_files_of_a_broker_stay_as_they_are(tmp_path: Path) -> No
     assert distlog.adopt(directory, topics=["left"]).topics["left"].start_offsets() == {0: 2}
 
 
-def test_a_topic_that_is_called_as_a_partition_is_has_its_line_in_the_checkpoint_files(tmp_path: Path) -> None:
+def test_a_topic_named_like_a_partition_is_in_the_checkpoint_files(tmp_path: Path) -> None:
     create(tmp_path, "clicks-0").append(values(range(3)))
     Managed(tmp_path).after(minutes=1)
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nclicks-0 0 3\n"
 
 
-def test_a_root_that_is_no_local_disk_gets_no_checkpoint_files(memory_url: Address) -> None:
+def test_an_object_store_root_gets_no_checkpoint_files(memory_url: Address) -> None:
     url = memory_url.url
     create(url, "clicks").append(values(range(4)))
     managed = Managed(url)
@@ -260,14 +259,14 @@ def test_a_root_that_is_no_local_disk_gets_no_checkpoint_files(memory_url: Addre
     assert tasks == {"load-logs", "log-retention", "log-cleaner", "segment-merge", "delete-logs"}
 
 
-def test_topics_that_come_from_the_manager_append_by_the_brokers_settings(tmp_path: Path) -> None:
+def test_topics_of_the_manager_append_with_the_brokers_settings(tmp_path: Path) -> None:
     create(tmp_path, "clicks", clock=Clock(NOW))
     topic = Managed(tmp_path, log_message_timestamp_type="LogAppendTime").manager.topic("clicks")
     topic.append([{"value": "v", "timestamp": 5}])
     assert topic.scan().to_table()["timestamp_type"].to_pylist() == [1]
 
 
-def test_a_topic_that_comes_from_the_manager_keeps_the_brokers_settings_in_another_process(tmp_path: Path) -> None:
+def test_a_topic_of_the_manager_keeps_the_brokers_settings_when_pickled(tmp_path: Path) -> None:
     create(tmp_path, "clicks")
     topic = Managed(tmp_path, log_retention_hours=24).manager.topic("clicks")
     copy = pickle.loads(pickle.dumps(topic))

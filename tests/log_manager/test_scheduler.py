@@ -23,7 +23,7 @@ def test_a_task_runs_after_its_delay_and_then_every_period(clock: Clock) -> None
     assert runs == [30, 130, 230]
 
 
-def test_runs_that_were_missed_are_not_made_up_for(clock: Clock) -> None:
+def test_missed_runs_are_not_repeated(clock: Clock) -> None:
     scheduler, runs = Scheduler(clock), list[int]()
     scheduler.schedule("a", lambda: runs.append(clock.now_ms), delay_ms=0, period_ms=10)
     for clock.now_ms in (0, 95, 96, 105):
@@ -44,7 +44,7 @@ def test_a_task_that_takes_longer_than_its_period_is_due_when_it_ends(clock: Clo
     assert starts == [0, 25]
 
 
-def test_tasks_run_in_the_order_of_their_schedule_and_all_of_them_when_asked(clock: Clock) -> None:
+def test_tasks_run_in_schedule_order_or_all_on_request(clock: Clock) -> None:
     scheduler, runs = Scheduler(clock), list[str]()
     for name, delay_ms in (("a", 0), ("b", 5), ("c", 0)):
         scheduler.schedule(name, lambda name=name: runs.append(name), delay_ms=delay_ms, period_ms=10)  # type: ignore[misc]

@@ -94,7 +94,7 @@ def test_a_producer_that_is_silent_for_long_is_forgotten(log: CompactedTopic) ->
     assert last_offsets(log) == [1]
 
 
-def test_how_long_a_silent_producer_is_known_is_a_setting(log: CompactedTopic) -> None:
+def test_a_silent_producer_expires_after_the_configured_time(log: CompactedTopic) -> None:
     """`producer.id.expiration.ms`, which comes with the handle."""
     producers = Producers(log, transactional=False)
     producers.send(1, 1).plain(1).roll()

@@ -43,7 +43,7 @@ def sorted_values(topic: distlog.Topic) -> list[int]:
     return sorted(map(int, values(topic)))
 
 
-def test_what_is_written_is_read_again(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_records_round_trip(spark: SparkSession, topic: distlog.Topic) -> None:
     df = numbers(spark, 100, 3).select(
         F.col("key"),
         F.col("value").cast("binary"),

@@ -90,9 +90,7 @@ def test_a_file_system_that_refuses_direct_writes_is_written_as_usual(
 
 
 @pytest.mark.parametrize("taken", [0, 100, PAGE_BYTES, 3 * PAGE_BYTES, 400_000])
-def test_a_write_that_takes_a_part_is_gone_on_with(
-    taken: int, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_write_is_continued(taken: int, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     # as many bytes of all the views as the disk takes
     monkeypatch.setattr(os, "writev", lambda file, views: write(file, b"".join(views)[:taken]) if taken else 0)
@@ -165,7 +163,7 @@ def test_a_descriptor_that_cannot_be_had_or_closed_is_an_error_with_the_file(
     assert os.listdir(storage.url) == []
 
 
-def test_a_sync_that_failed_is_not_tried_again(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_is_not_repeated(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = storage.open_write("a.log")
     writer.write(b"1")
     with monkeypatch.context() as patch:

@@ -30,7 +30,6 @@ def client(gateway: GatewayServer) -> Iterator[Any]:
 
 
 def error_of(future: Any) -> str:
-    """The name of the error that a future of the client has."""
     with pytest.raises(confluent_kafka.KafkaException) as raised:
         future.result(30)
     return str(raised.value.args[0].name())
@@ -69,7 +68,7 @@ def test_a_topic_that_cannot_be_is_refused(
         opened(gateway, "orders")
 
 
-def test_a_look_whether_a_topic_could_be_created_creates_nothing(gateway: GatewayServer, client: Any) -> None:
+def test_validate_only_creates_nothing(gateway: GatewayServer, client: Any) -> None:
     create(client, "orders", validate_only=True).result(30)
     with pytest.raises(TopicNotFoundError):
         opened(gateway, "orders")
@@ -91,7 +90,7 @@ def test_all_topics_are_listed_with_those_of_other_programs(gateway: GatewayServ
     ]
 
 
-def test_a_deleted_topic_is_gone_and_may_be_created_again(gateway: GatewayServer, client: Any) -> None:
+def test_a_deleted_topic_can_be_created_again(gateway: GatewayServer, client: Any) -> None:
     with Wire(gateway) as wire:
         producing(wire, DATA)
         client.delete_topics(["clicks"])["clicks"].result(30)
@@ -102,7 +101,7 @@ def test_a_deleted_topic_is_gone_and_may_be_created_again(gateway: GatewayServer
     assert error_of(client.delete_topics(["none"])["none"]) == "UNKNOWN_TOPIC_OR_PART"
 
 
-def test_partitions_are_added_and_never_taken_away(gateway: GatewayServer, client: Any) -> None:
+def test_partitions_are_only_added(gateway: GatewayServer, client: Any) -> None:
     client.create_partitions([admin.NewPartitions("clicks", 4)])["clicks"].result(30)
     with Wire(gateway) as wire:
         assert producing(wire, DATA, 3).base_offset == 0
@@ -204,7 +203,7 @@ def test_kafka_pythons_admin_client_works(gateway: GatewayServer) -> None:
 
 
 @pytest.mark.parametrize("version", range(13))
-def test_each_version_of_metadata_tells_of_unknown_topics(gateway: GatewayServer, version: int) -> None:
+def test_each_version_of_metadata_reports_unknown_topics(gateway: GatewayServer, version: int) -> None:
     from importlib import import_module
 
     schema = import_module(f"kio.schema.metadata.v{version}.request")
@@ -224,7 +223,7 @@ def test_each_version_of_metadata_tells_of_unknown_topics(gateway: GatewayServer
 
 
 @pytest.mark.parametrize("version", [10, 11, 12])
-def test_metadata_of_an_id_that_nobody_has_is_told_in_each_version(gateway: GatewayServer, version: int) -> None:
+def test_each_version_of_metadata_reports_unknown_ids(gateway: GatewayServer, version: int) -> None:
     schema = import_module(f"kio.schema.metadata.v{version}.request")
     requested: dict[str, Any] = {
         "topics": (schema.MetadataRequestTopic(name=None, topic_id=uuid.UUID(int=7)),),
@@ -237,14 +236,14 @@ def test_metadata_of_an_id_that_nobody_has_is_told_in_each_version(gateway: Gate
     assert (topic.error_code, topic.name) == (ErrorCode.unknown_topic_id, None if version == 12 else "")
 
 
-def test_a_topic_is_created_when_it_is_asked_for_only_if_that_is_wanted(tmp_path: Path) -> None:
+def test_metadata_creates_a_topic_only_if_allowed(tmp_path: Path) -> None:
     with serving(tmp_path, auto_create_topics=True) as gateway:
         client = admin.AdminClient({"bootstrap.servers": gateway.address, "allow.auto.create.topics": True})
         assert len(client.list_topics("orders", timeout=30).topics["orders"].partitions) == 1
         assert opened(gateway, "orders").partitions == 1
 
 
-def test_the_gateway_tells_its_settings_and_which_of_them_were_given(tmp_path: Path) -> None:
+def test_settings_of_the_gateway_have_their_sources(tmp_path: Path) -> None:
     settings = {"max.connections.per.ip": "500", "log.retention.hours": "2"}
     with GatewayServer(str(tmp_path), port=0, settings=settings) as gateway:
         client = admin.AdminClient({"bootstrap.servers": gateway.address})
@@ -263,7 +262,7 @@ def test_the_gateway_tells_its_settings_and_which_of_them_were_given(tmp_path: P
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_the_listener_is_a_setting_too_as_this_client_is_told_to_find_it(tmp_path: Path, version: int) -> None:
+def test_the_listener_setting_has_the_clients_address(tmp_path: Path, version: int) -> None:
     requested = _describing("0", version, ("advertised.listeners",)) | {"include_synonyms": True}
     codes = []
     for advertised in (None, ("log.example.org", 9092), ("fd00::7", 9092)):
@@ -287,7 +286,7 @@ def _describing(broker: str, version: int = 4, keys: tuple[str, ...] | None = No
     return {"resources": (resource,), "include_synonyms": False, **documentation}
 
 
-def test_what_is_asked_for_again_and_again_is_told_once(gateway: GatewayServer) -> None:
+def test_repeated_names_are_answered_once(gateway: GatewayServer) -> None:
     # or a request of some KB has a response of gigabytes
     def again(api: str, kind: str, /, **fields: Any) -> tuple[Any, ...]:
         return (getattr(import_module(f"kio.schema.{api}.request"), kind)(**fields),) * 3

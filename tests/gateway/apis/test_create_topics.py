@@ -20,7 +20,7 @@ CREATE_TOPICS, CREATE_PARTITIONS = APIS[19], APIS[37]
 
 
 @pytest.mark.parametrize("version", range(CREATE_TOPICS.oldest, CREATE_TOPICS.newest + 1))
-def test_a_topic_is_created_and_told_of_in_each_version(gateway: GatewayServer, version: int) -> None:
+def test_each_version_creates_and_reports_a_topic(gateway: GatewayServer, version: int) -> None:
     schema = import_module(f"kio.schema.create_topics.v{version}.request")
     setting = schema.CreatableTopicConfig(name="retention.ms", value="1000")
     requested = schema.CreatableTopic(
@@ -46,7 +46,6 @@ def test_a_topic_is_created_and_told_of_in_each_version(gateway: GatewayServer, 
 
 
 def created(wire: Wire, *names: str, validate_only: bool = False, **fields: Any) -> list[tuple[str, str | None]]:
-    """The code and the text of each topic that a client wants to create."""
     topics = [{"name": name, "num_partitions": 1, "replication_factor": 1, **fields} for name in names]
     response = wire.plain(CREATE_TOPICS.key, 5, topics=topics, validate_only=validate_only)
     return [(topic.error_code.name, topic.error_message) for topic in response.topics]
@@ -58,7 +57,6 @@ def test_a_topic_whose_metrics_would_have_the_name_of_another_one_is_refused(gat
     with Wire(gateway) as wire:
         assert created(wire, "a_b") == collides
         assert created(wire, "a_b", validate_only=True) == collides
-        # an existing topic is reported as existing
         assert created(wire, "a.b") == [("topic_already_exists", "Topic 'a.b' already exists.")]
         assert created(wire, "a-b", "ab") == [("none", None)] * 2
         # also with one that the gateway has just created
@@ -146,7 +144,7 @@ def test_partitions_are_added_only_with_as_many_assignments(
     assert opened(gateway).partitions == (3 if text is None else 2)
 
 
-def test_a_topic_that_is_not_there_is_told_in_the_words_of_a_broker(gateway: GatewayServer) -> None:
+def test_a_missing_topic_has_the_error_message_of_a_broker(gateway: GatewayServer) -> None:
     topics = [{"name": "nosuch", "count": 3, "assignments": None}]
     with Wire(gateway) as wire:
         (response,) = wire.plain(CREATE_PARTITIONS.key, 3, topics=topics).results

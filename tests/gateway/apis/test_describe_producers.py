@@ -30,7 +30,6 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def described(wire: Wire, *numbers: int, topic: str = "clicks") -> dict[int, Any]:
-    """Describe the producers of each partition."""
     response = wire.ask(61, 0, topics=(TopicRequest(name=topic, partition_indexes=numbers),))
     ((name, partitions),) = [(topic.name, topic.partitions) for topic in response.topics]
     assert name == topic
@@ -57,8 +56,7 @@ def numbered(sequence: int, time_ms: int = 1000) -> bytes:
     return batch([record(0, 0, b"k", b"v")], producer=(7, 3, sequence), **times)
 
 
-def test_how_long_a_silent_producer_is_known_is_a_setting(root: str) -> None:
-    """`producer.id.expiration.ms`; who is not known any more may begin with any number."""
+def test_a_silent_producer_expires_after_the_configured_time(root: str) -> None:
     times, config = [now_ms()], GatewayConfig(linger_ms=1, producer_id_expiration_ms=1000)
     with GatewayServer(root, port=0, config=config, clock=lambda: times[0]) as gateway, Wire(gateway) as wire:
         codes = list[ErrorCode]()
@@ -82,7 +80,7 @@ def test_a_numbered_producer_is_named_with_its_last_sequence_and_time(root: str)
         assert [producer.last_timestamp for producer in response.active_producers] == [1000]
 
 
-def test_an_open_transaction_is_told_with_its_first_offset_and_not_after_its_end(root: str) -> None:
+def test_an_open_transaction_has_its_first_offset_until_its_end(root: str) -> None:
     with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
         assert producing(wire, numbered(0)).error_code is NONE
         producer = RawProducer(wire)
@@ -96,7 +94,7 @@ def test_an_open_transaction_is_told_with_its_first_offset_and_not_after_its_end
         assert ended[-1] == -1
 
 
-def test_a_sealed_partition_tells_of_its_producers_and_gets_no_active_segment(tmp_path: Path) -> None:
+def test_a_sealed_partition_lists_its_producers_without_an_active_segment(tmp_path: Path) -> None:
     distlog.create(f"{tmp_path}/clicks")
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         # of records that are older than a day nobody knows the producer
@@ -108,7 +106,7 @@ def test_a_sealed_partition_tells_of_its_producers_and_gets_no_active_segment(tm
         assert distlog.open(f"{tmp_path}/clicks").version == version
 
 
-def test_what_there_is_not_gets_kafkas_code(root: str) -> None:
+def test_missing_partitions_get_kafkas_code(root: str) -> None:
     with serving(root) as gateway, Wire(gateway) as wire:
         unknown = ErrorCode.unknown_topic_or_partition
         assert described(wire, 5)[5].error_code is unknown

@@ -17,7 +17,6 @@ import distlog
 from distlog.gateway.gateway_server import GatewayServer
 
 CONFIGS, ELECT, REASSIGNMENTS, QUORUM, RESOURCES, PARTITIONS = 32, 43, 46, 55, 74, 75
-#: ConfigType of Kafka's admin client.
 LIST = 7
 ISR = "min.insync.replicas"
 TOPIC, BROKER, METRICS = 2, 4, 16
@@ -83,7 +82,6 @@ def test_a_description_goes_on_from_its_cursor(wire: Wire) -> None:
             break
         cursor = (reply.next_cursor.topic_name, reply.next_cursor.partition_index)
     assert actual == [("clicks", [0, 1]), ("views", [0]), ("views", [1, 2, 3]), ("views", [4])]
-    # a limit that ends with a topic
     reply = partitions(wire, ("clicks", "views"), 2)
     assert listed_partitions(reply) == [("clicks", [0, 1])]
     assert (reply.next_cursor.topic_name, reply.next_cursor.partition_index) == ("views", 0)

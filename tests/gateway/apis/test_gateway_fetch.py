@@ -28,7 +28,6 @@ def filled(wire: Wire, count: int) -> None:
 
 
 def offsets_in(records: bytes) -> list[int]:
-    """The base offsets of the batches in a response."""
     actual, position = [], 0
     while position < len(records):
         actual.append(int.from_bytes(records[position : position + 8], "big"))
@@ -43,7 +42,7 @@ def test_each_version_gets_the_batches_as_they_were_sent(gateway: GatewayServer,
         response = fetching(wire, 1, version=version)
     assert (response.error_code, response.high_watermark, response.last_stable_offset) == (ErrorCode.none, 3, 3)
     assert offsets_in(response.records) == [1, 2]
-    # but for the offset and the leader epoch, which are the log's to set
+    # the log sets only the offset and the leader epoch
     assert response.records[16 : len(response.records) // 2] == data(b"1")[16:]
 
 
@@ -54,7 +53,7 @@ def test_batches_of_a_commit_have_the_offsets_that_the_commit_gave(gateway: Gate
         assert [offsets_in(fetching(wire, offset).records) for offset in range(4)] == [[0], [1], [2], []]
 
 
-def test_the_first_batch_comes_whole_whatever_the_limits_are(gateway: GatewayServer) -> None:
+def test_the_first_batch_is_whole_with_any_limits(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         filled(wire, 3)
         assert offsets_in(fetching(wire, 0, partition_max_bytes=1).records) == [0]
@@ -71,14 +70,14 @@ def test_only_the_first_batch_of_a_response_may_be_too_large(gateway: GatewaySer
 
 
 @pytest.mark.parametrize("offset", [-1, 2, 1 << 40])
-def test_an_offset_outside_of_the_log_is_told_at_once(gateway: GatewayServer, offset: int) -> None:
+def test_an_offset_out_of_range_is_answered_at_once(gateway: GatewayServer, offset: int) -> None:
     with Wire(gateway) as wire:
         filled(wire, 1)
         response = fetching(wire, offset, max_wait_ms=30_000)
         assert response.error_code is ErrorCode.offset_out_of_range
 
 
-def test_an_unknown_partition_is_told_at_once(gateway: GatewayServer) -> None:
+def test_an_unknown_partition_is_answered_at_once(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         for topic, partition in (("clicks", 2), ("none", 0), ("not/a/name", 0)):
             response = fetching(wire, 0, partition, topic=topic, max_wait_ms=30_000)
@@ -86,7 +85,6 @@ def test_an_unknown_partition_is_told_at_once(gateway: GatewayServer) -> None:
 
 
 def test_a_fetch_waits_until_a_client_appends(gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the append itself wakes it
     monkeypatch.setattr(DelayedFetches, "_check", lambda self: None)
     with Wire(gateway) as consumer, Wire(gateway) as producer:
         fields = fetch_fields(12, [("clicks", 0, 0), ("clicks", 1, 0)], max_wait_ms=30_000)
@@ -129,7 +127,7 @@ def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for(gateway: GatewayServer) 
     assert offsets_in(response.records) == [0, 1, 2]
 
 
-def test_a_fetch_is_answered_with_what_there_is_when_it_waited_long_enough(gateway: GatewayServer) -> None:
+def test_a_fetch_returns_present_records_at_its_timeout(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         filled(wire, 1)
         started_s = time.monotonic()
@@ -197,7 +195,6 @@ def test_list_offsets_finds_all_special_times(gateway: GatewayServer, version: i
 
 
 def listed(wire: Wire, version: int, timestamp: int, partition: int = 0) -> tuple[int, int]:
-    """(offset, timestamp) for a time."""
     from importlib import import_module
 
     schema = import_module(f"kio.schema.list_offsets.v{version}.request")

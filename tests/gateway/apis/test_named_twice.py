@@ -110,7 +110,7 @@ def test_settings_of_a_topic_are_described_once_with_all_names_that_are_asked_fo
     assert {config.name for config in response.configs} == {"retention.ms", "cleanup.policy"}
 
 
-def test_coordinators_are_told_once_for_each_group(gateway: GatewayServer) -> None:
+def test_coordinators_are_answered_once_per_group(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         answer = wire.ask(10, 4, key_type=0, coordinator_keys=("a", "b", "a"))
     assert [coordinator.key for coordinator in answer.coordinators] == ["a", "b"]

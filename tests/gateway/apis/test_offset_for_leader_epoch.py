@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: each epoch ends where the log ends, so no consumer takes its log for one that was cut."""
+"""OffsetForLeaderEpoch: each epoch ends at the log end, so that consumers detect no truncation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ OFFSET_FOR_LEADER_EPOCH = 23
 
 
 def epoch_end(wire: Wire, version: int, partition: int, epoch: int = 0, topic: str = "clicks") -> Any:
-    """Request the end of an epoch as a consumer that has read its records."""
     schema = import_module(f"kio.schema.offset_for_leader_epoch.v{version}.request")
     first = schema.OffsetForLeaderPartition(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
     topics = (schema.OffsetForLeaderTopic(topic=topic, partitions=(first,)),)
@@ -39,7 +38,7 @@ def test_an_epoch_ends_where_the_log_ends(gateway: GatewayServer, version: int) 
             producing(wire, batch([record(0), record(1)]))
 
 
-def test_what_is_not_there_is_unknown(gateway: GatewayServer) -> None:
+def test_a_missing_partition_is_unknown(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         for partition, topic in ((2, "clicks"), (0, "none")):
             assert epoch_end(wire, 4, partition, topic=topic).error_code is ErrorCode.unknown_topic_or_partition

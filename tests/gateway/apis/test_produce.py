@@ -1,4 +1,4 @@
-"""Produce, word for word: acks, errors by their codes, and the sequence numbers of idempotent producers."""
+"""Produce on the wire: acks, error codes, and the sequence numbers of idempotent producers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from distlog.gateway.gateway_server import GatewayServer
 
 
 def data(*values: bytes, sequence: int = -1, producer: int = -1, epoch: int = 0, **fields: int) -> bytes:
-    """A producer's batch."""
     numbers = (producer, epoch if producer >= 0 else -1, sequence)
     return batch([record(n, 0, b"k", value) for n, value in enumerate(values)], producer=numbers, **fields)
 
@@ -28,7 +27,7 @@ def values(gateway: GatewayServer) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_each_version_is_told_the_offset(gateway: GatewayServer, version: int) -> None:
+def test_each_version_returns_the_offset(gateway: GatewayServer, version: int) -> None:
     with Wire(gateway) as wire:
         for first in (0, 2):
             response = producing(wire, data(b"a", b"b"), version=version)
@@ -115,7 +114,7 @@ def corrupt(position: int) -> bytes:
         (data(b"x" * 1_048_577), ErrorCode.message_too_large),
         (data(b"a", attributes=8), ErrorCode.invalid_timestamp),
         (data(b"a", attributes=32), ErrorCode.invalid_record),
-        # of a transaction that nobody would end
+        # in a transaction that nobody would end
         (data(b"a", attributes=16, producer=7, sequence=0), ErrorCode.invalid_record),
         (data(b"a", base_timestamp=1 << 60, max_timestamp=1 << 60), ErrorCode.invalid_timestamp),
         (batch([record(0)], count=2, last_delta=1), ErrorCode.invalid_record),
@@ -131,7 +130,7 @@ def test_a_bad_batch_gets_kafkas_code_and_appends_nothing(
         assert producing(wire, data(b"good")).base_offset == 0
 
 
-def test_the_records_that_a_topic_does_not_take_are_named(gateway: GatewayServer) -> None:
+def test_invalid_records_are_named(gateway: GatewayServer) -> None:
     opened(gateway).alter_config({"cleanup.policy": "compact"})
     with Wire(gateway) as wire:
         response = producing(wire, batch([record(0, key=b"k"), record(1, key=None)]))
@@ -139,7 +138,7 @@ def test_the_records_that_a_topic_does_not_take_are_named(gateway: GatewayServer
     assert [error.batch_index for error in response.record_errors] == [1]
 
 
-def test_a_batch_that_is_sent_again_is_told_its_first_offset(gateway: GatewayServer) -> None:
+def test_a_duplicate_batch_gets_its_first_offset(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire, Wire(gateway) as other:
         for sequence in range(3):
             assert producing(wire, data(b"v", producer=7, sequence=sequence)).base_offset == sequence
@@ -163,7 +162,7 @@ def test_an_older_epoch_is_fenced(gateway: GatewayServer) -> None:
         assert response.error_code is ErrorCode.invalid_producer_epoch
 
 
-def test_each_producer_id_is_another(gateway: GatewayServer) -> None:
+def test_each_producer_id_is_new(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         actual = {
             wire.ask(22, 4, transactional_id=None, transaction_timeout=wire_ms(0)).producer_id for _ in range(50)
@@ -178,7 +177,7 @@ def wire_ms(ms: int) -> object:
     return datetime.timedelta(milliseconds=ms)
 
 
-def test_the_append_time_is_told(gateway: GatewayServer) -> None:
+def test_the_append_time_is_returned(gateway: GatewayServer) -> None:
     opened(gateway).alter_config({"message.timestamp.type": "LogAppendTime"})
     with Wire(gateway) as wire:
         response = producing(wire, data(b"a"))
@@ -197,11 +196,7 @@ def test_a_dropped_topic_is_unknown_and_one_that_is_created_again_is_another(gat
 
 
 def circles(wire: Wire, frame: bytes, times: int) -> Counter[str]:
-    """The kinds of objects of the gateway that only the garbage collector finds after `times` responses.
-
-    A collection stops the thread of all connections, for as long as a request takes.
-    """
-    # earlier objects do not count, and checking them twice would take most of the test's time
+    """Return the kinds of the gateway's objects that only the garbage collector frees after `times` responses."""
     gc.freeze()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
@@ -210,7 +205,6 @@ def circles(wire: Wire, frame: bytes, times: int) -> Counter[str]:
             wire.socket.sendall(frame)
             assert wire.frame()
         gc.collect()
-        # other threads of the tests may leave objects of their own
         ours = (kind for kind in map(type, gc.garbage) if kind.__module__.startswith(("distlog", "concurrent")))
         return Counter(our.__name__ for our in ours)
     finally:

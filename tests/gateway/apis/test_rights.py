@@ -53,12 +53,10 @@ class Case:
 
     @property
     def key_and_version(self) -> tuple[int, int]:
-        """The API and its version."""
         return self.key, APIS[self.key].newest if self.version is None else self.version
 
     @property
     def name(self) -> str:
-        """The API, and what is special."""
         return f"{APIS[self.key].name}-{self.code.name}-{self.key_and_version[1]}"
 
 
@@ -235,7 +233,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]
 
 @contextmanager
 def granted(gateway: GatewayServer, *rights: str) -> Iterator[RootAcls]:
-    """Alice has these rights within the block."""
+    """Alice has these rights in the block."""
     acls = gateway.broker.acls
     assert acls is not None
     acls.create(map(right, rights))
@@ -295,7 +293,6 @@ def test_a_client_with_just_these_rights_is_not_refused(gateway: GatewayServer, 
     with granted(gateway, *case.rights) as acls:
         response = alice.plain(*case.key_and_version, **case.fields)
         assert codes(response).isdisjoint(DENIED)
-        # each of the rights is needed
         for missing in map(right, case.rights):
             acls.delete([missing])
             response = alice.plain(*case.key_and_version, **case.fields)
@@ -334,7 +331,7 @@ def test_metadata_of_all_topics_has_those_that_a_client_may_describe(
     for version in (0, 1, 9, 12):
         everything = {"topics": [] if version == 0 else None}
         assert mallory.plain(3, version, **everything).topics == ()
-        # an empty list is all topics in version 0, but a list of refused ones is not
+        # an empty list means all topics in version 0, but a list of refused ones does not
         (response,) = mallory.plain(3, version, topics=[{"name": "clicks"}]).topics
         assert (response.name, response.error_code, response.partitions) == ("clicks", OF_TOPIC, ())
     for version in (0, 1, 9, 12):
@@ -364,9 +361,7 @@ def test_a_group_is_described_only_with_the_right_to_its_topics(gateway: Gateway
             assert (group.error_code, bool(group.members)) == (code, code is E.none)
 
 
-def test_the_name_of_a_topic_is_not_told_to_a_client_that_has_its_id(
-    gateway: GatewayServer, mallory: UserWire, alice: UserWire
-) -> None:
+def test_a_topic_id_does_not_disclose_the_name(gateway: GatewayServer, mallory: UserWire, alice: UserWire) -> None:
     (topic,) = UserWire(gateway, "root").plain(3, 12, topics=[{"name": "clicks"}]).topics
     by_id = [{"name": None, "topic_id": topic.topic_id}]
     (response,) = mallory.plain(3, 12, topics=by_id).topics
@@ -448,14 +443,14 @@ def test_groups_and_transactions_are_listed_if_they_may_be_described(
     root.socket.close()
 
 
-def test_topics_of_a_transaction_are_told_if_they_may_be_described(gateway: GatewayServer, alice: UserWire) -> None:
+def test_topics_of_a_transaction_are_listed_if_they_may_be_described(gateway: GatewayServer, alice: UserWire) -> None:
     for rights, expected in (([], []), (["DESCRIBE topic clicks"], ["clicks"])):
         with granted(gateway, "DESCRIBE transactional_id u", *rights):
             (actual,) = alice.plain(65, 0, transactional_ids=["u"]).transaction_states
             assert [topic.topic for topic in actual.topics] == expected
 
 
-def test_a_client_is_told_which_operations_it_may_do_if_it_asks(gateway: GatewayServer, alice: UserWire) -> None:
+def test_authorized_operations_are_returned_on_request(gateway: GatewayServer, alice: UserWire) -> None:
     read_describe, alter_describe, delete_describe = (1 << 3) | (1 << 8), (1 << 7) | (1 << 8), (1 << 6) | (1 << 8)
     requested = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
     with granted(gateway, "READ topic clicks", "ALTER cluster", "DELETE group g"):
@@ -468,7 +463,7 @@ def test_a_client_is_told_which_operations_it_may_do_if_it_asks(gateway: Gateway
         assert response.authorized_operations == delete_describe
 
 
-def test_settings_of_a_created_topic_are_told_with_the_right_to_them(gateway: GatewayServer, alice: UserWire) -> None:
+def test_settings_of_a_created_topic_need_their_right(gateway: GatewayServer, alice: UserWire) -> None:
     for rights, expected in (
         (["CREATE topic new-*"], (OF_TOPIC, -1, -1, True)),
         (["CREATE topic new-*", "DESCRIBE_CONFIGS topic new-*"], (E.none, 1, 1, False)),
@@ -578,7 +573,7 @@ def test_nobody_changes_the_topics_of_the_gateways_by_any_api(gateway: GatewaySe
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of topics whose next look fails, once for each place in the list."""
+    """Names of topics whose next lookup fails, once per name in the list."""
     names, fresh_topic = list[str](), MetadataCache.fresh_topic
 
     def flaky(metadata: MetadataCache, name: str) -> HostedTopic:
@@ -655,7 +650,7 @@ def test_records_of_acls_that_are_not_understood_allow_nothing_and_break_nothing
         assert codes(alice.plain(3, 12, **described)) == {E.none}
 
 
-def test_the_table_of_rights_is_that_of_the_page() -> None:
+def test_the_table_of_rights_is_on_the_page() -> None:
     text = (Path(__file__).parents[3] / "docs" / "gateway-security.md").read_text(encoding="utf-8")
     rows = dict(
         re.findall(

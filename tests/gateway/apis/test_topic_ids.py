@@ -104,7 +104,7 @@ def test_clients_do_not_write_to_the_gateways_own_topics_by_their_ids(gateway: G
         assert fetching(wire, 0, topic=own_value, version=13).error_code is ErrorCode.none
 
 
-def test_what_was_sent_behind_a_failed_first_batch_waits_for_it_by_ids_too(tmp_path: Path) -> None:
+def test_batches_after_a_failed_first_batch_wait_for_it_by_ids(tmp_path: Path) -> None:
     distlog.create(f"{tmp_path}/clicks")
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         topic = id_of(gateway)

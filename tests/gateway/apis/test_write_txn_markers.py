@@ -46,14 +46,13 @@ def committed(root: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
-def test_a_hanging_transaction_ends_as_it_is_asked_for(root: str, is_committed: bool) -> None:
+def test_a_hanging_transaction_ends_as_requested(root: str, is_committed: bool) -> None:
     with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
         assert marker_code(wire, 7, 2) is ErrorCode.invalid_producer_epoch
         assert marker_code(wire, 7, 3, number=1) is ErrorCode.unknown_topic_or_partition
         assert committed(root) == [b"a"]
         assert marker_code(wire, 7, 3, committed=is_committed, by=5) is ErrorCode.none
         assert committed(root) == ([b"a", b"b", b"c"] if is_committed else [b"a", b"c"])
-        # nothing is open any more
         assert marker_code(wire, 7, 3, committed=not is_committed, by=5) is ErrorCode.none
     assert distlog.open(f"{root}/clicks").end_offsets() == {0: 4}
 

@@ -26,7 +26,6 @@ from distlog.gateway.groups.offsets_topic import OffsetsTopic
 
 @pytest.fixture
 def topic() -> Topic:
-    """Ten records in each of two partitions."""
     topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}/clicks"), 2, TINY)
     for partition in range(2):
         topic.append(values(range(10)), partition=partition)
@@ -38,7 +37,6 @@ def root_of(topic: Topic) -> str:
 
 
 def stored(topic: Topic, group: str, members: tuple[MemberRecord, ...]) -> None:
-    """A gateway that ended has stored a group with these members."""
     store = OffsetsTopic(root_of(topic), linger_ms=0)
     store.open()
     store.begin([store.partition_of(group)])
@@ -49,7 +47,7 @@ def stored(topic: Topic, group: str, members: tuple[MemberRecord, ...]) -> None:
     assert codes == [ErrorCode.none]
 
 
-def test_what_is_committed_is_read_back_and_taken_over_by_the_next_gateway(tmp_path: Path) -> None:
+def test_committed_offsets_are_read_by_the_next_gateway(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), partitions=2)
     with serving(tmp_path):
         pass
@@ -59,7 +57,7 @@ def test_what_is_committed_is_read_back_and_taken_over_by_the_next_gateway(tmp_p
         assert position(wire) == 7
 
 
-def test_it_is_refused_while_a_gateway_runs_and_that_gateway_goes_on(tmp_path: Path) -> None:
+def test_it_is_refused_while_a_gateway_runs(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     with serving(tmp_path) as gateway:
         with pytest.raises(CommitConflictError, match="kafka-consumer-groups --reset-offsets"):
@@ -72,7 +70,6 @@ def test_it_is_refused_while_a_gateway_runs_and_that_gateway_goes_on(tmp_path: P
             assert producer.commit_offset(5) is ErrorCode.none
             assert producer.end(committed=True) is ErrorCode.none
             assert position(wire) == 5
-        # the two kinds of groups are independent there, too
         opened(gateway).reset_group("billing", 0)
         with Wire(gateway) as wire:
             assert position(wire) == 5
@@ -145,7 +142,7 @@ def test_a_group_that_has_members_is_refused_and_one_that_had_some_is_not(topic:
     assert kafka_positions(topic.handle, "billing") == {0: 7}
 
 
-def test_names_that_kafka_has_not_and_topics_of_no_root_are_refused(topic: Topic) -> None:
+def test_invalid_names_and_topics_without_a_root_are_refused(topic: Topic) -> None:
     for name in ("", "x" * 40_000):
         with pytest.raises(InvalidConfigError, match="cannot use this group name"):
             commit_positions(topic.storage, name, {0: 7})
@@ -153,7 +150,7 @@ def test_names_that_kafka_has_not_and_topics_of_no_root_are_refused(topic: Topic
         commit_positions(Storage("memory://alone"), "g", {0: 7})
 
 
-def test_positions_go_there_and_back(topic: Topic) -> None:
+def test_committed_offsets_round_trip(topic: Topic) -> None:
     kafka = KafkaCommits(topic)
     commit_positions(topic.storage, "g", topic.reset_group("jobs", {0: 4, 1: 8}))
     kafka({1: 9})

@@ -15,8 +15,6 @@ SUBSCRIBED = b"\0\0" + b"\0\0\0\1" + b"\0\6clicks" + b"\xff\xff\xff\xff"
 
 
 class Codes(list[ErrorCode]):
-    """The codes that a `done` was called with."""
-
     __call__ = list.append
 
 
@@ -32,7 +30,7 @@ def position(gateway: Gateway, partition: TopicPartition = CLICKS) -> int | None
     return actual.offset if actual else None
 
 
-def test_without_members_anybody_commits_and_that_makes_the_group() -> None:
+def test_any_client_commits_to_a_group_without_members() -> None:
     gateway = Gateway()
     assert position(gateway) is None
     assert gateway.offsets.fetch(GROUP, None) == {}
@@ -52,7 +50,7 @@ def test_a_group_with_members_takes_commits_of_its_members_and_generation_alone(
     assert commit(gateway, member_id="nobody", generation=member.generation) is ErrorCode.unknown_member_id
 
 
-def test_a_generation_of_a_group_that_is_not_there_is_illegal() -> None:
+def test_a_generation_of_a_missing_group_is_illegal() -> None:
     assert commit(Gateway(), member_id="a", generation=1) is ErrorCode.illegal_generation
 
 
@@ -66,7 +64,7 @@ def test_a_member_commits_while_others_join_and_not_while_partitions_are_assigne
     assert commit(gateway, member_id=first.id, generation=first.generation) is ErrorCode.rebalance_in_progress
 
 
-def test_a_position_is_seen_when_it_is_durable_and_not_before() -> None:
+def test_a_committed_offset_is_visible_when_durable() -> None:
     gateway, reply = Gateway(), Codes()
     gateway.store.held = True
     gateway.offsets.commit(GROUP, {CLICKS: Position(7)}, reply)
@@ -75,7 +73,7 @@ def test_a_position_is_seen_when_it_is_durable_and_not_before() -> None:
     assert (reply, position(gateway)) == ([ErrorCode.none], 7)
 
 
-def test_a_position_that_was_not_stored_is_not_seen() -> None:
+def test_a_failed_commit_is_not_visible() -> None:
     gateway = Gateway()
     commit(gateway)
     gateway.store.code = ErrorCode.coordinator_not_available
@@ -83,7 +81,7 @@ def test_a_position_that_was_not_stored_is_not_seen() -> None:
     assert position(gateway) == 7
 
 
-def test_too_long_a_text_beside_a_position_is_refused() -> None:
+def test_too_long_metadata_is_refused() -> None:
     gateway, reply = Gateway(), Codes()
     gateway.offsets.commit(GROUP, {CLICKS: Position(7, metadata="ä" * 2049)}, reply)
     gateway.offsets.commit(GROUP, {CLICKS: Position(7, metadata="ä" * 2048)}, reply)
@@ -119,7 +117,7 @@ def test_positions_of_an_empty_group_expire_by_the_time_since_it_is_empty() -> N
     commit(gateway, member_id=member.id, generation=member.generation)
     gateway.now += 10 * RETENTION_MS
     gateway.offsets.expire()
-    assert position(gateway) == 7  # it has a member
+    assert position(gateway) == 7
     member.leave()
     gateway.now += RETENTION_MS - 1
     gateway.offsets.expire()
@@ -166,7 +164,7 @@ def test_positions_are_deleted_but_in_topics_that_members_read() -> None:
         gateway.offsets.delete("no-group", [CLICKS], {}, reply)
 
 
-def test_positions_of_members_that_say_nothing_of_their_topics_are_not_deleted() -> None:
+def test_offsets_of_members_with_unknown_topics_are_not_deleted() -> None:
     gateway = Gateway()
     stable(gateway, gateway.member("a"))
     with pytest.raises(GroupRefusedError, match="non_empty_group"):
@@ -234,7 +232,7 @@ def test_a_first_commit_under_way_does_not_bring_back_a_position_in_a_topic_that
     assert (position(gateway.restart(), CLICKS), position(gateway.restart(), VIEWS)) == (None, 8)
 
 
-def test_a_gateway_that_ends_has_nobody_wait() -> None:
+def test_a_stopping_gateway_answers_waiting_members() -> None:
     gateway = Gateway()
     stable(gateway, gateway.member("a"))
     waiting = gateway.member("b").join()
@@ -247,7 +245,7 @@ def test_a_gateway_that_ends_has_nobody_wait() -> None:
         gateway.offsets.fetch(GROUP, [CLICKS])
 
 
-def test_positions_of_a_group_without_a_name_are_left_out_and_the_others_are_there() -> None:
+def test_offsets_of_a_group_without_a_name_are_ignored() -> None:
     store = MemoryStore()
     # Kafka has these groups, of clients that only store offsets
     store.changes = [(OffsetKey("", "clicks", 0), Position(1)), (OffsetKey(GROUP, "clicks", 0), Position(7))]

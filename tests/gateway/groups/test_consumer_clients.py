@@ -25,28 +25,25 @@ QUICK = GroupSettings(initial_rebalance_delay_ms=0, consumer_heartbeat_interval_
 
 @contextmanager
 def serving(root: str, port: int = 0, **options: Any) -> Iterator[GatewayServer]:
-    """A gateway with members that send a heartbeat every 100 ms."""
     config = GatewayConfig(groups=QUICK, linger_ms=20)
     with GatewayServer(root, port=port, config=config, **options) as gateway:
         yield gateway
 
 
 def filled(root: str) -> None:
-    """The topic `clicks` with some records in each partition."""
     topic = distlog.create(f"{root}/clicks", partitions=PARTITIONS)
     topic.append([{"value": b"%d" % n, "partition": n % PARTITIONS} for n in range(COUNT)])
 
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
-    """A gateway over a root with the topic `clicks`."""
     filled(str(tmp_path))
     with serving(str(tmp_path)) as served:
         yield served
 
 
 class Member:
-    """A consumer of librdkafka in the group `billing`; `assigned` counts how often it was given partitions."""
+    """A consumer of librdkafka in the group `billing`; `assigned` counts its assignments."""
 
     def __init__(self, gateway: GatewayServer, topics: str = "clicks", **settings: Any) -> None:
         self.read, self.assigned, self.errors = list[int](), 0, list[Any]()
@@ -66,7 +63,6 @@ class Member:
         self.assigned += bool(partitions)
 
     def poll(self) -> None:
-        """Read what there is."""
         for record in self.client.consume(50, 0.05):
             if record.error() is None:
                 self.read.append(int(record.value()))
@@ -75,7 +71,6 @@ class Member:
 
     @property
     def has(self) -> set[tuple[str, int]]:
-        """Its partitions."""
         return {(partition.topic, partition.partition) for partition in self.client.assignment()}
 
     def close(self) -> None:
@@ -83,7 +78,7 @@ class Member:
 
 
 def polled(members: list[Member], condition: Callable[[], bool]) -> None:
-    """Let the members poll until there is what is waited for."""
+    """Poll the members until the condition holds."""
     end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end, [(member.has, member.read, member.errors) for member in members]
@@ -95,7 +90,7 @@ def partitions_of(name: str = "clicks") -> set[tuple[str, int]]:
     return {(name, number) for number in range(PARTITIONS)}
 
 
-def test_members_share_partitions_and_go_on_where_others_stopped(gateway: GatewayServer) -> None:
+def test_members_share_partitions_and_continue_at_committed_offsets(gateway: GatewayServer) -> None:
     first = Member(gateway)
     polled([first], lambda: len(first.read) == COUNT)
     assert sorted(first.read) == [*range(COUNT)]
@@ -139,7 +134,7 @@ def test_members_on_an_object_store_share_partitions(memory_url: Address) -> Non
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_pattern_takes_topics_that_are_made_later(gateway: GatewayServer) -> None:
+def test_a_pattern_matches_later_topics(gateway: GatewayServer) -> None:
     member = Member(gateway, "^cl.*")
     polled([member], lambda: member.has == partitions_of())
     distlog.create(f"{gateway.root}/clocks", partitions=PARTITIONS)

@@ -20,7 +20,6 @@ ALL = places(0, 1, 2, 3)
 
 
 def two(gateway: ConsumerGateway) -> tuple[Consumer, Consumer]:
-    """Two members that share the partitions."""
     first, other = gateway.consumer("a"), gateway.consumer("b")
     first.goes_on()
     other.goes_on()
@@ -37,20 +36,19 @@ def test_the_first_member_gets_all_partitions_at_once() -> None:
     assert member.goes_on() == ALL
     assert member.epoch == gateway.group.epoch == 1
     assert gateway.group.phase is GroupPhase.STABLE
-    # nothing has changed, so nothing is sent or stored
     previous = len(gateway.store.changes)
     reply = member.beat()
     assert (reply.epoch, reply.assigned) == (1, None) if reply else False
     assert len(gateway.store.changes) == previous
 
 
-def test_a_partition_goes_to_the_next_member_only_when_the_one_before_has_given_it_back() -> None:
+def test_a_partition_moves_after_its_member_released_it() -> None:
     gateway = ConsumerGateway()
     first, other = gateway.consumer("a"), gateway.consumer("b")
     first.goes_on()
     assert other.goes_on() == places()
     assert gateway.group.phase is GroupPhase.RECONCILING
-    # it must keep two, has not given back the rest yet, and stays in its epoch
+    # it keeps two, has not yet released the others, and stays in its epoch
     reply = first.beat(owned=ALL)
     assert reply is not None
     assert reply.assigned is not None
@@ -99,7 +97,7 @@ def test_a_member_that_keeps_its_partitions_for_too_long_is_removed() -> None:
     assert other.goes_on() == ALL
 
 
-def test_epochs_of_others_are_fenced_but_a_lost_answer_is_given_again() -> None:
+def test_wrong_epochs_are_fenced_and_a_lost_response_is_repeated() -> None:
     gateway = ConsumerGateway()
     first, _ = two(gateway)
     epoch, has = first.epoch, first.has
@@ -162,7 +160,7 @@ def test_a_pattern_is_of_the_topics_that_there_are_at_a_time() -> None:
     assert gateway.consumer("b", pattern="(").code() is ErrorCode.invalid_regular_expression
 
 
-def test_the_assignor_is_the_one_that_most_members_want() -> None:
+def test_the_most_frequent_assignor_is_used() -> None:
     gateway = ConsumerGateway()
     first, other = (gateway.consumer(name, assignor="range") for name in "ab")
     for member in (first, other, first, first, other):
@@ -185,7 +183,6 @@ def test_a_static_member_that_comes_back_has_its_partitions_again() -> None:
     assert gateway.group.epoch == epoch == again.epoch
     assert first.code() is ErrorCode.fenced_instance_id
     assert gateway.consumer("x", instance_id="nobody").code(epoch=5) is ErrorCode.unknown_member_id
-    # one that does not come back loses them
     assert again.code(epoch=-2) is ErrorCode.none
     for _ in range(2):
         gateway.at_time(SESSION_MS // 2)
@@ -208,13 +205,13 @@ def test_a_static_member_that_comes_back_has_its_partitions_again() -> None:
         {"client_id": "c" * 40_000},
     ],
 )
-def test_heartbeats_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
+def test_invalid_heartbeats_are_refused(fields: dict[str, Any]) -> None:
     gateway = ConsumerGateway()
     assert gateway.consumer("a").code(**fields) is ErrorCode.invalid_request
     assert gateway.groups.names() == []
 
 
-def test_a_group_that_is_full_takes_no_other_member() -> None:
+def test_a_full_group_refuses_members() -> None:
     gateway = ConsumerGateway(GroupSettings(max_size=1))
     first = gateway.consumer("a")
     first.goes_on()
@@ -222,7 +219,7 @@ def test_a_group_that_is_full_takes_no_other_member() -> None:
     assert first.goes_on() == ALL
 
 
-def test_members_go_on_after_a_restart_without_a_new_epoch() -> None:
+def test_members_continue_after_a_restart_in_their_epoch() -> None:
     gateway = ConsumerGateway()
     first, other = two(gateway)
     later = gateway.restart()
@@ -231,7 +228,6 @@ def test_members_go_on_after_a_restart_without_a_new_epoch() -> None:
     assert (first.goes_on(), other.goes_on()) == (first.has, other.has)
     assert len(later.store.changes) == previous
     assert later.group.epoch == gateway.group.epoch
-    # what changed while no gateway ran is seen
     last = later.restart()
     with_partitions(last.topics, 5)
     first, other = first.again_as(last), other.again_as(last)
@@ -256,7 +252,7 @@ def test_a_restart_amid_a_rebalance_gives_no_partition_to_two_members() -> None:
     assert other.goes_on() == ALL - first.has
 
 
-def test_members_keep_their_partitions_while_their_topics_cannot_be_looked_at() -> None:
+def test_members_keep_their_partitions_while_topics_are_unreadable() -> None:
     gateway = ConsumerGateway()
     first, other = two(gateway)
     later = gateway.restart()
@@ -271,7 +267,7 @@ def test_members_keep_their_partitions_while_their_topics_cannot_be_looked_at() 
     assert first.goes_on() == ALL
 
 
-def test_nothing_is_answered_before_it_is_durable_and_a_failure_is_made_good_later() -> None:
+def test_responses_wait_for_durability_and_failures_are_retried() -> None:
     gateway = ConsumerGateway()
     gateway.store.held = True
     first = gateway.consumer("a")
@@ -287,7 +283,7 @@ def test_nothing_is_answered_before_it_is_durable_and_a_failure_is_made_good_lat
     assert later.group.epoch == 1
 
 
-def test_a_heartbeat_without_changes_is_answered_behind_the_store_of_those_before() -> None:
+def test_a_heartbeat_without_changes_waits_for_earlier_stores() -> None:
     gateway = ConsumerGateway()
     first = gateway.consumer("a")
     first.goes_on()
@@ -301,8 +297,7 @@ def test_a_heartbeat_without_changes_is_answered_behind_the_store_of_those_befor
     assert [member.reply.error for member in (other, first, again) if member.reply] == 3 * [ErrorCode.none]
 
 
-def test_a_member_whose_end_could_not_be_stored_does_not_come_back_with_the_next_gateway() -> None:
-    """It would own the partitions that another member has by then."""
+def test_a_removed_member_stays_removed_at_the_next_gateway() -> None:
     gateway = ConsumerGateway()
     gateway.consumer("a").goes_on()
     gateway.store.code = ErrorCode.coordinator_not_available
@@ -340,7 +335,7 @@ def test_positions_are_committed_and_read_with_the_epoch_of_a_member() -> None:
             reads(**{"member_id": "a", "epoch": 1, **fields})
 
 
-def test_an_empty_group_goes_over_to_the_other_protocol_with_its_positions() -> None:
+def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets() -> None:
     gateway = ConsumerGateway()
     gateway.offsets.commit(GROUP, {("clicks", 0): Position(7)}, lambda code: None)
     classic = gateway.member("old")
@@ -348,7 +343,6 @@ def test_an_empty_group_goes_over_to_the_other_protocol_with_its_positions() -> 
     gateway.at_time(0)
     classic.join()
     assert classic.join_error is None or classic.join_error is ErrorCode.none
-    # a group with members of one protocol takes none of the other
     new = gateway.consumer("a")
     assert new.code() is ErrorCode.group_id_not_found
     classic.leave()

@@ -1,4 +1,4 @@
-"""Any story of members: each request is answered once, and the members of a generation agree."""
+"""Random histories of members: each request is answered once, and the members of a generation agree."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class GroupStories(RuleBasedStateMachine):
     def nobody_waits_for_ever(self) -> None:
         described = self.gateway.admin.describe(GROUP)
         has_somebody = bool(described.members) or described.phase is GroupPhase.PREPARING
-        if has_somebody and not self.gateway.store.held:  # the store answers at last
+        if has_somebody and not self.gateway.store.held:
             assert self.gateway.groups.next_deadline <= self.gateway.now + 300_000
 
     def teardown(self) -> None:
-        """When the store is well and enough time has passed, nobody is a member, and all were answered."""
+        """After the store recovered and all sessions ended, no member is left, and all requests were answered."""
         self.gateway.store.held, self.gateway.store.code = False, ErrorCode.none
         self.gateway.store.release()
         for _ in range(100):

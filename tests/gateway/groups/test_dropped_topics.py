@@ -126,7 +126,7 @@ def test_a_topic_that_was_never_seen_keeps_its_positions() -> None:
 
 
 @pytest.mark.parametrize("failure", [StorageError("no answer"), FileNotFoundError("missing object")])
-def test_a_look_that_fails_forgets_nothing_and_what_it_knew_counts_later(failure: Exception) -> None:
+def test_a_failed_check_forgets_nothing(failure: Exception) -> None:
     topics = Topics()
     topics.failure = failure
     topics.topics_with_offsets()

@@ -1,4 +1,4 @@
-"""The lease of a gateway: who lives, who holds which partitions, and what a machine that slept may still answer."""
+"""The lease of a gateway: its partitions, its expiry, and the answers of a machine that slept."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID, GatewayLease, Node,
 
 LEASE_S = 9.0
 PARTITIONS = 10
-#: A little more than others wait.
 OVER_S = LEASE_S * 1.1 + 0.5
 
 
 class Gateways:
-    """Gateways of one root, whose time a test lets pass."""
+    """Gateways of one root; tests let their time pass."""
 
     def __init__(self, url: str) -> None:
         self.root, self.time, self.ids = Storage(url), Time(), itertools.count(1)
@@ -33,7 +32,7 @@ class Gateways:
         return lease
 
     def go_on(self, *leases: GatewayLease, seconds: float = OVER_S, pending: set[int] | None = None) -> None:
-        """Let time pass, in which these gateways do what they should."""
+        """Let time pass while these gateways renew their leases."""
         end = self.time.now_s + seconds
         while self.time.now_s < end:
             self.time.now_s += LEASE_S / 20
@@ -77,7 +76,7 @@ def test_leaders_have_equal_parts_of_a_topic_and_few_move(partitions: int, ids: 
     assert set(counts) <= {partitions // len(ids), -(-partitions // len(ids))}
     after = shares("topic", partitions, (*ids, 10))
     moved = sum(holder != next_holder for holder, next_holder in zip(previous, after, strict=True))
-    # the least is the part of the new one; with few partitions, half may move
+    # the minimum is the share of the new one; with few partitions, half may move
     assert moved <= max(2.2 * partitions / (len(ids) + 1), 1)
 
 
@@ -86,17 +85,16 @@ def test_topics_of_one_partition_are_shared_by_all_gateways() -> None:
     assert {shares(f"topic {number}", 1, ids)[0] for number in range(100)} == set(ids)
 
 
-def test_a_partition_is_not_given_up_while_something_of_it_is_on_its_way(gateways: Gateways) -> None:
+def test_a_partition_is_not_released_while_requests_are_in_flight(gateways: Gateways) -> None:
     first, two = gateways.begin(9092), gateways.begin(9093)
     gateways.go_on(first, two, seconds=LEASE_S / 2, pending=set(range(PARTITIONS)))
     assert two.held_partitions == set()
-    # it answers for them no more, all the same
     assert len(first.held_partitions) == PARTITIONS // 2
     gateways.go_on(first, two)
     assert len(two.held_partitions) == PARTITIONS // 2
 
 
-def test_what_a_dead_gateway_held_goes_to_another_when_its_lease_has_lapsed(gateways: Gateways) -> None:
+def test_partitions_of_a_dead_gateway_move_after_its_lease(gateways: Gateways) -> None:
     first, two = gateways.begin(9092), gateways.begin(9093)
     gateways.go_on(first, two)
     held = first.held_partitions
@@ -108,7 +106,7 @@ def test_what_a_dead_gateway_held_goes_to_another_when_its_lease_has_lapsed(gate
     assert [node.id for node in two.nodes] == [1]
 
 
-def test_a_gateway_that_slept_holds_nothing_when_it_wakes_and_a_share_when_it_has_looked(gateways: Gateways) -> None:
+def test_a_gateway_that_slept_holds_nothing_until_it_renewed_its_lease(gateways: Gateways) -> None:
     first, two = gateways.begin(9092), gateways.begin(9093)
     gateways.go_on(first, two)
     term, held = first.term, first.held_partitions
@@ -121,16 +119,15 @@ def test_a_gateway_that_slept_holds_nothing_when_it_wakes_and_a_share_when_it_ha
     assert len(first.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
 
 
-def test_a_gateway_that_begins_again_at_its_partition_waits_for_no_lease(gateways: Gateways) -> None:
+def test_a_restarted_gateway_waits_for_no_lease(gateways: Gateways) -> None:
     gateways.begin(9092)
     again = gateways.begin(9092)
     assert (again.held_partitions, again.node.id) == (set(range(PARTITIONS)), 0)
-    # another machine has an address of the same name
     elsewhere = gateways.begin(9092, machine="b")
     assert (elsewhere.held_partitions, elsewhere.node.id) == (set(), 1)
 
 
-def test_who_leaves_lets_the_others_have_all_at_once(gateways: Gateways) -> None:
+def test_a_leaving_gateway_releases_everything_at_once(gateways: Gateways) -> None:
     first, two = gateways.begin(9092), gateways.begin(9093)
     gateways.go_on(first, two)
     first.leave()
@@ -139,7 +136,7 @@ def test_who_leaves_lets_the_others_have_all_at_once(gateways: Gateways) -> None
     assert two.held_partitions == set(range(PARTITIONS))
 
 
-def test_ids_are_those_that_were_asked_for_or_the_lowest_free_ones(gateways: Gateways) -> None:
+def test_ids_are_the_requested_or_the_lowest_free_ones(gateways: Gateways) -> None:
     first, seven, two = gateways.begin(1), gateways.begin(2, node_id=7), gateways.begin(3)
     again = gateways.begin(4, node_id=7)
     assert [lease.node.id for lease in (first, seven, two, again)] == [0, 7, 1, 2]
@@ -147,7 +144,7 @@ def test_ids_are_those_that_were_asked_for_or_the_lowest_free_ones(gateways: Gat
     assert [lease.node.id for lease in (first, seven, two, again)] == [0, 7, 1, 2]
 
 
-def test_a_gateway_can_tell_when_the_others_know_of_it(gateways: Gateways) -> None:
+def test_a_gateway_detects_that_others_list_it(gateways: Gateways) -> None:
     first = gateways.begin(9092)
     assert first.unknown_s == 0
     two = gateways.begin(9093)
@@ -158,8 +155,7 @@ def test_a_gateway_can_tell_when_the_others_know_of_it(gateways: Gateways) -> No
     assert [node.id for node in first.nodes] == [0, 1]
 
 
-def test_living_gateways_at_one_address_do_not_put_each_other_out_again_and_again(gateways: Gateways) -> None:
-    # as containers with the same name
+def test_live_gateways_at_one_address_do_not_replace_each_other(gateways: Gateways) -> None:
     first, two = gateways.begin(9092), gateways.begin(9092)
     gateways.go_on(first, two)
     terms, held = (first.term, two.term), (first.held_partitions, two.held_partitions)
@@ -179,7 +175,7 @@ def test_clients_are_not_sent_to_a_loopback_address_of_another_machine(gateways:
     assert {mine.holder(number) for number in reached.held_partitions} == {reached.node}
 
 
-def test_a_name_that_is_no_gateways_is_left_out(gateways: Gateways) -> None:
+def test_invalid_files_of_gateways_are_ignored(gateways: Gateways) -> None:
     lease = gateways.begin(9092)
     other = Membership(
         GroupLog(gateways.root, ROOT_ID, GATEWAYS_GROUP, clock=gateways.time),
@@ -197,6 +193,6 @@ def test_a_name_that_is_no_gateways_is_left_out(gateways: Gateways) -> None:
     assert Node.parse(str(lease.node)) == lease.node
 
 
-def test_who_listens_everywhere_is_found_by_the_name_of_its_machine() -> None:
+def test_a_wildcard_listener_is_advertised_by_its_hostname() -> None:
     assert advertised("0.0.0.0", 9092) == (this_machine(), 9092)
     assert advertised("127.0.0.1", 9092) == ("127.0.0.1", 9092)

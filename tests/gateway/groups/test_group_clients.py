@@ -23,7 +23,6 @@ AT_ONCE = GroupSettings(initial_rebalance_delay_ms=0)
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
-    """A gateway over a root with the topic `clicks` of four partitions, each with some records."""
     topic = distlog.create(str(tmp_path / "clicks"), partitions=PARTITIONS)
     topic.append([{"value": b"%d" % n, "partition": n % PARTITIONS} for n in range(COUNT)])
     with serving(tmp_path, groups=AT_ONCE) as served:
@@ -31,7 +30,6 @@ def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
 
 
 def consumer(gateway: GatewayServer, **settings: Any) -> Any:
-    """A member of the group `billing`, as confluent-kafka plays it."""
     created = confluent_kafka.Consumer(
         {
             "bootstrap.servers": gateway.address,
@@ -48,7 +46,6 @@ def consumer(gateway: GatewayServer, **settings: Any) -> Any:
 
 
 def read_values(members: list[Any], count: int, timeout_s: float = 300) -> list[list[int]]:
-    """Return the values that each member reads, until they are `count` in all."""
     actual: list[list[int]] = [[] for _ in members]
     end = time.monotonic() + timeout_s
     while sum(map(len, actual)) < count:
@@ -61,7 +58,6 @@ def read_values(members: list[Any], count: int, timeout_s: float = 300) -> list[
 
 
 def shared(members: list[Any], timeout_s: float = 300) -> None:
-    """Wait until the members have all partitions, and each member some."""
     end = time.monotonic() + timeout_s
     while (
         not all(member.assignment() for member in members)
@@ -73,9 +69,7 @@ def shared(members: list[Any], timeout_s: float = 300) -> None:
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_two_members_share_the_partitions_and_one_takes_over_what_the_other_leaves(
-    gateway: GatewayServer, assignor: str
-) -> None:
+def test_two_members_share_the_partitions_and_one_takes_over(gateway: GatewayServer, assignor: str) -> None:
     settings = {"partition.assignment.strategy": assignor}
     first = consumer(gateway, **settings)
     (values,) = read_values([first], COUNT)
@@ -93,7 +87,7 @@ def test_two_members_share_the_partitions_and_one_takes_over_what_the_other_leav
     first.close()
 
 
-def test_a_group_goes_on_where_it_was_after_the_gateway_started_again(tmp_path: Path, gateway: GatewayServer) -> None:
+def test_a_group_continues_after_a_restart_of_the_gateway(tmp_path: Path, gateway: GatewayServer) -> None:
     member = consumer(gateway)
     read_values([member], COUNT)
     member.commit(asynchronous=False)
@@ -115,7 +109,7 @@ def test_a_static_member_that_starts_again_keeps_its_partitions(gateway: Gateway
     first = consumer(gateway, **{"group.instance.id": "one"})
     read_values([first], COUNT)
     generation = described(admin)
-    del first  # it does not leave: a static member comes back
+    del first
     again = consumer(gateway, **{"group.instance.id": "one"})
     read_values([again], COUNT)
     assert described(admin)[1:] == generation[1:]
@@ -123,7 +117,6 @@ def test_a_static_member_that_starts_again_keeps_its_partitions(gateway: Gateway
 
 
 def described(admin: Any) -> tuple[Any, ...]:
-    """The members' ids, their instances, and partitions of the group."""
     group = admin.describe_consumer_groups(["billing"], request_timeout=30)["billing"].result()
     return (
         [member.member_id for member in group.members],

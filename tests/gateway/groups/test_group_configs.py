@@ -22,14 +22,12 @@ E = ErrorCode
 
 
 def change(name: str, value: object = None, operation: int = SET) -> dict[str, Any]:
-    """A change as a client sends it."""
     return {"name": name, "config_operation": operation, "value": None if value is None else str(value)}
 
 
 def altered(
     wire: Wire, *changes: Mapping[str, Any], group: str = "g", kind: int = OF_GROUP, api: int = ALTER, **more: Any
 ) -> tuple[ErrorCode, str | None]:
-    """The code and the text of a request that changes settings."""
     if api == ALTER_ALL:
         changes = tuple({"name": change["name"], "value": change["value"]} for change in changes)
     resource = {"resource_type": kind, "resource_name": group, "configs": changes}
@@ -38,7 +36,6 @@ def altered(
 
 
 def described(wire: Wire, group: str = "g", keys: list[str] | None = None) -> dict[str, tuple[str, int]]:
-    """The value and the source of each setting of a group."""
     resource = {"resource_type": OF_GROUP, "resource_name": group, "configuration_keys": keys}
     (response,) = wire.plain(DESCRIBE, 4, resources=[resource], include_synonyms=True).results
     assert response.error_code is E.none
@@ -46,7 +43,6 @@ def described(wire: Wire, group: str = "g", keys: list[str] | None = None) -> di
 
 
 def listed(wire: Wire) -> list[str]:
-    """The groups that have settings of their own."""
     response = wire.plain(LIST, 1, resource_types=[OF_GROUP])
     return [resource.resource_name for resource in response.config_resources]
 
@@ -64,7 +60,6 @@ def test_settings_of_a_group_are_the_same_at_all_gateways_and_outlive_them(tmp_p
         assert (listed(wire), described(wire)[HEARTBEAT_INTERVAL]) == (["g"], ("7000", 4))
     with serving(tmp_path) as later, Wire(later) as wire:
         assert described(wire) == {SESSION_TIMEOUT: ("50000", 8), HEARTBEAT_INTERVAL: ("5000", 5)}
-        # the older API replaces all settings
         assert altered(wire, change(HEARTBEAT_INTERVAL, 9000), api=ALTER_ALL) == (E.none, None)
         assert described(wire) == {SESSION_TIMEOUT: ("45000", 5), HEARTBEAT_INTERVAL: ("9000", 8)}
         assert altered(wire, api=ALTER_ALL) == (E.none, None)
@@ -92,7 +87,7 @@ REFUSED = [
 ]
 
 
-def test_settings_that_cannot_be_are_refused_in_the_words_of_a_broker(tmp_path: Path) -> None:
+def test_invalid_settings_have_the_error_messages_of_a_broker(tmp_path: Path) -> None:
     settings = GroupSettings(consumer_max_heartbeat_interval_ms=70_000)
     with serving(tmp_path, groups=settings) as gateway, Wire(gateway) as wire:
         for wrong, code, text in REFUSED:
@@ -104,7 +99,7 @@ def test_settings_that_cannot_be_are_refused_in_the_words_of_a_broker(tmp_path: 
         assert listed(wire) == []
 
 
-def test_a_member_is_told_the_interval_of_its_group(tmp_path: Path) -> None:
+def test_a_member_gets_the_heartbeat_interval_of_its_group(tmp_path: Path) -> None:
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         altered(wire, change(HEARTBEAT_INTERVAL, 6000))
         fields = {"member_id": "m", "subscribed_topic_names": ["clicks"], "topic_partitions": []}
@@ -135,7 +130,7 @@ def test_a_member_has_the_session_of_its_group_from_its_next_heartbeat_on() -> N
         (99, "x", "Unknown resource type 99"),
     ],
 )
-def test_what_has_no_settings_to_change_says_so(tmp_path: Path, kind: int, name: str, text: str) -> None:
+def test_resources_without_settings_are_refused(tmp_path: Path, kind: int, name: str, text: str) -> None:
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         code, reason = altered(wire, change("interval.ms", 1000), group=name, kind=kind)
     assert (code, text in (reason or "")) == (E.invalid_request, True)

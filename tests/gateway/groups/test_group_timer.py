@@ -45,7 +45,6 @@ def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: py
     services.join()
     services.start()
     try:
-        # the timer answers it
         services.members.join("first", JOIN, fails)
         until(lambda: "a mistake of ours" in caplog.text)
         services.members.join("second", JOIN, lambda reply: codes.append(reply.error))
@@ -75,7 +74,6 @@ def test_names_that_no_record_of_the_group_could_hold_are_refused() -> None:
 
 
 def test_a_group_begins_while_unused_positions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of thousands of groups may be written then, one after the other."""
     started, goes_on, codes = threading.Event(), threading.Event(), list[ErrorCode]()
 
     def expire(offsets: CommittedOffsets) -> None:

@@ -1,4 +1,4 @@
-"""The topic of groups is the gateway's own, and a topic that is dropped takes the positions in it with it."""
+"""The offsets topic belongs to the gateway, and a dropped topic loses its committed offsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ OFFSETS = [confluent_kafka.TopicPartition("clicks", 0, 7)]
 
 @pytest.fixture
 def member(gateway: GatewayServer) -> Any:
-    """Somebody who keeps positions without being a member."""
     client = confluent_kafka.Consumer({"bootstrap.servers": gateway.address, "group.id": "billing"})
     client.commit(offsets=OFFSETS, asynchronous=False)
     yield client
@@ -64,7 +63,7 @@ def test_a_topic_that_was_created_again_while_no_gateway_ran_has_no_positions(tm
         assert position(wire) == 3
 
 
-def test_a_position_that_is_committed_by_a_clock_behind_the_new_topic_s_counts(tmp_path: Path) -> None:
+def test_a_commit_by_a_clock_earlier_than_the_new_topic_is_kept(tmp_path: Path) -> None:
     distlog.create(f"{tmp_path}/clicks").drop()
     distlog.create(f"{tmp_path}/clicks")
     server = GatewayServer(str(tmp_path), port=0, clock=lambda: now_ms() - 60_000)
@@ -94,7 +93,7 @@ def test_clients_neither_write_nor_change_the_topic_of_groups(gateway: GatewaySe
     assert [committed.offset for committed in member.committed(OFFSETS, 30)] == [7]
 
 
-def test_an_error_of_the_oldest_offset_fetch_is_told_at_its_partitions(gateway: GatewayServer) -> None:
+def test_the_oldest_offset_fetch_has_errors_per_partition(gateway: GatewayServer) -> None:
     gateway.broker.groups.release_members()
     topics = (OffsetFetchRequestTopic(name="clicks", partition_indexes=(0,)),)
     with Wire(gateway) as wire:

@@ -50,7 +50,6 @@ def test_the_bytes_are_kafkas() -> None:
 def test_a_position_that_a_broker_of_kafka_4_1_wrote_is_read() -> None:
     data = bytes.fromhex("0004 0000000000000003 ffffffff 0668656c6c6f 000001a2095b5d3d 00")
     assert decode_position(data) == Position(3, -1, "hello", 0x1A2095B5D3D)
-    # with the id of its topic, a field with a tag
     assert decode_position(data[:-1] + b"\1\0\x10" + bytes(16)) == Position(3, -1, "hello", 0x1A2095B5D3D)
 
 
@@ -79,7 +78,7 @@ def test_records_of_newer_kinds_are_left_alone() -> None:
 
 
 @given(st.text(), st.text(), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.text())
-def test_what_is_written_is_read_again(group: str, topic: str, partition: int, offset: int, text: str) -> None:
+def test_records_round_trip(group: str, topic: str, partition: int, offset: int, text: str) -> None:
     key, position = OffsetKey(group, topic, partition), Position(offset, 3, text, 4)
     assert decode_key(encode_key(key)) == key
     assert decode_key(encode_key(GroupKey(group))) == GroupKey(group)
@@ -87,7 +86,7 @@ def test_what_is_written_is_read_again(group: str, topic: str, partition: int, o
 
 
 @given(st.integers(0, 200), st.binary(max_size=8))
-def test_bytes_that_end_too_early_or_lie_are_corrupt_and_nothing_else(cut: int, noise: bytes) -> None:
+def test_damaged_bytes_are_corrupt(cut: int, noise: bytes) -> None:
     data = encode_group(GROUP)
     with suppress(CorruptRecordError):
         decode_group("g", data[:cut] + noise + data[cut + len(noise) :])

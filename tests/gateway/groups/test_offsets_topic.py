@@ -29,7 +29,6 @@ def stored(topic: OffsetsTopic, *changes: GroupChange) -> ErrorCode:
 
 
 def leading(root: object, linger_ms: int = 0) -> OffsetsTopic:
-    """The store of a gateway that leads all partitions."""
     topic = OffsetsTopic(str(root), linger_ms=linger_ms)
     topic.begin(range(topic.open()))
     return topic
@@ -40,7 +39,6 @@ def loaded(topic: OffsetsTopic) -> list[GroupChange]:
 
 
 def written(root: str) -> list[tuple[Any, Position | None]]:
-    """The keys and positions of all records in the topic."""
     rows = distlog.open(f"{root}/{OFFSETS_TOPIC}").scan(columns=["key", "value"]).to_table().to_pylist()
     return [(decode_key(row["key"]), row["value"] and decode_position(row["value"])) for row in rows]
 
@@ -50,7 +48,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}/root"
 
 
-def test_what_was_stored_is_there_for_the_next_gateway(root: str) -> None:
+def test_stored_groups_are_read_by_the_next_gateway(root: str) -> None:
     topic = leading(root)
     assert loaded(topic) == []
     assert stored(topic, (key(0), Position(7)), (key(1), Position(8))) is ErrorCode.none
@@ -61,7 +59,6 @@ def test_what_was_stored_is_there_for_the_next_gateway(root: str) -> None:
         (key(1), None),
         (GroupKey("billing"), None),
     ]
-    # of one key, the last record counts
     changes = loaded(leading(root))
     assert changes == [(key(0), Position(7)), (key(1), None), (GroupKey("billing"), None)]
     topic.close()
@@ -77,7 +74,7 @@ def test_it_is_a_compacted_topic_with_kafkas_partitions(tmp_path: Path) -> None:
     topic.close()
 
 
-def test_a_record_that_is_no_group_is_left_out_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_record_is_logged_and_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     topic = leading(tmp_path)
     stored(topic, (key(0), Position(7)))
     topic.close()
@@ -130,7 +127,7 @@ def large_group(size: int) -> GroupRecord:
     return GroupRecord(group="billing", protocol_type="consumer", generation=1, since_ms=0, members=(member,))
 
 
-def test_too_much_on_its_way_is_refused_for_now(tmp_path: Path) -> None:
+def test_too_many_bytes_in_flight_are_refused(tmp_path: Path) -> None:
     topic, reply = leading(tmp_path, 3_600_000), SimpleQueue[ErrorCode]()
     changes: list[GroupChange] = [(key(n), Position(1, metadata="x" * 4096)) for n in range(1500)]
     for _ in range(2):
@@ -167,7 +164,6 @@ def test_maintenance_beside_a_gateway_keeps_the_newest_positions(root: str) -> N
     distlog.open(f"{root}/{OFFSETS_TOPIC}").compact()
     standing = dict(loaded(leading(root)))
     assert (standing[key(0)], standing.get(key(1))) == (Position(5), None)
-    # most of the fifteen records were removed
     assert distlog.open(f"{root}/{OFFSETS_TOPIC}").scan().to_table().num_rows < 9
     topic.close()
 
@@ -185,7 +181,7 @@ def test_a_gateway_that_lost_a_partition_stores_nothing_more_in_it(root: str) ->
     after.close()
 
 
-def test_a_gateway_that_leads_a_partition_no_more_closes_its_files(tmp_path: Path) -> None:
+def test_a_gateway_that_lost_a_partition_closes_its_files(tmp_path: Path) -> None:
     topic, number = leading(tmp_path), offsets_partition("billing", 50)
     folder = tmp_path / OFFSETS_TOPIC / f"{OFFSETS_TOPIC}-{number}"
     for offset in range(2):

@@ -47,7 +47,6 @@ def segments(address: Address) -> int:
 def test_a_leader_makes_one_segment_of_many_and_keeps_the_newest_positions(
     topic: OffsetsTopic, memory_url: Address
 ) -> None:
-    # so large that all that follows is less than half of the bytes
     large = Position(7, metadata="x" * 4000)
     assert stored(topic, (key(1), large)) is ErrorCode.none
     commit(topic, range(1, LEAST))
@@ -63,7 +62,6 @@ def test_a_leader_makes_one_segment_of_many_and_keeps_the_newest_positions(
 
 
 def test_a_topic_keeps_its_settings_when_its_leader_compacts_it(topic: OffsetsTopic, memory_url: Address) -> None:
-    # a commit of the compaction is the one that a checkpoint follows
     commit(topic, range(98))
     topic.compact()
     actual = distlog.open(f"{memory_url.url}/{OFFSETS_TOPIC}")
@@ -72,7 +70,7 @@ def test_a_topic_keeps_its_settings_when_its_leader_compacts_it(topic: OffsetsTo
     assert actual.config.min_cleanable_dirty_ratio == 0.5
 
 
-def test_what_others_lead_is_left_to_them(topic: OffsetsTopic, memory_url: Address) -> None:
+def test_partitions_of_other_leaders_are_not_compacted(topic: OffsetsTopic, memory_url: Address) -> None:
     commit(topic, range(LEAST))
     topic.end([NUMBER])
     topic.compact()
@@ -105,7 +103,7 @@ def test_a_topic_that_was_made_again_is_compacted_from_its_first_segments_on(mem
         topic.drop()
 
 
-def test_a_gateway_does_it_by_itself(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_compacts_its_topics(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_server, "PERIOD_MS", 10)
     config = GatewayConfig(linger_ms=1)
     with GatewayServer(memory_url.url, port=0, config=config) as gateway:

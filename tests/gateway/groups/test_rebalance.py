@@ -1,4 +1,4 @@
-"""Members come and go, and agree on generations: the cases of Kafka's JoinGroup and SyncGroup."""
+"""Members join and leave, and agree on generations: the cases of Kafka's JoinGroup and SyncGroup."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_first_member_leads_and_learns_of_all_members_and_the_others_of_none
     assert (second.joined.leader, second.joined.members) == (first.id, ())
 
 
-def test_members_learn_their_parts_when_the_leader_has_assigned() -> None:
+def test_members_get_their_assignment_from_the_leader() -> None:
     gateway, first, second = pair()
     second.sync()
     assert second.synced is None
@@ -45,7 +45,7 @@ def test_members_learn_their_parts_when_the_leader_has_assigned() -> None:
     assert second.synced
     assert second.synced.assignment == b"2"
     assert gateway.admin.describe(GROUP).phase is GroupPhase.STABLE
-    assert second.sync().synced == second.synced  # asked again
+    assert second.sync().synced == second.synced
 
 
 def test_nobody_is_assigned_anything_before_it_is_stored() -> None:
@@ -113,7 +113,7 @@ def test_the_initial_delay_is_at_most_the_rebalance_timeout() -> None:
     assert len(first.joined.members) == 7
 
 
-def test_who_does_not_join_again_in_time_is_no_member_any_more() -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
     gateway, first, second = pair()
     stable_pair(first, second)
     third = gateway.member("c").join()
@@ -132,7 +132,7 @@ def stable_pair(first: Client, second: Client) -> None:
     first.sync(a=b"0", b=b"1")
 
 
-def test_a_member_that_leaves_makes_the_others_share_what_it_had() -> None:
+def test_the_partitions_of_a_leaving_member_are_shared() -> None:
     _, first, second = pair()
     stable_pair(first, second)
     assert second.leave() is ErrorCode.none
@@ -170,7 +170,7 @@ def test_when_the_leader_goes_another_member_leads() -> None:
     assert second.generation == 3
 
 
-def test_who_does_not_ask_for_its_part_in_time_is_no_member_any_more() -> None:
+def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
     gateway, first, second = pair()
     second.sync()
     for _ in range(7):
@@ -181,7 +181,7 @@ def test_who_does_not_ask_for_its_part_in_time_is_no_member_any_more() -> None:
     assert first.beat() is ErrorCode.unknown_member_id
 
 
-def test_the_last_member_leaves_an_empty_group_which_goes_on_counting() -> None:
+def test_an_empty_group_continues_its_generations() -> None:
     gateway = Gateway()
     only = gateway.member("a")
     stable(gateway, only)
@@ -195,7 +195,7 @@ def test_the_last_member_leaves_an_empty_group_which_goes_on_counting() -> None:
     assert later.join_error is None
 
 
-def test_a_lost_answer_to_a_join_is_given_again() -> None:
+def test_a_lost_join_response_is_repeated() -> None:
     _, first, second = pair()
     assert (first.join().generation, second.join().generation) == (2, 2)
     assert first.leads
@@ -222,7 +222,7 @@ def test_a_member_with_another_subscription_begins_another_generation() -> None:
     assert [member.subscription for member in first.joined.members] == [b"topics", b"other"]
 
 
-def test_the_protocol_is_the_one_that_most_members_like_best_of_those_that_all_speak() -> None:
+def test_the_protocol_is_the_common_one_with_the_most_votes() -> None:
     gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=10))
     first = gateway.member("a", protocols=(("sticky", b"s"), ("range", b"r"))).join()
     two = gateway.member("b", protocols=(("range", b"r"), ("sticky", b"s"))).join()
@@ -234,14 +234,14 @@ def test_the_protocol_is_the_one_that_most_members_like_best_of_those_that_all_s
     assert [member.subscription for member in first.joined.members] == [b"r", b"r", b"R"]
 
 
-def test_who_speaks_no_common_protocol_is_refused() -> None:
+def test_a_member_without_a_common_protocol_is_refused() -> None:
     gateway, _, _ = pair()
     assert gateway.member("c", protocols=(("alien", b""),)).join().join_error is ErrorCode.inconsistent_group_protocol
     assert gateway.member("c", protocol_type="connect").join().join_error is ErrorCode.inconsistent_group_protocol
     assert gateway.member("c", protocols=()).join().join_error is ErrorCode.inconsistent_group_protocol
 
 
-def test_a_new_member_is_told_its_id_first_if_its_client_can_join_with_that() -> None:
+def test_a_new_member_gets_its_id_before_it_joins() -> None:
     gateway = Gateway()
     client = gateway.member("a")
     assert client.join(must_know_id=True).join_error is ErrorCode.member_id_required
@@ -251,7 +251,7 @@ def test_a_new_member_is_told_its_id_first_if_its_client_can_join_with_that() ->
     assert client.join_error is ErrorCode.none
 
 
-def test_an_id_that_is_not_used_is_forgotten_and_nobody_waits_for_it_longer_than_its_session() -> None:
+def test_an_unused_id_expires_with_its_session() -> None:
     gateway, first, second = pair()
     stable_pair(first, second)
     promised = gateway.member("c").join(must_know_id=True)
@@ -264,7 +264,7 @@ def test_an_id_that_is_not_used_is_forgotten_and_nobody_waits_for_it_longer_than
     assert promised.join().join_error is ErrorCode.unknown_member_id
 
 
-def test_a_group_takes_no_more_members_than_its_size() -> None:
+def test_a_group_has_at_most_its_maximum_size() -> None:
     gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
     first = gateway.member("a")
     stable(gateway, first)
@@ -281,7 +281,7 @@ def test_session_timeouts_have_bounds_and_names_are_needed() -> None:
     assert gateway.member("c" * 40_000).join().join_error is ErrorCode.invalid_request
 
 
-def test_who_is_unknown_or_of_another_generation_is_told_so() -> None:
+def test_unknown_members_and_old_generations_get_their_code() -> None:
     gateway, first, second = pair()
     stable_pair(first, second)
     coordinator = gateway.coordinator

@@ -1,8 +1,4 @@
-"""The gateway's own topics are restored to an older version while it runs: nothing goes back, at once or later.
-
-A restore brings back records that compaction removed, and keeps later records after them. So the newest record of
-each key stays the newest.
-"""
+"""The gateway's own topics are restored to an older version while it runs: the newest record of each key stays."""
 
 from __future__ import annotations
 
@@ -31,7 +27,6 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def copy(producer: RawProducer, number: int) -> None:
-    """A transaction with a record and a position."""
     assert producer.add(("clicks", 0)) == [NONE]
     assert producer.send(b"%d" % number) is NONE
     assert producer.add_offsets() is NONE

@@ -10,7 +10,6 @@ from distlog.gateway.groups.classic_group import GroupPhase
 
 
 def joined() -> tuple[Gateway, Client, Client]:
-    """Two instances in a generation of which the leader, the first, has given out the parts."""
     gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=10))
     first, second = gateway.member("a", instance_id="one"), gateway.member("b", instance_id="two")
     first.join(), second.join()
@@ -21,7 +20,6 @@ def joined() -> tuple[Gateway, Client, Client]:
 
 
 def pair() -> tuple[Gateway, Client, Client]:
-    """The same, and both have their part."""
     gateway, first, second = joined()
     second.sync()
     return gateway, first, second
@@ -48,7 +46,7 @@ def test_the_old_one_of_an_instance_is_fenced() -> None:
     assert second.leave() is ErrorCode.fenced_instance_id
 
 
-def test_an_old_client_that_led_is_not_told_so_and_a_new_one_is_told_to_skip_assigning() -> None:
+def test_a_restarted_leader_skips_the_assignment() -> None:
     gateway, first, _ = pair()
     old = gateway.member("a", instance_id="one").join()
     assert old.joined
@@ -94,13 +92,13 @@ def test_a_join_that_waits_is_answered_when_a_newer_one_of_the_instance_comes() 
     assert third.join_error is None
 
 
-def test_an_instance_whose_partition_cannot_be_stored_is_told_so() -> None:
+def test_an_instance_gets_an_error_if_its_member_cannot_be_stored() -> None:
     gateway, _, _ = pair()
     gateway.store.code = ErrorCode.coordinator_not_available
     assert gateway.member("b", instance_id="two").join().join_error is ErrorCode.coordinator_not_available
 
 
-def test_whoever_runs_the_group_lets_an_instance_go_by_its_name() -> None:
+def test_an_administrator_removes_an_instance_by_name() -> None:
     gateway, first, second = pair()
     assert gateway.coordinator.leave(GROUP, "", "two") is ErrorCode.none
     assert second.beat() is ErrorCode.unknown_member_id

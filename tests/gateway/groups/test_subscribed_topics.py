@@ -1,4 +1,4 @@
-"""The topics of groups as the coordinator knows them: looked at by a thread, and kept while the storage fails."""
+"""The coordinator's view of topics: refreshed by a thread, and kept while the storage fails."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from distlog.gateway.topics.topic_index import TopicSummary
 
 
 class Root:
-    """Topics in a storage that may fail."""
-
     def __init__(self) -> None:
         self.partitions, self.fails, self.looks = {"clicks": 1, "clocks": 2}, False, list[str]()
 
@@ -34,14 +32,13 @@ class Root:
 
 
 def read_topics(topics: SubscribedTopics, names: list[str], patterns: list[str]) -> str:
-    """The thread in which the work was done after reading."""
     results, threads = threading.Event(), list[str]()
     topics.when_known(names, patterns, lambda: (threads.append(threading.current_thread().name), results.set())[0])
     assert results.wait(120)
     return threads[0]
 
 
-def test_a_look_shows_changes_and_forgets_what_no_group_wants() -> None:
+def test_a_refresh_shows_changes_and_forgets_unused_topics() -> None:
     root = Root()
     topics = SubscribedTopics(root.find, root.names)
     read_topics(topics, ["clicks"], ["clo.*"])
@@ -60,7 +57,7 @@ def test_a_look_shows_changes_and_forgets_what_no_group_wants() -> None:
     topics.stop()
 
 
-def test_what_is_known_stays_while_the_storage_fails() -> None:
+def test_known_topics_stay_while_the_storage_fails() -> None:
     root = Root()
     topics = SubscribedTopics(root.find, root.names)
     read_topics(topics, ["clicks"], [])
@@ -77,8 +74,7 @@ def test_what_is_known_stays_while_the_storage_fails() -> None:
     topics.stop()
 
 
-def test_looks_do_not_pile_up_and_a_name_that_no_topic_has_is_known() -> None:
-    """Each look takes requests for each topic: queued one after the other, they would grow without end."""
+def test_refreshes_do_not_queue_up_and_missing_topics_are_known() -> None:
     root, held = Root(), threading.Event()
     topics = SubscribedTopics(root.find, root.names)
     assert read_topics(topics, ["clicks", "no/topic"], []) == "group-topics"

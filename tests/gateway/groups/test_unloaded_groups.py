@@ -110,7 +110,6 @@ def test_a_member_of_the_newer_protocol_is_sent_to_the_coordinator_too() -> None
     gateway = ConsumerGateway()
     member = gateway.consumer("a")
     member.goes_on()
-    # the subscriptions of the group are looked at first
     Loader(gateway, passed=3)
     assert member.code() is ErrorCode.not_coordinator
 
@@ -122,7 +121,6 @@ def test_a_producer_whose_transaction_is_unloaded_concurrently_is_sent_to_the_co
 
     def check(id_: str) -> None:
         checks.append(id_)
-        # both checks of the call before have passed, and the first one of this call
         if len(checks) == 3:
             coordinator.unload(lambda id_: True)
         elif len(checks) > 3:

@@ -9,12 +9,10 @@ from pyspark.sql import SparkSession
 
 
 def main(address: str, jars: str, folder: str) -> None:
-    """Write and read in a batch, then copy as a stream; print what was found."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = (
         builder.config("spark.jars", ",".join(map(str, Path(jars).glob("*.jar"))))
         .config("spark.sql.shuffle.partitions", "1")
-        # little is done, so to compile it takes longer than to do it
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()

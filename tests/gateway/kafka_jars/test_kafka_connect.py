@@ -38,7 +38,6 @@ _FILE = "org.apache.kafka.connect.file.FileStream"
 
 @contextmanager
 def worker(folder: Path, address: str) -> Iterator[int]:
-    """A worker of Connect; its port."""
     port = _free_port()
     (folder / "worker.properties").write_text(_WORKER.format(address=address, port=port), encoding="utf-8")
     command = java("org.apache.kafka.connect.cli.ConnectDistributed", str(folder / "worker.properties"))
@@ -52,7 +51,6 @@ def worker(folder: Path, address: str) -> Iterator[int]:
 
 
 def put(port: int, name: str, config: dict[str, str]) -> None:
-    """Make a connector."""
     url = f"http://127.0.0.1:{port}/connectors/{name}/config"
     requested = urllib.request.Request(
         url, json.dumps(config).encode(), {"Content-Type": "application/json"}, method="PUT"
@@ -61,7 +59,6 @@ def put(port: int, name: str, config: dict[str, str]) -> None:
 
 
 def is_up(port: int) -> bool:
-    """Whether the worker has joined its group, and has read its topics."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/connectors", timeout=60) as response:
             return bool(response.status == 200)

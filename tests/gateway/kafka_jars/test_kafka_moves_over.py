@@ -29,7 +29,6 @@ def committing(address: str) -> Any:
 
 
 def has_committed(consumer: Any, *offsets: int) -> bool:
-    """Commit; False where the broker, which has just started, does not coordinate groups yet."""
     try:
         consumer.commit(offsets=offsets_of(*offsets), asynchronous=False)
     except confluent_kafka.KafkaException as error:
@@ -86,6 +85,5 @@ def test_groups_and_transactions_of_an_adopted_broker_go_on(tmp_path: Path) -> N
 
 
 def producers(root: str) -> list[ProducerId]:
-    """Which producers the transactional id was, in turn."""
     rows = distlog.open(f"{root}/{TRANSACTIONS_TOPIC}").scan(columns=["key", "value"]).to_table().to_pylist()
     return [decode_state("payments", row["value"]).producer for row in rows if decode_key(row["key"]) == "payments"]

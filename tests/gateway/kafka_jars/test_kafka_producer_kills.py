@@ -16,7 +16,7 @@ pytestmark = [*needs_kafka, pytest.mark.long]
 
 
 @pytest.mark.parametrize("run", [gateway_kills.run, pytest.param(gateway_kills.run_on_s3, marks=pytest.mark.s3)])
-def test_what_was_acknowledged_is_there_once_and_in_order(tmp_path: Path, run: Callable[..., Tally]) -> None:
+def test_acknowledged_records_are_stored_once_in_order(tmp_path: Path, run: Callable[..., Tally]) -> None:
     program = java(str(Path(__file__).with_name("Sender.java")))
     tally = run(tmp_path, 1, kills=3, senders=1, gateways=2, program=program)
     assert (tally["kills"], tally["clients"]) == (3, 1)

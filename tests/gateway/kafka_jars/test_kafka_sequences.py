@@ -1,8 +1,4 @@
-"""The first batch of a producer that is unknown to a partition, as at a real broker: any sequence number may come.
-
-Its state may have expired, or its first batches were deleted, so a broker cannot detect missing batches. With
-`transaction.version=2`, which the gateway does not offer, a broker refuses these batches only in transactions.
-"""
+"""As in a real broker, the first batch of an unknown producer may have any sequence: its state may be expired."""
 
 from __future__ import annotations
 
@@ -48,13 +44,11 @@ def _init(address: str) -> None:
 
 
 def codes_of_first_batches(wire: Wire) -> list[ErrorCode]:
-    """Return the codes of sequence 5 as the first, of 9 as the next, and of 5 as the first in a transaction."""
     numbered = [producing(wire, data(4711, 0, sequence), version=12).error_code for sequence in (5, 9)]
     return [*numbered, in_transaction(wire, "a", version=9)]
 
 
 def in_transaction(wire: Wire, id: str, version: int) -> ErrorCode:
-    """Return the code for a first batch in a transaction that has sequence 5."""
     producer = RawProducer(wire, id)
     assert producer.init() is NONE
     if version < 12:
@@ -67,5 +61,4 @@ def in_transaction(wire: Wire, id: str, version: int) -> ErrorCode:
 
 
 def data(producer: int, epoch: int, sequence: int, **fields: int) -> bytes:
-    """A batch of one record."""
     return batch([record(0, 0, b"k", b"v")], producer=(producer, epoch, sequence), **fields)

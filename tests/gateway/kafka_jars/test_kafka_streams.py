@@ -21,7 +21,6 @@ PROGRAM = Path(__file__).parent / "WordCount.java"
 
 @contextmanager
 def counting(folder: Path, address: str, guarantee: str) -> Iterator[None]:
-    """The program, until the block ends."""
     with (folder / "streams.log").open("ab") as output:
         command = java(str(PROGRAM), address, str(folder / "state"), guarantee)
         process = subprocess.Popen(command, stdout=output, stderr=output)
@@ -34,7 +33,6 @@ def counting(folder: Path, address: str, guarantee: str) -> Iterator[None]:
 
 
 def counts(gateway: GatewayServer) -> dict[bytes, bytes]:
-    """The newest count of each word that was committed."""
     table = opened(gateway, "counts").scan(isolation="read_committed").to_table()
     return dict(zip(table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True))
 

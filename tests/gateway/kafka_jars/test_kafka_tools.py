@@ -81,7 +81,6 @@ def test_the_console_changes_topics_and_shows_the_settings_of_the_gateway(gatewa
 
 
 def events(output: str) -> list[Any]:
-    """The events that a verifiable client logs."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
@@ -100,7 +99,7 @@ def test_what_a_verified_producer_sent_a_verified_consumer_takes_and_the_console
     shown = tool(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *position, "--describe", "--group", "billing")
     rows = [line.split() for line in shown.splitlines() if line.startswith("billing")]
     assert {row[1] for row in rows} == {"clicks"}
-    assert {row[5] for row in rows} == {"0"}  # the lag
+    assert {row[5] for row in rows} == {"0"}
     distlog.open(f"{gateway.root}/__consumer_offsets").export(str(tmp_path / "exported"))
     (log,) = (file for file in (tmp_path / "exported").glob("*/*.log") if file.stat().st_size)
     decoded = dump([log], "--offsets-decoder")
@@ -150,13 +149,11 @@ def test_a_producer_in_java_commits_and_the_tools_show_transactions(gateway: Gat
         of_partition = ("--topic", "clicks", "--partition", "1")
         writing = tool(f"{TOOLS}.TransactionsCommand", *position, "describe-producers", *of_partition)
         (line,) = [line.split() for line in writing.splitlines() if line.startswith(str(producer.producer_id))]
-        # where its open transaction begins
         assert line[-1].isdigit()
         producer.end(committed=False)
     distlog.open(f"{gateway.root}/__transaction_state").export(str(tmp_path / "exported"))
     logs = sorted((tmp_path / "exported").glob("*/*.log"))
     decoded = dump([log for log in logs if log.stat().st_size], "--transaction-log-decoder")
     assert '"transactionalId":"payments"' in decoded
-    # by its number: Ongoing
     assert '"transactionStatus":1' in decoded
     assert '"topic":"clicks","partitionIds":[1]' in decoded

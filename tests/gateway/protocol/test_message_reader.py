@@ -65,7 +65,6 @@ def _value(hint: Any, field: Any) -> Any:
 
 
 def _framed(api_key: int, version: int, body: Any) -> memoryview:
-    """The request with this body, in a frame without its length."""
     header = load_request_schema(api_key, version).__header_schema__(  # type: ignore[attr-defined]
         request_api_key=api_key, request_api_version=version, correlation_id=1, client_id="a client"
     )
@@ -73,7 +72,6 @@ def _framed(api_key: int, version: int, body: Any) -> memoryview:
 
 
 def assert_same(read: Any, expected: Any) -> None:
-    """Assert that kio's message was read, with its times as ms."""
     if dataclasses.is_dataclass(expected):
         for field in dataclasses.fields(expected):
             assert_same(getattr(read, field.name), getattr(expected, field.name))
@@ -165,17 +163,15 @@ def test_a_version_that_the_gateway_does_not_have_is_refused(api_key: int, versi
 
 
 class Encoder:
-    """Writes a request with tags that nobody knows in each of its parts, and null wherever a version allows it."""
+    """Writes a request with unknown tags in each part, and null in each nullable field."""
 
     def __init__(self, *, nulls: bool) -> None:
         self._nulls = nulls
 
     def head(self, schema: BodySchema, api_key: int, version: int) -> bytes:
-        """The head, with a client id that is null."""
         return struct.pack(">hhih", api_key, version, 1, -1) + (self._tags() if schema.is_head_flexible else b"")
 
     def message(self, message: MessageSchema) -> bytes:
-        """All fields, and the tags."""
         data = b"".join(self._field(field, message.is_flexible) for field in message.fields if field.tag is None)
         return data + (self._tags() if message.is_flexible else b"")
 
@@ -202,7 +198,7 @@ class Encoder:
 
 
 @pytest.mark.parametrize("nulls", [False, True], ids=["tags", "nulls"])
-def test_unknown_tags_are_skipped_and_null_is_read_in_every_version(nulls: bool) -> None:
+def test_unknown_tags_are_skipped_and_null_is_read(nulls: bool) -> None:
     encoder = Encoder(nulls=nulls)
     for _, api_key, version in VERSIONS:
         schema = request_schema(api_key, version)
@@ -250,7 +246,7 @@ def test_null_is_refused_where_the_version_has_none() -> None:
     assert (topic.name, topic.topic_id) == (None, None)
 
 
-def test_as_many_items_as_there_may_be_are_read_and_one_more_is_refused() -> None:
+def test_the_limit_of_items_is_exact() -> None:
     for count in (MAX_ITEMS, MAX_ITEMS + 1):
         frame = memoryview(struct.pack(">hhihi", METADATA, 1, 1, -1, count) + struct.pack(">h1s", 1, b"t") * count)
         if count <= MAX_ITEMS:
@@ -261,7 +257,6 @@ def test_as_many_items_as_there_may_be_are_read_and_one_more_is_refused() -> Non
 
 
 def tiny_partitions(version: int) -> bytes:
-    """A Produce request of 100 MiB that has nothing but partitions without records."""
     if version < 9:
         head = struct.pack(">hhih", PRODUCE, version, 1, -1) + struct.pack(">hhiih1s", -1, -1, 1, 1, 1, b"t")
         count = (99 << 20) // 8
@@ -275,7 +270,6 @@ def tiny_partitions(version: int) -> bytes:
 
 
 def tags() -> bytes:
-    """A Fetch request of 100 MiB, all tags of its head."""
     return struct.pack(">hhih", PRODUCE, 9, 1, -1) + b"\xff\xff\xff\x7f" + bytes(99 << 20)
 
 
@@ -298,7 +292,7 @@ def test_elements_at_all_depths_count() -> None:
         read(frame, position, Items(11))
 
 
-def test_what_is_claimed_costs_no_memory() -> None:
+def test_claimed_counts_allocate_no_memory() -> None:
     frame = memoryview(struct.pack(">hhihi", METADATA, 1, 1, -1, MAX_ITEMS) + bytes(MAX_ITEMS))
     tracemalloc.start()
     try:

@@ -24,7 +24,6 @@ TIMES = {"timedelta_i32": 31, "timedelta_i64": 40, "datetime_i64": 40}
 
 
 def some_fields(schema: Any, chance: random.Random, most: float = 0.7) -> dict[str, Any]:
-    """Values for all fields of a message, or for most fields with a default."""
     hints = get_type_hints(schema)
     fields = dataclasses.fields(schema)
     return {
@@ -70,7 +69,6 @@ def some_plain(kind: str, chance: random.Random) -> Any:
 
 
 def as_fields(value: Any) -> Any:
-    """Kio's message as plain fields."""
     if dataclasses.is_dataclass(value):
         return {field.name: as_fields(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, datetime.timedelta):
@@ -94,7 +92,6 @@ def test_each_version_is_written_as_kio_writes_it(api_key: int, version: int) ->
 
 
 def assert_has(actual: Any, expected: Any) -> None:
-    """All that was given was found, at all depths."""
     if isinstance(expected, dict):
         for name, value in expected.items():
             assert_has(actual[name], value)
@@ -114,6 +111,6 @@ def test_large_bytes_are_not_copied_and_the_length_counts_all_chunks() -> None:
     assert (int.from_bytes(frame[:4], "big"), int.from_bytes(frame[4:8], "big")) == (len(frame) - 4, 77)
 
 
-def test_a_field_that_no_version_has_is_an_error() -> None:
+def test_an_unknown_field_fails() -> None:
     with pytest.raises(ValueError, match="no version of FetchableTopicResponse has"):
         write_response(1, 12, 1, {"responses": [{"topik": "clicks"}]})

@@ -1,4 +1,4 @@
-"""Kafka's admin clients make, show and remove ACLs, as they come; what they allow is what clients can do."""
+"""Kafka admin clients create, list and delete ACLs, and the ACLs apply to clients."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from distlog.gateway.gateway_server import GatewayServer
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
-    """One with ACLs, for root, alice and mallory."""
     with with_acls(tmp_path, groups=GroupSettings(initial_rebalance_delay_ms=0)) as served:
         yield served
 
 
 def confluent(gateway: GatewayServer, user: str, **settings: Any) -> dict[str, Any]:
-    """The settings of a client of librdkafka."""
     return {
         "bootstrap.servers": gateway.address,
         "security.protocol": "SASL_PLAINTEXT",
@@ -37,7 +35,7 @@ def confluent(gateway: GatewayServer, user: str, **settings: Any) -> dict[str, A
     }
 
 
-def test_confluent_kafka_makes_shows_and_removes_acls(gateway: GatewayServer) -> None:
+def test_confluent_kafka_creates_lists_and_deletes_acls(gateway: GatewayServer) -> None:
     kafka, admin = pytest.importorskip("confluent_kafka"), pytest.importorskip("confluent_kafka.admin")
     kinds, patterns = admin.ResourceType, admin.ResourcePatternType
     operations, permissions = admin.AclOperation, admin.AclPermissionType
@@ -62,7 +60,6 @@ def test_confluent_kafka_makes_shows_and_removes_acls(gateway: GatewayServer) ->
     # librdkafka does not report the error of this API
     assert mallory.describe_acls(everything).result(30) == []
 
-    # what they allow is what their user can do
     producer = kafka.Producer(confluent(gateway, "alice", **{"enable.idempotence": True}))
     errors: list[Any] = []
     producer.produce("clicks", b"hello", on_delivery=lambda error, _: errors.append(error))
@@ -87,7 +84,7 @@ def test_confluent_kafka_makes_shows_and_removes_acls(gateway: GatewayServer) ->
     assert set(root.describe_acls(everything).result(30)) == {acls[2]}
 
 
-def test_kafka_python_makes_shows_and_removes_acls(gateway: GatewayServer) -> None:
+def test_kafka_python_creates_lists_and_deletes_acls(gateway: GatewayServer) -> None:
     kafka, admin = pytest.importorskip("kafka"), pytest.importorskip("kafka.admin")
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     client = kafka.KafkaAdminClient(
@@ -117,7 +114,7 @@ def test_kafka_python_makes_shows_and_removes_acls(gateway: GatewayServer) -> No
     client.close()
 
 
-def test_without_acls_a_client_is_told_that_there_are_none(tmp_path: Path) -> None:
+def test_disabled_acls_have_their_code(tmp_path: Path) -> None:
     kafka, admin = pytest.importorskip("confluent_kafka"), pytest.importorskip("confluent_kafka.admin")
     distlog.create(str(tmp_path / "clicks"))
     with serving(tmp_path) as gateway:

@@ -36,7 +36,6 @@ def acl(
     kind: ResourceType = R.TOPIC,
     prefix: bool = False,
 ) -> Acl:
-    """An ACL of alice on a topic."""
     permission = Permission.DENY if denied else Permission.ALLOW
     return Acl(kind, P.PREFIXED if prefix else P.LITERAL, name, principal, host, operation, permission)
 
@@ -49,7 +48,6 @@ def may(
     host: str = HOST,
     **settings: bool,
 ) -> bool:
-    """Whether alice may do this with the topic."""
     return AccessLists(acls, **settings).may(principal, host, operation, R.TOPIC, name)
 
 
@@ -59,7 +57,7 @@ def test_without_an_acl_nobody_may_do_anything() -> None:
     assert may(acl())
 
 
-def test_a_user_of_the_same_letters_in_another_case_is_another_one() -> None:
+def test_user_names_are_case_sensitive() -> None:
     assert not may(acl(), principal="User:Alice")
     assert not may(acl(), principal="user:alice")
 
@@ -71,7 +69,6 @@ def test_a_pattern_is_literal_or_a_prefix_or_all() -> None:
     assert not may(acl("cli"))
     assert not may(acl("clicks-", prefix=True))
     assert not may(acl("lick", prefix=True))
-    # a star in a prefix is a letter
     assert not may(acl("*", prefix=True))
     assert may(acl("*", prefix=True), name="*a")
 
@@ -95,7 +92,7 @@ def test_other_operations_imply_nothing() -> None:
             assert may(acl(operation=operation), operation=requested) is expected, (operation, requested)
 
 
-def test_a_denial_wins_and_implies_nothing() -> None:
+def test_deny_takes_precedence_and_implies_nothing() -> None:
     everything = acl("*", Op.ALL)
     assert not may(everything, acl(denied=True))
     assert not may(acl(denied=True), everything)
@@ -121,11 +118,10 @@ def test_a_resource_without_acls_may_be_open_to_all() -> None:
 
 
 def any_topic(*acls: Acl, everyone_if_none: bool = False) -> bool:
-    """Whether alice may read some topic."""
     return AccessLists(acls, everyone_if_none=everyone_if_none).may_any(ALICE, HOST, Op.READ, R.TOPIC)
 
 
-def test_a_right_to_any_resource_is_one_that_no_denial_has_all_of() -> None:
+def test_a_right_to_any_resource_needs_one_without_a_deny() -> None:
     assert not any_topic()
     assert any_topic(everyone_if_none=True)
     assert any_topic(acl())

@@ -20,7 +20,6 @@ from distlog.gateway.security.users_file import HASHES, Users, new_secrets, pars
 
 @pytest.fixture(scope="module")
 def users(tmp_path_factory: pytest.TempPathFactory) -> Users:
-    """Alice, and one whose name SCRAM must escape."""
     return read_users(users_file(tmp_path_factory.mktemp("users"), "alice", "b=o,b"))
 
 
@@ -49,7 +48,7 @@ def test_scram_takes_the_password_and_no_other(users: Users, mechanism: str, nam
 
 
 @pytest.mark.parametrize("mechanism", HASHES)
-def test_who_does_not_exist_is_asked_as_a_user_is_and_has_no_password(users: Users, mechanism: str) -> None:
+def test_an_unknown_user_gets_a_challenge_and_is_refused(users: Users, mechanism: str) -> None:
     answers = set()
     for _ in range(2):
         exchange = ScramExchange(mechanism, users, lambda: "nonce")
@@ -63,7 +62,7 @@ def test_who_does_not_exist_is_asked_as_a_user_is_and_has_no_password(users: Use
 
 
 @pytest.mark.parametrize("mechanism", HASHES)
-def test_the_keys_of_who_does_not_exist_open_nothing(users: Users, mechanism: str) -> None:
+def test_the_keys_of_an_unknown_user_never_match(users: Users, mechanism: str) -> None:
     # whoever knows that the stored key is all zeros can make a signature, but no preimage of zeros
     exchange = ScramExchange(mechanism, users, new_nonce)
     nonce = exchange.first(client_first("mallory")).decode().split(",")[0][2:]
@@ -113,7 +112,7 @@ def test_a_proof_of_another_exchange_fails(users: Users, changed: dict[str, str]
         exchange.last(client_last("SCRAM-SHA-256", "alice", PASSWORD, first, **changed))  # type: ignore[arg-type]
 
 
-def test_a_client_that_repeats_its_nonce_is_known_as_an_old_librdkafka(users: Users) -> None:
+def test_the_nonce_of_an_old_librdkafka_is_recognized(users: Users) -> None:
     """Before 2.6.1 it puts its own nonce before the server's, which begins with it."""
     exchange = ScramExchange("SCRAM-SHA-256", users, new_nonce)
     first = exchange.first(client_first("alice")).decode()
@@ -161,7 +160,7 @@ def test_an_unknown_user_costs_as_many_iterations_as_a_wrong_password(
         assert results == [16_384]
 
 
-def test_nothing_that_is_secret_shows(users: Users) -> None:
+def test_no_secret_is_printed(users: Users) -> None:
     shown = repr(users) + repr(users.secret("alice", "SCRAM-SHA-256")) + str(users)
     for secret in users.secrets["alice"].values():
         assert repr(secret.stored_key) not in shown
@@ -169,7 +168,7 @@ def test_nothing_that_is_secret_shows(users: Users) -> None:
     assert PASSWORD not in users.to_json()
 
 
-def test_users_are_read_as_they_were_written(users: Users) -> None:
+def test_users_round_trip(users: Users) -> None:
     assert parse_users(users.to_json()) == users
 
 
@@ -186,7 +185,7 @@ def test_users_are_read_as_they_were_written(users: Users) -> None:
         '{"format": 1, "decoy": "jkS1w9U8LVNAwNf9DFqqjenFEXJA8ULzBB9BOpo+LHw=", "users": {"al\\nice": {}}}',
     ],
 )
-def test_a_file_that_is_none_of_users_is_refused(text: str) -> None:
+def test_an_invalid_file_of_users_is_refused(text: str) -> None:
     with pytest.raises((StorageError, UnsupportedVersionError)):
         parse_users(text)
 

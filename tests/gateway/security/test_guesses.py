@@ -44,14 +44,12 @@ class Checks:
 
 @contextmanager
 def guarded(folder: Path, *names: str, **settings: Any) -> Iterator[GatewayServer]:
-    """A gateway for these users."""
     users = Authentication(UsersFile(users_file(folder, *names)))
     with serving(folder / "root", authentication=users, **settings) as gateway:
         yield gateway
 
 
 def send_guess(wire: SaslWire, user: str, password: str) -> int:
-    """Send a password, without a wait for the answer."""
     wire.choose(PLAIN)
     return wire.send(AUTHENTICATE, 2, auth_bytes=f"\0{user}\0{password}".encode())
 
@@ -74,8 +72,7 @@ def test_scram_and_known_passwords_do_not_wait_for_guesses(tmp_path: Path, monke
         checks.go_on.release()
 
 
-def test_the_users_of_an_address_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # each counts when it is left to the thread of passwords
+def test_the_users_of_an_address_are_scheduled_fairly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks, api = Checks(monkeypatch), "SaslAuthenticate"
     with guarded(tmp_path, "alice", "bob") as gateway, SaslWire(gateway) as bob, ExitStack() as clients:
         checks.is_held = True
@@ -114,14 +111,13 @@ def test_a_password_is_known_for_a_while_and_as_long_as_the_user_has_it(tmp_path
     assert PASSWORD not in repr(alice) + repr(vars(cached))
 
 
-def test_an_address_that_fails_again_and_again_waits_longer_and_longer() -> None:
+def test_repeated_failures_lengthen_the_wait_of_an_address() -> None:
     now_s = [0.0]
     failures = FailedLogins(lambda: now_s[0])
     assert [failures.delay_s("a", 1) for _ in range(10)] == [1] * 10
     assert [failures.delay_s("a", 1) for _ in range(10)] == pytest.approx([1.1 + number / 10 for number in range(10)])
     assert failures.delay_s("b", 1) == 1
     assert [failures.delay_s("a", 1) for _ in range(1000)][-1] == 20
-    # a longer setting is kept to
     assert failures.delay_s("a", 30) == 30
     now_s[0] = 30.0
     assert failures.delay_s("b", 1) == 1
@@ -155,7 +151,6 @@ def test_guesses_are_logged_as_a_summary_with_users_and_addresses(
         f"failed authentications: 1 by alice at 127.0.0.1 (1, last: {reason})",
         f"failed authentications: 31 by alice at 127.0.0.1 (29, last: {reason}), "
         f"mallory\\n at 127.0.0.1 (1, last: {reason}), a client at 127.0.0.1 (1, last: no mechanism GSSAPI)",
-        # as the gateway stops
         f"failed authentications: 1 by alice at 127.0.0.1 (1, last: {reason})",
     ]
     assert failed == 32

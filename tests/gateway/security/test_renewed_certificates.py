@@ -29,23 +29,18 @@ SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 
 
 class UserTlsWire(TlsWire):
-    """A connection by TLS of a client that may name a user, too."""
-
     @property
     def serial(self) -> int:
-        """The number of the server's certificate."""
         der = self.socket.getpeercert(binary_form=True)  # type: ignore[attr-defined]
         return x509.load_der_x509_certificate(der).serial_number
 
 
 def is_well(wire: Wire) -> bool:
-    """Whether the client of this connection is served."""
     response = wire.ask(API_VERSIONS, 3, **SOFTWARE)
     return bool(response.error_code is ErrorCode.none)
 
 
 def is_served(gateway: GatewayServer, authority: Authority, certificate: Certificate | None) -> bool:
-    """Whether a new client of this certificate is."""
     try:
         with UserTlsWire(gateway, authority, certificate) as wire:
             return is_well(wire)
@@ -54,7 +49,6 @@ def is_served(gateway: GatewayServer, authority: Authority, certificate: Certifi
 
 
 def replace(path: str, by: str) -> None:
-    """Have another file at a path, at once."""
     Path(f"{path}.new").write_bytes(Path(by).read_bytes())
     os.replace(f"{path}.new", path)
 
@@ -68,7 +62,6 @@ def test_a_renewed_certificate_is_that_of_new_connections_and_none_is_dropped(
     files = TlsFiles(certificate=server.certificate, key=server.key)
     with serving(tmp_path / "root", tls=files) as gateway, UserTlsWire(gateway, authority) as previous:
         first = previous.serial
-        # a certificate without its key changes nothing yet
         replace(server.certificate, renewed.certificate)
         until(lambda: "TLS stays as it was" in caplog.text)
         with UserTlsWire(gateway, authority) as wire:
@@ -127,7 +120,6 @@ def test_a_certificate_of_an_authority_that_was_revoked_is_refused(tmp_path: Pat
 
 @contextmanager
 def with_rules(folder: Path, authority: Authority, rules: str, **settings: Any) -> Iterator[GatewayServer]:
-    """A gateway for clients with certificates."""
     server = authority.certificate("server")
     files = TlsFiles(certificate=server.certificate, key=server.key, ca=authority.file, client_auth="requested")
     with serving(folder / "root", tls=files, principal_mapping_rules=rules, **settings) as gateway:
@@ -176,7 +168,7 @@ def test_a_client_whose_certificate_names_nobody_is_anonymous(
         until(lambda: "for its certificate: an empty subject" in caplog.text, 20)
 
 
-def test_a_subject_is_written_as_rfc_2253_has_it() -> None:
+def test_a_subject_is_written_by_rfc_2253() -> None:
     subject = (
         (("countryName", "US"),),
         (("organizationName", 'a, "b" + c\\d; <e>'),),

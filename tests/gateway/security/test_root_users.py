@@ -1,4 +1,4 @@
-"""Users that administrators' clients set: they are kept in the root, log in at all gateways, and show no secret."""
+"""Users that admin clients set: stored in the root, accepted by all gateways, with no secret shown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ CODES = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
-    """One with ACLs, and root, alice and mallory in its file of users."""
     with with_acls(tmp_path, failed_authentication_delay_ms=10) as served:
         yield served
 
@@ -42,19 +41,16 @@ def upsertion(name: str, password: str = "sesame", mechanism: str = "SCRAM-SHA-2
 
 
 def altered(wire: Wire, *upsertions: Any, deletions: Any = ()) -> dict[str, ErrorCode]:
-    """The codes of users whose credentials are changed."""
     response = wire.plain(ALTER, 0, upsertions=upsertions, deletions=deletions)
     return {result.user: result.error_code for result in response.results}
 
 
 def logs_in(gateway: GatewayServer, name: str, password: str, mechanism: str) -> bool:
-    """Whether a client is let in."""
     with SaslWire(gateway) as wire:
         return wire.log_in(name, password, mechanism).error_code is E.none
 
 
 def described(wire: UserWire, *names: str) -> dict[str, Any]:
-    """The mechanisms and iterations of users, or their error."""
     response = wire.plain(DESCRIBE, 0, users=[{"name": name} for name in names] or None)
     return {
         result.user: result.error_code
@@ -76,7 +72,6 @@ def test_users_of_the_root_log_in_at_all_gateways_and_outlive_them(tmp_path: Pat
         assert logs_in(gateway, "carol", "sesame", PLAIN)
         assert not logs_in(gateway, "carol", "sesame", "SCRAM-SHA-512")
         assert not logs_in(gateway, "carol", "wrong", "SCRAM-SHA-256")
-        # whichever mechanism it has checks its plain password
         assert logs_in(gateway, "dave", "sesame", "SCRAM-SHA-512")
         assert logs_in(gateway, "dave", "sesame", PLAIN)
         until(lambda: logs_in(other, "carol", "sesame", "SCRAM-SHA-256"))
@@ -104,7 +99,7 @@ def test_a_user_that_is_deleted_or_has_another_password_is_disconnected(gateway:
         assert described(root) == {"carol": {1: 4096}}
 
 
-def test_credentials_that_cannot_be_are_refused_as_by_kafka(gateway: GatewayServer) -> None:
+def test_invalid_credentials_are_refused_as_by_kafka(gateway: GatewayServer) -> None:
     with UserWire(gateway, "root") as root:
         for wrong, code in (
             (upsertion("carol", iterations=4095), E.unacceptable_credential),
@@ -129,7 +124,6 @@ def test_credentials_that_cannot_be_are_refused_as_by_kafka(gateway: GatewayServ
         assert altered(root, deletions=[{**removal, "name": "dave"}]) == {"dave": E.none}
         assert altered(root, deletions=[{"name": "carol", "mechanism": 2}]) == {"carol": E.resource_not_found}
         assert described(root, "carol", "carol") == {"carol": E.duplicate_resource}
-        # the one good one above, with an empty name
         assert described(root) == {"carol": {1: 4096}}
 
 
@@ -157,7 +151,6 @@ def test_no_secret_is_logged_or_shown(gateway: GatewayServer, caplog: pytest.Log
         created = upsertion("carol")
         assert altered(root, created) == {"carol": E.none}
         response = root.plain(DESCRIBE, 0, users=None)
-        # the Java client asks for all so
         assert root.plain(DESCRIBE, 0, users=()) == response
     secret = secret_of("SCRAM-SHA-256", "sesame", b"salt", 4096)
     assert gateway.broker.users is not None
@@ -171,7 +164,7 @@ def test_no_secret_is_logged_or_shown(gateway: GatewayServer, caplog: pytest.Log
     assert created["salted_password"] not in value
 
 
-def test_records_that_are_no_credentials_are_refused_without_their_content() -> None:
+def test_invalid_records_are_refused_without_their_content() -> None:
     secret = secret_of("SCRAM-SHA-256", "sesame", b"salt", 4096)
     key, value = encode_credential(Credential("carol", "SCRAM-SHA-256"), secret)
     assert decode_credential(key, value) == (Credential("carol", "SCRAM-SHA-256"), secret)

@@ -1,4 +1,4 @@
-"""SASL on the wire: what a client may ask before it has authenticated, and what becomes of who cannot."""
+"""SASL on the wire: requests before authentication, and failed authentications."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ ALL = {
 
 @contextmanager
 def guarded(folder: Path, mechanisms: tuple[str, ...] = MECHANISMS, **settings: Any) -> Iterator[GatewayServer]:
-    """A gateway over a root with the topic `clicks`, for alice and bob."""
     root = folder / "root"
     distlog.create(str(root / "clicks"))
     users = Authentication(UsersFile(users_file(folder, "alice", "bob")), mechanisms)
@@ -41,13 +40,12 @@ def guarded(folder: Path, mechanisms: tuple[str, ...] = MECHANISMS, **settings: 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
-    """One for the tests that change nothing."""
     with guarded(tmp_path_factory.mktemp("guarded")) as served:
         yield served
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_user_who_proves_it_is_served(gateway: GatewayServer, mechanism: str) -> None:
+def test_an_authenticated_user_is_served(gateway: GatewayServer, mechanism: str) -> None:
     previous = counted(gateway, "authentications", mechanism=mechanism, result="ok")
     with SaslWire(gateway) as wire:
         assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
@@ -59,7 +57,7 @@ def test_a_user_who_proves_it_is_served(gateway: GatewayServer, mechanism: str) 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("name", ["alice", "mallory"])
-def test_who_does_not_prove_it_is_told_and_closed(gateway: GatewayServer, mechanism: str, name: str) -> None:
+def test_a_failed_authentication_is_answered_and_closed(gateway: GatewayServer, mechanism: str, name: str) -> None:
     previous = counted(gateway, "authentications", mechanism=mechanism, result="failed")
     with SaslWire(gateway) as wire:
         reply = wire.log_in(name, "another", mechanism)
@@ -81,7 +79,7 @@ def test_nothing_is_answered_before_authentication(gateway: GatewayServer, api_k
         assert wire.is_closed
 
 
-def test_what_is_sent_behind_a_proof_is_handled_only_if_it_holds(gateway: GatewayServer) -> None:
+def test_requests_after_a_proof_are_handled_only_if_it_is_valid(gateway: GatewayServer) -> None:
     for password, served in ((PASSWORD, True), ("wrong", False)):
         with SaslWire(gateway) as wire:
             tokens = {"mechanism": PLAIN}, {"auth_bytes": f"\0alice\0{password}".encode()}
@@ -98,7 +96,7 @@ def test_what_is_sent_behind_a_proof_is_handled_only_if_it_holds(gateway: Gatewa
                 assert wire.is_closed
 
 
-def test_another_mechanism_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+def test_an_unknown_mechanism_is_refused_with_the_enabled_ones(tmp_path: Path) -> None:
     with guarded(tmp_path, ("SCRAM-SHA-512",)) as gateway:
         for mechanism in ("GSSAPI", PLAIN, "SCRAM-SHA-256", ""):
             with SaslWire(gateway) as wire:
@@ -115,13 +113,12 @@ def test_steps_in_another_order_are_illegal(gateway: GatewayServer) -> None:
         assert wire.prove(b"\0alice\0x").error_code is ErrorCode.illegal_sasl_state
         wire.choose("SCRAM-SHA-256")
         assert wire.choose(PLAIN).error_code is ErrorCode.illegal_sasl_state
-        # a last message is not a first one
         last = client_last("SCRAM-SHA-256", "alice", PASSWORD, "r=x,s=c2FsdA==,i=4096")
         assert wire.prove(last).error_code is ErrorCode.sasl_authentication_failed
         assert wire.is_closed
 
 
-def test_a_user_who_is_known_stays_who_it_is(gateway: GatewayServer) -> None:
+def test_an_authenticated_user_cannot_change(gateway: GatewayServer) -> None:
     with SaslWire(gateway) as wire:
         wire.log_in()
         assert wire.choose(PLAIN).error_code is ErrorCode.illegal_sasl_state
@@ -152,7 +149,7 @@ def test_an_old_client_sends_bare_tokens_after_handshake_0(gateway: GatewayServe
         assert wire.is_closed
 
 
-def test_a_failure_is_told_late_and_others_do_not_wait_for_it(tmp_path: Path) -> None:
+def test_a_failure_is_delayed_and_delays_nobody_else(tmp_path: Path) -> None:
     settings = {"failed_authentication_delay_ms": 600}
     with guarded(tmp_path, **settings) as gateway, SaslWire(gateway) as guessing, SaslWire(gateway) as user:
         guessing.choose(PLAIN)
@@ -164,7 +161,7 @@ def test_a_failure_is_told_late_and_others_do_not_wait_for_it(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_who_does_not_authenticate_in_time_is_closed(tmp_path: Path) -> None:
+def test_a_slow_authentication_is_closed(tmp_path: Path) -> None:
     with (
         guarded(tmp_path, authentication_timeout_ms=1000) as gateway,
         SaslWire(gateway) as silent,
@@ -188,7 +185,7 @@ def test_an_unknown_client_may_send_less(gateway: GatewayServer) -> None:
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_users_are_read_again_and_who_is_deleted_or_has_another_password_is_disconnected(tmp_path: Path) -> None:
+def test_changed_and_deleted_users_are_disconnected(tmp_path: Path) -> None:
     with guarded(tmp_path) as gateway, SaslWire(gateway) as alice, SaslWire(gateway) as bob:
         assert alice.log_in("alice", mechanism="SCRAM-SHA-512").error_code is ErrorCode.none
         assert bob.log_in("bob").error_code is ErrorCode.none
@@ -203,7 +200,7 @@ def test_users_are_read_again_and_who_is_deleted_or_has_another_password_is_disc
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_file_of_users_that_is_broken_changes_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_file_of_users_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with guarded(tmp_path) as gateway, SaslWire(gateway) as wire, SaslWire(gateway) as other:
         assert wire.log_in().error_code is ErrorCode.none
         (tmp_path / "users.json").write_text("{")

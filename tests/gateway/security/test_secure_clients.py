@@ -30,8 +30,6 @@ VALUES = [b"%d" % number for number in range(20)]
 
 
 class Secured(NamedTuple):
-    """A gateway, and what its clients must know."""
-
     gateway: GatewayServer
     authority: str
     protocol: str
@@ -40,7 +38,6 @@ class Secured(NamedTuple):
 
 @contextmanager
 def secured(folder: Path, protocol: str, mechanism: str | None) -> Iterator[Secured]:
-    """A gateway with the topic `clicks`, for alice."""
     authority = Authority(folder)
     server = authority.certificate("server")
     distlog.create(str(folder / "root" / "clicks"))
@@ -54,13 +51,11 @@ def secured(folder: Path, protocol: str, mechanism: str | None) -> Iterator[Secu
 
 @pytest.fixture(params=PROTOCOLS, ids=lambda param: "-".join(filter(None, param)))
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Secured]:
-    """One for each way to be safe."""
     with secured(tmp_path, *request.param) as actual:
         yield actual
 
 
 def confluent(served: Secured, password: str = PASSWORD) -> dict[str, Any]:
-    """The settings of librdkafka."""
     settings: dict[str, Any] = {
         "bootstrap.servers": served.gateway.address,
         "security.protocol": served.protocol,
@@ -73,7 +68,6 @@ def confluent(served: Secured, password: str = PASSWORD) -> dict[str, Any]:
 
 
 def python(served: Secured, password: str = PASSWORD) -> dict[str, Any]:
-    """The settings that kafka-python and aiokafka share."""
     settings: dict[str, Any] = {
         "bootstrap_servers": served.gateway.address,
         "security_protocol": served.protocol,
@@ -135,7 +129,7 @@ def test_the_setting_advertised_listeners_names_the_protocol(served: Secured) ->
 
 
 @pytest.mark.parametrize(("protocol", "mechanism"), WRONG)
-def test_clients_with_another_password_are_told(tmp_path: Path, protocol: str, mechanism: str) -> None:
+def test_clients_with_a_wrong_password_get_an_error(tmp_path: Path, protocol: str, mechanism: str) -> None:
     confluent_kafka = pytest.importorskip("confluent_kafka")
     kafka = pytest.importorskip("kafka")
     errors: list[Any] = []

@@ -1,4 +1,4 @@
-"""TLS: who speaks it is served, who does not, stops in it or has no certificate ends nothing but its connection."""
+"""TLS: clients with TLS and a certificate are served, and a failed handshake closes only its connection."""
 
 from __future__ import annotations
 
@@ -36,13 +36,11 @@ SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The authority that signs the certificates of the server and the clients."""
     return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
 def server(authority: Authority) -> Certificate:
-    """The server's certificate."""
     return authority.certificate("server")
 
 
@@ -50,7 +48,6 @@ def server(authority: Authority) -> Certificate:
 def gateway(
     authority: Authority, server: Certificate, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayServer]:
-    """A gateway with TLS, for the tests that change nothing but the topic `clicks`."""
     root = tmp_path_factory.mktemp("root")
     distlog.create(str(root / "clicks"))
     tls = TlsFiles(certificate=server.certificate, key=server.key)
@@ -59,7 +56,6 @@ def gateway(
 
 
 def is_well(wire: Wire) -> bool:
-    """Whether the client of this connection is served."""
     return bool(wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none)
 
 
@@ -95,7 +91,7 @@ def test_a_fetch_of_a_client_that_is_gone_waits_for_no_records(gateway: GatewayS
         assert producing(wire, sent).base_offset == first + 3
 
 
-def test_an_error_of_a_client_without_acks_that_is_gone_is_told_of(
+def test_an_error_of_a_disconnected_client_without_acks_is_logged(
     gateway: GatewayServer, authority: Authority
 ) -> None:
     lock, previous = (
@@ -112,12 +108,11 @@ def test_an_error_of_a_client_without_acks_that_is_gone_is_told_of(
     until(lambda: counted(gateway, "connections_hung_up") == previous + 1)
 
 
-def test_what_is_no_tls_ends_nothing_but_its_connection(gateway: GatewayServer, authority: Authority) -> None:
+def test_invalid_tls_closes_only_its_connection(gateway: GatewayServer, authority: Authority) -> None:
     hello = b"\x16\x03\x01\xff\xff" + bytes(99)
     for sent in (b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff", b"GET / HTTP/1.1\r\n\r\n", hello):
         with Wire(gateway) as plain:
             plain.socket.sendall(sent)
-            # there may be an alert before the end
             while plain.socket.recv(1000):
                 pass
     with TlsWire(gateway, authority) as wire:
@@ -125,14 +120,13 @@ def test_what_is_no_tls_ends_nothing_but_its_connection(gateway: GatewayServer, 
     assert counted(gateway, "tls_handshakes_failed") >= 3
 
 
-def test_the_log_tells_of_clients_whose_settings_are_wrong(
+def test_clients_with_wrong_settings_are_logged(
     authority: Authority, server: Certificate, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "distlog")
     tls = TlsFiles(certificate=server.certificate, key=server.key, ca=authority.file, client_auth="required")
     with serving(tmp_path / "tls", tls=tls) as gateway:
         assert is_refused(gateway, authority, None)
-        # a probe sends nothing, and is not logged
         Wire(gateway).socket.close()
         until(lambda: counted(gateway, "tls_handshakes_failed") == 2)
         failed = [message for message in caplog.messages if message.startswith("connections that failed")]
@@ -142,7 +136,7 @@ def test_the_log_tells_of_clients_whose_settings_are_wrong(
 
 
 @pytest.mark.parametrize(("sent", "name"), [(b"\x16\x03\x01\x02\0\x01\0", "TLS"), (b"GET / HTTP/1.1\r\n", "HTTP")])
-def test_a_client_of_another_protocol_is_told_of_by_its_name(
+def test_a_client_of_another_protocol_is_logged_by_name(
     sent: bytes, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
@@ -152,7 +146,7 @@ def test_a_client_of_another_protocol_is_told_of_by_its_name(
     assert f"ANONYMOUS at 127.0.0.1 (1, last: a request has an impossible length: it is {name}" in responses
 
 
-def test_a_half_handshake_is_waited_for_only_so_long(gateway: GatewayServer, authority: Authority) -> None:
+def test_an_incomplete_handshake_times_out(gateway: GatewayServer, authority: Authority) -> None:
     halves = [Wire(gateway) for _ in range(20)]
     for number, wire in enumerate(halves):
         wire.socket.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[: number % 12])
@@ -163,7 +157,7 @@ def test_a_half_handshake_is_waited_for_only_so_long(gateway: GatewayServer, aut
         half.socket.close()
 
 
-def test_half_handshakes_are_connections_and_there_are_no_more_than_are_allowed(
+def test_incomplete_handshakes_count_as_connections(
     authority: Authority, server: Certificate, tmp_path: Path
 ) -> None:
     tls = TlsFiles(certificate=server.certificate, key=server.key)
@@ -218,7 +212,7 @@ def test_a_key_may_have_a_password(authority: Authority, tmp_path: Path, caplog:
 
 
 @pytest.mark.parametrize("password", [None, "", "another", "x" * 5000])
-def test_without_the_password_the_key_is_of_no_use_and_nobody_is_asked(
+def test_a_key_without_its_password_is_refused_without_a_prompt(
     authority: Authority, tmp_path: Path, password: str | None
 ) -> None:
     locked = authority.certificate("locked", key_password=KEY_PASSWORD)
@@ -231,7 +225,7 @@ def test_without_the_password_the_key_is_of_no_use_and_nobody_is_asked(
     assert not password or password not in str(reply.value)
 
 
-def test_files_that_do_not_fit_are_told(authority: Authority, server: Certificate, tmp_path: Path) -> None:
+def test_wrong_files_are_reported(authority: Authority, server: Certificate, tmp_path: Path) -> None:
     other = authority.certificate("other")
     (tmp_path / "none.pem").write_text("nothing")
     for certificate, key in (

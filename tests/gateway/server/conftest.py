@@ -11,6 +11,5 @@ import distlog
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root with the topic `clicks`."""
     distlog.create(str(tmp_path / "clicks"))
     return tmp_path

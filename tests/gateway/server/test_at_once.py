@@ -33,7 +33,6 @@ from distlog.gateway.protocol.frames import FrameReader
 from distlog.gateway.server import delayed_operations
 from distlog.gateway.server.fairness import CpuUses
 
-#: A flush policy as a broker's default: the system writes to the device when it likes.
 NO_SYNC = {"flush.messages": 1 << 40}
 NETWORK, HANDLER = "kafka-network-thread", "kafka-request-handler"
 
@@ -43,7 +42,6 @@ def data(value: bytes = b"v", **fields: Any) -> bytes:
 
 
 def numbered(number: int, *, partition: int = 0, acks: int = -1) -> bytes:
-    """A small Produce request with this correlation id, as sent."""
     return framed(request(PRODUCE, 9, number, **produce_fields(9, [("clicks", partition, data())], acks=acks)))
 
 
@@ -67,7 +65,6 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def gateway(tmp_path: Path, threads: list[str]) -> Iterator[GatewayServer]:
-    """A gateway with the topic `clicks`, to both of whose partitions a batch was appended."""
     distlog.create(str(tmp_path / "clicks"), partitions=2, config=NO_SYNC)
     with serving(tmp_path) as served, Wire(served) as wire:
         for partition in (0, 1):
@@ -78,7 +75,6 @@ def gateway(tmp_path: Path, threads: list[str]) -> Iterator[GatewayServer]:
 
 
 def values(topic: distlog.Topic, partition: int = 0) -> list[bytes]:
-    """The values of a partition."""
     actual: list[bytes] = topic.scan(partitions=[partition]).to_table()["value"].to_pylist()
     return actual
 
@@ -95,9 +91,7 @@ def test_a_small_batch_for_an_open_log_is_appended_by_the_network_s_thread(
     assert values(opened(gateway)) == [b"first", b"second", b"third"]
 
 
-def test_of_producers_the_next_batches_of_known_ones_are_appended_at_once(
-    gateway: GatewayServer, threads: list[str]
-) -> None:
+def test_next_batches_of_known_producers_are_appended_at_once(gateway: GatewayServer, threads: list[str]) -> None:
     with Wire(gateway) as wire:
         for sequence, offset in ((0, 1), (1, 2), (2, 3), (2, 3)):
             assert producing(wire, data(producer=(7, 0, sequence))).base_offset == offset
@@ -107,7 +101,6 @@ def test_of_producers_the_next_batches_of_known_ones_are_appended_at_once(
         threads.clear()
         for _ in range(3):
             producing(wire, data(bytes(100_000)))
-        # after much data of other producers, which it reads
         assert producing(wire, data(producer=(7, 0, 3))).base_offset == 7
     assert threads == [NETWORK] * 3 + [HANDLER]
 
@@ -123,23 +116,21 @@ def test_of_producers_the_next_batches_of_known_ones_are_appended_at_once(
         pytest.param({}, {"attributes": 16, "producer": (7, 0, 0)}, id="a batch of a transaction"),
     ],
 )
-def test_what_may_take_long_is_left_to_a_handler(
+def test_slow_requests_go_to_a_handler(
     gateway: GatewayServer, threads: list[str], config: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     if config:
         opened(gateway).alter_config(config)
         gateway.broker.metadata.topic("clicks").refresh(0)
     with Wire(gateway) as wire:
-        # the first one opens the segment with the new settings
         for _ in range(3 if config else 1):
             producing(wire, data(b"other", **fields))
     assert NETWORK not in threads
 
 
-def test_no_more_is_read_of_a_client_than_its_requests_take_away(
+def test_reads_of_a_client_do_not_run_ahead_of_its_requests(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise each request copies all later ones, which the memory limit does not cover."""
     unframed = list[int]()
     received = FrameReader.received
 
@@ -161,9 +152,7 @@ def test_no_more_is_read_of_a_client_than_its_requests_take_away(
     assert max(unframed) < 2 * 64 << 10
 
 
-def test_what_a_client_without_acks_sent_before_it_closed_is_taken_and_then_its_connection_ends(
-    gateway: GatewayServer, tmp_path: Path
-) -> None:
+def test_requests_without_acks_before_a_close_are_appended(gateway: GatewayServer, tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "synced"))
     with Wire(gateway) as wire:
         for number in range(200):
@@ -185,9 +174,7 @@ def test_a_response_does_not_wait_for_the_next_request_where_that_waits(
         assert wire.frame()[:4] == b"\0\0\0\1"
 
 
-def test_a_response_goes_out_also_where_the_next_request_gets_none(
-    gateway: GatewayServer, threads: list[str]
-) -> None:
+def test_a_response_is_sent_if_the_next_request_gets_none(gateway: GatewayServer, threads: list[str]) -> None:
     def are_handled_at_once() -> bool:
         threads.clear()
         with Wire(gateway) as wire:
@@ -216,12 +203,11 @@ def test_while_a_lock_is_held_the_network_s_thread_answers_others(
     assert threads == [NETWORK, HANDLER, NETWORK]
 
 
-def test_a_client_leaves_room_while_it_has_used_less_than_its_part() -> None:
+def test_a_client_below_its_share_leaves_memory_to_others() -> None:
     now_s = 100.0
     shares = CpuUses(lambda: now_s)
     first, second = shares.share("first", "a"), shares.share("second", "a")
     assert shares.leaves_room(first)
-    # alone it may have all
     first.note(10, now_s)
     assert shares.leaves_room(first)
     second.note(0.01, now_s)

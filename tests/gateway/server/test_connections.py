@@ -35,7 +35,6 @@ from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.protocol.frames import LARGEST_OTHER_BYTES
 from distlog.gateway.server.acceptor import listening_sockets
 
-#: The machine has the first one, and not the second: it is of a network for documents.
 REACHABLE, UNREACHABLE = (
     (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.1", "192.0.2.1")
 )
@@ -46,7 +45,6 @@ LARGE = batch([record(0, 0, None, b"x" * 700_000)])
 
 
 def is_well(gateway: GatewayServer) -> bool:
-    """Whether another client is served."""
     with Wire(gateway) as wire:
         return bool(wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none)
 
@@ -65,14 +63,14 @@ def test_addresses_of_a_name_that_the_machine_does_not_have_are_left_out(
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_client_is_told_what_the_gateway_speaks(gateway: GatewayServer, version: int) -> None:
+def test_a_client_gets_the_supported_versions(gateway: GatewayServer, version: int) -> None:
     with Wire(gateway) as wire:
         response = wire.ask(API_VERSIONS, version, **(SOFTWARE if version >= 3 else {}))
     expected = {(api.key, api.oldest, api.newest) for api in APIS.values()}
     assert {(key.api_key, key.min_version, key.max_version) for key in response.api_keys} == expected
 
 
-def test_a_newer_client_is_told_in_version_0_and_may_ask_again(gateway: GatewayServer) -> None:
+def test_a_newer_client_is_answered_in_version_0(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         wire.socket.sendall(framed(struct.pack(">hhi", API_VERSIONS, 99, 1) + b"\xff\xff any content"))
         response = wire.answer(API_VERSIONS, 0, 1)
@@ -81,7 +79,7 @@ def test_a_newer_client_is_told_in_version_0_and_may_ask_again(gateway: GatewayS
         assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
 
 
-def test_large_and_small_requests_that_come_together_are_told_apart(gateway: GatewayServer) -> None:
+def test_large_and_small_requests_in_one_packet_are_separated(gateway: GatewayServer) -> None:
     chance = random.Random(1)
     sizes = [chance.choice((1, 100, 60_000, 70_000, 200_000)) for _ in range(40)]
     frames = [
@@ -109,22 +107,20 @@ def test_large_and_small_requests_that_come_together_are_told_apart(gateway: Gat
         framed(struct.pack(">hhi", 999, 0, 1)),
         framed(struct.pack(">hhi", PRODUCE, 2, 1)),
         framed(struct.pack(">hhi", FETCH, -1, 1)),
-        # a client id that is longer than the request
         framed(struct.pack(">hhih", METADATA, 1, 1, 30_000)),
-        # arrays of two thousand million items
         framed(struct.pack(">hhihi", METADATA, 1, 1, -1, 0x7FFFFFFF)),
         framed(struct.pack(">hhihiiiibi", FETCH, 4, 1, -1, -1, 0, 1, 1, 0, 0x7FFFFFFF) + bytes(40)),
         framed(struct.pack(">hhi", PRODUCE, 9, 1) + bytes([0xFF] * 100)),
     ],
 )
-def test_what_is_no_request_ends_the_connection(gateway: GatewayServer, sent: bytes) -> None:
+def test_an_invalid_request_ends_the_connection(gateway: GatewayServer, sent: bytes) -> None:
     with Wire(gateway) as wire:
         wire.socket.sendall(sent)
         assert wire.is_closed
     assert is_well(gateway)
 
 
-def test_garbage_ends_nothing_but_its_connections(gateway: GatewayServer) -> None:
+def test_garbage_closes_only_its_connections(gateway: GatewayServer) -> None:
     chance = random.Random(7)
     for _ in range(300):
         head = struct.pack(">hhi", chance.choice([*APIS]), chance.randrange(13), 1)
@@ -141,7 +137,7 @@ def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
         assert wire.is_closed
 
 
-def test_there_are_no_more_connections_than_are_allowed(tmp_path: Path) -> None:
+def test_the_number_of_connections_is_bounded(tmp_path: Path) -> None:
     with serving(tmp_path, max_connections=3) as gateway:
         allowed = [Wire(gateway) for _ in range(3)]
         for wire in allowed:

@@ -54,20 +54,18 @@ LARGE = batch([record(0, 0, None, b"x" * 700_000)])
 
 
 def is_well(gateway: GatewayServer) -> bool:
-    """Whether another client is served."""
     with Wire(gateway) as wire:
         return bool(wire.ask(API_VERSIONS, 0).error_code is ErrorCode.none)
 
 
 def are_served(gateway: GatewayServer, count: int) -> bool:
-    """Whether `count` connections are served at a time."""
     with ExitStack() as stack, suppress(EOFError, ConnectionError):
         wires = [stack.enter_context(Wire(gateway)) for _ in range(count)]
         return all(wire.ask(API_VERSIONS, 0).error_code is ErrorCode.none for wire in wires)
     return False
 
 
-def test_lengths_of_requests_that_do_not_come_keep_no_memory_from_large_ones(root: Path) -> None:
+def test_announced_requests_reserve_no_memory(root: Path) -> None:
     with serving(root, queued_max_request_bytes=4 << 20) as gateway:
         hostile = [Wire(gateway) for _ in range(50)]
         for wire in hostile:
@@ -145,12 +143,11 @@ def test_time_is_measured_from_the_first_byte_and_a_large_one_has_more_of_it() -
     assert "did not authenticate" in str(timeouts.expiry(is_idle=True, is_known=False))
 
 
-def test_there_are_no_more_connections_from_one_address_than_are_allowed(root: Path) -> None:
+def test_the_connections_of_one_address_are_bounded(root: Path) -> None:
     with serving(root, max_connections_per_ip=2) as gateway:
         allowed = [Wire(gateway), Wire(gateway)]
         with Wire(gateway) as one_more:
             assert one_more.is_closed
-        # another address of this machine
         other = socket.create_connection(("127.0.0.1", gateway.port), source_address=("127.0.0.2", 0))
         other.sendall(framed(request(API_VERSIONS, 0, 1)))
         assert other.recv(4)
@@ -173,20 +170,18 @@ def test_a_network_of_ipv6_addresses_has_the_connections_of_one_address() -> Non
     assert processor.joined(("2001:db8::9", 1), local) is not None
 
 
-def test_connections_that_come_and_go_at_once_leave_nothing(root: Path) -> None:
+def test_short_connections_leave_nothing(root: Path) -> None:
     with serving(root, max_connections=20, max_connections_per_ip=20) as gateway:
         for number in range(300):
             wire = Wire(gateway)
             if number % 3:
-                wire.socket.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER: a reset
+                wire.socket.setsockopt(1, 13, struct.pack("ii", 1, 0))
             wire.socket.close()
         until(lambda: gateway.connections == 0)
         until(lambda: are_served(gateway, 20))
 
 
-def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_are_some(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_without_free_sockets_serves_its_connections(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     occupied, fillers = [socket.socket() for _ in range(3)], list[int]()
     with serving(root) as gateway, Wire(gateway) as previous:
@@ -211,7 +206,7 @@ def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_ar
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> None:
+def test_hostile_clients_cannot_delay_a_stop(root: Path, with_tls: bool) -> None:
     authority = Authority(root)
     files = authority.certificate("server")
     tls = TlsFiles(certificate=files.certificate, key=files.key) if with_tls else None
@@ -228,7 +223,6 @@ def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> N
         wires[3].socket.sendall(framed(request(API_VERSIONS, 0, 1)) * 5000)
     else:
         context = ssl.create_default_context(cafile=authority.file)
-        # they never say goodbye
         secure = [context.wrap_socket(wire.socket, server_hostname="127.0.0.1") for wire in wires[:4]]
         wires[5].socket.sendall(b"\x16\x03\x01")
         assert secure
@@ -240,7 +234,7 @@ def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> N
         wire.socket.close()
 
 
-def test_the_end_is_bounded_when_a_handler_is_not(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_handler_cannot_delay_a_stop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, waits = threading.Event(), threading.Event()
 
     def stuck(*_: object) -> None:
@@ -255,7 +249,6 @@ def test_the_end_is_bounded_when_a_handler_is_not(root: Path, monkeypatch: pytes
         assert waits.wait(120)
         started_s = time.monotonic()
         assert not gateway.stop(timeout_s=2)
-        # it would wait for 60 s
         assert time.monotonic() - started_s < 30
         # appended records are durable all the same; on a busy machine a thread may still be about it
         until(lambda: not open_below(root / "clicks"))
@@ -263,20 +256,18 @@ def test_the_end_is_bounded_when_a_handler_is_not(root: Path, monkeypatch: pytes
     goes_on.set()
 
 
-def test_the_end_is_bounded_when_the_storage_is_not(root: Path) -> None:
+def test_a_blocked_storage_cannot_delay_a_stop(root: Path) -> None:
     gateway = GatewayServer(str(root), port=0, settings={"flush.messages": 1000}).start()
     with Wire(gateway) as wire:
         producing(wire, LARGE)
     with FileLock(str(root / "clicks" / "clicks-0" / ".flush")).held():
         started_s = time.monotonic()
-        # what is not flushed yet waits for the lock
         assert not gateway.stop(timeout_s=0.2)
         assert time.monotonic() - started_s < 30
     until(lambda: not open_below(root / "clicks"))
 
 
 def expanding(codec: int, size: int) -> bytes:
-    """A batch of one record of `size` zeros."""
     records = [record(0, 0, None, bytes(size))]
     return batch(records, attributes=codec, section=compress(codec, records[0]))
 
@@ -288,7 +279,6 @@ def test_a_batch_that_expands_too_far_is_refused_and_costs_no_memory(gateway: Ga
         response = producing(wire, expanding(codec, 40 << 20))
         assert (response.error_code, response.base_offset) == (ErrorCode.message_too_large, -1)
         assert "expands to more than 32 times max.message.bytes" in response.error_message
-        # one that is large, and no bomb
         assert producing(wire, expanding(codec, 20 << 20)).base_offset == 0
 
 

@@ -1,4 +1,4 @@
-"""Kafka's quotas: who has one, how long a client waits that has used it, and how they are set and shown."""
+"""Kafka's quotas: which quota applies, how long a client is throttled, and the requests that set and list them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,13 @@ Parts = tuple[tuple[str, str | None], ...]
 
 
 class Counted:
-    """Quotas with a clock that the test sets."""
-
     def __init__(self, limits: dict[Parts, float], name: str = PRODUCER_BYTE_RATE) -> None:
         self.now_s = 0.0
         self.quotas = Quotas(lambda: self.now_s)
         self.quotas.set({Entity.of(dict(parts)): {name: limit} for parts, limit in limits.items()})
 
 
-def test_the_most_special_quota_counts_in_the_order_of_kafka() -> None:
+def test_the_most_specific_quota_applies_as_in_kafka() -> None:
     parts = [
         (("client-id", "app"), ("user", "alice")),
         (("client-id", None), ("user", "alice")),
@@ -70,7 +68,7 @@ def test_a_user_shares_its_quota_over_client_ids_and_a_client_id_over_users() ->
     assert counted.quotas.wait_s("alice", "b") == 0
 
 
-def test_a_client_that_waits_as_it_is_told_has_its_rate() -> None:
+def test_a_client_that_obeys_throttling_has_its_rate() -> None:
     counted, sent = Counted({(("user", None),): 1000.0}), 0
     while counted.now_s < 100:
         counted.quotas.note("alice", "", PRODUCER_BYTE_RATE, 700)
@@ -97,7 +95,7 @@ def test_the_use_of_long_client_ids_takes_little_memory() -> None:
     assert size < 8 << 20
 
 
-def test_records_that_are_no_quotas_are_refused() -> None:
+def test_invalid_records_are_refused() -> None:
     for key, value in (
         (b"", b"1"),
         (b"{}", b"1"),
@@ -112,7 +110,6 @@ def test_records_that_are_no_quotas_are_refused() -> None:
 
 
 def altered(wire: Wire, entity: dict[str, str | None], *, validate_only: bool = False, **values: float | None) -> Any:
-    """The result of a request that sets quotas of an entity; None removes one."""
     schema = import_module("kio.schema.alter_client_quotas.v1.request")
     names = tuple(schema.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items())
     ops = tuple(schema.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in values.items())
@@ -122,7 +119,6 @@ def altered(wire: Wire, entity: dict[str, str | None], *, validate_only: bool = 
 
 
 def described(wire: Wire, *components: tuple[str, int, str | None], strict: bool = False) -> Any:
-    """The quotas of the entities that match, as dicts."""
     schema = import_module("kio.schema.describe_client_quotas.v1.request")
     kind = schema.ComponentData
     filters = tuple(
@@ -165,7 +161,7 @@ def test_quotas_are_set_shown_and_removed_and_outlive_a_gateway(root: Path) -> N
         assert described(wire) == [app]
 
 
-def test_quotas_that_cannot_be_are_refused(root: Path) -> None:
+def test_invalid_quotas_are_refused(root: Path) -> None:
     with serving(root) as gateway, Wire(gateway) as wire:
         for entity, name, value in (
             ({"user": "a"}, "producer_byte_rate", 0.0),
@@ -191,7 +187,7 @@ def test_another_gateway_of_the_root_has_the_same_quotas(root: Path) -> None:
         assert described(wire) == []
 
 
-def test_quotas_end_also_if_the_record_of_their_end_was_cleaned_away_unseen(root: Path) -> None:
+def test_quotas_end_if_their_tombstone_was_cleaned(root: Path) -> None:
     def quotas_of_a_gateway() -> DynamicConfigs:
         metadata = MetadataCache(Storage(str(root)), {}, now_ms, GatewayConfig())
         return DynamicConfigs(metadata, Quotas(lambda: 0.0), GroupConfigs(GroupSettings()), now_ms)
@@ -209,22 +205,20 @@ def test_quotas_end_also_if_the_record_of_their_end_was_cleaned_away_unseen(root
 
 
 def is_throttled(response: Any, size: int) -> bool:
-    """Whether the response has the throttle time of `size` bytes and a quota of 5000 bytes a second."""
     longest = datetime.timedelta(seconds=math.ceil(1000 * (size / 5000 - 1)) / 1000)
     return bool(datetime.timedelta(0) < response.throttle_time <= longest)
 
 
-def test_a_producer_above_its_quota_is_told_to_wait_and_is_read_no_further(root: Path) -> None:
+def test_a_producer_above_its_quota_is_throttled(root: Path) -> None:
     with serving(root) as gateway, Wire(gateway) as wire:
         assert altered(wire, {"user": "ANONYMOUS"}, producer_byte_rate=5000.0) is ErrorCode.none
         response, told_s = wire.ask(PRODUCE, 9, **produce_fields(9, [("clicks", 0, DATA)])), time.monotonic()
         assert is_throttled(response, len(DATA))
-        # it continues when the time is over
         assert producing(wire, DATA).base_offset == 1
         assert time.monotonic() - told_s > response.throttle_time.total_seconds() - 0.1
 
 
-def test_a_consumer_above_its_quota_is_told_to_wait_and_is_read_no_further(root: Path) -> None:
+def test_a_consumer_above_its_quota_is_throttled(root: Path) -> None:
     with serving(root) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
         producing(wire, DATA)
         assert altered(wire, {"client-id": "a-test"}, consumer_byte_rate=5000.0) is ErrorCode.none
@@ -233,7 +227,6 @@ def test_a_consumer_above_its_quota_is_told_to_wait_and_is_read_no_further(root:
         assert is_throttled(response, len(sent))
         fetch = request(FETCH, 12, 1, **fetch_fields(12, [("clicks", 0, 0)]))
         other.socket.sendall(framed(fetch.replace(b"a-test", b"others")))
-        # the quota of others is not used
         assert other.answer(FETCH, 12, 1).throttle_time == NO_WAIT
         wire.ask(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)]))
         assert time.monotonic() - told_s > response.throttle_time.total_seconds() - 0.1

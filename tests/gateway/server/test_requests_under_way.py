@@ -27,7 +27,6 @@ from distlog.gateway.topics.gathered_appends import Completeness, Sender
 pytestmark = pytest.mark.usefixtures("lingers")
 
 NEVER_MS = 3_600_000
-#: The most requests of a connection that wait for commits.
 MOST_UNDER_WAY = 256
 
 
@@ -48,17 +47,14 @@ def started(address: Address, linger_ms: int = NEVER_MS, **settings: Any) -> Gat
 
 
 def received(gateway: GatewayServer) -> float:
-    """The number of Produce requests whose batch was appended, or waits for a commit."""
     return counted(gateway, "requests", api="Produce")
 
 
 def sent(wire: Wire, batches: Sequence[bytes], *, acks: int = -1) -> list[int]:
-    """The correlation ids of requests with a batch each, for one partition."""
     return [wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, batch)], acks)) for batch in batches]
 
 
 def answered(wire: Wire, ids: Sequence[int]) -> list[Any]:
-    """The responses to the requests, which must be sent in their order."""
     bodies = [wire.answer(PRODUCE, 9, number) for number in ids]
     return [body.responses[0].partition_responses[0] for body in bodies]
 
@@ -84,7 +80,6 @@ def test_five_batches_of_each_numbered_producer_do_not_wait_for_more(address: Ad
         first_of_other = sent(other, [data(producer=8, sequence=0)])
         until(lambda: received(gateway) == 5)
         ids += sent(first, [data(producer=7, sequence=4)])
-        # the other one may send more
         until(lambda: received(gateway) == 6)
         rest_of_other = sent(other, [data(producer=8, sequence=number) for number in range(1, 5)])
         response = answered(first, ids) + answered(other, first_of_other + rest_of_other)
@@ -93,7 +88,6 @@ def test_five_batches_of_each_numbered_producer_do_not_wait_for_more(address: Ad
 
 
 def test_five_requests_of_an_idempotent_producer_do_not_wait_for_more(address: Address) -> None:
-    """A client has no more in flight on a connection, whichever partitions they are for."""
     with started(address) as gateway, Wire(gateway) as wire:
         batches = [("clicks", number % 3, data(producer=7, sequence=number // 3)) for number in range(5)]
         ids = [wire.send(PRODUCE, 9, **produce_fields(9, [batch])) for batch in batches]
@@ -102,14 +96,13 @@ def test_five_requests_of_an_idempotent_producer_do_not_wait_for_more(address: A
 
 
 @pytest.mark.parametrize("is_idempotent", [False, True])
-def test_a_client_with_a_backlog_that_waits_for_answers_waits_for_no_linger(
+def test_a_full_window_ends_the_linger(
     address: Address, monkeypatch: pytest.MonkeyPatch, is_idempotent: bool
 ) -> None:
     monkeypatch.setattr(gathered_appends, "_TOGETHER_S", 0.05)
     sequences, rounds, linger_s = itertools.count(), 10, 2.0
 
     def send_four(wire: Wire, size: int) -> float:
-        """Send four batches, and return the seconds until all are answered."""
         start_s = time.monotonic()
         producer = 7 if is_idempotent else -1
         numbers = [next(sequences) if is_idempotent else -1 for _ in range(4)]
@@ -118,15 +111,13 @@ def test_a_client_with_a_backlog_that_waits_for_answers_waits_for_no_linger(
         return time.monotonic() - start_s
 
     with started(address, linger_ms=int(1000 * linger_s)) as gateway, Wire(gateway) as wire:
-        # the first commit comes after a pause
         answered(wire, sent(wire, [data()]))
         assert send_four(wire, 20_000) > linger_s / 2
         assert sum(send_four(wire, 20_000) for _ in range(rounds)) < rounds * linger_s / 2
-        # a few bytes are not worth a commit
         assert send_four(wire, 100) > linger_s / 2
 
 
-def test_the_window_of_a_client_is_the_requests_after_which_it_waits_for_an_answer(
+def test_the_window_of_a_client_is_learned_from_its_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gathered_appends, "_TOGETHER_S", 0.2)
@@ -144,7 +135,6 @@ def test_the_window_of_a_client_is_the_requests_after_which_it_waits_for_an_answ
     sender.answer(2, 101.0)
     assert send(101.5, 2) == [sending, waiting]
     sender.answer(2, 102.0)
-    # it sends more than the last time
     assert send(102.5, 3) == [sending, waiting, unknown]
     sender.answer(3, 103.0)
     assert send(103.5, 3) == [sending, sending, waiting]
@@ -183,7 +173,7 @@ def test_a_request_of_another_kind_waits_until_those_before_it_are_answered(addr
         assert [partition.base_offset for partition in answered(wire, ids_behind)] == [2]
 
 
-def test_a_request_that_is_refused_answers_itself_alone(address: Address) -> None:
+def test_a_refused_request_does_not_affect_others(address: Address) -> None:
     broken = bytearray(data())
     broken[-1] ^= 1
     with started(address, linger_ms=100) as gateway, Wire(gateway) as wire:
@@ -203,7 +193,7 @@ def test_requests_without_acks_keep_their_order(address: Address) -> None:
         assert [partition.base_offset for partition in answered(wire, first + sent(wire, [data(b"3")]))] == [0, 3]
 
 
-def test_what_a_client_sent_before_it_went_away_is_committed_and_its_memory_given_back(address: Address) -> None:
+def test_requests_of_a_disconnected_client_are_committed(address: Address) -> None:
     with started(address) as gateway, Wire(gateway) as other:
         with Wire(gateway) as wire:
             sent(wire, [data(b"x" * 100_000) for _ in range(3)])
@@ -215,12 +205,11 @@ def test_what_a_client_sent_before_it_went_away_is_committed_and_its_memory_give
         until(lambda: counted(gateway, "request_memory_bytes") == 0)
 
 
-def test_a_connection_has_only_so_many_requests_under_way(address: Address) -> None:
+def test_the_requests_in_flight_of_a_connection_are_bounded(address: Address) -> None:
     with started(address) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
         sent(wire, [data()] * (MOST_UNDER_WAY + 50))
         until(lambda: received(gateway) == MOST_UNDER_WAY)
         sent(other, [data()])
-        # all allowed requests have arrived
         until(lambda: received(gateway) == MOST_UNDER_WAY + 1)
 
 

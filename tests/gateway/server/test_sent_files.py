@@ -27,7 +27,6 @@ ALL = fetch_fields(12, [("clicks", 0, 0), ("clicks", 1, 0)], partition_max_bytes
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each call of sendfile has sent."""
     counts, real = list[int](), os.sendfile
 
     def sendfile(*arguments: int) -> int:
@@ -39,19 +38,16 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def filled(wire: Wire) -> None:
-    """Append the same batches to both partitions of `clicks`."""
     for value in VALUES:
         for partition in (0, 1):
             producing(wire, batch([record(0, 0, None, value)]), partition)
 
 
 def is_all(records: bytes) -> bool:
-    """Whether these are the batches of a partition."""
     batches = [batch([record(0, 0, None, value)], base_offset=number) for number, value in enumerate(VALUES)]
     epoch = slice(12, 16)
     for sent_batch in batches:
         actual, records = bytearray(records[: len(sent_batch)]), records[len(sent_batch) :]
-        # which is the log's to set
         actual[epoch] = sent_batch[epoch]
         if actual != sent_batch:
             return False
@@ -59,11 +55,9 @@ def is_all(records: bytes) -> bool:
 
 
 def asked_by_a_slow_client(gateway: GatewayServer) -> Wire:
-    """A client that has not taken much of a response with all batches."""
     limit_send_buffers(gateway)
     slow = Wire(gateway, receive_bytes=4096)
     slow.send(FETCH, 12, **ALL)
-    # a part has arrived
     assert slow.socket.recv(1, socket.MSG_PEEK)
     return slow
 
@@ -75,11 +69,10 @@ def test_records_go_out_from_the_page_cache(gateway: GatewayServer, sent: list[i
         assert is_all(responses.records)
         sent.clear()
         assert is_all(fetching(wire, 0, partition_max_bytes=16 << 20).records)
-    # the system may not take everything at once, and then the next bytes are copied
     assert sum(sent) > len(responses.records) // 2
 
 
-def test_a_client_that_takes_little_at_a_time_gets_each_byte_once(gateway: GatewayServer, sent: list[int]) -> None:
+def test_a_slow_client_gets_each_byte_once(gateway: GatewayServer, sent: list[int]) -> None:
     with Wire(gateway) as wire:
         filled(wire)
     until(lambda: gateway.connections == 0)
@@ -103,7 +96,7 @@ def test_a_log_that_is_cut_while_it_is_sent_ends_the_connection(gateway: Gateway
     until(lambda: gateway.broker.fetch_memory.used == 0)
 
 
-def test_a_disk_that_cannot_read_is_told_of_at_once_and_then_each_minute(
+def test_a_failing_disk_is_logged_at_once_and_each_minute(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def failing(*_: int) -> int:
@@ -123,7 +116,7 @@ def test_a_disk_that_cannot_read_is_told_of_at_once_and_then_each_minute(
     assert counted(gateway, "unreadable_files") == 3
 
 
-def test_what_is_encrypted_is_read(tmp_path: Path, sent: list[int]) -> None:
+def test_encrypted_records_are_read(tmp_path: Path, sent: list[int]) -> None:
     authority = Authority(tmp_path)
     server = authority.certificate("server")
     distlog.create(str(tmp_path / "root" / "clicks"), partitions=2)

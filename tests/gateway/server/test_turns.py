@@ -1,4 +1,4 @@
-"""Turns of clients, counted with a clock that the test sets: the one with the least use is served first."""
+"""Fair scheduling of clients, with a clock that the test sets: the client with the least use is served first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALL_TOPICS = {
 
 
 class Turns:
-    """A queue of some handlers, whose items are named by their clients, with a clock of its own."""
+    """A queue with some handlers and its own clock; items are named by their clients."""
 
     def __init__(self, handlers: int) -> None:
         self.now_s = 100.0
@@ -45,14 +45,12 @@ class Turns:
         self.queue = FairQueue[str](self.shares, handlers)
 
     def put(self, owner: str, count: int = 1, client_id: str = "") -> CpuUse:
-        """Have items of a client wait."""
         share = self.shares.share(owner, client_id)
         for _ in range(count):
             self.queue.put(share, owner + client_id)
         return share
 
     def run(self, used_s: float) -> str | None:
-        """Run the next item, if one may run, for `used_s`."""
         name = self.queue.next()
         if name is not None:
             owner, _, client_id = name.partition("/")
@@ -100,7 +98,7 @@ def test_a_client_with_many_requests_has_two_fifths_of_the_time_while_another_is
     honest = turns.shares.share("honest", "")
     for number in range(10_000):
         if number == 5000:
-            # by then what it had at once, as nobody else was there, counts no more
+            # its earlier use, while no other client was active, is forgotten by then
             used_s, started_s = 0.0, turns.now_s
         # it sends the next request when it has the answer, so it seldom waits
         honest.note(0.0001, turns.now_s)
@@ -110,7 +108,6 @@ def test_a_client_with_many_requests_has_two_fifths_of_the_time_while_another_is
             turns.put("strangers")
             used_s += 0.003
     assert used_s / (turns.now_s - started_s) == pytest.approx(0.4, abs=0.05)
-    # and everything when the other client has left
     turns.now_s += 1
     assert [turns.run(0.003) for _ in range(50)] == ["strangers"] * 50
 
@@ -165,7 +162,6 @@ def test_an_honest_client_is_answered_while_others_wait_for_all_handlers(
         goes_on.wait(60)
         return {"throttle_time": 0}
 
-    # a handler of records, as the honest client needs one
     monkeypatch.setitem(APIS, METADATA, APIS[METADATA]._replace(handle=stuck))
     with serving(tmp_path, num_io_threads=3) as gateway, Wire(gateway) as honest:
         strangers = [Wire(gateway) for _ in range(20)]
@@ -184,7 +180,7 @@ def test_an_honest_client_is_answered_while_others_wait_for_all_handlers(
             wire.socket.close()
 
 
-def test_one_user_has_three_quarters_of_the_memory_at_the_most() -> None:
+def test_one_user_has_at_most_three_quarters_of_the_memory() -> None:
     memory, went_on = RequestMemory(8 << 20), list[str]()
     first, second, honest = (MemoryShare(memory, owner) for owner in ("strangers", "strangers", "honest"))
     assert first.reserve(5 << 20, lambda: None)
@@ -201,7 +197,6 @@ def test_one_user_has_three_quarters_of_the_memory_at_the_most() -> None:
 def test_responses_that_are_not_taken_keep_their_clients_next_requests_out_and_no_others() -> None:
     memory, went_on = RequestMemory(8 << 20), list[str]()
     slow, same, honest = (MemoryShare(memory, owner) for owner in ("strangers", "strangers", "honest"))
-    # used memory is counted, also beyond the limit
     slow.give(20 << 20)
     assert not same.reserve(100, lambda: went_on.append("strangers"))
     assert honest.reserve(100, lambda: None)
@@ -211,7 +206,6 @@ def test_responses_that_are_not_taken_keep_their_clients_next_requests_out_and_n
 
 @pytest.mark.parametrize("topics", [1500, 35_000])
 def test_the_bytes_of_a_response_are_counted_until_they_are_taken(tmp_path: Path, topics: int) -> None:
-    """Also of a small one, all of which asyncio keeps by then."""
     names = [f"{number:0100d}" for number in range(topics)]
     with serving(tmp_path) as gateway:
         limit_send_buffers(gateway)
@@ -224,7 +218,6 @@ def test_the_bytes_of_a_response_are_counted_until_they_are_taken(tmp_path: Path
 
 
 def metadata_of(names: list[str]) -> bytes:
-    """A request for topics with these names."""
     texts = b"".join(struct.pack(">h", len(name)) + name.encode() for name in names)
     return struct.pack(">hhihi", METADATA, 1, 1, -1, len(names)) + texts
 
@@ -232,9 +225,7 @@ def metadata_of(names: list[str]) -> bytes:
 HEARTBEAT = 12
 
 
-def test_signs_of_life_do_not_wait_behind_requests_that_wait_for_the_storage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_heartbeats_do_not_wait_for_slow_storage_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, waits = threading.Event(), threading.Event()
 
     def slow(*_: object) -> None:

@@ -39,7 +39,6 @@ def gateway(root: Address) -> Iterator[GatewayServer]:
 
 
 def ids(wire: Wire) -> dict[str, uuid.UUID]:
-    """The topics of a list of all, with their ids, without the gateway's own."""
     topics = wire.ask(METADATA, 12, topics=None, include_topic_authorized_operations=False).topics
     assert {topic.error_code for topic in topics} == {ErrorCode.none}
     return {topic.name: topic.topic_id for topic in topics if topic.name not in OWN_TOPICS}
@@ -49,7 +48,6 @@ def test_a_client_that_lists_the_topics_reads_each_one_by_its_id(root: Address, 
     with Wire(gateway) as wire:
         actual = ids(wire)
         assert actual.keys() == {"backup", "clicks"}
-        # a program that knows the topic by its id
         assert actual["clicks"] == uuid.UUID(topic_at(root, "clicks").snapshot.topic_id)
         for _ in range(2):
             for name, topic_id in actual.items():

@@ -1,4 +1,4 @@
-"""One topic that cannot be read keeps nobody from the others, and clients learn nothing of the server's folders."""
+"""An unreadable topic does not affect others, and clients learn no folders of the server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ def test_one_damaged_topic_gets_its_error_code_and_the_log_names_it(
         ]
         (result,) = wire.ask(DESCRIBE_LOG_DIRS, 2, topics=tuple(requested)).results
         assert [(topic.name, len(topic.partitions)) for topic in result.topics] == [("views", 1)]
-    # each client asks again and again
     assert caplog.text.count("topic orders failed") == 1
 
 
@@ -74,7 +73,7 @@ def test_a_client_that_wants_no_topic_created_gets_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("commit", [b'{"damaged":1}', b'{"format":1}'], ids=["damaged", "of another version"])
-def test_errors_tell_clients_what_they_did_and_not_where_things_lie(tmp_path: Path, commit: bytes) -> None:
+def test_errors_name_the_fault_and_no_folder(tmp_path: Path, commit: bytes) -> None:
     with GatewayServer(str(damaged(tmp_path, commit)), port=0) as gateway, Wire(gateway) as wire:
         schema = import_module("kio.schema.create_topics.v4.request")
         topics = tuple(
@@ -104,7 +103,7 @@ def test_errors_tell_clients_what_they_did_and_not_where_things_lie(tmp_path: Pa
     ],
     ids=lambda param: type(param).__name__,
 )
-def test_what_is_not_told_is_logged(error: Exception, text: str | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_hidden_details_are_logged(error: Exception, text: str | None, caplog: pytest.LogCaptureFixture) -> None:
     error_code(error, f"{text} {type(error).__name__}")
     assert client_text(error) == (text or "the request failed in the gateway: see its log")
     assert ("/srv/data/x" in caplog.text) == (text is None)

@@ -1,4 +1,4 @@
-"""A client has several batches under way: if the first one fails, none after it is appended before it came again."""
+"""A client has several batches in flight: after a failed one, none is appended until it was sent again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ Failing = Callable[..., None]
 
 @pytest.fixture(params=["local", "objects"])
 def gateway(request: pytest.FixtureRequest, tmp_path: Any, memory_url: Address) -> Iterator[GatewayServer]:
-    """A gateway over a root on a local disk, and over an object store."""
     root = str(tmp_path) if request.param == "local" else memory_url.url
     distlog.create(f"{root}/clicks", 1)
     with serving(root, linger_ms=1) as served:
@@ -74,9 +73,7 @@ def values(gateway: GatewayServer) -> list[bytes]:
     return actual
 
 
-def test_what_was_sent_behind_a_producers_first_batch_waits_until_that_came_again(
-    gateway: GatewayServer, fail: Failing
-) -> None:
+def test_batches_after_a_failed_first_batch_wait_for_its_retry(gateway: GatewayServer, fail: Failing) -> None:
     with Wire(gateway) as wire:
         fail()
         assert sent_code(wire, 0) is ErrorCode.kafka_storage_error
@@ -85,9 +82,7 @@ def test_what_was_sent_behind_a_producers_first_batch_waits_until_that_came_agai
     assert values(gateway) == [b"0", b"1", b"2"]
 
 
-def test_a_batch_that_is_there_though_its_answer_was_an_error_is_followed_by_the_next_one(
-    gateway: GatewayServer, fail: Failing
-) -> None:
+def test_a_stored_batch_with_an_error_response_is_followed_by_the_next(gateway: GatewayServer, fail: Failing) -> None:
     with Wire(gateway) as wire:
         fail(is_stored=True)
         assert sent_code(wire, 0) is ErrorCode.kafka_storage_error
@@ -123,7 +118,7 @@ def test_a_producer_of_a_new_epoch_does_not_wait_for_the_old_one(gateway: Gatewa
         assert sent_code(wire, 5, epoch=1) is ErrorCode.none
 
 
-def test_what_the_client_does_not_send_again_holds_up_nothing(gateway: GatewayServer) -> None:
+def test_an_abandoned_batch_blocks_nothing(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         bad = batch([record(0)], count=2, last_delta=1, producer=(7, 0, 0))
         assert producing(wire, bad).error_code is ErrorCode.invalid_record
@@ -155,7 +150,6 @@ def test_a_transaction_is_committed_with_its_first_batch(gateway: GatewayServer,
         producer.add(("clicks", 0))
         fail()
         assert producer.send(b"first") is ErrorCode.kafka_storage_error
-        # what the client had sent after it
         producer.sequences["clicks", 0] = 1
         assert producer.send(b"second") is ErrorCode.out_of_order_sequence_number
         producer.sequences["clicks", 0] = 0

@@ -85,9 +85,7 @@ def test_the_files_of_a_topic_that_another_program_drops_are_closed_though_no_cl
         until(lambda: "clicks" not in gateway.broker.metadata.loaded and not open_below(folder))
 
 
-def test_a_topic_that_cannot_be_looked_at_does_not_end_the_task_that_looks(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_topic_does_not_end_the_task(gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.broker.metadata.topic("clicks")
     looks = list[str]()
 
@@ -127,7 +125,6 @@ def test_a_log_that_nobody_uses_for_long_is_closed(tmp_path: Path) -> None:
 
 
 def records(topic: Topic) -> list[int]:
-    """The number of fsynced records in each partition."""
     logs = [PartitionLog(topic.handle, number, topic.current) for number in range(topic.partitions)]
     actual = [log.end().flushed_offset for log in logs]
     for log in logs:

@@ -1,4 +1,4 @@
-"""A process is stopped (SIGSTOP) while it holds a lock of a partition: that one waits, and nothing else does."""
+"""A process is stopped (SIGSTOP) while it holds a lock of a partition: only requests for that partition wait."""
 
 from __future__ import annotations
 
@@ -77,7 +77,6 @@ def stopped_holder(folder: Path, name: str = ".lock") -> Iterator[Program]:
 
 @contextmanager
 def waiting_producers(gateway: GatewayServer, count: int, timeout_s: float = 30) -> Iterator[list[tuple[Wire, int]]]:
-    """Connections that each wait for the answer to a produce request to partition 0."""
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(gateway)) for _ in range(count)]
         fields = produce_fields(VERSION, [("clicks", 0, DATA)]) | {"timeout": datetime.timedelta(seconds=timeout_s)}
@@ -87,7 +86,6 @@ def waiting_producers(gateway: GatewayServer, count: int, timeout_s: float = 30)
 
 
 def answers(requests: list[tuple[Wire, int]]) -> list[tuple[ErrorCode, int]]:
-    """The error and the offset in each response."""
     bodies = [wire.answer(PRODUCE, VERSION, number) for wire, number in requests]
     responses = [body.responses[0].partition_responses[0] for body in bodies]
     return [(response.error_code, response.base_offset) for response in responses]
@@ -95,7 +93,6 @@ def answers(requests: list[tuple[Wire, int]]) -> list[tuple[ErrorCode, int]]:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[GatewayServer]:
-    """A gateway with one handler, and the topic `clicks` of two partitions with a record each."""
     distlog.create(str(tmp_path / "clicks"), partitions=2)
     with serving(tmp_path, num_io_threads=1) as gateway, Wire(gateway) as wire:
         assert [producing(wire, DATA, number).base_offset for number in range(2)] == [0, 0]
@@ -119,7 +116,7 @@ def test_all_other_requests_are_answered_while_appends_wait_for_a_stopped_proces
     assert opened(served).end_offsets() == {0: 6, 1: 2}
 
 
-def test_a_client_whose_time_is_over_is_told_and_the_log_names_the_process_that_holds_the_lock(
+def test_a_timeout_is_answered_and_the_holder_of_the_lock_is_logged(
     served: GatewayServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with stopped_holder(tmp_path / "clicks" / "clicks-0") as holder, waiting_producers(served, 1, 1.5) as requested:
@@ -171,7 +168,6 @@ def test_the_ends_of_transactions_that_wait_for_a_stopped_process_hold_up_no_oth
             assert (late.init(), late.add(("clicks", 1))) == (FINE, [FINE])
             assert (late.send(b"v", 1), late.end()) == (FINE, FINE)
             assert position(other) == -1
-            # they are decided, though not seen yet
             assert [producer.end_of(number) for producer, number in correlation_ids] == [FINE] * 2
             assert values_seen(opened(served)) == {0: [], 1: [b"v"]}
         until(lambda: values_seen(opened(served))[0] == [b"v"] * 2)
@@ -201,7 +197,6 @@ def test_states_of_transactions_that_wait_for_a_stopped_process_hold_up_no_other
 
 
 def changes_of(topic: str) -> dict[str, tuple[int, int, dict[str, Any]]]:
-    """Requests that end or change a topic: API key, version and fields."""
     records, configs, partitions = (
         import_module(f"kio.schema.{name}.request")
         for name in ("delete_records.v1", "incremental_alter_configs.v0", "create_partitions.v1")
@@ -223,7 +218,7 @@ def changes_of(topic: str) -> dict[str, tuple[int, int, dict[str, Any]]]:
     }
 
 
-def test_partitions_are_added_beside_one_that_stands_still(served: GatewayServer, tmp_path: Path) -> None:
+def test_partitions_are_added_to_a_topic_with_a_stalled_one(served: GatewayServer, tmp_path: Path) -> None:
     key, version, fields = changes_of("clicks")["CreatePartitions"]
     with Wire(served) as wire, stopped_holder(tmp_path / "clicks" / "clicks-0"):
         assert [result.error_code for result in wire.ask(key, version, **fields).results] == [ErrorCode.none]
@@ -231,9 +226,7 @@ def test_partitions_are_added_beside_one_that_stands_still(served: GatewayServer
 
 
 @pytest.mark.parametrize("api", ["DeleteRecords", "DeleteTopics", "IncrementalAlterConfigs"])
-def test_changes_of_a_topic_that_stands_still_hold_up_no_other_request(
-    served: GatewayServer, tmp_path: Path, api: str
-) -> None:
+def test_changes_of_a_stalled_topic_delay_no_other_request(served: GatewayServer, tmp_path: Path, api: str) -> None:
     distlog.create(str(tmp_path / "other"))
     key, version, fields = changes_of("clicks")[api]
     with ExitStack() as stack, Wire(served) as other:
@@ -295,7 +288,7 @@ def test_positions_that_wait_for_a_stopped_process_hold_up_no_group_of_another_p
         assert position(other, group="early") == 19
 
 
-def test_a_gateway_that_begins_coordinates_all_groups_but_those_whose_partition_stands_still(
+def test_a_new_gateway_coordinates_all_groups_without_a_stalled_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distlog.gateway.topics.leadership._LOCK_WAIT_S", 0.2)
@@ -345,7 +338,6 @@ def test_a_gateway_ends_while_appends_wait(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_flush_lock_is_not_free_is_closed_later(tmp_path: Path) -> None:
-    """It must not delay the last append, or make that append fail after it was done."""
     topic = distlog.create(str(tmp_path / "clicks"), partitions=2)
     logs, folder = OpenPartitionLogs(limit=1), tmp_path / "clicks" / "clicks-0"
     assert _has(topic, logs, 0)

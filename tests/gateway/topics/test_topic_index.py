@@ -1,4 +1,4 @@
-"""A list of all topics on an object store: how many requests it takes, and when it shows what others changed."""
+"""A list of all topics on an object store: its number of requests, and when it shows changes of other programs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,15 @@ AGE_MS = 1000
 
 
 class Listing:
-    """A gateway's list of the topics in a root, and what it asks of the storage."""
-
     def __init__(self, address: Address, now_ms: int = 1_000_000) -> None:
         self.root, self.now_ms = Storage(*address), now_ms
         self.index = TopicIndex(self.root, lambda: self.now_ms)
 
     def summaries(self, names: list[str] = NAMES) -> dict[str, TopicSummary | Exception]:
-        """The topics as they were at most a second ago."""
         return self.index.summaries(names, AGE_MS)
 
     @contextmanager
     def asks(self, gets: int, puts: int = 0) -> Iterator[None]:
-        """Assert the number of requests in the block."""
         counted = self.root.counters
         previous = counted.gets, counted.puts, counted.lists
         yield
@@ -52,7 +48,6 @@ class Listing:
 
 @pytest.fixture(scope="module")
 def address_and_files() -> tuple[Address, dict[str, Any]]:
-    """A root of topics and its files, which each test begins with."""
     root = Address(f"memory://{uuid.uuid4().hex}", {})
     for number, name in enumerate(NAMES):
         distlog.create(f"{root.url}/{name}", number % 5 + 1, storage_options=root.options)
@@ -66,7 +61,7 @@ def address(address_and_files: tuple[Address, dict[str, Any]]) -> Address:
     return root
 
 
-def test_topics_that_nobody_uses_are_looked_at_once_in_a_while_by_a_request_each(address: Address) -> None:
+def test_unused_topics_are_refreshed_by_a_request_each(address: Address) -> None:
     listing = Listing(address)
     first = listing.summaries()
     assert [summary.partitions for summary in first.values() if isinstance(summary, TopicSummary)] == [
@@ -80,14 +75,14 @@ def test_topics_that_nobody_uses_are_looked_at_once_in_a_while_by_a_request_each
         assert listing.summaries() == first
 
 
-def test_a_gateway_that_begins_takes_what_others_saw_by_one_request(address: Address) -> None:
+def test_a_new_gateway_reads_the_index_in_one_request(address: Address) -> None:
     actual = Listing(address).summaries()
     later = Listing(address)
     with later.asks(gets=1):
         assert later.index.summaries(NAMES, 600_000) == actual
 
 
-def test_changes_by_other_programs_are_seen_when_what_is_known_has_its_age(address: Address) -> None:
+def test_changes_by_other_programs_are_visible_after_the_maximum_age(address: Address) -> None:
     listing = Listing(address)
     previous = listing.summaries()
     dropped, changed = (distlog.open(f"{address.url}/{name}") for name in NAMES[:2])
@@ -177,13 +172,10 @@ def test_topics_in_use_and_dropped_ones_are_right_in_the_list_at_once(address: A
     after = metadata.summaries_or_errors()
     assert after.keys() == previous.keys() - {NAMES[3]}
     assert after[NAMES[5]] == used.summary == TopicSummary(NAMES[5], used.snapshot.topic_id, 11)
-    # the dropped one alone was read
     assert counted.gets - gets <= 6
 
 
-def test_a_topic_that_is_forgotten_during_a_list_of_all_is_no_error(
-    address: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_dropped_during_a_list_of_all_is_skipped(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = Listing(address)
     # another thread, which does not wait for looks, learns that the topic was dropped
     after_write(monkeypatch, lambda path: True, lambda: listing.index.forget(NAMES[3]))

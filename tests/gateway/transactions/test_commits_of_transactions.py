@@ -1,4 +1,4 @@
-"""How many commits a transaction takes on an object store, and which commits its producer waits for."""
+"""The number of commits of a transaction on an object store, and the commits that its producer waits for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ def test_an_end_is_a_commit_for_the_decision_and_one_for_the_markers_of_each_top
     parts.coordinator.end(ID, producer, is_committed=True)
     assert [after - earlier for earlier, after in zip(previous, versions(parts), strict=True)] == [1, 1, 1]
     assert parts.values()[:2] == ([b"a"], [b"a"])
-    # that it is complete comes with the next record
     parts.coordinator.add_partitions(ID, producer, PARTITIONS[:1])
     assert versions(parts)[2] - previous[2] == 2
     assert parts.topic(STATES).end_offsets() == {0: 5}
@@ -50,7 +49,7 @@ def test_an_end_is_a_commit_for_the_decision_and_one_for_the_markers_of_each_top
     assert parts.values()[:2] == ([b"a"], [b"a"])
 
 
-def test_who_takes_over_ends_again_what_was_not_kept_to_be_complete(parts: Parts) -> None:
+def test_the_next_coordinator_repeats_an_incomplete_end(parts: Parts) -> None:
     producer = parts.begin()
     parts.coordinator.add_partitions(ID, producer, PARTITIONS)
     parts.send(producer, b"a")
@@ -66,7 +65,7 @@ def test_who_takes_over_ends_again_what_was_not_kept_to_be_complete(parts: Parts
     after.send(producer, b"b", number=0, topic="clicks")
 
 
-def test_partitions_are_given_up_when_what_nobody_waits_for_is_kept(parts: Parts) -> None:
+def test_partitions_are_released_after_pending_states_are_stored(parts: Parts) -> None:
     log = TransactionLog(parts.broker.metadata, lambda: NOW, lambda: 1)
     log.begin([0])
     started = TransactionState(transactional_id=ID, producer=ProducerId(7, 0), timeout_ms=TIMEOUT_MS, updated_ms=NOW)

@@ -50,7 +50,7 @@ def ending_behind_the_append(
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_an_end_that_is_told_before_the_position_is_known_counts_for_it(
+def test_an_end_before_the_offset_is_known_applies_to_it(
     parts: Parts, monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
     producer = parts.begin()
@@ -58,16 +58,13 @@ def test_an_end_that_is_told_before_the_position_is_known_counts_for_it(
     parts.commit_offset(producer, 7)
     expected = 7 if is_committed else None
     assert fetched(parts) == expected
-    # another transaction of the same producer does not affect it
     parts.commit_offset(producer, 9, 1)
     assert (fetched(parts), fetched(parts, 1)) == (expected, ErrorCode.unstable_offset_commit)
     parts.coordinator.end(ID, producer, is_committed=not is_committed)
     assert (fetched(parts), fetched(parts, 1)) == (expected, None if is_committed else 9)
 
 
-def test_an_end_that_comes_while_groups_are_loaded_is_told_when_they_are(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_during_the_load_of_groups_is_applied_after_it(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     producer, load, refused = parts.begin(), OffsetsTopic.load, list[ErrorCode]()
     parts.commit_offset(producer, 7)
 

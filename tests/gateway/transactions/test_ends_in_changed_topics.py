@@ -14,7 +14,6 @@ import distlog
 
 @pytest.fixture
 def two(memory_url: Address) -> Iterator[tuple[Parts, Parts]]:
-    """A coordinator that refreshes topics once an hour, and a gateway that appends batches."""
     for name in ("clicks", "__transaction_state", "__consumer_offsets"):
         distlog.create(f"{memory_url.url}/{name}")
     parts = Parts(memory_url, metadata_max_age_ms=3_600_000), Parts(memory_url, port=9093)

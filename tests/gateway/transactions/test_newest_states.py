@@ -35,7 +35,6 @@ def parts(memory_url: Address) -> Iterator[Parts]:
 
 @pytest.fixture
 def newest(parts: Parts, memory_url: Address) -> Iterator[NewestStates]:
-    """Those that another gateway knows."""
     storage, config = Storage(memory_url.url, memory_url.options), GatewayConfig(metadata_max_age_ms=0)
     metadata = MetadataCache(storage, {}, lambda: 0, config)
     yield NewestStates(metadata.fresh_topic(TRANSACTIONS_TOPIC), 0)
@@ -59,7 +58,6 @@ def test_an_id_that_was_forgotten_concurrently_is_forgotten_though_nothing_says_
     parts.now_ms += EXPIRATION_MS
     parts.coordinator.tick()
     for _ in range(3):
-        # something new, or there is nothing to compact
         parts.begin("another")
         compact(parts)
         parts.now_ms += DAY_MS

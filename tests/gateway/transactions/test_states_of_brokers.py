@@ -20,7 +20,7 @@ STATES, ID = 7, "payments"
 
 @pytest.mark.parametrize("groups", [None, 3, 9])
 @pytest.mark.parametrize("where", ["local", "memory"])
-def test_the_producers_of_a_broker_go_on(where: str, groups: int | None, tmp_path: Path) -> None:
+def test_the_producers_of_a_broker_continue(where: str, groups: int | None, tmp_path: Path) -> None:
     root = str(tmp_path / "root") if where == "local" else f"memory://{tmp_path.name}/root"
     number = offsets_partition(ID, STATES)
     assert number != offsets_partition(ID, groups or 50)

@@ -18,7 +18,6 @@ from distlog.gateway.gateway_server import GatewayServer
 
 @pytest.fixture(params=["local", "memory"])
 def topic(request: pytest.FixtureRequest, tmp_path: Path, memory_url: Address) -> Topic:
-    """A topic with a record at each of the offsets 0 and 2, each followed by the end marker of its transaction."""
     root = str(tmp_path / "root") if request.param == "local" else memory_url.url
     distlog.create(f"{root}/clicks")
     with GatewayServer(root, port=0, config=GatewayConfig(linger_ms=1)) as gateway, Wire(gateway) as wire:
@@ -32,7 +31,6 @@ def topic(request: pytest.FixtureRequest, tmp_path: Path, memory_url: Address) -
 
 
 def check(topic: Topic) -> None:
-    """The newest record is found, and at the time of a marker, which is later, the next record, if there is one."""
     first, second = (record.timestamp for record in topic.records(0))
     assert topic.end_offsets() == {0: 4}
     assert topic.offsets_for_times(MAX_TIMESTAMP)[0] == (0 if first >= second else 2, max(first, second))

@@ -15,7 +15,6 @@ from distlog.gateway.gateway_server import GatewayServer
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 PATIENCE_S = 60
-#: The records of each client, which commits, aborts, commits.
 SENT = {0: [b"one", b"three"], 1: [b"one", b"three"]}
 
 
@@ -29,7 +28,6 @@ def by_confluent(gateway: GatewayServer) -> None:
             producer.produce("clicks", value, partition=partition)
         offset = confluent_kafka.TopicPartition("clicks", 0, number + 1)
         producer.send_offsets_to_transaction([offset], reader.consumer_group_metadata(), PATIENCE_S)
-        # what librdkafka has not sent yet, an abort purges
         producer.flush(PATIENCE_S)
         (producer.abort_transaction if value == b"two" else producer.commit_transaction)(PATIENCE_S)
     reader.close()
@@ -82,7 +80,6 @@ def test_a_client_commits_and_aborts_records_and_positions(
 
 
 def read(gateway: GatewayServer, isolation: str) -> list[bytes]:
-    """Return the values that librdkafka reads from partition 0."""
     settings: dict[str, Any] = {"group.id": isolation, "isolation.level": isolation, "enable.partition.eof": True}
     consumer = confluent_kafka.Consumer({"bootstrap.servers": gateway.address, **settings})
     consumer.assign([confluent_kafka.TopicPartition("clicks", 0, 0)])

@@ -44,7 +44,6 @@ def local_parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def begin_and_append(parts: Parts) -> ProducerId:
-    """A transaction with a record in two topics."""
     producer = parts.begin()
     parts.coordinator.add_partitions(ID, producer, [("clicks", 0), ("views", 0)])
     parts.send(producer, b"a")
@@ -58,7 +57,6 @@ def status(parts: Parts) -> TransactionStatus:
 
 
 def failing(name: str, monkeypatch: pytest.MonkeyPatch, topic: str, error: str = "the storage failed") -> None:
-    """Have a step in a topic fail."""
     work = getattr(HostedTopic, name)
 
     def failed(hosted: HostedTopic, *arguments: Any, **named: Any) -> Any:
@@ -80,7 +78,6 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
     with pytest.raises(TransactionRefusedError, match="producer_fenced"):
         parts.coordinator.end(ID, producer, is_committed=True)
     assert parts.values() == NOTHING
-    # nothing hides what is appended after it
     parts.topic("clicks").append([{"value": b"c"}])
     assert parts.values()[0] == [b"c"]
 
@@ -92,7 +89,7 @@ def test_a_producer_whose_transaction_has_timed_out_may_ask_for_the_next_epoch_a
     parts.coordinator.tick()
     with pytest.raises(TransactionRefusedError, match="producer_fenced"):
         parts.coordinator.end(ID, producer, is_committed=False)
-    for _ in range(2):  # also when the first answer was lost
+    for _ in range(2):
         after = parts.coordinator.begin_producer(ID, TIMEOUT_MS, producer)
         assert after == ProducerId(producer.id, producer.epoch + 1)
     parts.coordinator.add_partitions(ID, after, [("clicks", 0)])
@@ -142,7 +139,6 @@ def test_a_decision_of_a_gateway_with_a_clock_ahead_gets_its_markers_at_the_next
 def test_a_transaction_that_cannot_be_ended_for_long_is_logged_once_a_minute(
     local_parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # the log of the process does not have this text yet
     producer, error = begin_and_append(local_parts), f"the storage failed, {uuid.uuid4().hex}"
     with monkeypatch.context() as patches:
         failing("end_transaction", patches, "views", error)
@@ -196,7 +192,7 @@ def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
     assert parts.values() == ([b"a"], [b"b"], None)
 
 
-def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_decision_can_be_requested_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = begin_and_append(parts)
     with monkeypatch.context() as patches:
         failing("append_run", patches, "__transaction_state")
@@ -208,9 +204,7 @@ def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkey
 
 
 @pytest.mark.parametrize("is_created_again_before", [True, False])
-def test_with_a_topic_that_was_dropped_its_part_is_gone_and_nothing_stays_open(
-    parts: Parts, is_created_again_before: bool
-) -> None:
+def test_a_dropped_topic_leaves_no_open_transaction(parts: Parts, is_created_again_before: bool) -> None:
     producer, url = begin_and_append(parts), f"{parts.address.url}/views"
     distlog.open(url).drop()
     if is_created_again_before:
@@ -244,13 +238,12 @@ def test_when_its_epochs_are_used_up_a_producer_gets_another_id(parts: Parts) ->
     parts.coordinator.load([state.restarted(last, TIMEOUT_MS, parts.now_ms, -1)])
     parts.coordinator.add_partitions(ID, last, [("clicks", 0)])
     parts.send(last, b"a")
-    # the abort of the next one takes the very last epoch
     following = parts.begin()
     assert (following.id != first.id, following.epoch) == (True, 0)
     assert parts.values() == NOTHING
 
 
-def test_records_of_transactions_are_on_the_device_when_acknowledged_and_so_before_the_decision(
+def test_records_of_transactions_are_durable_before_the_decision(
     local_parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results: list[tuple[str, str]] = []
@@ -267,7 +260,7 @@ def test_records_of_transactions_are_on_the_device_when_acknowledged_and_so_befo
     assert results[6:] == [("append_run", state)]
 
 
-def test_what_a_killed_gateway_left_unsynced_is_on_the_device_before_anybody_acts_upon_it(
+def test_unsynced_states_of_a_killed_gateway_are_synced_before_use(
     local_parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = begin_and_append(local_parts)
@@ -290,7 +283,6 @@ def unsynced(partition: Partition, appended: object) -> None:
 
 
 def note(name: str, calls: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each call of a step of partitions noted, with its topic."""
     work = getattr(Partition, name)
 
     def noted(partition: Partition, *arguments: Any, **options: Any) -> Any:

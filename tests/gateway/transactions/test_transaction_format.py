@@ -1,4 +1,4 @@
-"""The records of `__transaction_state`: Kafka's bytes, and what is not one."""
+"""The records of `__transaction_state` are Kafka's bytes; invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distlog.core.kafka.transactions import (
     encode_state,
 )
 
-#: By hand from Kafka's TransactionLogKey.json and TransactionLogValue.json.
+#: Written by hand from Kafka's TransactionLogKey.json and TransactionLogValue.json.
 KEY = "0000 0008 7061796d656e7473"
 VALUE = (
     "0000 1122334455667788 0009 0000ea60 01 00000002"
@@ -57,7 +57,7 @@ BROKERS_VALUES = {
 
 
 @pytest.mark.parametrize("status", BROKERS_VALUES)
-def test_what_brokers_write_from_kafka_4_on_is_read(status: TransactionStatus) -> None:
+def test_records_of_kafka_4_are_read(status: TransactionStatus) -> None:
     actual = decode_state("p", bytes.fromhex(BROKERS_VALUES[status]))
     assert (actual.status, actual.producer, actual.timeout_ms) == (status, ProducerId(0, 0), 60_000)
     assert actual.partitions == ({("clicks", 0)} if status is TransactionStatus.ONGOING else set())
@@ -77,12 +77,12 @@ def test_a_state_without_partitions_has_null_for_them() -> None:
     assert decode_state("p", data) == empty
 
 
-def test_a_key_of_another_version_is_no_id() -> None:
+def test_a_key_of_another_version_is_ignored() -> None:
     assert decode_key(b"\0\1rest") is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\2" + bytes(40), bytes.fromhex(VALUE)[:-1]])
-def test_a_value_that_is_cut_off_or_of_another_version_is_told_so(data: bytes) -> None:
+def test_a_truncated_or_newer_value_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptRecordError, match="__transaction_state"):
         decode_state("payments", data)
 

@@ -1,7 +1,4 @@
-"""A gateway that is killed before each step of a transaction over two topics and a position.
-
-In the suite a commit has every other step, and an abort has the others; `make soak` has all.
-"""
+"""A gateway is killed before each step of a transaction over two topics; `make soak` tries every step."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ def step_by_step(parts: Parts, *, is_committed: bool) -> None:
 
 
 def prepared(address: Address) -> Address:
-    """A root on which a transaction has been committed."""
     for name in ("clicks", "views", "__transaction_state", "__consumer_offsets"):
         distlog.create(f"{address.url}/{name}", storage_options=address.options)
     parts = Parts(address)
@@ -50,7 +46,6 @@ def prepared(address: Address) -> Address:
 
 @pytest.fixture(scope="module")
 def left_by_another(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same on a disk, to copy."""
     return Path(prepared(Address(str(tmp_path_factory.mktemp("root")), {})).url)
 
 
@@ -75,7 +70,6 @@ def check_step(address: Address, step: int, monkeypatch: pytest.MonkeyPatch, *, 
     actual = "end" if was_decided and state.producer.epoch == 1 else state.status.name
     expected = ALL if is_committed and actual == "end" else NOTHING
     assert parts.values() == expected
-    # the next producer ends what is open, and continues
     producer = parts.begin()
     assert parts.values() == expected
     transaction(parts, producer, (b"c", b"d"), 9)
@@ -94,7 +88,7 @@ def check_all(states_at_kills: list[str]) -> None:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_whatever_step_it_is_killed_before_all_of_the_transaction_is_seen_or_nothing(
+def test_a_kill_before_any_step_leaves_all_of_the_transaction_or_nothing(
     is_committed: bool, left_by_another: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actual, step = [""], is_committed % stride(2)
@@ -124,5 +118,4 @@ def test_the_same_holds_for_each_write_to_an_object_store(
 def test_a_kill_between_the_decision_and_the_markers_on_s3(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the decision was the step before
     assert check_step(prepared(s3_server.address()), 14, monkeypatch, is_committed=True) == "end"

@@ -1,4 +1,4 @@
-"""Positions of a group that are part of a transaction: seen when it is committed, and by nobody before."""
+"""Committed offsets in a transaction: visible after its commit only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def commit(parts: Parts, offset: int) -> None:
-    """Commit a position outside of transactions."""
     codes = []
     parts.groups.offsets.commit(GROUP, {("clicks", 0): Position(offset)}, codes.append)
     until(lambda: codes == [FINE])
@@ -47,7 +46,7 @@ def fetched(parts: Parts, *, stable: bool = False) -> int | ErrorCode | None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_position_is_seen_when_its_transaction_is_committed(gateway: GatewayServer, committed: bool) -> None:
+def test_an_offset_is_visible_after_the_commit_of_its_transaction(gateway: GatewayServer, committed: bool) -> None:
     with Wire(gateway) as wire:
         producer = RawProducer(wire)
         producer.init()
@@ -60,7 +59,7 @@ def test_a_position_is_seen_when_its_transaction_is_committed(gateway: GatewaySe
         assert [position(wire), position(wire, stable=True)] == [expected, expected]
 
 
-def test_who_is_fenced_or_of_another_generation_moves_no_position(gateway: GatewayServer) -> None:
+def test_a_fenced_or_old_member_commits_no_offset(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire, Wire(gateway) as other:
         first, second = RawProducer(wire), RawProducer(other)
         first.init()
@@ -68,7 +67,6 @@ def test_who_is_fenced_or_of_another_generation_moves_no_position(gateway: Gatew
         assert first.commit_offset(5, generation=3) is ErrorCode.illegal_generation
         assert first.commit_offset(7) is FINE
         assert first.commit_offset(8, 9) is ErrorCode.unknown_topic_or_partition
-        # its positions are in another partition, which is not in the transaction
         assert first.commit_offset(8, group="another") is ErrorCode.invalid_txn_state
         second.init()
         assert first.commit_offset(9) is ErrorCode.invalid_producer_epoch
@@ -130,12 +128,9 @@ def test_a_group_that_is_deleted_takes_what_transactions_brought_with_it(parts: 
 def test_a_client_asks_again_for_a_position_whose_transaction_the_storage_does_not_tell_of(
     parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """librdkafka reads a partition no more after another code."""
-
     def fail(store: OffsetsTopic, partition: int) -> None:
         raise StorageError(error)
 
-    # the log of the process does not have this text yet
     producer, error = parts.begin(), f"no answer, {uuid.uuid4().hex}"
     parts.commit_offset(producer, 7)
     parts.coordinator.end(ID, producer, is_committed=True)
@@ -147,7 +142,7 @@ def test_a_client_asks_again_for_a_position_whose_transaction_the_storage_does_n
     assert f"to read ends of transactions failed: {error}" in caplog.messages
 
 
-def test_positions_that_wait_do_not_expire(tmp_path: Path) -> None:
+def test_pending_offsets_do_not_expire(tmp_path: Path) -> None:
     for name in ("clicks", "__transaction_state", "__consumer_offsets"):
         distlog.create(str(tmp_path / name))
     parts = Parts(tmp_path, retention_ms=0)
@@ -161,12 +156,11 @@ def test_positions_that_wait_do_not_expire(tmp_path: Path) -> None:
     parts.close()
 
 
-def test_who_leads_the_positions_no_more_appends_none(gateway: GatewayServer) -> None:
+def test_a_gateway_that_lost_the_offsets_partition_appends_nothing(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         producer = RawProducer(wire)
         producer.init()
         producer.add_offsets()
-        # another gateway takes over, and this one has not noticed
         other = OffsetsTopic(gateway.root, linger_ms=0)
         other.begin([other.open() and other.partition_of(GROUP)])
         ends = distlog.open(f"{gateway.root}/{OFFSETS_TOPIC}").end_offsets()

@@ -1,4 +1,4 @@
-"""Transactions of Kafka's protocol, word for word: who may write, what is seen, and each refusal by its code."""
+"""Transactions of Kafka's protocol on the wire: rights to write, visibility, and the code of each refusal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def values(root: Path, topic: str = "clicks") -> dict[int, list[bytes]]:
     return values_seen(distlog.open(str(root / topic)))
 
 
-def test_a_transaction_over_two_topics_is_seen_when_it_is_committed(root: Path) -> None:
+def test_a_transaction_over_two_topics_is_visible_after_its_commit(root: Path) -> None:
     with serving(root) as gateway, Wire(gateway) as wire:
         producer = RawProducer(wire)
         assert producer.init() is FINE
@@ -131,7 +131,7 @@ def test_a_producer_that_goes_on_gets_the_next_epoch_and_the_same_when_it_asks_a
         assert (producer.producer_id, producer.epoch) == after
 
 
-def test_the_same_end_may_be_asked_for_again_and_no_other(gateway: GatewayServer) -> None:
+def test_a_repeated_end_is_accepted_and_another_one_refused(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         producer = RawProducer(wire)
         producer.init()
@@ -143,11 +143,10 @@ def test_the_same_end_may_be_asked_for_again_and_no_other(gateway: GatewayServer
             assert producer.end(committed=not committed) is ErrorCode.invalid_txn_state
     topic = opened(gateway)
     assert values_seen(topic)[0] == [b"v"]
-    # a record and a marker each
     assert topic.end_offsets()[0] == 4
 
 
-def test_partitions_that_are_not_there_are_not_added_and_nor_are_the_others(gateway: GatewayServer) -> None:
+def test_a_missing_partition_refuses_all_partitions(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         producer = RawProducer(wire)
         producer.init()
@@ -158,7 +157,7 @@ def test_partitions_that_are_not_there_are_not_added_and_nor_are_the_others(gate
         assert producer.end() is ErrorCode.invalid_txn_state
 
 
-def test_ids_and_timeouts_that_cannot_be_are_refused(gateway: GatewayServer) -> None:
+def test_invalid_ids_and_timeouts_are_refused(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         assert RawProducer(wire, "").init() is ErrorCode.invalid_request
         assert RawProducer(wire, "x" * 32_768).init() is ErrorCode.invalid_request
@@ -230,7 +229,7 @@ def test_transactions_are_listed_by_a_pattern_of_their_ids(
     assert (response.error_code if response.error_code is not FINE else listed) == names
 
 
-def test_a_list_of_transactions_is_not_taken_for_whole_while_some_are_loaded(
+def test_a_list_of_transactions_is_refused_during_a_load(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Wire(gateway) as wire:
@@ -244,7 +243,6 @@ def test_a_producer_adds_its_partitions_again_where_the_storage_of_a_topic_did_n
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """librdkafka gives its transaction up at any code of storage. The log has the details."""
-    # the log of the process does not have this text yet
     error = f"no answer, {uuid.uuid4().hex}"
 
     def fail(topic: str) -> None:

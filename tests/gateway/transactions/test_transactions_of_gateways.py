@@ -1,4 +1,4 @@
-"""Transactions while several gateways serve a root: who coordinates, who takes batches, who can do nothing more."""
+"""Transactions of several gateways of one root: which gateway coordinates, accepts batches, or is fenced."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
 
 
 class ProducerOfTwo(RawProducer):
-    """A producer that finds its coordinator and its group's at one gateway each, and writes to either."""
-
     def __init__(self, at_coordinator: Wire, at_group: Wire, id: str, group: str) -> None:
         super().__init__(at_coordinator, id)
         self.elsewhere, self.group = RawProducer(at_group, id), group
@@ -118,7 +116,6 @@ def test_a_coordinator_that_lost_its_lease_and_does_not_know_decides_and_ends_no
         assert stopped.add(("clicks", 1)) == [ErrorCode.not_coordinator]
         following.add(("clicks", 0))
         following.send(b"c")
-        # it has the decision of the transaction before in memory
         (state,) = first.broker.transactions.coordinator.states([id_])
         log = TransactionLog(first.broker.metadata, now_ms, lambda: 50)
         ends = TransactionEnds(first.broker.metadata, first.broker.fetches, log, now_ms)
